@@ -122,6 +122,13 @@ priority_option = click.option(
     "--priority", type=int, default=0, help="Runs of a project with a higher priority are trained first."
 )
 
+count_option = option("--count", type=click.IntRange(1, 1000), default=1, help="Number of simulator processes.")
+envs_option = option(
+    "--envs",
+    type=click.IntRange(1, 10_000),
+    default=1,
+    help="Games per process. A process waits for its slowest game: more processes waste less time.",
+)
 gateway_option = option(
     "--server",
     default=DEFAULT_SERVER,

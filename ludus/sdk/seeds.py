@@ -1,9 +1,9 @@
 """Seeds of episodes: repeatable, and never the same for two games at once.
 
 Usually a game is seeded once, at its very start. Where a run pairs its episodes (a gate plays both sides of the same
-opening), one of its environment parameters has the seed of the next episodes: a whole
-number from 0 to 2^24, beyond which the float32 that it travels as has gaps. From the reset that brings it on, episode k
-of game i begins with `episode_seed(value, i, k)`, which is the value itself for the first episode of the first game.
+opening), one of its environment parameters has the seed of the next episodes: a whole number from 0 to 2^24, beyond
+which float32, its type on the wire, has gaps. From the reset that brings it on, episode k of game i begins with
+`episode_seed(value, i, k)`, which is the value itself for the first episode of the first game.
 """
 
 from collections import Counter
