@@ -39,7 +39,7 @@ class Backoff:
         return seconds * (1 - self.jitter * random.random())  # noqa: S311  not used for secrets
 
     def reset(self) -> None:
-        """Forget all failures, after a success."""
+        """Clear all failures, after a success."""
         self.failures = 0
 
     @property

@@ -102,7 +102,7 @@ class ChildProcess:
         self._process.send_signal(signal.SIGINT)
 
     def terminate(self) -> None:
-        """Ask the process to stop; on Windows, end it. Not its group: it ends its own children itself."""
+        """Send SIGTERM to the process, not to its group; on Windows, end it."""
         self._process.terminate()
 
     def kill(self) -> None:
@@ -163,7 +163,7 @@ class RestartedProcess:
         return pause
 
     def terminate(self) -> None:
-        """Ask the process to stop."""
+        """Send SIGTERM to the process."""
         self._restart_at = None
         if self.process is not None:
             self.process.terminate()
@@ -195,7 +195,7 @@ def end_with_parent(parent: int | None = None) -> None:
 
 
 def describe_exit(code: int) -> str:
-    """Say how a process ended ("exit code 1", "signal SIGKILL"), from its code as in `subprocess`."""
+    """Return the end of a process in words ("exit code 1", "signal SIGKILL"), from its code as in `subprocess`."""
     if code >= 0:
         return f"exit code {code}"
     try:

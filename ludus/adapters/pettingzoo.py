@@ -48,7 +48,7 @@ def behavior_name(name: str) -> str:
 
 
 def make_environment(name: str, arguments: Mapping[str, Any] | None = None) -> Environment:
-    """Make a game that PettingZoo has, or one's own.
+    """Make a game of PettingZoo, or of another package.
 
     `name` is a module with `env` or `parallel_env` (of PettingZoo: `classic.tictactoe_v3`; of any package:
     `my_package.arena`), such a module with another factory (`my_package.arena:make`), or an id of PettingZoo's
@@ -93,7 +93,7 @@ class PettingZooSimulation(GameSimulation):
         seed: int | None = None,
         seed_parameter: str | None = None,
     ) -> None:
-        """Take games that are alike.
+        """Simulate games of one kind.
 
         `name` is the behavior's name unless `lineup` has another one. `seed` replaces the seed that the run
         gives this simulator; `seed_parameter` is the environment parameter that seeds episodes.

@@ -170,7 +170,7 @@ class ActionDecoder:
 
 
 def row(values: Any, index: int) -> Any:
-    """Take one value out of a batch: of an array, or of a dictionary or tuple of batches."""
+    """Return one value of a batch: of an array, or of a dictionary or tuple of batches."""
     if isinstance(values, dict):
         return {key: row(value, index) for key, value in values.items()}
     if isinstance(values, tuple | list):

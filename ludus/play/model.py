@@ -49,7 +49,7 @@ class ModelPlayer(Player):
             self._outputs.append("recurrent_out")
 
     def act(self, decisions: DecisionBatch) -> tuple[Floats, Ints]:
-        """Ask the model."""
+        """Run the model."""
         agents, count = decisions.agent_ids.tolist(), len(decisions.agent_ids)
         answers = dict(zip(self._outputs, self._session.run(self._outputs, self._feed(decisions)), strict=True))
         if "recurrent_out" in answers:

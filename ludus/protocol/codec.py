@@ -259,7 +259,7 @@ class _Columns(NamedTuple):
         return self.floats(data, "group_rewards") if data else None
 
     def _agents(self, rows: npt.NDArray[np.bool_]) -> str:
-        """Name the first few of the agents that `rows` (N,) selects."""
+        """Return the first few agents that `rows` (N,) selects, in words."""
         ids = self.agent_ids[rows].tolist()
         return (
             ("agent " if len(ids) == 1 else "agents ")

@@ -148,36 +148,36 @@ def check_introduction(spec: BehaviorSpec, known: dict[str, BehaviorSpec]) -> No
 
 
 def decision_pending(agent: int) -> ProtocolError:
-    """Say that an agent asks while it waits."""
+    """The error of an agent that asks while it waits."""
     return ProtocolError(
         CloseCode.DECISION_PENDING, f"agent {agent} asks for a decision while its last one is unanswered"
     )
 
 
 def too_many_unadmitted() -> ProtocolError:
-    """Say that a behavior has too many steps in flight before its first answer."""
+    """The error of a behavior with too many steps before its first answer."""
     return ProtocolError(
         CloseCode.DECISION_PENDING, f"more than {MAX_UNADMITTED_STEPS} steps came before the first answer"
     )
 
 
 def too_many_agents() -> ProtocolError:
-    """Say that a session has too many agents."""
+    """The error of a session with too many agents."""
     return ProtocolError(CloseCode.TOO_MANY_AGENTS, f"more than {MAX_AGENTS} agents of one behavior")
 
 
 def hello_timeout() -> ProtocolError:
-    """Say that Hello did not come in time."""
+    """The error of a stream without Hello in time."""
     return ProtocolError(CloseCode.HELLO_TIMEOUT, f"no Hello within {HELLO_SECONDS:.0f} s")
 
 
 def step_timeout(seconds: float) -> ProtocolError:
-    """Say that a client fell silent."""
+    """The error of a client that does not send its next step in time."""
     return ProtocolError(CloseCode.STEP_TIMEOUT, f"nothing came for {seconds:.0f} s after actions were sent")
 
 
 def conflict(known: BehaviorSpec, announced: BehaviorSpec) -> str:
-    """Say how two specs of one behavior differ."""
+    """Return the difference of two specs of one behavior, in words."""
     return (
         f"behavior {announced.behavior!r} was announced with {_described(announced)}, "
         f"but the run uses {_described(known)}; all simulators of a run must agree"

@@ -111,7 +111,7 @@ class EventWriter:
         self._write(self._events.Event(wall_time=time.time(), step=step, session_log=log))
 
     def sync(self) -> int:
-        """Bring everything to the disk and return the file's size in bytes."""
+        """Write everything to the disk and return the file's size in bytes."""
         self._records.flush()
         os.fsync(self._file.fileno())
         return self._file.tell()
