@@ -212,8 +212,8 @@ class DQN(OffPolicyAlgorithm):
         """Return `Q_target(s_m, a*)`, where a signal goes on beyond an episode's end there too."""
         network, masks = self._network, batch.following_masks
         target = network.target_q(batch.following)
-        judge = network.q(batch.following) if self.config.hyperparameters.double else target
-        following = self._best(target, masked_logits(judge.sum(1), masks))
+        chooser = network.q(batch.following) if self.config.hyperparameters.double else target
+        following = self._best(target, masked_logits(chooser.sum(1), masks))
         if not self._experience.ignores_end:
             return following
         beginning = network.target_q(self._experience.encoded_beginnings())
@@ -273,9 +273,9 @@ class DQN(OffPolicyAlgorithm):
         if self._priorities is not None and len(self._experience.replay):
             self._priorities.load_state_dict(state["priorities"], len(self._experience.replay))
 
-    def _best(self, q: Float[Tensor, "N S M"], judged: Float[Tensor, "N M"]) -> Float[Tensor, "N S D"]:
-        """Return Q of the choice of each branch that is judged best."""
-        best = [judged[:, start:stop].argmax(1, keepdim=True) + start for start, stop in self._bounds]
+    def _best(self, q: Float[Tensor, "N S M"], scores: Float[Tensor, "N M"]) -> Float[Tensor, "N S D"]:
+        """Return Q of the choice of each branch that has the best score."""
+        best = [scores[:, start:stop].argmax(1, keepdim=True) + start for start, stop in self._bounds]
         return q.gather(2, torch.cat(best, 1).unsqueeze(1).expand(-1, q.shape[1], -1))
 
     def _prioritize(self, priorities: Priorities, rows: Int[Tensor, " Q"], errors: Float[Tensor, " Q"]) -> None:
