@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from server.checkpoints.errors import CheckpointInUse
 from server.checkpoints.models import Checkpoint, UploadedCheckpoint
 from server.checkpoints.refs import CheckpointRef
 from server.checkpoints.repository import (
@@ -17,7 +18,7 @@ from server.config.problems import join_path
 from server.config.run import RunConfig
 from server.kit.artifacts.publication import Stored
 from server.kit.db.database import Session, after_commit
-from server.kit.errors import CheckpointInUse, InvalidConfig, Problem
+from server.kit.errors import InvalidConfig, Problem
 from server.runs.events.repository import Note, lock_run, record
 from server.runs.repository import RunRepository
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Final
 
 from ludus.demonstrations.archives import DAMAGED, content, opened
+from server.checkpoints.errors import CheckpointInvalid
 from server.kit.artifacts.publication import Stored, published
 from server.kit.artifacts.store import ArtifactStore
 from server.kit.db.ids import new_id
-from server.kit.errors import CheckpointInvalid
 
 FILE: Final = "checkpoint.pt"
 """What the file is called in its folder."""

@@ -123,7 +123,7 @@ def upgrade_config(document: Document, curriculum: Document | None, sampler: Doc
     try:
         refuse_unsupported(resolve(upgraded.document))
     except InvalidConfig as error:
-        return Upgraded(upgraded, error.problems)
+        return Upgraded(upgraded, tuple(error.problems))
     return Upgraded(upgraded, ())
 
 

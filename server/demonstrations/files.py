@@ -12,11 +12,11 @@ import numpy as np
 
 from ludus.demonstrations import Demonstration, DemonstrationError, Summary, inspect, merge, read, thin, write
 from ludus.protocol.spec import BehaviorSpec
+from server.demonstrations.errors import DemonstrationInvalid
 from server.demonstrations.refs import DemonstrationRef
 from server.kit.artifacts.publication import Stored, published
 from server.kit.artifacts.store import ArtifactStore, fetch
 from server.kit.db.ids import new_id
-from server.kit.errors import DemonstrationInvalid
 
 SUFFIXES: Final = {"mlagents": ".demo", "ludus": ".npz"}
 """Format -> how a file of it is called."""

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
+from server.demonstrations.errors import DemonstrationNotFound
 from server.demonstrations.files import Inspected
 from server.demonstrations.models import Demonstration, RunDemonstration
 from server.demonstrations.refs import DemonstrationRef
@@ -14,7 +15,6 @@ from server.kit.artifacts.publication import Stored
 from server.kit.db.clock import now
 from server.kit.db.keyset import Columns, select_page
 from server.kit.db.texts import storable, storable_json
-from server.kit.errors import DemonstrationNotFound
 from server.kit.listing import ListQuery, Order, Page
 from server.kit.states import TERMINAL
 from server.runs.models import Run

@@ -7,6 +7,7 @@ from ludus.demonstrations import DemonstrationError, check_fit
 from server.config.document import Path
 from server.config.problems import join_path
 from server.config.run import RunConfig
+from server.demonstrations.errors import DemonstrationInUse
 from server.demonstrations.files import Inspected
 from server.demonstrations.models import Demonstration
 from server.demonstrations.refs import DemonstrationRef
@@ -14,7 +15,7 @@ from server.demonstrations.repository import DemonstrationRepository, ref
 from server.demonstrations.specs import spec_from_json
 from server.kit.artifacts.publication import Stored
 from server.kit.db.database import Session, after_commit
-from server.kit.errors import DemonstrationInUse, InvalidConfig, Problem
+from server.kit.errors import InvalidConfig, Problem
 
 
 class DemonstrationService:

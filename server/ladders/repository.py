@@ -14,9 +14,10 @@ from server.kit.db.clock import now
 from server.kit.db.ids import new_id
 from server.kit.db.keyset import Columns, parts, select_page
 from server.kit.db.projects import DEFAULT, project_of
-from server.kit.errors import LadderExists, LadderNotFound, NameAmbiguous, PlayerNotFound
+from server.kit.errors import NameAmbiguous
 from server.kit.listing import ListQuery, Page
 from server.kit.states import TERMINAL
+from server.ladders.errors import LadderExists, LadderNotFound, PlayerNotFound
 from server.ladders.models import Ladder, LadderPlayer, RunLadder
 from server.ladders.rating_systems import INITIAL_MU, INITIAL_SIGMA
 from server.ladders.refs import PlayedParticipant, PlayerKind

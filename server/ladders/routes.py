@@ -8,16 +8,7 @@ from pydantic import Field as Within
 
 from ludus import schemas
 from server.kit.db.database import Session
-from server.kit.errors import (
-    CheckpointNotFound,
-    LadderExists,
-    LadderInUse,
-    LadderNotFound,
-    MatchInvalid,
-    NameAmbiguous,
-    PlayerExists,
-    PlayerNotFound,
-)
+from server.kit.errors import CheckpointNotFound, NameAmbiguous
 from server.kit.http import filters
 from server.kit.http.bodies import BodyDep, declare_json
 from server.kit.http.errors import BodyInvalid, UnsupportedMediaType, problems
@@ -28,6 +19,7 @@ from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, DatabaseDep, ServicesDep
 from server.kit.listing import ListQuery, Operator, Order, Page
+from server.ladders.errors import LadderExists, LadderInUse, LadderNotFound, MatchInvalid, PlayerExists, PlayerNotFound
 from server.ladders.matches.repository import MatchRepository, MatchWithParticipants
 from server.ladders.models import Ladder, LadderPlayer
 from server.ladders.ratings.repository import History, RatingRepository

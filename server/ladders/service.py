@@ -9,7 +9,8 @@ from server.config.document import Path
 from server.config.problems import join_path
 from server.config.run import RunConfig
 from server.kit.db.database import Session
-from server.kit.errors import CheckpointNotFound, InvalidConfig, LadderInUse, PlayerExists, Problem
+from server.kit.errors import CheckpointNotFound, InvalidConfig, Problem
+from server.ladders.errors import LadderInUse, PlayerExists
 from server.ladders.matches.repository import MatchLedger, MatchRepository, MatchWithParticipants
 from server.ladders.models import Ladder, LadderPlayer
 from server.ladders.rating_systems import INITIAL_MU, INITIAL_SIGMA

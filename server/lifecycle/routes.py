@@ -22,11 +22,7 @@ from server.kit.errors import (
     InvalidQuery,
     Problem,
     RunEnded,
-    RunEnding,
-    RunInUse,
-    RunNotEnded,
     RunNotFound,
-    RunNotPaused,
     TooManyTags,
 )
 from server.kit.http import filters
@@ -43,6 +39,7 @@ from server.kit.listing import ListQuery, Order, Page
 from server.ladders.service import LadderService
 from server.lifecycle.blocked.repository import BlockedRepository
 from server.lifecycle.deletion.service import DeletionService
+from server.lifecycle.errors import RunEnding, RunInUse, RunNotEnded, RunNotPaused
 from server.lifecycle.service import RunService
 from server.metrics.listed import ListedMetric
 from server.metrics.repository import MetricRepository, values_by_run

@@ -13,10 +13,11 @@ from server.checkpoints.requests.repository import CheckpointRequestRepository
 from server.demonstrations.repository import DemonstrationRepository
 from server.kit.db.database import Session, after_commit
 from server.kit.db.projects import DEFAULT, project_of
-from server.kit.errors import IllegalTransition, RunEnding, RunNotPaused
+from server.kit.errors import IllegalTransition
 from server.kit.states import EVENT_OF, LEASED, TERMINAL, Intent
 from server.kit.wake_up import WakeUp
 from server.ladders.service import LadderService
+from server.lifecycle.errors import RunEnding, RunNotPaused
 from server.runs.amendments.requests import RunChanges
 from server.runs.amendments.service import AmendmentService
 from server.runs.events.repository import Note, record

@@ -35,8 +35,6 @@ TOO_LONG = {
     "config/environment_parameters.py",
     "config/run.py",
     "demonstrations/mlagents.py",
-    "http/errors.py",
-    "kit/errors.py",
     "kit/settings.py",
     "protocol/codec.py",
     "results/mirror.py",

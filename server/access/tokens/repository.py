@@ -8,12 +8,12 @@ from sqlalchemy import or_, select, update
 from sqlalchemy.orm import Session
 
 from ludus.schemas.tokens import Scope
+from server.access.tokens.errors import TokenNotFound
 from server.access.tokens.models import Token
 from server.access.tokens.secrets import NewToken
 from server.kit.db.clock import now
 from server.kit.db.keyset import Columns, select_page
 from server.kit.db.projects import project_of
-from server.kit.errors import TokenNotFound
 from server.kit.listing import ListQuery, Order, Page
 
 NEWEST_FIRST = ListQuery(Order("created_at"))

@@ -8,11 +8,12 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from server.checkpoints.aliases.models import CheckpointAlias
+from server.checkpoints.errors import AliasNotFound
 from server.checkpoints.models import Checkpoint
 from server.kit.db.clock import now
 from server.kit.db.keyset import Columns, select_page
 from server.kit.db.projects import DEFAULT, project_of
-from server.kit.errors import AliasNotFound, CheckpointNotFound, NameAmbiguous
+from server.kit.errors import CheckpointNotFound, NameAmbiguous
 from server.kit.listing import ListQuery, Order, Page
 
 BY_NAME = ListQuery(Order("name", descending=False))

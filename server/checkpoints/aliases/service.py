@@ -4,8 +4,9 @@ from typing import Final
 
 from server.checkpoints.aliases.models import CheckpointAlias
 from server.checkpoints.aliases.repository import AliasRepository
+from server.checkpoints.errors import AliasInvalid, AliasMoved
 from server.kit.db.database import Session
-from server.kit.errors import AliasInvalid, AliasMoved, CheckpointDeleted
+from server.kit.errors import CheckpointDeleted
 
 RESERVED: Final = frozenset({"latest", "best"})
 """Names that already mean a checkpoint of a run."""

@@ -19,8 +19,8 @@ from sqlalchemy.orm import Session
 
 from server.kit.db.clock import now
 from server.kit.db.keyset import Columns, check, parts, select_page
-from server.kit.errors import MatchInvalid
 from server.kit.listing import Condition, ListQuery, Operator, Page
+from server.ladders.errors import MatchInvalid
 from server.ladders.models import Ladder, LadderMatch, LadderParticipant, LadderPlayer
 from server.ladders.rating_systems import ranks
 from server.ladders.ratings.repository import RatingRepository

@@ -8,15 +8,8 @@ import pytest
 from ludus.schemas.states import RunState
 from server.config.resolution import resolve
 from server.kit.db.database import Database
-from server.kit.errors import (
-    CheckpointNotFound,
-    InvalidConfig,
-    LadderExists,
-    LadderInUse,
-    LadderNotFound,
-    PlayerExists,
-    Problem,
-)
+from server.kit.errors import CheckpointNotFound, InvalidConfig, Problem
+from server.ladders.errors import LadderExists, LadderInUse, LadderNotFound, PlayerExists
 from server.ladders.refs import PlayerKind
 from server.ladders.repository import LadderRepository
 from server.ladders.service import LadderService, NewPlayer

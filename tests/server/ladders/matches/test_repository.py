@@ -10,8 +10,9 @@ import pytest
 
 from server.checkpoints.refs import NewCheckpoint
 from server.kit.db.database import Database
-from server.kit.errors import InvalidQuery, LeaseLost, MatchInvalid, PlayerNotFound
+from server.kit.errors import InvalidQuery, LeaseLost
 from server.kit.listing import Condition, ListQuery, Operator, Order
+from server.ladders.errors import MatchInvalid, PlayerNotFound
 from server.ladders.matches.repository import MatchRepository, MatchWithParticipants
 from server.ladders.models import LadderPlayer
 from server.ladders.refs import Outcome, PlayedParticipant, PlayerKind, ReportedMatch, ReportedParticipant

@@ -13,13 +13,14 @@ from server.checkpoints.models import Checkpoint
 from server.checkpoints.retention.job import RetentionJob
 from server.kit.artifacts.folder import FolderStore
 from server.kit.db.database import Database
-from server.kit.errors import RunInUse, RunNotEnded, RunNotFound, StorageUnavailable
+from server.kit.errors import RunNotFound, StorageUnavailable
 from server.kit.settings import StorageSettings, WebhookSettings
 from server.ladders.models import LadderPlayer
 from server.ladders.refs import PlayerKind
 from server.ladders.service import LadderService, NewPlayer
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.deletion.service import DeletionService
+from server.lifecycle.errors import RunInUse, RunNotEnded
 from server.metrics.points import MetricPoint
 from server.runs.models import DeletedRun, Run
 from server.webhooks.deliveries.sender import Sender
