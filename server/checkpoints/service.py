@@ -39,7 +39,7 @@ class CheckpointService:
         return row
 
     def delete(self, checkpoint_id: str) -> CheckpointRef:
-        """Forget an uploaded checkpoint; its file is the caller's to remove, after the commit.
+        """Delete an uploaded checkpoint; the caller removes its file after the commit.
 
         Raises CheckpointNotFound, CheckpointInUse (a run that has not ended may still fetch it).
         """
@@ -52,7 +52,7 @@ class CheckpointService:
         return gone
 
     def pin(self, run_id: str, checkpoint_id: str, *, pinned: bool) -> Checkpoint:
-        """Keep a checkpoint whatever the rules say, or let the rules decide again.
+        """Exempt a checkpoint from the retention rules, or apply them again.
 
         Raises CheckpointNotFound, CheckpointDeleted.
         """
@@ -63,7 +63,7 @@ class CheckpointService:
         return checkpoint
 
     def score(self, run_id: str, checkpoint_id: str, metric: str, value: float, behavior: str = "") -> Checkpoint:
-        """Enter what an evaluation says of a checkpoint. Raises CheckpointNotFound, CheckpointDeleted."""
+        """Store the score of an evaluation of a checkpoint. Raises CheckpointNotFound, CheckpointDeleted."""
         lock_run(self._session, run_id)
         checkpoint = self._of_runs.get_stored(run_id, checkpoint_id)
         scores = {name: dict(values) for name, values in (checkpoint.scores or {}).items()}
@@ -73,7 +73,7 @@ class CheckpointService:
         return checkpoint
 
     def verified(self, run_id: str, checkpoint_id: str, problems: Sequence[str]) -> Checkpoint:
-        """Note what a look into the files of a checkpoint has shown. Raises CheckpointNotFound, CheckpointDeleted."""
+        """Store the result of verifying the files of a checkpoint. Raises CheckpointNotFound, CheckpointDeleted."""
         lock_run(self._session, run_id)
         checkpoint = self._of_runs.get_stored(run_id, checkpoint_id)
         if not problems:

@@ -114,7 +114,7 @@ class Upgraded:
 
     upgrade: Upgrade
     problems: tuple[Problem, ...]
-    """What a run of it would be refused for."""
+    """The reasons for which a run of it would be refused."""
 
 
 def upgrade_config(document: Document, curriculum: Document | None, sampler: Document | None) -> Upgraded:

@@ -21,7 +21,7 @@ from server.kit.db.ids import new_id
 SUFFIXES: Final = {"mlagents": ".demo", "ludus": ".npz"}
 """Format -> how a file of it is called."""
 ARCHIVE: Final = b"PK\x03\x04"
-"""What Ludus' own recordings, and no recording of ML-Agents', begin with."""
+"""First bytes of Ludus' own recordings; no recording of ML-Agents begins with them."""
 
 
 @dataclass(frozen=True)

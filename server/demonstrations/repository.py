@@ -50,7 +50,7 @@ class DemonstrationRepository:
         return select_page(self._session, select(Demonstration), query, self.COLUMNS, Demonstration.id)
 
     def existing(self, ids: Collection[str], *, lock: bool) -> dict[str, Demonstration]:
-        """Return those of these demonstrations that exist, by id; with `lock` nobody deletes them before the commit."""
+        """Return the existing ones of these demonstrations, by id; with `lock` they stay until the commit."""
         query = select(Demonstration).where(Demonstration.id.in_(ids)).order_by(Demonstration.id)
         found = self._session.scalars(query.with_for_update(read=True) if lock else query)
         return {each.id: each for each in found}

@@ -55,7 +55,7 @@ class DemonstrationService:
         found = self._demonstrations.existing({each for ids in sections.values() for each in ids}, lock=lock)
         behaviors: dict[Path, list[tuple[Path, str]]] = {}
         for path, ids in sections.items():
-            named = behaviors.setdefault(_behavior(path), [])
+            named = behaviors.setdefault((path[:1] if path[0] == "default_settings" else path[:2]), [])
             named += [((*path, index), each) for index, each in enumerate(ids)]
         problems = [problem for named in behaviors.values() for problem in _problems(named, found)]
         for path, section in config.imitating().items():
@@ -64,11 +64,6 @@ class DemonstrationService:
         if problems:
             raise InvalidConfig(problems)
         return sorted(found)
-
-
-def _behavior(path: Path) -> Path:
-    """Return the path of the behavior, or of the default settings, that has a section."""
-    return path[:1] if path[0] == "default_settings" else path[:2]
 
 
 def _unpaired(path: Path, demonstrations: Sequence[Demonstration]) -> Iterator[Problem]:

@@ -73,7 +73,7 @@ class RunService:
         return self._runs.intend(found, Intent.PAUSE, Note("pause_requested", "A user asked to pause the run."))
 
     def resume(self, run: str, changes: RunChanges | None = None) -> Run:
-        """Queue a paused run again, whatever it paused for; it goes on from its newest checkpoint, with all restarts.
+        """Queue a run again, paused for any reason; it continues from its newest checkpoint, with all restarts.
 
         `changes` are made first; the run goes on with them. Raises RunNotFound, RunNotPaused, InvalidEdit.
         """

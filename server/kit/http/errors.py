@@ -66,7 +66,7 @@ class Problem(BaseModel):
     status: int
     """HTTP status."""
     detail: str
-    """What happened, then what to do."""
+    """The cause, then the remedy."""
     instance: str
     """Path of the request."""
     code: str
