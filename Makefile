@@ -52,13 +52,13 @@ demo: setup ## Start the stack, train CartPole-v1 over HTTP and gRPC, play the O
 	@$(PY) examples/demo/demo.py
 
 test: setup ## Run the test suite, in minutes (needs no PostgreSQL, Redis, Node.js or S3 server)
-	@$(FEWER) $(PYTEST) -n $(JOBS) --dist loadgroup -m "$(HERE_ONLY) and not long" $(ARGS)
+	@$(FEWER) $(PYTEST) -n $(JOBS) --dist loadgroup --no-loadscope-reorder -m "$(HERE_ONLY) and not long" $(ARGS)
 
 test-all: setup ## Run the test suite with the long tests, as CI does
-	@$(PYTEST) -n $(JOBS) --dist loadgroup -m "$(HERE_ONLY)" $(ARGS)
+	@$(PYTEST) -n $(JOBS) --dist loadgroup --no-loadscope-reorder -m "$(HERE_ONLY)" $(ARGS)
 
 test-orders: setup ## Run `make test` in 20 random orders, with a table at the end (ORDERS=5, ARGS='--seed 4711')
-	@$(FEWER) $(PYTEST:pytest=tests.orders) --orders $(ORDERS) $(ARGS) -- -n $(JOBS) --dist loadgroup -m "$(HERE_ONLY) and not long"
+	@$(FEWER) $(PYTEST:pytest=tests.orders) --orders $(ORDERS) $(ARGS) -- -n $(JOBS) --dist loadgroup --no-loadscope-reorder -m "$(HERE_ONLY) and not long"
 
 test-services: setup ## Run the tests that need PostgreSQL, Redis, Node.js and an S3 server (LUDUS_TEST_POSTGRES_URL, LUDUS_TEST_REDIS_URL, juicefs)
 	@$(PYTEST) -n $(JOBS) --dist loadfile -m "(postgres or redis or node or s3) and not slow" $(ARGS)
@@ -67,7 +67,7 @@ gpu: setup ## Run the tests that need a GPU: learning, resuming, acting and expo
 	@$(PYTEST) -m gpu $(ARGS)
 
 faults: setup ## Kill and interrupt every part of a running stack: acknowledged data survives, no process remains
-	@$(PYTEST) -m "faults and not s3 and not slow" $(ARGS)
+	@$(PYTEST) -n $(CORES) --dist loadgroup -m "faults and not s3 and not slow" $(ARGS)
 
 chaos: setup ## The same for a deployment on PostgreSQL and Redis with two workers, its servers and network (minutes)
 	@$(ONE_THREAD) $(PYTEST) -m chaos --randomly-dont-reorganize $(ARGS)

@@ -2,7 +2,7 @@
 
 Lines go to standard error, as JSON (one object per line: `timestamp`, `level`, `event`, `process`, then the context) or
 for people. Called once, by the mains; nothing else configures logging, and importing this module changes nothing.
-Warnings and what kills a thread or the process are lines like all others, with the traceback as the field `exception`.
+Warnings and uncaught errors of threads and the process are lines like all others, with the traceback as `exception`.
 
 Ids are bound where they begin to hold, never passed by hand: to the process (`bind_process`) what holds for all of its
 threads until its end, to the context (`structlog.contextvars`) what holds for one request, call or attempt.
@@ -34,7 +34,7 @@ _of_process: dict[str, Any] = {}
 
 
 def bind_process(**ids: object) -> None:
-    """Put ids on every line of this process, whichever thread writes it."""
+    """Add ids to every line of this process, of all threads."""
     _of_process.update(ids)
 
 
@@ -103,7 +103,7 @@ def _log_thread_death(hook: threading.ExceptHookArgs) -> None:
 
 
 def _on_one_line(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Escape what would begin another line, or paint the terminal: names and texts come from anybody."""
+    """Escape characters that would begin a line or control the terminal: names and texts come from users."""
     for key, value in event.items():
         if isinstance(value, str) and key not in _TRACEBACKS and not value.isprintable():
             event[key] = "".join(

@@ -36,17 +36,25 @@ BACKENDS = ["sqlite", *(POSTGRESQL_ONLY if POSTGRES_URL else [])]
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep each `xdist_group` in one process with `--dist loadgroup`, which goes by the end of a test's id.
+    """Keep tests that share something in one process with `--dist loadgroup`, which goes by the end of a test's id.
 
-    xdist 3.8 appends the group to an attribute that pytest 9.2 no longer has.
+    Those are the tests of an `xdist_group` (xdist 3.8 appends the group to an attribute that pytest 9.2 no longer has),
+    and the tests of a module that use a fixture of the module: it would be made again in each process.
     """
     if not config.getoption("loadgroup", default=False):  # only xdist's processes have it
         return
     for item in items:
         groups = sorted({str(mark.args[0]) for mark in item.iter_markers("xdist_group")})
+        if not groups and _shares_a_fixture_of_its_module(item):
+            groups = [item.nodeid.partition("::")[0]]
         suffix = f"@{'_'.join(groups)}"
         if groups and not item.nodeid.endswith(suffix):
             item._id = type(item.id).parse(f"{item.nodeid}{suffix}")
+
+
+def _shares_a_fixture_of_its_module(item: pytest.Item) -> bool:
+    definitions = item._fixtureinfo.name2fixturedefs if isinstance(item, pytest.Function) else {}
+    return any(found[-1].scope == "module" for found in definitions.values())
 
 
 def pytest_collection() -> None:

@@ -1,8 +1,8 @@
 """Assigns the players of a PettingZoo game to behaviors and teams of a run.
 
-Players that see and do the same share one behavior, each in a team of its own, numbered in the game's order. Players of
-several kinds (`adversary_0`, `adversary_1`, `agent_0`: the name without its number) get one behavior and one team for
-each kind. `Lineup` says otherwise. Mates, who share a team, share a group, too, so that POCA can train them.
+Players with the same observations and actions share one behavior, each in its own team, numbered in the game's order.
+Players of several kinds (`adversary_0`, `adversary_1`, `agent_0`: the name without its number) get one behavior and one
+team for each kind. `Lineup` changes this. Team mates also share a group, so that POCA can train them.
 """
 
 import re
@@ -19,24 +19,24 @@ from ludus.protocol.spec import BehaviorSpec
 
 
 class UnsupportedGame(ValueError):
-    """A game that cannot be a simulator, or not as it was asked for. The message says what to do."""
+    """A game that cannot be a simulator, or not with these options. The message says what to do."""
 
 
 @dataclass(frozen=True)
 class Lineup:
-    """How the players of a game become agents."""
+    """The behaviors and teams of the players of a game."""
 
     behavior: str | None = None
     """Name of the one behavior. None: the game's own name."""
     separate: bool = False
-    """Whether each player has a behavior of its own, with the player's name."""
+    """Whether each player has its own behavior, with the player's name."""
     teams: tuple[int, ...] = ()
     """Team of each player in the game's order, or one number for all of them. Empty: as the module says."""
 
 
 @dataclass(frozen=True)
 class View:
-    """What one player sees and does."""
+    """The observations and actions of one player."""
 
     encoder: ObservationEncoder
     decoder: ActionDecoder
@@ -47,7 +47,7 @@ class View:
     """Whether the observation proper is the entry `observation` beside the mask."""
 
     def observation(self, value: Any) -> Any:
-        """Take the observation proper out of what the game shows."""
+        """Return the observation without the mask."""
         return value["observation"] if self.bare else value
 
     def mask(self, value: Any, info: Mapping[str, Any]) -> Any:
@@ -55,14 +55,14 @@ class View:
         return value["action_mask"] if self.masked else info.get("action_mask")
 
     def is_like(self, other: "View") -> bool:
-        """Whether one policy can play both parts."""
+        """Whether one policy can play both players."""
         same = self.encoder.specs == other.encoder.specs and (self.masked, self.bare) == (other.masked, other.bare)
         return same and self.actions == other.actions
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """One player's part in the run."""
+    """The behavior, team and group of one player."""
 
     index: int
     """Among the game's players."""
@@ -75,9 +75,9 @@ class Assignment:
 
 
 def assign_agents(name: str, env: Any, lineup: Lineup) -> dict[PlayerId, Assignment]:
-    """Give each of a game's possible players an assignment.
+    """Return the assignment of each possible player of a game.
 
-    Raises UnsupportedGame, and UnsupportedSpace for what has no counterpart in a behavior.
+    Raises UnsupportedGame, and UnsupportedSpace for a space that has no counterpart in a behavior.
     """
     players: Sequence[PlayerId] | None = getattr(env, "possible_agents", None)
     if not players:
@@ -110,7 +110,7 @@ def _view(observations: "spaces.Space[Any]", actions: "spaces.Space[Any]") -> Vi
 
 
 def _behaviors(name: str, views: Mapping[PlayerId, View], lineup: Lineup) -> dict[PlayerId, str]:
-    """Name each player's behavior."""
+    """Return the behavior of each player."""
     if lineup.separate:
         if lineup.behavior is not None:
             raise UnsupportedGame("--separate names the behaviors after the players: leave out --behavior")
@@ -118,13 +118,13 @@ def _behaviors(name: str, views: Mapping[PlayerId, View], lineup: Lineup) -> dic
     first = next(iter(views.values()))
     if all(view.is_like(first) for view in views.values()):
         return dict.fromkeys(views, lineup.behavior or name)
-    kinds = {player: _kind(player) for player in views}
+    kinds = {player: re.sub(r"_?\d+$", "", str(player)) or str(player) for player in views}
     for kind in set(kinds.values()):
         own = [player for player in views if kinds[player] == kind]
         for player in own[1:]:
             if not views[player].is_like(views[own[0]]):
                 raise UnsupportedGame(
-                    f"the players {own[0]} and {player} of {name} see or do different things: "
+                    f"the players {own[0]} and {player} of {name} have different spaces: "
                     "give each a behavior of its own with --separate"
                 )
     if lineup.behavior is not None:
@@ -133,10 +133,6 @@ def _behaviors(name: str, views: Mapping[PlayerId, View], lineup: Lineup) -> dic
             "which give their behaviors the names: leave out --behavior"
         )
     return kinds
-
-
-def _kind(player: PlayerId) -> str:
-    return re.sub(r"_?\d+$", "", str(player)) or str(player)
 
 
 def _teams(name: str, behaviors: Mapping[PlayerId, str], lineup: Lineup) -> dict[PlayerId, int]:

@@ -1,4 +1,4 @@
-"""One interface for PettingZoo's two kinds of games: which player acts next, and whose episode has ended.
+"""One interface for PettingZoo's two kinds of games: the next player to act, and the episodes that have ended.
 
 In an `AECEnv` one player acts at a time, in a `ParallelEnv` all of them do. Rewards are those since the player's
 previous action, as PettingZoo's `last()` has them.
@@ -13,7 +13,7 @@ from typing import Any
 from pettingzoo import AECEnv, ParallelEnv
 
 PlayerId = Hashable
-"""What a game calls a player: mostly text."""
+"""The game's name of a player: usually text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +40,10 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What a game says until it needs actions, or is over."""
+    """The events of a game until it needs actions, or is over."""
 
     asks: Sequence[Ask] = ()
-    """Nobody: the game is over."""
+    """Empty: the game is over."""
     ends: Sequence[End] = ()
 
 
@@ -56,11 +56,11 @@ class Game(ABC):
 
     @abstractmethod
     def play(self, actions: Mapping[PlayerId, Any]) -> Moment:
-        """Carry out the actions of everybody who was asked, and play on."""
+        """Carry out the actions of all players that were asked, and continue."""
 
     @abstractmethod
     def close(self) -> None:
-        """Release what the game holds."""
+        """Release the resources of the game."""
 
 
 class AECGame(Game):
@@ -69,16 +69,16 @@ class AECGame(Game):
     def __init__(self, env: AECEnv[Any, Any, Any]) -> None:
         self._env = env
         self._seen: dict[PlayerId, Any] = {}
-        """What each player saw last, for games that show nothing at the end."""
+        """Last observation of each player, for games that have none at the end."""
 
     def reset(self, seed: int | None, options: dict[str, Any] | None) -> Moment:
-        """Begin, and play on to the first player."""
+        """Begin, and continue to the first player."""
         self._seen.clear()
         self._env.reset(seed=seed, options=options)
         return self._play_on()
 
     def play(self, actions: Mapping[PlayerId, Any]) -> Moment:
-        """Let the player whose turn it is act."""
+        """Carry out the action of the player whose turn it is."""
         self._env.step(actions[self._env.agent_selection])
         return self._play_on()
 
@@ -87,7 +87,7 @@ class AECGame(Game):
         self._env.close()
 
     def _play_on(self) -> Moment:
-        """Take leave of the players whose part is over, until one has to act: PettingZoo calls each of them once."""
+        """Step the players whose episode has ended, which PettingZoo asks for once each, until a player has to act."""
         ends: list[End] = []
         while self._env.agents:
             player = self._env.agent_selection
@@ -107,9 +107,9 @@ class ParallelGame(Game):
     def __init__(self, env: ParallelEnv[Any, Any, Any]) -> None:
         self._env = env
         self._seen: dict[PlayerId, Any] = {}
-        """What each of the players who have to act was shown."""
+        """Observation of each player that has to act."""
         self._known: set[PlayerId] = set()
-        """All who were in the game, also those who have left it."""
+        """All players of the game, including those that have left it."""
 
     def reset(self, seed: int | None, options: dict[str, Any] | None) -> Moment:
         """Begin."""
@@ -119,10 +119,10 @@ class ParallelGame(Game):
         return Moment([Ask(player, seen, 0.0, infos.get(player, {})) for player, seen in self._seen.items()])
 
     def play(self, actions: Mapping[PlayerId, Any]) -> Moment:
-        """Let everybody act."""
+        """Carry out the actions of all players."""
         observations, rewards, terminations, truncations, infos = self._env.step(dict(actions))
         staying = [player for player in self._env.agents if not (terminations.get(player) or truncations.get(player))]
-        # Who entered in this step may leave in it, too.
+        # A player that entered in this step may also leave in it.
         here = [*self._seen, *(player for player in terminations if player not in self._known)]
         ends = [
             End(

@@ -9,7 +9,7 @@ truncated, always with its final observation, never with the first one of the ne
 metric `Environment/Success`. The run's environment parameters are handed to `reset` as `options`: as they are when an
 episode begins, and drawn again for each later one where they have samplers; the one that seeds episodes
 (`ludus.sdk.seeds`) is left out. The environments of a `VectorEnv` that begin their episodes by themselves, without
-`reset`, hear of new ones with the run's next reset only.
+`reset`, get new ones only with the run's next reset.
 """
 
 import inspect
@@ -53,7 +53,7 @@ def make_simulation(
     seed_parameter: str | None = None,
     arguments: Mapping[str, Any] | None = None,
 ) -> "EnvironmentSimulation":
-    """Make `count` environments of a registered id, with their time limits. Raises what `gymnasium.make` raises.
+    """Make `count` environments of a registered id, with their time limits. Raises the errors of `gymnasium.make`.
 
     `behavior` is the name in the run's configuration, by default that of the environment. `seed` replaces the seed that
     the run gives this simulator; `seed_parameter` is the environment parameter that seeds episodes
@@ -64,7 +64,7 @@ def make_simulation(
 
 
 class _GymnasiumSimulation(GameSimulation):
-    """What single and vector environments have in common."""
+    """Common base of single and vector environments."""
 
     def __init__(self, behavior: str, observations: Any, actions: Any) -> None:
         self._encoder = ObservationEncoder(observations)
@@ -112,7 +112,8 @@ class EnvironmentSimulation(_GymnasiumSimulation):
                     # The task's own end is final, even in the step in which the time ran out.
                     # Copied, because an environment may reuse its array for the next episode.
                     terminals.add(agent, float(reward), deepcopy(observation), truncated=not terminated)
-                    _report_success(builder, info)
+                    if "is_success" in info:
+                        builder.report("Environment/Success", float(info["is_success"]))
                     self.finished += 1
                     reward = 0.0
                     self._seeds.change(builder.parameters.draw())
@@ -138,7 +139,7 @@ class EnvironmentSimulation(_GymnasiumSimulation):
 
 
 def _check_reset(env: Environment) -> None:
-    """Raise ValueError unless `reset` takes what Gymnasium passes to it. OpenAI Gym's `reset` took nothing."""
+    """Raise ValueError unless `reset` takes Gymnasium's arguments. OpenAI Gym's `reset` had none."""
     try:
         inspect.signature(env.unwrapped.reset).bind(seed=None, options=None)
     except TypeError as error:
@@ -149,7 +150,7 @@ def _check_reset(env: Environment) -> None:
 
 
 def _check_answer(env: Environment, method: str, answer: object, parts: tuple[str, ...]) -> None:
-    """Raise SimulatorError unless `reset` or `step` returned Gymnasium's tuple. Playing again would not mend it."""
+    """Raise SimulatorError unless `reset` or `step` returned Gymnasium's tuple. Another attempt would fail, too."""
     if isinstance(answer, tuple) and len(answer) == len(parts):
         return
     found = f"a tuple of {len(answer)}" if isinstance(answer, tuple) else f"one {type(answer).__name__}"
@@ -157,11 +158,6 @@ def _check_answer(env: Environment, method: str, answer: object, parts: tuple[st
         "bad_game",
         f"{type(env.unwrapped).__name__}.{method} returns {found}; in Gymnasium it returns {', '.join(parts)}",
     )
-
-
-def _report_success(builder: StepBuilder, info: Mapping[str, Any]) -> None:
-    if "is_success" in info:
-        builder.report("Environment/Success", float(info["is_success"]))
 
 
 class VectorSimulation(_GymnasiumSimulation):
@@ -208,7 +204,12 @@ class VectorSimulation(_GymnasiumSimulation):
         done = (terminated | truncated) & ~self._resetting
         self.finished += int(done.sum())
         if done.any():
-            self._end(builder, done, ~terminated, rewards, self._final(done, observations, infos))
+            if self._mode is AutoresetMode.SAME_STEP:
+                final = self._encoder.stack([row(infos["final_obs"], agent) for agent in np.flatnonzero(done).tolist()])
+            else:
+                final = tuple(values[done] for values in self._encoder.batch(observations))
+            earned = rewards[done].astype(np.float32)
+            builder.end_episodes(TerminalBatch(self._agents[done], earned, final, ~terminated[done]))
         asking = self._everyone()
         rewards = np.where(done, 0, rewards)  # a new episode begins with nothing earned
         match self._mode:
@@ -227,24 +228,6 @@ class VectorSimulation(_GymnasiumSimulation):
     def _everyone(self) -> npt.NDArray[np.bool_]:
         return np.ones(len(self._agents), np.bool_)
 
-    def _final(self, done: npt.NDArray[np.bool_], observations: Any, infos: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Return the last observations of the episodes that ended, (M, *shape) each."""
-        if self._mode is AutoresetMode.SAME_STEP:
-            return self._encoder.stack([row(infos["final_obs"], agent) for agent in np.flatnonzero(done).tolist()])
-        return tuple(values[done] for values in self._encoder.batch(observations))
-
-    def _end(
-        self,
-        builder: StepBuilder,
-        done: npt.NDArray[np.bool_],
-        truncated: npt.NDArray[np.bool_],
-        rewards: npt.NDArray[Any],
-        observations: tuple[Any, ...],
-    ) -> None:
-        builder.end_episodes(
-            TerminalBatch(self._agents[done], rewards[done].astype(np.float32), observations, truncated[done])
-        )
-
     def _decide(
         self,
         builder: StepBuilder,
@@ -254,20 +237,12 @@ class VectorSimulation(_GymnasiumSimulation):
         infos: Mapping[str, Any],
     ) -> None:
         self._waiting = asking.copy()
-        builder.request_decisions(
-            DecisionBatch(
-                self._agents[asking],
-                rewards[asking].astype(np.float32),
-                tuple(values[asking] for values in self._encoder.batch(observations)),
-                self._masks(asking, infos),
-            )
-        )
-
-    def _masks(self, asking: npt.NDArray[np.bool_], infos: Mapping[str, Any]) -> Bytes | None:
-        if not self._mask_size or "action_mask" not in infos:
-            return None
-        given = infos.get("_action_mask", self._everyone())
-        masks = np.ones((len(self._agents), self._mask_size), np.uint8)
-        for agent in np.flatnonzero(given).tolist():
-            masks[agent] = flat_mask(row(infos["action_mask"], agent))
-        return masks[asking]
+        masks: Bytes | None = None
+        if self._mask_size and "action_mask" in infos:
+            every = np.ones((len(self._agents), self._mask_size), np.uint8)
+            for agent in np.flatnonzero(infos.get("_action_mask", self._everyone())).tolist():
+                every[agent] = flat_mask(row(infos["action_mask"], agent))
+            masks = every[asking]
+        observed = tuple(values[asking] for values in self._encoder.batch(observations))
+        earned = rewards[asking].astype(np.float32)
+        builder.request_decisions(DecisionBatch(self._agents[asking], earned, observed, masks))

@@ -1,14 +1,14 @@
 """PettingZoo games as simulators: several in one process, each of their players an agent.
 
-Games of both kinds (`AECEnv`, `ParallelEnv`) play on as soon as those have acted whose turn it is. Player p of game i
-is agent `i * players + p`. A player who ends is told with its own final observation and with what it earned since it
-last acted, whoever made the last move. What a player was paid before it first acted comes with its second message,
-because a reward before the first action belongs to no action and would be lost.
+Games of both kinds (`AECEnv`, `ParallelEnv`) continue as soon as the players whose turn it is have acted. Player p of
+game i is agent `i * players + p`. At its end a player gets its own final observation and its rewards since its last
+action, also if another player made the last move. Rewards before the first action come with the second message, because
+a reward before the first action belongs to no action and would be lost.
 
 `observation["action_mask"]`, or else `info["action_mask"]`, becomes the agent's action mask. When a game is over, whose
-rewards of all teams add up to 0, the players of this last moment are told its outcome: won with a return above 0, lost
+rewards of all teams add up to 0, the players of this last moment get its outcome: won with a return above 0, lost
 below 0, else drawn. Environment parameters are handed to `reset` as `options`, but for the one that seeds episodes
-(`ludus.sdk.seeds`). Who is in which team: `ludus.adapters.assignment`.
+(`ludus.sdk.seeds`). `ludus.adapters.assignment` assigns teams.
 """
 
 import itertools
@@ -37,7 +37,7 @@ from ludus.sdk.steps import Actions, StepBuilder
 Environment: TypeAlias = "AECEnv[Any, Any, Any] | ParallelEnv[Any, Any, Any]"
 
 FACTORIES = ("parallel_env", "env")
-"""What a module's games are made with; the first one that it has."""
+"""Functions of a module that make its games; the first one that exists is used."""
 
 
 def behavior_name(name: str) -> str:
@@ -48,11 +48,11 @@ def behavior_name(name: str) -> str:
 
 
 def make_environment(name: str, arguments: Mapping[str, Any] | None = None) -> Environment:
-    """Make a game that PettingZoo has, or one's own.
+    """Make a game of PettingZoo, or of another package.
 
-    `name` is a module with `env` or `parallel_env` (of PettingZoo: `classic.tictactoe_v3`; of anybody:
+    `name` is a module with `env` or `parallel_env` (of PettingZoo: `classic.tictactoe_v3`; of any package:
     `my_package.arena`), such a module with another factory (`my_package.arena:make`), or an id of PettingZoo's
-    registry (`classic/tictactoe-v3`). Raises UnsupportedGame, or what the game raises.
+    registry (`classic/tictactoe-v3`). Raises UnsupportedGame, and the errors of the game.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # PettingZoo would rather have its registry used
@@ -93,14 +93,15 @@ class PettingZooSimulation(GameSimulation):
         seed: int | None = None,
         seed_parameter: str | None = None,
     ) -> None:
-        """Take games that are alike.
+        """Simulate games of one kind.
 
-        `name` is what the behavior is called unless `lineup` says otherwise. `seed` replaces the seed that the run
+        `name` is the behavior's name unless `lineup` has another one. `seed` replaces the seed that the run
         gives this simulator; `seed_parameter` is the environment parameter that seeds episodes.
         """
         self._assignments = assign_agents(name, envs[0], lineup)
         self._players: Sequence[PlayerId] = list(self._assignments)
-        self._tables = [_Table(index, _game(env)) for index, env in enumerate(envs)]
+        games = [AECGame(env) if isinstance(env, AECEnv) else ParallelGame(env) for env in envs]
+        self._tables = [_Table(index, game) for index, game in enumerate(games)]
         self._seeds = EpisodeSeeds(seed, seed_parameter)
         self._parameters = EnvironmentParameters()
         """Those of the run, as they are now."""
@@ -119,7 +120,7 @@ class PettingZooSimulation(GameSimulation):
         self._tell(builder, news)
 
     def step(self, builder: StepBuilder, actions: Actions) -> None:
-        """Let the games play on whose players have all been answered."""
+        """Continue the games whose players have all been answered."""
         self._parameters = builder.parameters
         answered: dict[_Table, None] = {}
         for batch in actions.batches:
@@ -149,7 +150,7 @@ class PettingZooSimulation(GameSimulation):
         self._play_on(table, moment, news)
 
     def _play_on(self, table: "_Table", moment: Moment, news: "_News") -> None:
-        """Take over what a game says; begin it again if it is over."""
+        """Record the events of a game; begin it again if it is over."""
         table.asked = len(moment.asks)
         for event in itertools.chain[Ask | End](moment.ends, moment.asks):
             table.returns[event.player] += event.reward
@@ -201,7 +202,7 @@ class PettingZooSimulation(GameSimulation):
         return table.index * len(self._players) + assignment.group if assignment.group else 0
 
     def _outcomes(self, table: "_Table") -> dict[int, Outcome]:
-        """Return each team's outcome; nobody's if this was no contest."""
+        """Return each team's outcome; none if the rewards do not add up to 0."""
         returns: defaultdict[int, float] = defaultdict(float)
         for player, value in table.returns.items():
             returns[self._assignments[player].team] += value
@@ -229,46 +230,47 @@ class _Table:
         self.index = index
         self.game = game
         self.asked = 0
-        """How many players have to act."""
+        """Number of players that have to act."""
         self.answers: dict[PlayerId, Any] = {}
-        """What those of them do that have been answered."""
+        """Actions of the players that have been answered."""
         self.playing: set[PlayerId] = set()
-        """Those who were asked and have not ended."""
+        """Players that were asked and have not ended."""
         self.owed: defaultdict[PlayerId, float] = defaultdict(float)
-        """What they have earned and were not told yet."""
+        """Rewards that were not reported yet."""
         self.non_acting_players: list[NonActingPlayer] = []
         self.returns: defaultdict[PlayerId, float] = defaultdict(float)
-        """What everybody has earned since the game began."""
+        """Return of each player since the game began."""
 
     def clear(self) -> None:
-        """Forget a game that was played or abandoned."""
+        """Clear the state of the last game."""
         self.asked = 0
         for memory in (self.answers, self.playing, self.non_acting_players, self.owed, self.returns):
             memory.clear()
 
 
 class _News:
-    """What is to be told in a turn, by announced name."""
+    """The events to report in a step, by announced name."""
 
     def __init__(self) -> None:
         self.decisions: defaultdict[str, DecisionRows] = defaultdict(DecisionRows)
         self.terminals: defaultdict[str, TerminalRows] = defaultdict(TerminalRows)
 
 
-def _game(env: Environment) -> Game:
-    return AECGame(env) if isinstance(env, AECEnv) else ParallelGame(env)
-
-
 def _factory(name: str) -> Callable[..., Any]:
-    """Find what makes a game. Raises UnsupportedGame where there is nothing, ImportError where a library is missing."""
-    if "/" in name:
-        return _registered(name)
+    """Return the factory of a game. Raises UnsupportedGame if there is none, ImportError if a library is missing."""
+    if "/" in name:  # an id of PettingZoo's registry
+        for kind in ("parallel", "aec"):
+            try:
+                return partial(pettingzoo.make, kind, pettingzoo.spec(kind, name))
+            except PettingZooRegistryError as error:
+                problem = str(error)
+        raise UnsupportedGame(problem)
     module_name, _, attribute = name.partition(":")
     module = _module(module_name)
     if attribute:
         if not hasattr(module, attribute):
             raise UnsupportedGame(f"the module {module.__name__} has no {attribute}")
-        return getattr(module, attribute)  # type: ignore[no-any-return]  # what it is shows when it is called
+        return getattr(module, attribute)  # type: ignore[no-any-return]  # checked when it is called
     for factory in FACTORIES:
         if hasattr(module, factory):
             return getattr(module, factory)  # type: ignore[no-any-return]  # likewise
@@ -277,17 +279,8 @@ def _factory(name: str) -> Callable[..., Any]:
     )
 
 
-def _registered(game_id: str) -> Callable[..., Any]:
-    for kind in ("parallel", "aec"):
-        try:
-            return partial(pettingzoo.make, kind, pettingzoo.spec(kind, game_id))
-        except PettingZooRegistryError as error:
-            problem = str(error)
-    raise UnsupportedGame(problem)
-
-
 def _module(name: str) -> Any:
-    """Import a module of PettingZoo's, or else of anybody's."""
+    """Import a module of PettingZoo, or else of any package."""
     for full_name in (f"pettingzoo.{name}", name):
         try:
             return import_module(full_name)

@@ -1,4 +1,4 @@
-"""Collects what the agents of several games report in one step, row by row, as columns of a batch."""
+"""Collects the agents of several games in one step, row by row, as columns of a batch."""
 
 from typing import Any
 
@@ -35,19 +35,17 @@ class DecisionRows:
 
     def batch(self, encoder: ObservationEncoder, mask_size: int) -> DecisionBatch:
         """Return the columns; there must be a row."""
+        masks: Bytes | None = None
+        if mask_size and any(mask is not None for mask in self._masks):
+            everything = np.ones(mask_size, np.uint8)
+            masks = np.stack([everything if mask is None else flat_mask(mask) for mask in self._masks])
         return DecisionBatch(
             np.array(self.agents, np.int32),
             np.array(self._rewards, np.float32),
             encoder.stack(self._observations),
-            self._mask_column(mask_size),
+            masks,
             _groups(self._groups),
         )
-
-    def _mask_column(self, size: int) -> Bytes | None:
-        if not size or all(mask is None for mask in self._masks):
-            return None
-        everything = np.ones(size, np.uint8)
-        return np.stack([everything if mask is None else flat_mask(mask) for mask in self._masks])
 
 
 class TerminalRows:

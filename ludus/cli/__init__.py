@@ -1,14 +1,14 @@
 """The `ludus` command: client commands, and those of `server` and `worker` where they are installed.
 
-Nothing is imported before it is asked for: `ludus run list` must not wait for Gymnasium, nor a user's machine for a
-server that it does not have. `server` and `worker` bring their commands through the entry point group
-`ludus.commands`, each a mapping from name to command.
+Modules are imported when their command is called: `ludus run list` must not wait for Gymnasium, and a user's machine
+does not have the server. `server` and `worker` add their commands through the entry point group `ludus.commands`, each
+a mapping from name to command.
 """
 
 import importlib
 import sys
 from collections.abc import Mapping
-from importlib.metadata import EntryPoint, entry_points, version
+from importlib.metadata import entry_points, version
 from typing import Any
 
 import click
@@ -33,7 +33,7 @@ CLIENT_COMMANDS: Mapping[str, str] = {
     "unity": "ludus.cli.unity:unity",
     "webhook": "ludus.cli.webhook:webhook",
 }
-"""Name of a command -> where it is defined."""
+"""Name of a command -> its module and attribute."""
 
 PLUG_INS = "ludus.commands"
 """Entry point group; the wheel that users install names these entry points too, without the packages behind them."""
@@ -56,10 +56,10 @@ EXTRAS: Mapping[str, str] = {
 
 
 class LazyGroup(click.Group):
-    """A group that imports a command when it is named."""
+    """A group that imports a command when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Name everything that can be run on this machine."""
+        """Return the names of the commands of this installation."""
         return sorted({*super().list_commands(ctx), *CLIENT_COMMANDS, *_plugged_in()})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -73,7 +73,7 @@ class LazyGroup(click.Group):
         return _left_out(cmd_name) if found is None and cmd_name in EXTRAS else found
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; a library that isn't installed is a sentence, not a traceback."""
+        """Run a command; a missing library gives a sentence, not a traceback."""
         try:
             return super().invoke(ctx)
         except ModuleNotFoundError as error:
@@ -86,22 +86,17 @@ class LazyGroup(click.Group):
 def _plugged_in() -> dict[str, click.Command]:
     commands: dict[str, click.Command] = {}
     for entry in entry_points(group=PLUG_INS):
-        commands.update(_load(entry))
-    return commands
-
-
-def _load(entry: EntryPoint) -> Mapping[str, click.Command]:
-    try:
-        commands: Mapping[str, click.Command] = entry.load()
-    except ModuleNotFoundError as error:
-        if error.name is not None and entry.module.startswith(error.name):
-            return {}  # the light installation: this package is not here
-        raise
+        try:
+            commands.update(entry.load())
+        except ModuleNotFoundError as error:
+            # In the light installation the package of the entry point is missing.
+            if error.name is None or not entry.module.startswith(error.name):
+                raise
     return commands
 
 
 def _left_out(name: str) -> click.Command:
-    """Stand in for a command of a package that this installation does not have."""
+    """Return a command that names the package which this installation does not have."""
 
     def explain(**_arguments: object) -> None:
         raise click.ClickException(f"This installation holds the client only. {_advice(name)}")

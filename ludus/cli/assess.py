@@ -20,8 +20,9 @@ from ludus.cli.options import (
     ASSIGNMENT,
     SEED,
     SERVER_VARIABLE,
+    count_option,
+    envs_option,
     json_option,
-    option,
     run_name_option,
     run_tag_option,
     timeout_option,
@@ -93,13 +94,8 @@ def games_options(handler: Command) -> Command:
         multiple=True,
         help="Argument of the --game, as in max_cycles=100. Can be given several times.",
     )
-    @option("--count", type=click.IntRange(1, 1000), default=1, help="Processes of --game.")
-    @option(
-        "--envs",
-        type=click.IntRange(1, 10_000),
-        default=1,
-        help="Games per process. A process waits for its slowest game: more processes waste less time.",
-    )
+    @count_option
+    @envs_option
     @click.option(
         "--gateway",
         metavar="HOST:PORT",
@@ -255,24 +251,19 @@ def progress_line(result: Result) -> str:
     if isinstance(result, EvaluationResult):
         interval = "" if result.low is None else f" ({number(result.low)} to {number(result.high)})"
         return f"{result.episodes} of {result.wanted} episodes, mean return {number(result.mean)}{interval}"
-    return (
-        f"{result.games} games{', paired' if result.paired else ''}: {result.wins} won, {result.draws} drawn, "
-        f"{result.losses} lost{_lead(result)}, LLR {result.llr:+.2f} "
-        f"({result.llr_lower:+.2f} to {result.llr_upper:+.2f})"
-    )
-
-
-def _lead(result: MatchResult) -> str:
-    """Return the Elo lead with its interval, which has one end where all games had the same result."""
     match result.elo, result.elo_low, result.elo_high:
         case float(elo), float(low), float(high):
-            return f", Elo {elo:+.0f} ({low:+.0f} to {high:+.0f})"
-        case None, float(low), None:
-            return f", Elo {low:+.0f} or more"
+            lead = f", Elo {elo:+.0f} ({low:+.0f} to {high:+.0f})"
+        case None, float(low), None:  # all games had the same result, so that the interval has one end
+            lead = f", Elo {low:+.0f} or more"
         case None, None, float(high):
-            return f", Elo {high:+.0f} or less"
+            lead = f", Elo {high:+.0f} or less"
         case _:
-            return ""
+            lead = ""
+    return (
+        f"{result.games} games{', paired' if result.paired else ''}: {result.wins} won, {result.draws} drawn, "
+        f"{result.losses} lost{lead}, LLR {result.llr:+.2f} ({result.llr_lower:+.2f} to {result.llr_upper:+.2f})"
+    )
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import click
 from ludus.cli.checkpoint_care import pin, prune, score, unpin, verify
 from ludus.cli.client import Failure, answering, connected
 from ludus.cli.exits import Exit
-from ludus.cli.options import json_option, name_of
+from ludus.cli.options import EXISTING_FILE, FOLDER, json_option, name_of
 from ludus.cli.render import LINES, ago, echo, number, print_answer, print_facts, print_ids, size, table
 from ludus.client import Client
 from ludus.schemas import Alias, Checkpoint, UploadedCheckpoint
@@ -30,7 +30,7 @@ for _command in (pin, unpin, score, verify, prune):
 
 
 @checkpoint.command()
-@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("files", nargs=-1, required=True, type=EXISTING_FILE)
 @click.option("--name", help="Name for display. [the file's]")
 @click.option("--behavior", help="Behavior of the checkpoint, as a note.")
 @answering(print_ids)
@@ -133,7 +133,7 @@ def delete(client: Client, *, checkpoints: tuple[str, ...]) -> None:
 @click.option(
     "--output",
     "-o",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FOLDER,
     default=Path(),
     help="Folder to put them in. [the present one]",
 )

@@ -9,7 +9,7 @@ import click
 import yaml
 
 from ludus.cli.client import answering, connected
-from ludus.cli.options import json_option
+from ludus.cli.options import FILE, json_option
 from ludus.cli.render import ago, echo, print_answer, print_document, table
 from ludus.client import Client
 from ludus.schemas import ConfigDiff, ConfigSummary, ConfigUpgrade, ConfigVersion
@@ -89,7 +89,7 @@ def diff(client: Client, *, name: str, old: int, new: int) -> ConfigDiff:
     help="Curricula, up to 0.16: a YAML file by behavior, a JSON file named after its behavior, or a folder of them.",
 )
 @click.option("--sampler", type=click.File("r", encoding="utf-8"), help="File of samplers, up to 0.16.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Output file [standard output].")
+@click.option("-o", "--output", type=FILE, help="Output file [standard output].")
 @json_option
 @connected
 def upgrade(

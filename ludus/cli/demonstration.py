@@ -8,7 +8,7 @@ import click
 
 from ludus.cli.client import Failure, answering, connected
 from ludus.cli.exits import Exit
-from ludus.cli.options import SEED, filter_option, name_of
+from ludus.cli.options import FILE, SEED, filter_option, name_of
 from ludus.cli.render import ago, echo, id_of, number, print_facts, print_ids, size, table
 from ludus.client import Client
 from ludus.schemas import Demonstration, DemonstrationSummary, Spread
@@ -167,7 +167,7 @@ def subsample(
 @click.option(
     "--output",
     "-o",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     help="File to write. [the demonstration's id, with .demo or .npz]",
 )
 @connected

@@ -26,12 +26,16 @@ MISSING = "-"
 def diff(client: Client, *, first: str, second: str, everything: bool, as_json: bool) -> None:
     """Show how runs A and B differ: in their resolved configurations, their newest metrics, and their fingerprints.
 
-    The fingerprint is that of the newest attempt: release and commit of Ludus, libraries, hardware; and what the
-    simulators said of themselves.
+    The fingerprint is that of the newest attempt: release and commit of Ludus, libraries, hardware; and the names and
+    versions of the simulators.
     """
     runs = (client.runs.get(first), client.runs.get(second))
-    configuration = _differing(*(dict(_flat(run.config or {})) for run in runs))
-    metrics = _pairs(*(_metrics(client, run) for run in runs))
+    configuration = {
+        path: pair
+        for path, pair in _pairs(*(dict(_flat(run.config or {})) for run in runs)).items()
+        if pair[0] != pair[1]
+    }
+    metrics = _pairs(*({f"{m.behavior} {m.key}".strip(): m.value for m in client.metrics.list(run.id)} for run in runs))
     fingerprints = _pairs(*(_fingerprint(client, run) for run in runs))
     if not everything:
         metrics, fingerprints = (
@@ -70,16 +74,8 @@ def _pairs(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Pai
     return {key: (first.get(key), second.get(key)) for key in sorted({*first, *second})}
 
 
-def _differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Pair]:
-    return {key: pair for key, pair in _pairs(first, second).items() if pair[0] != pair[1]}
-
-
-def _metrics(client: Client, run: Run) -> dict[str, float | None]:
-    return {f"{each.behavior} {each.key}".strip(): each.value for each in client.metrics.list(run.id)}
-
-
 def _fingerprint(client: Client, run: Run) -> dict[str, Any]:
-    """Return what the newest attempt ran on, and what kinds of simulators have played."""
+    """Return the software and hardware of the newest attempt, and the kinds of simulators that have played."""
     attempts = client.runs.attempts(run.id)
     found = dict((attempts[-1].fingerprint or {}) if attempts else {})
     kinds = Counter(each.client for each in client.simulators.list(run.id) if each.client)

@@ -15,7 +15,7 @@ INTERRUPTED: Final = 130
 
 
 class Exit(IntEnum):
-    """What a command's exit code says."""
+    """Exit codes of commands."""
 
     OK = 0
     """Done; a waited-for run succeeded and met every requirement."""
@@ -59,7 +59,7 @@ _UNREACHABLE = {
 
 
 def exit_of_end(code: CloseCode) -> Exit:
-    """Return the exit code of a command that played in a run until it ended so."""
+    """Return the exit code of a command that played in a run until this end."""
     return _ENDS.get(code, Exit.RUN_CANCELLED)
 
 

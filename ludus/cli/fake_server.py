@@ -1,4 +1,4 @@
-"""`ludus fake-server`: a server for testing clients; it trains nothing and prints what it receives."""
+"""`ludus fake-server`: a server for testing clients; it trains nothing and prints the messages that it receives."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ import click
 import grpc
 
 from ludus.cli.exits import Exit
-from ludus.cli.options import ASSIGNMENT, PEM, Parsed, option
+from ludus.cli.options import ASSIGNMENT, EXISTING_FILE, Parsed, option
 from ludus.cli.render import echo
 from ludus.protocol.options import MAX_MESSAGE_BYTES
 from ludus.sdk.fake_server import ENDINGS, Behaviour, FakeServer
@@ -52,9 +52,9 @@ def _read_script(file: str) -> tuple[Any, ...]:
 )
 @click.option("--token", help="Token that the server demands. [none]")
 @click.option("--run", help="Name of the only run. [every name is accepted]")
-@click.option("--tls-certificate", type=PEM, help="Speak TLS with this certificate (PEM).")
-@click.option("--tls-key", type=PEM, help="Its key.")
-@click.option("--tls-client-ca", type=PEM, help="Demand client certificates of this authority (mTLS).")
+@click.option("--tls-certificate", type=EXISTING_FILE, help="Speak TLS with this certificate (PEM).")
+@click.option("--tls-key", type=EXISTING_FILE, help="Its key.")
+@click.option("--tls-client-ca", type=EXISTING_FILE, help="Demand client certificates of this authority (mTLS).")
 @click.option(
     "--wait", "waits", type=click.IntRange(min=0), default=0, help="Number of joins to answer with `wait` first."
 )

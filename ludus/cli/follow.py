@@ -1,4 +1,4 @@
-"""`ludus run wait | watch | logs`: the commands that stay with a run until something happens."""
+"""`ludus run wait | watch | logs`: commands that follow a run."""
 
 import queue
 import re
@@ -20,7 +20,7 @@ from ludus.cli.render import LINES, echo, event_line, max_steps, number, print_j
 from ludus.cli.reports import Report, ReportedCommand, report_options
 from ludus.cli.require import ALIASES, Requirement, evaluate
 from ludus.client import TERMINAL_STATES, ApiError, Client, RunStalled, WaitTimedOut
-from ludus.schemas import Event, Log, Run
+from ludus.schemas import Event, Run
 
 REFRESH_SECONDS = 1.0
 
@@ -66,7 +66,7 @@ def await_end(
     as_json: bool = False,
     report: Report | None = None,
 ) -> Exit:
-    """Wait for a run's end, say how it ended and return the exit code; all of it goes into the report, too.
+    """Wait for a run's end, print it and return the exit code; the report gets all of it.
 
     Unless `keep_waiting`, the wait also ends when the run continues only if a person acts.
     """
@@ -154,13 +154,25 @@ def logs(
         for each in there:
             echo(f"{each.attempt}  {each.name}  {each.size}")
         return
-    log = _choose_log(there, attempt, name)
-    _print_log(client, record, log, tail, follow=follow)
+    fitting = [log for log in there if attempt in {None, log.attempt} and name in {None, log.name}]
+    if not fitting:
+        known = ", ".join(f"{log.name} of attempt {log.attempt}" for log in there) or "none yet"
+        raise Failure(f"there is no such log; there is: {known}", Exit.REFUSED)
+    newest = [log for log in fitting if log.attempt == fitting[-1].attempt]
+    log = next((log for log in newest if log.name == "trainer.log"), newest[0])
+    part = client.logs.read(record.id, log.attempt, log.name, tail=tail)
+    while True:
+        echo(part.text, nl=False, kept=LINES)
+        if part.next_offset >= part.size:
+            if not follow or client.runs.get(record.id).state in TERMINAL_STATES:
+                return
+            time.sleep(REFRESH_SECONDS)
+        part = client.logs.read(record.id, log.attempt, log.name, offset=part.next_offset)
 
 
 @dataclass
 class _Progress:
-    """Where the last look at a run was, for its speed."""
+    """The last known step of a run, for its speed."""
 
     step: int
     at: float
@@ -179,8 +191,8 @@ class _Progress:
 def _watch(client: Client, record: Run, *, keep_waiting: bool, as_json: bool) -> None:
     """Print events, and progress unless as JSON, until the event stream ends.
 
-    On a terminal the last line is rewritten each second. Elsewhere (a file, the log of a CI job) nothing can be
-    rewritten: there is a line for each summary that the trainer writes, with its time, and none while nothing is new.
+    On a terminal the last line is rewritten each second. Elsewhere (a file, the log of a CI job) each summary of the
+    trainer has a line with its time.
     Raises RunStalled when the run continues only if a person acts, unless `keep_waiting`.
     """
     events: queue.SimpleQueue[Event | ApiError | None] = queue.SimpleQueue()
@@ -200,10 +212,10 @@ def _watch(client: Client, record: Run, *, keep_waiting: bool, as_json: bool) ->
         except queue.Empty:
             next_look = time.monotonic() + REFRESH_SECONDS
             past: list[Event] | None = None
-            with suppress(ApiError):  # a server that is away for a moment; the progress line says so
+            with suppress(ApiError):  # the server may be away for a moment; the progress line reports it
                 record = client.runs.get(record.id)
                 if record.needs_action and not keep_waiting:
-                    # Asked for, because the stream may be slower than this look: the past comes before the end.
+                    # Requested, because the stream may be slower: past events come before the end.
                     past = list(client.events.list(record.id, after=seen))
             if past is not None:
                 over.set()
@@ -249,17 +261,17 @@ def _print_event(event: Event, *, as_json: bool) -> None:
 
 
 class Standstill:
-    """Knows which standstill of a run was told of, so that each is told of once and not again with every minute."""
+    """Remembers the last reported reason why a run waits, so that each reason is reported once."""
 
     def __init__(self) -> None:
-        self._told = ""
+        self._reported = ""
 
     def news(self, run: Run) -> str | None:
-        """Say what a run waits for, if that is something else than before. How long it has waited is no difference."""
+        """Return what a run waits for if that is new. A longer time of waiting is not new."""
         without_numbers = re.sub(r"[0-9.]+ (s|min|h)\b", "", run.waits_for or "")
-        if without_numbers == self._told:
+        if without_numbers == self._reported:
             return None
-        self._told = without_numbers
+        self._reported = without_numbers
         return f"{run.id} waits for: {run.waits_for}" if run.waits_for else None
 
 
@@ -278,7 +290,7 @@ def _collect(
 
 
 def _progress_line(client: Client, record: Run, progress: _Progress) -> tuple[frozenset[tuple[str, int]], str]:
-    """Return at which step each behavior has its newest summary, and a line about how far the run is."""
+    """Return the step of each behavior's newest summary, and a line about the progress of the run."""
     metrics = client.metrics.list(record.id)
     simulators = len(client.simulators.list(record.id, state="connected"))
     parts = [record.state, f"step {number(record.step)} of {number(max_steps(record))}"]
@@ -294,23 +306,3 @@ def _ending(run: Run) -> str:
     if run.stop_reason:
         parts.append(f"({run.stop_reason}{': ' + run.stop_detail if run.stop_detail else ''})")
     return " ".join(parts)
-
-
-def _choose_log(logs: Sequence[Log], attempt: int | None, name: str | None) -> Log:
-    fitting = [log for log in logs if attempt in {None, log.attempt} and name in {None, log.name}]
-    if not fitting:
-        there = ", ".join(f"{log.name} of attempt {log.attempt}" for log in logs) or "none yet"
-        raise Failure(f"there is no such log; there is: {there}", Exit.REFUSED)
-    newest = [log for log in fitting if log.attempt == fitting[-1].attempt]
-    return next((log for log in newest if log.name == "trainer.log"), newest[0])
-
-
-def _print_log(client: Client, run: Run, log: Log, tail: int | None, *, follow: bool) -> None:
-    part = client.logs.read(run.id, log.attempt, log.name, tail=tail)
-    while True:
-        echo(part.text, nl=False, kept=LINES)
-        if part.next_offset >= part.size:
-            if not follow or client.runs.get(run.id).state in TERMINAL_STATES:
-                return
-            time.sleep(REFRESH_SECONDS)
-        part = client.logs.read(run.id, log.attempt, log.name, offset=part.next_offset)

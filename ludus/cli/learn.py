@@ -1,6 +1,6 @@
 """`ludus learn`: `mlagents-learn` with one word changed. Its flags, its file, its console, its results folder.
 
-What is behind it is another: a run on a Ludus server (`--server`, `LUDUS_SERVER`), or on one that is started for this
+It trains in a run on a Ludus server (`--server`, `LUDUS_SERVER`), or on one that is started for this
 call. Exit codes are ML-Agents': 0 at a normal end and after Ctrl-C, 1 for errors, 2 for a wrong command line.
 """
 
@@ -12,22 +12,23 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from importlib.metadata import version
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import click
 
 from ludus.cli.client import explain
 from ludus.cli.learn_options import GATEWAY_PORT, LearnError, LearnSettings, parse, read_settings
-from ludus.cli.learn_players import PlayerSlot, check_build, players_of
+from ludus.cli.learn_players import check_build, players_of
 from ludus.cli.learn_run import Interrupts, begin_anew, follow, greeting, open_run, warn
 from ludus.cli.learn_stack import Addresses, embedded_stack
+from ludus.cli.options import SERVER_VARIABLE
 from ludus.cli.render import LINES, echo
 from ludus.client import ApiError, Client
 from ludus.mlagents.results import Folder, Mirror
 from ludus.mlagents.results.console import info
 from ludus.mlagents.results.folder import ResultsUnusable
 from ludus.protocol.credentials import SIMULATOR_TOKEN
+from ludus.sdk.join import Target
 
 STACK_HOME = ".ludus"
 """Folder in the results of a run for the data of a server that is started for it."""
@@ -63,7 +64,8 @@ def learn(arguments: Sequence[str]) -> None:
             if server is None:
                 addresses = stack.enter_context(embedded_stack(settings.folder / STACK_HOME))
             else:
-                addresses = Addresses(server, _gateway(typed.gateway, server))
+                beside = f"{urlsplit(server).hostname}:{GATEWAY_PORT}"
+                addresses = Addresses(server, typed.gateway or os.environ.get(SERVER_VARIABLE) or beside)
             client = stack.enter_context(Client(addresses.api, typed.token))
             code = _train(client, settings, addresses, typed)
     except (LearnError, ResultsUnusable) as error:
@@ -77,12 +79,15 @@ def learn(arguments: Sequence[str]) -> None:
         code = INTERRUPTED
     finally:
         if fresh and Folder(settings.folder).read_journal() is None:
-            _leave_nothing(settings.folder)
+            # The run was not created: the next attempt must find no previous data.
+            shutil.rmtree(settings.folder / STACK_HOME, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                settings.folder.rmdir()
     sys.exit(code)
 
 
 def _check_folders(settings: LearnSettings) -> None:
-    """Refuse what ML-Agents refuses, in its words, before anything is started."""
+    """Raise the errors of ML-Agents about folders, in its words, before anything is started."""
     if settings.folder.is_dir():
         if not (settings.checkpoints.resume or settings.checkpoints.force):
             raise LearnError(PREVIOUS_DATA)
@@ -95,17 +100,13 @@ def _check_folders(settings: LearnSettings) -> None:
         )
 
 
-def _leave_nothing(folder: Path) -> None:
-    """Remove the data of a server whose run never came to be, so that the next try finds no previous data."""
-    shutil.rmtree(folder / STACK_HOME, ignore_errors=True)
-    with contextlib.suppress(OSError):
-        folder.rmdir()
-
-
 def _train(client: Client, settings: LearnSettings, addresses: Addresses, typed: argparse.Namespace) -> int:
-    """Have a run trained to its end; return the exit code."""
-    say = _say
-    own = addresses.own
+    """Train a run to its end; return the exit code."""
+
+    def say(line: str) -> None:
+        echo(line, kept=LINES)
+        sys.stdout.flush()
+
     say(greeting(version("ludus"), client.server, client.version()))
     warn(settings, say)
     folder = Folder(settings.folder)
@@ -115,10 +116,9 @@ def _train(client: Client, settings: LearnSettings, addresses: Addresses, typed:
     with interrupts.caught():
         run = open_run(client, settings, folder, say)
         say(info(f"Run {run.id} on {client.server}; games dial {addresses.gateway}."))
-        place = PlayerSlot(
-            addresses.gateway, run.id, None if os.environ.get(SIMULATOR_TOKEN) else typed.token, typed.ca_file
-        )
-        players = None if typed.remote_env else players_of(settings, place, folder.logs, say)
+        token = None if os.environ.get(SIMULATOR_TOKEN) else typed.token
+        target = Target(addresses.gateway, run.id, token, ca_file=typed.ca_file)
+        players = None if typed.remote_env else players_of(settings, target, folder.logs, say)
         mirror = Mirror(
             client,
             run,
@@ -126,7 +126,7 @@ def _train(client: Client, settings: LearnSettings, addresses: Addresses, typed:
             say=say,
             given=settings.document,
             local=settings.local(),
-            server="" if own else client.server,
+            server="" if addresses.own else client.server,
             command=" ".join(sys.argv[1:]),
         )
         with mirror, players or contextlib.nullcontext():
@@ -135,13 +135,3 @@ def _train(client: Client, settings: LearnSettings, addresses: Addresses, typed:
         echo(f"Error: the run ended as {ended.state}: {ended.stop_detail or ended.stop_reason}", err=True)
         return 1
     return 0 if players is None or players.failure is None else 1
-
-
-def _gateway(typed: str | None, server: str) -> str:
-    """Return where a server takes games: as it was typed, else beside the HTTP API."""
-    return typed or os.environ.get("LUDUS_SIMULATOR_SERVER") or f"{urlsplit(server).hostname}:{GATEWAY_PORT}"
-
-
-def _say(line: str) -> None:
-    echo(line, kept=LINES)
-    sys.stdout.flush()

@@ -1,8 +1,8 @@
 """The command line of `mlagents-learn` 1.1.0 and its configuration file, and their precedence in `ludus learn`.
 
 Built-in values, then the file's, then flags that were typed, in rising order. Names, types and messages are
-ML-Agents'. The sections of the file that this machine acts on are read here; everything else goes to the server, which
-knows what is legal.
+ML-Agents'. This module reads the sections of the file that this machine uses; the server gets and checks everything
+else.
 """
 
 import argparse
@@ -23,7 +23,7 @@ class LearnError(Exception):
 
 @dataclass(frozen=True)
 class EnvironmentSettings:
-    """Which build is started how often: `env_settings`."""
+    """The builds to start: `env_settings`."""
 
     env_path: str | None = None
     env_args: list[str] | None = None
@@ -46,7 +46,7 @@ class EnvironmentSettings:
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """How the game's engine runs: `engine_settings`."""
+    """Settings of the game's engine: `engine_settings`."""
 
     width: int = 84
     height: int = 84
@@ -60,7 +60,7 @@ class EngineSettings:
 
 @dataclass(frozen=True)
 class CheckpointSettings:
-    """Which run this is, and where its results go: `checkpoint_settings`."""
+    """Id of the run, and folder of its results: `checkpoint_settings`."""
 
     run_id: str = "ppo"
     initialize_from: str | None = None
@@ -74,7 +74,7 @@ class CheckpointSettings:
 
 @dataclass(frozen=True)
 class LearnSettings:
-    """Everything that one call of `ludus learn` was told."""
+    """All settings of one call of `ludus learn`."""
 
     document: dict[str, Any]
     """The configuration file, flags put into it, without the sections below; empty without a file."""
@@ -86,17 +86,17 @@ class LearnSettings:
 
     @property
     def folder(self) -> Path:
-        """Where the results go."""
+        """Folder of the results."""
         return Path(self.checkpoints.results_dir) / self.checkpoints.run_id
 
     @property
     def initial_folder(self) -> Path | None:
-        """The results to begin with; None to begin with nothing."""
+        """Folder of the results to begin with; None without."""
         name = self.checkpoints.initialize_from
         return None if name is None else Path(self.checkpoints.results_dir) / name
 
     def local(self) -> dict[str, dict[str, Any]]:
-        """Return the sections that this machine acts on, as `configuration.yaml` has them."""
+        """Return the sections that this machine uses, as `configuration.yaml` has them."""
         return {
             "env_settings": dataclasses.asdict(self.environment),
             "engine_settings": dataclasses.asdict(self.engine),
@@ -111,7 +111,7 @@ _SECTIONS: Final[Mapping[str, type[Any]]] = {
 }
 _FLAG: Final = "store_true"
 GATEWAY_PORT: Final = 7070
-"""Where a server takes games unless it was told another port."""
+"""Default port at which a server takes games."""
 
 
 OWN_HELP: Final = f"""\
@@ -126,7 +126,7 @@ Ludus' own, which can't be shortened:
 
 
 def _theirs() -> argparse.ArgumentParser:
-    """Return ML-Agents' parser. What was not typed is not in its result, so that typing a default still counts."""
+    """Return ML-Agents' parser. Its result has only typed flags, so that a typed default still counts."""
     parsed = argparse.ArgumentParser(
         prog="ludus learn",
         argument_default=argparse.SUPPRESS,
@@ -177,7 +177,7 @@ def _theirs() -> argparse.ArgumentParser:
 
 
 def read_settings(typed: argparse.Namespace) -> LearnSettings:
-    """Bring file and flags together. Raises LearnError."""
+    """Return the settings of the file and the flags. Raises LearnError."""
     given = {key: value for key, value in vars(typed).items() if value is not None}
     path = Path(given["trainer_config_path"]) if "trainer_config_path" in given else None
     document = {} if path is None else read_document(path)
@@ -185,7 +185,7 @@ def read_settings(typed: argparse.Namespace) -> LearnSettings:
     warnings = list(_removed(given))
     _choose_beginning(sections["checkpoint_settings"], given, warnings)
     for section, kind in zip(sections.values(), _SECTIONS.values(), strict=True):
-        section |= {key: given[key] for key in given if key in _hints(kind)}
+        section |= {key: given[key] for key in given if key in get_type_hints(kind)}
     environment = _build(EnvironmentSettings, sections["env_settings"])
     environment.check()
     _put_into(document, given)
@@ -221,11 +221,11 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def _section_of(document: dict[str, Any], name: str) -> dict[str, Any]:
-    """Take a section out of the file."""
+    """Remove a section from the document and return it."""
     section = document.pop(name, {})
     if not isinstance(section, dict):
         raise LearnError(f"Unsupported config {section} for {_SECTIONS[name].__name__}.")
-    legal = _hints(_SECTIONS[name])
+    legal = get_type_hints(_SECTIONS[name])
     for key in section:
         if key not in legal:
             raise LearnError(
@@ -235,7 +235,7 @@ def _section_of(document: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _choose_beginning(section: dict[str, Any], given: dict[str, Any], warnings: list[str]) -> None:
-    """Of `resume` and `initialize_from` one remains: the typed one, else `resume`."""
+    """Keep one of `resume` and `initialize_from`: the typed one, else `resume`."""
     if section.pop("load_model", False) or given.pop("load_model", False):
         warnings.append("The --load option has been deprecated. Please use the --resume option instead.")
         given.setdefault("resume", True)
@@ -252,7 +252,7 @@ def _choose_beginning(section: dict[str, Any], given: dict[str, Any], warnings: 
 
 
 def _removed(given: Mapping[str, Any]) -> Iterator[str]:
-    """Warn of flags that ML-Agents once had."""
+    """Yield warnings about flags that ML-Agents has removed."""
     if given.get("train_model"):
         yield "The --train option has been deprecated. Train mode is now the default."
     for name in ("torch", "tensorflow"):
@@ -261,33 +261,24 @@ def _removed(given: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _put_into(document: dict[str, Any], given: Mapping[str, Any]) -> None:
-    """Put the flags that concern the server into the document."""
+    """Write the flags that concern the server into the document."""
     if "torch_device" in given:
         document["torch_settings"] = {**_mapping(document.get("torch_settings")), "device": given["torch_device"]}
     if given.get("debug"):
         document["debug"] = True
     if given.get("deterministic"):
         behaviors = _mapping(document.get("behaviors"))
-        document["behaviors"] = {name: _deterministic(behavior) for name, behavior in behaviors.items()}
-
-
-def _deterministic(behavior: Any) -> Any:
-    if not isinstance(behavior, dict):
-        return behavior
-    return {**behavior, "network_settings": {**_mapping(behavior.get("network_settings")), "deterministic": True}}
+        for behavior in (each for each in behaviors.values() if isinstance(each, dict)):
+            behavior["network_settings"] = {**_mapping(behavior.get("network_settings")), "deterministic": True}
 
 
 def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _hints(kind: type[Any]) -> dict[str, Any]:
-    return get_type_hints(kind)
-
-
 def _build(kind: type[Section], values: Mapping[str, Any]) -> Section:
-    """Make a section, its values converted as ML-Agents does."""
-    hints = _hints(kind)
+    """Return a section with its values converted as ML-Agents does."""
+    hints = get_type_hints(kind)
     return kind(**{key: _convert(kind, key, hints[key], value) for key, value in values.items()})
 
 
@@ -307,7 +298,7 @@ def _convert(kind: type[Any], key: str, hint: Any, value: Any) -> Any:
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Read a command line; exits with code 2 where it is wrong, and with 0 after `--help`.
 
-    Ludus' own flags are read first and by their whole names, so that ML-Agents' can be shortened as ever: `--se`.
+    Ludus' own flags are read first and by their whole names, so that ML-Agents' flags can be abbreviated: `--se`.
     """
     own = argparse.ArgumentParser(prog="ludus learn", add_help=False, allow_abbrev=False)
     for name in ("--server", "--token", "--gateway"):

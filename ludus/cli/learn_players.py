@@ -4,7 +4,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import fields
 from pathlib import Path
 from typing import Final, Self
 
@@ -18,26 +18,15 @@ from ludus.sdk.join import Target
 
 LISTENING: Final = f"Listening on port {EDITOR_PORT}. Start training by pressing the Play button in the Unity Editor."
 _INVITATION: Final = "press Play in the Editor"
-"""How the bridge says the same."""
-
-
-@dataclass(frozen=True)
-class PlayerSlot:
-    """Where games are to play."""
-
-    gateway: str
-    """`host:port`."""
-    run: str
-    token: str | None = None
-    ca_file: Path | None = None
+"""The same in the words of the bridge."""
 
 
 class Players:
-    """Games that play while the block lasts; they are told to quit at its end, and by the run's."""
+    """Games that play during the block; they quit at its end, and at the run's end."""
 
     def __init__(self, settings: GameSettings, say: Callable[[str], None]) -> None:
         self.failure: str | None = None
-        """Why no game plays any more, once all are given up."""
+        """The reason, once all games are given up."""
         self._settings = settings
         self._handler = _Lines(say)
         self._thread = threading.Thread(target=self._run, name="games", daemon=True)
@@ -86,7 +75,7 @@ class Players:
 
 
 class _Lines(logging.Handler):
-    """Prints what the bridge logs as `mlagents-learn` would."""
+    """Prints the log records of the bridge as `mlagents-learn` would."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         super().__init__(logging.INFO)
@@ -98,7 +87,7 @@ class _Lines(logging.Handler):
 
 
 def check_build(settings: LearnSettings) -> None:
-    """Raise LearnError where there is no such build, before anything is started."""
+    """Raise LearnError if the build does not exist, before anything is started."""
     if settings.environment.env_path is None:
         return
     try:
@@ -110,28 +99,20 @@ def check_build(settings: LearnSettings) -> None:
         ) from error
 
 
-def players_of(settings: LearnSettings, endpoint: PlayerSlot, logs: Path, say: Callable[[str], None]) -> Players:
-    """Return the games that the settings ask for."""
+def players_of(settings: LearnSettings, target: Target, logs: Path, say: Callable[[str], None]) -> Players:
+    """Return the games of the settings."""
     environment, engine = settings.environment, settings.engine
-    typed = settings.checkpoints.resume  # the engine settings of a new run are in its configuration
+    # The configuration of a new run has the engine settings; a resumed run may have others.
+    names = [each.name for each in fields(EngineOverrides)] if settings.checkpoints.resume else []
     unity = GameSettings(
-        Target(endpoint.gateway, endpoint.run, endpoint.token, ca_file=endpoint.ca_file),
+        target,
         env=None if environment.env_path is None else Path(environment.env_path),
         num_envs=environment.num_envs,
         env_args=tuple(environment.env_args or ()),
         base_port=environment.base_port,
         no_graphics=engine.no_graphics,
         no_graphics_monitor=engine.no_graphics_monitor,
-        engine=EngineOverrides(
-            engine.width,
-            engine.height,
-            engine.quality_level,
-            engine.time_scale,
-            engine.target_frame_rate,
-            engine.capture_frame_rate,
-        )
-        if typed
-        else EngineOverrides(),
+        engine=EngineOverrides(**{name: getattr(engine, name) for name in names}),
         timeout_wait_seconds=environment.timeout_wait,
         max_lifetime_restarts=environment.max_lifetime_restarts,
         restarts_rate_limit_n=environment.restarts_rate_limit_n,

@@ -4,7 +4,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -34,11 +34,11 @@ POLL_SECONDS: Final = 1.0
 Say = Callable[[str], None]
 RECORDINGS: Final = (".demo", ".npz")
 _LOCAL_KEYS: Final = frozenset({"env_path", "base_port", "seed"})
-"""Of `env_settings`: what only this machine needs, and what the document says at its top."""
+"""Keys of `env_settings` that only this machine needs, or that the document has at its top."""
 
 
 class Interrupts:
-    """Counts presses of Ctrl-C and wakes who sleeps; the second one is an ordinary KeyboardInterrupt."""
+    """Counts presses of Ctrl-C and ends `sleep`; the second one raises KeyboardInterrupt."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -46,7 +46,7 @@ class Interrupts:
 
     @contextmanager
     def caught(self) -> Iterator[None]:
-        """Catch them."""
+        """Count presses of Ctrl-C during the block."""
         previous = signal.signal(signal.SIGINT, self._press)
         try:
             yield
@@ -54,7 +54,7 @@ class Interrupts:
             signal.signal(signal.SIGINT, previous)
 
     def sleep(self, seconds: float) -> None:
-        """Wait, but not longer than until the first press."""
+        """Wait, but no longer than until the first press."""
         if self.count:
             time.sleep(seconds)
         else:
@@ -68,7 +68,7 @@ class Interrupts:
 
 
 def server_document(client: Client, settings: LearnSettings, say: Say) -> dict[str, Any]:
-    """Return the configuration as the server takes it: files uploaded and named by their ids, paths left out.
+    """Return the configuration for the server: files are uploaded and named by their ids, paths are left out.
 
     Raises LearnError, ApiError.
     """
@@ -84,7 +84,7 @@ def server_document(client: Client, settings: LearnSettings, say: Say) -> dict[s
         document["seed"] = settings.environment.seed
     simulators = document.get("simulators") or {}
     if settings.environment.env_path is None and isinstance(simulators, dict):
-        # Somebody presses Play in the Editor, at a time of their own.
+        # A person presses Play in the Editor, at any time.
         document["simulators"] = {"startup_grace_seconds": None, **simulators}
     for name, section in (("env_settings", settings.environment), ("engine_settings", settings.engine)):
         changed = _changed(section)
@@ -104,14 +104,16 @@ def open_run(client: Client, settings: LearnSettings, folder: Folder, say: Say) 
 
 
 def begin_anew(client: Client, folder: Folder) -> None:
-    """Make way for a new run in a folder: `--force`.
+    """Prepare a folder for a new run: `--force`.
 
-    As in ML-Agents only event files go, and only those that Ludus wrote. The run that they are of is stopped.
+    As in ML-Agents only event files are deleted, and only those that Ludus wrote. Their run is stopped.
     """
     journal = folder.read_journal()
     if journal is None:
         return
-    _stop_former(client, journal)
+    with suppress(NotFound):  # a run of another server
+        if client.runs.get(journal.run).state not in TERMINAL_STATES:
+            client.runs.stop(journal.run)
     for behavior, known in journal.behaviors.items():
         if known.event_file is not None:
             (folder.behavior(behavior) / known.event_file.name).unlink(missing_ok=True)
@@ -119,10 +121,10 @@ def begin_anew(client: Client, folder: Folder) -> None:
 
 
 def follow(client: Client, mirror: Mirror, interrupts: Interrupts, players: Players | None, say: Say) -> Run:
-    """Stay with a run until it has ended and everything is here. Raises ApiError.
+    """Follow a run until it has ended and all results are copied. Raises ApiError.
 
-    The first Ctrl-C stops it well, and so does the end of the last game that was to play here. A run that goes on only
-    when somebody acts is told of once, and stayed with: its games are started from here.
+    The first Ctrl-C stops the run with a checkpoint, and so does the end of the last game on this machine. A run that
+    continues only after a person acts is reported once, and followed further: its games are started from here.
     """
     backoff = ServerBackoff()
     stopped = stalled = False
@@ -148,7 +150,7 @@ def follow(client: Client, mirror: Mirror, interrupts: Interrupts, players: Play
 
 
 def _stop(client: Client, run: str) -> None:
-    """Ask for a good end, unless the run has ended meanwhile."""
+    """Stop a run, unless it has ended meanwhile."""
     try:
         client.runs.stop(run)
     except ProblemAnswer as error:
@@ -157,7 +159,7 @@ def _stop(client: Client, run: str) -> None:
 
 
 def run_name(run_id: str) -> str | None:
-    """Return a run ID as far as it can be a name on a server; None if nothing of it can."""
+    """Return the characters of a run ID that a name on a server may have; None without any."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", run_id).lstrip("._-")[:200]
     return name or None
 
@@ -190,7 +192,11 @@ def _continued(
     client: Client, settings: LearnSettings, folder: Folder, journal: Journal, ended: Run, say: Say
 ) -> tuple[Run, int]:
     """Create a run that resumes from the newest checkpoint of an ended one, with today's configuration."""
-    checkpoint = _newest_checkpoint(client, [ended.id, *reversed(journal.former)])
+    checkpoint: Checkpoint | None = None
+    for former in (ended.id, *reversed(journal.former)):  # a run of inference has no checkpoint
+        with suppress(NotFound):
+            checkpoint = client.checkpoints.get(former)
+            break
     if checkpoint is None:
         raise LearnError(
             f"Run {ended.id} has ended ({ended.state}, {ended.stop_reason}) without a checkpoint to resume from; start "
@@ -204,24 +210,8 @@ def _continued(
     return run, checkpoint.step
 
 
-def _newest_checkpoint(client: Client, runs: Iterable[str]) -> Checkpoint | None:
-    """Return that of the first run that has any: one that only played has none."""
-    for run in runs:
-        with suppress(NotFound):
-            return client.checkpoints.get(run)
-    return None
-
-
-def _stop_former(client: Client, journal: Journal) -> None:
-    try:
-        if client.runs.get(journal.run).state not in TERMINAL_STATES:
-            client.runs.stop(journal.run)
-    except NotFound:
-        pass  # it was of another server
-
-
 def _initialize(client: Client, document: dict[str, Any], settings: LearnSettings, say: Say) -> None:
-    """Name in each behavior the checkpoint that it begins with, and forget the paths."""
+    """Replace the paths in each behavior by the checkpoint that it begins with."""
     behaviors = document.get("behaviors")
     if not isinstance(behaviors, dict):
         return
@@ -232,18 +222,14 @@ def _initialize(client: Client, document: dict[str, Any], settings: LearnSetting
         named[name] = behavior
         if path is not None:
             own = {key: value for key, value in (behavior or {}).items() if key != "init_path"}
-            named[name] = {**own, "initialize_from": initial_checkpoint(client, path, name)}
+            uploaded = client.uploaded_checkpoints.upload(path, name=name_of(path), behavior=name)
+            named[name] = {**own, "initialize_from": uploaded.id}
             say(info(f"Initializing from {path.as_posix()}."))
             say(info(f"Starting training from step 0 and saving to {settings.folder.as_posix()}/{name}."))
 
 
-def initial_checkpoint(client: Client, path: Path, behavior: str) -> str:
-    """Upload a `.pt`, of ML-Agents or of `ludus learn`; return the id that `initialize_from` names."""
-    return client.uploaded_checkpoints.upload(path, name=name_of(path), behavior=behavior).id
-
-
 def _initial_path(settings: LearnSettings, behavior: str, init_path: Any) -> Path | None:
-    """Return the file that a behavior begins with, as ML-Agents finds it. Raises LearnError where it is none."""
+    """Return the file that a behavior begins with, as in ML-Agents. Raises LearnError if it is not a `.pt` file."""
     folder = settings.initial_folder
     if init_path is None:
         path = None if folder is None else Folder(folder).behavior(behavior) / "checkpoint.pt"
@@ -264,14 +250,12 @@ def _uploaded(client: Client, value: Any, known: dict[Path, str]) -> Any:
         return value
     replaced = {key: _uploaded(client, item, known) for key, item in value.items() if key != "demo_path"}
     if (path := value.get("demo_path")) is not None:
-        replaced["demonstrations"] = [_upload(client, file, known) for file in recordings(Path(str(path)))]
+        files = recordings(Path(str(path)))
+        for file in files:
+            if file not in known:
+                known[file] = client.demonstrations.upload(file).id
+        replaced["demonstrations"] = [known[file] for file in files]
     return replaced
-
-
-def _upload(client: Client, file: Path, known: dict[Path, str]) -> str:
-    if file not in known:
-        known[file] = client.demonstrations.upload(file).id
-    return known[file]
 
 
 def recordings(path: Path) -> list[Path]:
@@ -289,7 +273,7 @@ def recordings(path: Path) -> list[Path]:
 
 
 def _changed(section: EnvironmentSettings | EngineSettings) -> dict[str, Any]:
-    """Return what of a section isn't its default, for the server, which knows the defaults too."""
+    """Return the values of a section that are not its defaults, for the server, which has the same defaults."""
     values: Mapping[str, Any] = asdict(section)
     return {
         each.name: values[each.name]
@@ -306,6 +290,6 @@ def greeting(version: str, server: str, server_version: str) -> str:
 
 
 def warn(settings: LearnSettings, say: Say) -> None:
-    """Say what of the command line and the file has no effect."""
+    """Print warnings about options and keys that have no effect."""
     for text in settings.warnings:
         say(warning(text))

@@ -1,6 +1,6 @@
-"""A Ludus server of one's own for one call of `ludus learn`: `ludus up` in a child process, ended with it.
+"""A Ludus server for one call of `ludus learn`: `ludus up` in a child process, which ends with it.
 
-The server's packages are started by name and never imported: this module is part of what users install everywhere.
+The server's packages are started by name and never imported: users install this module without them.
 """
 
 import importlib.util
@@ -24,14 +24,14 @@ LINES = 15
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where a server is."""
+    """Addresses of a server."""
 
     api: str
     """Address of the HTTP API."""
     gateway: str
     """`host:port` at which it takes games."""
     own: bool = False
-    """Whether it was started here and ends with us."""
+    """Whether this call started it, and ends it."""
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """`ludus run mirror RUN DIR`: a run's results as files on this machine, TensorBoard's among them."""
 
 import time
+from functools import partial
 from pathlib import Path
 
 import click
@@ -8,6 +9,7 @@ import click
 from ludus.cli import exits
 from ludus.cli.client import Failure, connected
 from ludus.cli.exits import INTERRUPTED, OUTCOMES, Exit
+from ludus.cli.options import FOLDER
 from ludus.cli.render import LINES, echo
 from ludus.client import TERMINAL_STATES, Busy, Client, ServerUnreachable
 from ludus.client.backoff import ServerBackoff
@@ -19,7 +21,7 @@ POLL_SECONDS = 1.0
 
 @click.command(epilog=exits.HELP)
 @click.argument("run")
-@click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("folder", metavar="DIR", type=FOLDER)
 @click.option("--once", is_flag=True, help="Copy the present state, and do not follow the run.")
 @connected
 def mirror(client: Client, *, run: str, folder: Path, once: bool) -> None:
@@ -29,8 +31,8 @@ def mirror(client: Client, *, run: str, folder: Path, once: bool) -> None:
     ludus run mirror nightly results/nightly &
     tensorboard --logdir results
 
-    Event files for TensorBoard, `configuration.yaml`, checkpoints and models. Interrupted, it goes on where it was
-    when it is started again; a run that has ended is brought over as a whole. The run itself is left alone.
+    Event files for TensorBoard, `configuration.yaml`, checkpoints and models. Interrupted, it continues
+    when it is started again; a run that has ended is copied as a whole. The run itself does not change.
     """
     found = client.runs.get(run)
     target = Folder(folder)
@@ -40,8 +42,10 @@ def mirror(client: Client, *, run: str, folder: Path, once: bool) -> None:
             raise Failure(
                 f"{target.shown(folder)} has the results of run {journal.run}; name another folder", Exit.USAGE
             )
-        began = found.created_at.timestamp()  # and not when this command was started: it may be started again
-        with Mirror(client, found, target, say=_say, began=began, server=client.server) as mirrored:
+        began = found.created_at.timestamp()  # not the start of this command, which may be started again
+        with Mirror(
+            client, found, target, say=partial(echo, kept=LINES), began=began, server=client.server
+        ) as mirrored:
             ended = _follow(mirrored, once=once)
     except ResultsUnusable as error:
         raise Failure(str(error), Exit.REFUSED) from error
@@ -54,12 +58,8 @@ def mirror(client: Client, *, run: str, folder: Path, once: bool) -> None:
         raise SystemExit(OUTCOMES[ended])
 
 
-def _say(text: str) -> None:
-    echo(text, kept=LINES)
-
-
 def _follow(mirrored: Mirror, *, once: bool) -> str | None:
-    """Bring over what is new until the run has ended; return its final state, None with `once` before that."""
+    """Copy new results until the run has ended; return its final state, None with `once` before that."""
     backoff = ServerBackoff()
     while True:
         try:

@@ -19,7 +19,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class Parsed(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases of click
-    """The type of a value that a function reads from its text. The function's ValueError says what is wrong with it."""
+    """The type of a value that a function reads from its text. The message of its ValueError is the error."""
 
     def __init__(self, name: str, read: Callable[[str], Any]) -> None:
         self.name = name
@@ -59,7 +59,7 @@ def _read_assignment(text: str) -> tuple[str, Any]:
 
 
 ASSIGNMENT: Final = Parsed("path=value", _read_assignment)
-"""`dotted.path=value`. The value is read as YAML, so `3`, `true`, `null` and `[1, 2]` are what they look like."""
+"""`dotted.path=value`. The value is read as YAML, so that `3`, `true`, `null` and `[1, 2]` are not texts."""
 
 
 def _read_finite(text: str) -> float:
@@ -76,9 +76,10 @@ FINITE: Final = Parsed("number", _read_finite)
 """A number that is neither infinite nor NaN."""
 REQUIREMENT: Final = Parsed("requirement", parse_requirement)
 """`[Behavior:]KEY op VALUE`."""
+FILE: Final = click.Path(dir_okay=False, path_type=Path)
+FOLDER: Final = click.Path(file_okay=False, path_type=Path)
 SEED: Final = click.IntRange(0, 2**31 - 1)
-PEM: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
-"""An existing file of a certificate or key."""
+EXISTING_FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 option = functools.partial(click.option, show_default=True)
@@ -121,6 +122,13 @@ priority_option = click.option(
     "--priority", type=int, default=0, help="Runs of a project with a higher priority are trained first."
 )
 
+count_option = option("--count", type=click.IntRange(1, 1000), default=1, help="Number of simulator processes.")
+envs_option = option(
+    "--envs",
+    type=click.IntRange(1, 10_000),
+    default=1,
+    help="Games per process. A process waits for its slowest game: more processes waste less time.",
+)
 gateway_option = option(
     "--server",
     default=DEFAULT_SERVER,
@@ -134,7 +142,7 @@ token_option = click.option(
 )
 ca_file_option = click.option(
     "--ca-file",
-    type=PEM,
+    type=EXISTING_FILE,
     help="Certificate authority (PEM) of a gateway that speaks TLS.",
 )
 connect_timeout_option = option(
@@ -143,6 +151,12 @@ connect_timeout_option = option(
     default=300.0,
     help="Seconds to keep trying while the gateway cannot be reached.",
 )
+
+
+def record_option(recorded: str, more: str = "") -> Callable[[Command], Command]:
+    """Return the option `--record` of a command that plays; `recorded` is the object of its help."""
+    help_ = f"Record {recorded} to FILE (.npz), a demonstration to imitate. Appends to an existing file.{more}"
+    return click.option("--record", metavar="FILE", type=FILE, help=help_)
 
 
 def name_of(file: Path) -> str:

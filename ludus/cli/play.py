@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from ludus.cli.exits import Exit
-from ludus.cli.options import REQUIREMENT, SEED, option
+from ludus.cli.options import REQUIREMENT, SEED, option, record_option
 from ludus.cli.render import number, print_table
 from ludus.cli.require import ALIASES, Requirement
 from ludus.cli.simulate import finish_recording, name_recordings
@@ -60,12 +60,7 @@ class GameSeries:
     multiple=True,
     help="Required result, as in 'reward>=475' or 'win>=0.95'. Can be given several times.",
 )
-@click.option(
-    "--record",
-    metavar="FILE",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Record the model's episodes to FILE (.npz), a demonstration to imitate. Appends to an existing file.",
-)
+@record_option("the model's episodes")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with every episode.")
 def play(
     *,

@@ -7,11 +7,12 @@ import click
 
 from ludus.cli.client import Failure
 from ludus.cli.exits import Exit
+from ludus.cli.options import FOLDER
 from ludus.cli.render import echo
 
 
 @click.command()
-@click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("folder", metavar="DIR", type=FOLDER)
 def proto(folder: Path) -> None:
     """Write the .proto files of this release, and the contract in prose (README.md), to DIR.
 

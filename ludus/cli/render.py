@@ -1,7 +1,7 @@
 """Output: tables, facts and numbers for people, JSON for programs.
 
-What a server says of itself, and what others have told it, is shown and never obeyed: whatever would paint a terminal,
-move its cursor or begin a line of its own is escaped. JSON says the same text with escapes of its own.
+Texts of a server may come from anyone, so that they cannot control the terminal: characters that would change colors,
+move the cursor or begin a line are escaped. JSON has its own escapes for them.
 """
 
 import dataclasses
@@ -19,20 +19,20 @@ if TYPE_CHECKING:  # `ludus simulate` needs this module and no resources, which 
     from ludus.schemas import Event, Run
 
 _UNSEEN = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What JSON leaves as it is, and a terminal does not: controls, other line ends, changes of direction, surrogates."""
+"""Characters that JSON does not escape, but a terminal interprets: controls, line ends, directions, surrogates."""
 
 
 LINES = "\n\t"
-"""What is kept of texts that have several lines of their own: documents, logs."""
+"""Control characters that are kept in texts of several lines: documents, logs."""
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True, kept: str = "") -> None:
-    """Print one line, or, with `kept=LINES`, several; what is not text is escaped."""
+    """Print one line, or, with `kept=LINES`, several; control characters are escaped."""
     click.echo(printable(text, kept), err=err, nl=nl)
 
 
 def printable(text: str, kept: str = "") -> str:
-    """Return a text as it can be shown: other characters than printable ones, and `kept`, are escaped."""
+    """Return a text with all characters escaped that are neither printable nor in `kept`."""
     if text.isprintable():
         return text
     return "".join(
@@ -111,7 +111,7 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
 
 def print_facts(facts: Iterable[tuple[str, object]]) -> None:
-    """Print names and values below each other, leaving out what there isn't."""
+    """Print a line for each name and value; empty values are left out."""
     there = [(_cell(name), _cell(value)) for name, value in facts if value not in {None, "", ()}]
     width = max(len(name) for name, _ in there)
     for name, text in there:
@@ -119,7 +119,7 @@ def print_facts(facts: Iterable[tuple[str, object]]) -> None:
 
 
 def number(value: float | None) -> str:
-    """Write a number for people: thousands apart, four significant digits after them."""
+    """Write a number for people: with commas between thousands and four significant digits."""
     if value is None:
         return "-"
     if float(value).is_integer() and abs(value) < 1e15:
@@ -138,7 +138,7 @@ def size(value: int) -> str:
 
 
 def ago(moment: datetime | None) -> str:
-    """Say how long ago something was."""
+    """Return the time since a moment."""
     return "-" if moment is None else f"{span((datetime.now(UTC) - moment).total_seconds())} ago"
 
 

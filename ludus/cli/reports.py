@@ -1,6 +1,6 @@
 """Reports for CI systems: a JUnit file (`--junit`) and a Markdown summary (`--summary`).
 
-`ReportedCommand` writes them whatever ends the command: a result, a refusal by the server, a wrong command line, an
+`ReportedCommand` writes them at every end of the command: a result, a refusal by the server, a wrong command line, an
 interrupt. The JUnit file is written once before the work begins, as an error, so that a job that is killed leaves one,
 too. CI systems read its elements so:
 
@@ -25,6 +25,7 @@ import click
 
 from ludus.cli.client import Failure
 from ludus.cli.exits import INTERRUPTED, Exit, sigterm_interrupts
+from ludus.cli.options import FILE
 from ludus.cli.render import LINES, echo, max_steps, number, printable
 from ludus.cli.require import ALIASES, Requirement, Verdict
 from ludus.client import ApiError, Client
@@ -65,18 +66,18 @@ class Report:
     lines: list[str] = field(default_factory=list)
     """Sentences that the command printed about the outcome."""
     reason: str = ""
-    """Why it is so, in words."""
+    """The reason of the outcome."""
     curves: Sequence[Series] = ()
     _began: float = field(default_factory=time.monotonic)
 
     def say(self, line: str, reason: str | None = None) -> None:
-        """Print a line about the outcome, and keep it; it is the reason, too, unless another one is given."""
+        """Print a line about the outcome, and keep it; it is also the reason, unless another one is given."""
         self.lines.append(line)
         self.reason = line if reason is None else reason
         echo(line, err=True)
 
     def collect(self, client: Client, run: Run) -> None:
-        """Note where the run stands; for a summary, get the curves of the reward and of what is required, too."""
+        """Store the run; for a summary, get the curves of the reward and of the required metrics, too."""
         self.run, self.server = run, client.server
         if self.summary is None:
             return
@@ -106,7 +107,8 @@ class Report:
         if code == Exit.UNMET:
             unmet = [f"{each.requirement.text}: {each.reason}" for each in self.verdicts if not each.met]
             reason = f"{len(unmet)} of {len(self.verdicts)} requirements not met: {'; '.join(unmet)}"
-        reason = reason or self.reason or _words(code)
+        default = "done" if code == Exit.OK else f"ended with exit code {code} ({_type(code)})"
+        reason = reason or self.reason or default
         if self.junit is not None:
             self._write_junit(self.junit, code, reason)
         if self.summary is not None:
@@ -119,7 +121,7 @@ class Report:
         ET.SubElement(suite, "properties")
         classname = f"ludus.{self.command.replace(' ', '.')}"
         case = ET.SubElement(suite, "testcase", classname=classname, name=self._named(), time=seconds)
-        # A requirement that is not met has a test case of its own; then the run itself has passed.
+        # An unmet requirement has its own test case; the test case of the run passes then.
         if code not in {Exit.OK, Exit.UNMET}:
             kind = "failure" if code in FAILURES else "error"
             ET.SubElement(case, kind, type=_type(code), message=reason).text = reason
@@ -128,7 +130,8 @@ class Report:
             case = ET.SubElement(suite, "testcase", classname=classname, name=requirement.text, time="0.000")
             verdict = judged.get(requirement)
             if verdict is None or code not in {Exit.OK, Exit.UNMET}:
-                ET.SubElement(case, "skipped", message=f"not judged: {_found(verdict)}{reason}")
+                found = "" if verdict is None else f"{verdict.reason}; "
+                ET.SubElement(case, "skipped", message=f"not judged: {found}{reason}")
             elif not verdict.met:
                 ET.SubElement(case, "failure", type="unmet", message=verdict.reason).text = verdict.reason
         run = [] if self.run is None else [f"run {self.run.id} ({self.run.name}) is {self.run.state}"]
@@ -200,17 +203,17 @@ class Report:
 class ReportedCommand(click.Command):
     """A command with `--junit` and `--summary` (`report_options`). Its handler takes a `report`, and fills it in.
 
-    Its only argument names what is evaluated.
+    Its only argument names the evaluated run or checkpoint.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the command line; a wrong one is reported, too, where it names the files."""
+        """Read the command line; a wrong one is also reported if it names the files."""
         given = list(args)
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
             report = Report(_command(ctx), _named_file(given, "--junit"), _named_file(given, "--summary"))
-            with suppress(OSError):  # the mistake matters more than that it cannot be reported
+            with suppress(OSError):  # the error of the command line is more important
                 report.write(Exit.USAGE, error.format_message())
             raise
 
@@ -244,16 +247,11 @@ class ReportedCommand(click.Command):
 
 def report_options(handler: Command) -> Command:
     """Add the options that name the files of the reports, for a `ReportedCommand`."""
-    path = click.Path(dir_okay=False, path_type=Path)
-    handler = click.option(
-        "--summary",
-        type=path,
-        metavar="FILE",
-        help='Append a summary in Markdown, as in --summary "$GITHUB_STEP_SUMMARY".',
-    )(handler)
-    return click.option("--junit", type=path, metavar="FILE", help="Write a JUnit report, whatever the outcome.")(
-        handler
-    )
+    path = FILE
+    summary = 'Append a summary in Markdown, as in --summary "$GITHUB_STEP_SUMMARY".'
+    handler = click.option("--summary", type=path, metavar="FILE", help=summary)(handler)
+    junit = "Write a JUnit report, whatever the outcome."
+    return click.option("--junit", type=path, metavar="FILE", help=junit)(handler)
 
 
 def sparkline(values: Sequence[float | None]) -> str:
@@ -267,7 +265,7 @@ def sparkline(values: Sequence[float | None]) -> str:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Write a file as a whole or not at all: a disk that is full leaves what was there."""
+    """Write a file as a whole or not at all: if the disk is full, the old content stays."""
     if path.exists() and not path.is_file():  # a device or a pipe
         path.write_bytes(content)
         return
@@ -309,14 +307,6 @@ def _type(code: int) -> str:
     if code == INTERRUPTED:
         return "interrupted"
     return _TYPES.get(code) or (Exit(code).name.lower() if code in set(Exit) else f"exit_{code}")
-
-
-def _found(verdict: Verdict | None) -> str:
-    return "" if verdict is None else f"{verdict.reason}; "
-
-
-def _words(code: int) -> str:
-    return "done" if code == Exit.OK else f"ended with exit code {code} ({_type(code)})"
 
 
 def _cell(text: str) -> str:

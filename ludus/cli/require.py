@@ -2,8 +2,8 @@
 
 `reward` stands for `Environment/Cumulative Reward`, the mean undiscounted return of the newest summary; `length` for
 `Environment/Episode Length`; `win`, `draw` and `loss` for the shares of games against scripted opponents
-(`ludus.play.scripted`); `step` is the run's agent steps. A behavior's name before a colon says whose metric is
-meant; without one it is that of the only behavior that has the metric.
+(`ludus.play.scripted`); `step` is the run's agent steps. A behavior's name before a colon selects its
+metric; without one the metric of the only behavior that has it is used.
 """
 
 import operator
@@ -54,7 +54,7 @@ class Requirement:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a requirement."""
+    """The evaluation of a requirement."""
 
     requirement: Requirement
     met: bool

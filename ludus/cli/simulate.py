@@ -21,7 +21,17 @@ import click
 from ludus.backoff import Backoff
 from ludus.child_process import ChildProcess, RestartedProcess
 from ludus.cli.exits import INTERRUPTED, Exit, sigterm_interrupts
-from ludus.cli.options import SEED, ca_file_option, connect_timeout_option, gateway_option, option, token_option
+from ludus.cli.options import (
+    SEED,
+    ca_file_option,
+    connect_timeout_option,
+    count_option,
+    envs_option,
+    gateway_option,
+    option,
+    record_option,
+    token_option,
+)
 from ludus.cli.render import echo
 from ludus.cli.sources import GAME_METAVAR, RANDOM, SCRIPTED, SOURCE, Source, check, game_options
 from ludus.demonstrations import DemonstrationError, Recorder, inspect, read
@@ -61,7 +71,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> "Plan":
-        """Read what `to_json` wrote."""
+        """Read the output of `to_json`."""
         fields = json.loads(text)
         scripted = {int(team): player for team, player in fields["scripted"].items()}
         return cls(**{**fields, "source": Source(**fields["source"]), "scripted": scripted})
@@ -70,8 +80,8 @@ class Plan:
 @click.command()
 @click.argument("source", metavar=GAME_METAVAR, type=SOURCE)
 @click.option("--run", "run", required=True, help="Id or name of the run; a name means its newest run.")
-@option("--count", type=click.IntRange(1, 1000), default=1, help="Processes.")
-@option("--envs", type=click.IntRange(1, 10_000), default=1, help="Games per process.")
+@count_option
+@envs_option
 @gateway_option
 @token_option
 @ca_file_option
@@ -99,13 +109,7 @@ class Plan:
     help="Maximum number of restarts in a row of a crashed process.",
 )
 @connect_timeout_option
-@click.option(
-    "--record",
-    metavar="FILE",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Record the episodes to FILE (.npz), a demonstration to imitate. Appends to an existing file. With several "
-    "processes each has its own, FILE-0.npz and so on.",
-)
+@record_option("the episodes", " With several processes each has its own, FILE-0.npz and so on.")
 def simulate(
     *,
     source: Source,

@@ -14,7 +14,7 @@ from typing import Any, Final
 import click
 
 from ludus.cli.exits import INTERRUPTED, exit_of_end, exit_of_error
-from ludus.cli.options import ca_file_option, connect_timeout_option, gateway_option, option, token_option
+from ludus.cli.options import FOLDER, ca_file_option, connect_timeout_option, gateway_option, option, token_option
 from ludus.cli.render import LINES, echo
 from ludus.games.builds import BASE_PORT, EDITOR_PORT, LAST_PORT, GameSettings, play
 from ludus.games.engine import EngineOverrides
@@ -97,7 +97,7 @@ class _TakesTheRest(click.Command):
 )
 @click.option(
     "--logs",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FOLDER,
     help="Folder of the player logs. [default: results/RUN/run_logs]",
 )
 @gateway_option

@@ -16,7 +16,7 @@ Their methods return frozen dataclasses (`ludus.schemas`) and raise `ApiError`:
     ├── NotFinite              a number in a request is infinite or NaN
     ├── DownloadDamaged        a file arrived with another checksum than announced
     ├── NotSaved               the requested checkpoint was not written
-    ├── RunStalled             the run continues only after somebody acts
+    ├── RunStalled             the run continues only after a person acts
     └── WaitTimedOut           the run did not reach the state in time
 
 POSTs and PATCHes carry an idempotency key, so repeating one after a lost answer does not repeat its effect.

@@ -22,8 +22,7 @@ class Aliases(Resource):
 
     def list(self, filter: str = "", order_by: str = "", limit: int | None = None) -> Iterator[Alias]:
         """Iterate over aliases, by name unless `order_by` says otherwise."""
-        parameters = {"filter": filter, "order_by": order_by}
-        return self._transport.pages(Alias, "/v1/aliases", "aliases", parameters, limit)
+        return self._transport.pages(Alias, "/v1/aliases", limit, filter=filter, order_by=order_by)
 
     def get(self, name: str) -> Alias:
         """Return one alias, with the checkpoint that it names."""

@@ -7,7 +7,7 @@ from ludus.backoff import Backoff
 from ludus.client.errors import Busy, ServerUnreachable
 
 RETRY_SECONDS: Final = 60.0
-"""How long `runs.wait`, `events.follow` and downloads retry while the server does not answer: it may be restarting."""
+"""Time for which `runs.wait`, `events.follow` and downloads retry while the server does not answer."""
 
 
 class ServerBackoff(Backoff):

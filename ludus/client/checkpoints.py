@@ -20,8 +20,7 @@ class Checkpoints(Resource):
 
     def list(self, run: str) -> Sequence[Checkpoint]:
         """Return a run's checkpoints, newest first."""
-        path = f"/v1/runs/{segment(run)}/checkpoints"
-        return [*self._transport.pages(Checkpoint, path, "checkpoints")]
+        return [*self._transport.pages(Checkpoint, f"/v1/runs/{segment(run)}/checkpoints")]
 
     def get(self, run: str, checkpoint: str = "latest") -> Checkpoint:
         """Return one checkpoint."""
@@ -104,8 +103,7 @@ class UploadedCheckpoints(Resource):
 
     def list(self, filter: str = "", order_by: str = "", limit: int | None = None) -> Iterator[UploadedCheckpoint]:
         """Iterate over uploaded checkpoints, newest first unless `order_by` says otherwise."""
-        parameters = {"filter": filter, "order_by": order_by}
-        return self._transport.pages(UploadedCheckpoint, "/v1/checkpoints", "checkpoints", parameters, limit)
+        return self._transport.pages(UploadedCheckpoint, "/v1/checkpoints", limit, filter=filter, order_by=order_by)
 
     def get(self, checkpoint: str) -> UploadedCheckpoint:
         """Return one uploaded checkpoint."""

@@ -24,21 +24,20 @@ class Configs(Resource):
 
     def list(self) -> Iterator[ConfigSummary]:
         """Iterate over the names of stored configurations."""
-        return self._transport.pages(ConfigSummary, "/v1/configs", "configs")
+        return self._transport.pages(ConfigSummary, "/v1/configs")
 
     def list_versions(self, name: str) -> Iterator[ConfigSummary]:
         """Iterate over the versions of a stored configuration, newest first."""
-        return self._transport.pages(ConfigSummary, f"/v1/configs/{segment(name)}/versions", "versions")
+        return self._transport.pages(ConfigSummary, f"/v1/configs/{segment(name)}/versions")
 
     def get(self, name: str, version: int | None = None) -> ConfigVersion:
         """Return one version of a stored configuration; None is the newest one."""
-        which = "latest" if version is None else str(version)
+        which = "latest" if version is None else version
         return self._transport.get(ConfigVersion, f"/v1/configs/{segment(name)}/versions/{which}")
 
     def diff(self, name: str, old: int, new: int) -> ConfigDiff:
         """Compare the resolved forms of two versions of a stored configuration."""
-        parameters = {"old": str(old), "new": str(new)}
-        return self._transport.get(ConfigDiff, f"/v1/configs/{segment(name)}:diff", parameters)
+        return self._transport.get(ConfigDiff, f"/v1/configs/{segment(name)}:diff", {"old": old, "new": new})
 
     def upgrade(
         self,

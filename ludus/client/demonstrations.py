@@ -18,8 +18,9 @@ class Demonstrations(Resource):
 
     def list(self, filter: str = "", order_by: str = "", limit: int | None = None) -> Iterator[DemonstrationSummary]:
         """Iterate over demonstrations, newest first unless `order_by` says otherwise."""
-        parameters = {"filter": filter, "order_by": order_by}
-        return self._transport.pages(DemonstrationSummary, "/v1/demonstrations", "demonstrations", parameters, limit)
+        return self._transport.pages(
+            DemonstrationSummary, "/v1/demonstrations", limit, filter=filter, order_by=order_by
+        )
 
     def get(self, demonstration: str) -> Demonstration:
         """Return one demonstration with its summary."""

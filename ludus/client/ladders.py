@@ -25,7 +25,7 @@ class Ladders(Resource):
 
     def list(self, filter: str = "", order_by: str = "", limit: int | None = None) -> Iterator[Ladder]:
         """Iterate over ladders, newest first unless `order_by` says otherwise."""
-        return self._transport.pages(Ladder, "/v1/ladders", "ladders", {"filter": filter, "order_by": order_by}, limit)
+        return self._transport.pages(Ladder, "/v1/ladders", limit, filter=filter, order_by=order_by)
 
     def get(self, ladder: str) -> Ladder:
         """Return a ladder."""
@@ -65,22 +65,20 @@ class Ladders(Resource):
         self, ladder: str, filter: str = "", order_by: str = "", limit: int | None = None
     ) -> Iterator[Player]:
         """Iterate over a ladder's players, in the order of registration unless `order_by` says otherwise."""
-        parameters = {"filter": filter, "order_by": order_by}
-        return self._transport.pages(Player, f"{_path(ladder)}/players", "players", parameters, limit)
+        return self._transport.pages(Player, f"{_path(ladder)}/players", limit, filter=filter, order_by=order_by)
 
     def list_ratings(
         self, ladder: str, filter: str = "", order_by: str = "", limit: int | None = None
     ) -> Iterator[Rating]:
         """Iterate over a ladder's ratings, the highest Elo first unless `order_by` says otherwise."""
-        parameters = {"filter": filter, "order_by": order_by}
-        return self._transport.pages(Rating, f"{_path(ladder)}/ratings", "ratings", parameters, limit)
+        return self._transport.pages(Rating, f"{_path(ladder)}/ratings", limit, filter=filter, order_by=order_by)
 
     def rating_history(self, ladder: str, players: Sequence[int] = (), points: int = 500) -> Sequence[RatingSeries]:
         """Return the ratings of players over their matches, at most `points` of each.
 
         Without `players` they are the newest policies that learn.
         """
-        parameters = {"player": [str(player) for player in players], "points": str(points)}
+        parameters = {"player": [*players], "points": points}
         answer = self._transport.document(f"{_path(ladder)}/ratings/history", parameters)
         return self._transport.read_all(RatingSeries, answer, "series")
 
@@ -90,15 +88,14 @@ class Ladders(Resource):
         Without `players` they are the newest `limit` that have played against one of the others, or without `met` the
         newest that have played at all.
         """
-        parameters = {"player": [str(player) for player in players], "limit": str(limit), "met": str(met).lower()}
+        parameters = {"player": [*players], "limit": limit, "met": met}
         return self._transport.get(Payoffs, f"{_path(ladder)}/payoffs", parameters)
 
     def list_matches(
         self, ladder: str, filter: str = "", order_by: str = "", limit: int | None = None
     ) -> Iterator[Match]:
         """Iterate over a ladder's matches, newest first; superseded ones only with `superseded = true` as `filter`."""
-        parameters = {"filter": filter, "order_by": order_by}
-        return self._transport.pages(Match, f"{_path(ladder)}/matches", "matches", parameters, limit)
+        return self._transport.pages(Match, f"{_path(ladder)}/matches", limit, filter=filter, order_by=order_by)
 
     def report_match(
         self,

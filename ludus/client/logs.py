@@ -20,7 +20,7 @@ class Logs(Resource):
     ) -> LogText:
         """Read a part of a log: at most `limit` bytes from `offset`, or the last `tail` bytes."""
         part = without_none(tail=tail, limit=limit) | ({"offset": offset} if tail is None else {})
-        return self._transport.get(LogText, _path(run, attempt, name), {key: str(value) for key, value in part.items()})
+        return self._transport.get(LogText, _path(run, attempt, name), part)
 
     def download(self, run: str, attempt: int, name: str, target: AnyPath) -> Path:
         """Download a log as it is now to `target` and return it; the download restarts if the log grows meanwhile."""

@@ -21,10 +21,7 @@ class Metrics(Resource):
         With `after_step` nothing is down-sampled: the result is the first `points` (at most 5000) points beyond it.
         """
         parameters = without_none(key=key, points=points, behavior=behavior, after_step=after_step)
-        answer = self._transport.document(
-            f"{_path(run)}/series", {key: str(value) for key, value in parameters.items()}
-        )
-        return self._transport.read_all(Series, answer, "series")
+        return self._transport.read_all(Series, self._transport.document(f"{_path(run)}/series", parameters), "series")
 
 
 def _path(run: str) -> str:

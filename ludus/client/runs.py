@@ -13,7 +13,7 @@ from ludus.schemas import Amendments, Assessment, Attempt, EvaluationResult, Mat
 
 TERMINAL_STATES: Final = frozenset({"SUCCEEDED", "FAILED", "CANCELLED"})
 LONG_POLL_SECONDS: Final = 20.0
-"""How long the server may hold one request of `wait`; below the idle time-out of common proxies."""
+"""Longest time of one request of `wait`; below the idle time-out of common proxies."""
 STALL_POLL_SECONDS: Final = 5.0
 """The same with `unless_stalled`: a run may stall by the passing of time, without a change of state."""
 PAUSED_POLL_SECONDS: Final = 1.0
@@ -55,7 +55,7 @@ class Runs(Resource):
         (`behaviors.CartPole.max_steps`) to values. Of a project's runs, those with a higher priority
         are trained first; `owner` is a label: of one token's runs, those of the owner with fewer in training go first.
         """
-        body = _body(config, overrides, name, tags, priority, owner)
+        body = _body(config, overrides, name=name, tags=[*tags], priority=priority, owner=owner)
         return self._transport.post(Run, "/v1/runs", body, idempotency_key)
 
     def plan(
@@ -68,8 +68,8 @@ class Runs(Resource):
         priority: int = 0,
         owner: str = "",
     ) -> PlannedRun:
-        """Check what `create` would queue, without queuing it; returns the resolved configuration."""
-        body = _body(config, overrides, name, tags, priority, owner)
+        """Check a configuration as `create` does, without a run; returns the resolved configuration."""
+        body = _body(config, overrides, name=name, tags=[*tags], priority=priority, owner=owner)
         return self._transport.post(PlannedRun, "/v1/runs", {**body, "validate_only": True})
 
     def get(self, run: str) -> Run:
@@ -84,8 +84,7 @@ class Runs(Resource):
         `metrics` are `[BEHAVIOR:]KEY`, with `@max` or `@min` for the extremes; each run has them as `metrics`, and
         `order_by="metric desc"`, with the word `metric` itself, sorts by the first one.
         """
-        parameters = {"filter": filter, "order_by": order_by, "metrics": [*metrics]}
-        return self._transport.pages(RunListed, "/v1/runs", "runs", parameters, limit)
+        return self._transport.pages(RunListed, "/v1/runs", limit, filter=filter, order_by=order_by, metrics=[*metrics])
 
     def attempts(self, run: str) -> Sequence[Attempt]:
         """Return all attempts of a run, oldest first."""
@@ -124,7 +123,7 @@ class Runs(Resource):
     def delete(self, run_id: str) -> None:
         """Delete a run that has ended, by its id, with its metrics, events, logs and checkpoints.
 
-        Refused while something outside the run needs it; the problem's `detail` names what. Deleting it again changes
+        Refused while something outside the run needs it; the problem's `detail` names it. Deleting it again changes
         nothing.
         """
         self._transport.delete(_path(run_id))
@@ -162,7 +161,7 @@ class Runs(Resource):
         """Block until a run is in one of `states` (`terminal` stands for all final ones) or has ended, and return it.
 
         Tolerates a server that is away for up to a minute. `timeout` is in seconds; raises WaitTimedOut after it, and
-        with `unless_stalled` RunStalled as soon as the run continues only after somebody acts (`Run.needs_action`).
+        with `unless_stalled` RunStalled as soon as the run continues only after a person acts (`Run.needs_action`).
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         wanted = {name for state in states for name in (TERMINAL_STATES if state == "terminal" else {state})}
@@ -224,21 +223,13 @@ def branched(
     return branch
 
 
-def _body(
-    config: Config,
-    overrides: Mapping[str, Any] | None,
-    name: str | None,
-    tags: Sequence[str],
-    priority: int,
-    owner: str,
-) -> dict[str, Any]:
+def _body(config: Config, overrides: Mapping[str, Any] | None, **described: Any) -> dict[str, Any]:
     """Return the body of a request to create a run."""
     if isinstance(config, StoredConfig):
-        source = without_none(config_name=config.name, config_version=config.version)
+        described |= {"config_name": config.name, "config_version": config.version}
     else:
-        source = {"config": config}
-    described = without_none(name=name, tags=[*tags], priority=priority, owner=owner)
-    return {**source, "overrides": dict(overrides or {}), **described}
+        described["config"] = config
+    return without_none(overrides=dict(overrides or {}), **described)
 
 
 def _path(run: str) -> str:

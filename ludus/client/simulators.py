@@ -11,6 +11,5 @@ class Simulators(Resource):
 
     def list(self, run: str, state: str | None = None) -> Sequence[Simulator]:
         """Return the simulators of a run, connected and past, newest first; only those in `state` if it is given."""
-        parameters = {} if state is None else {"filter": f'state = "{state}"'}
-        path = f"/v1/runs/{segment(run)}/simulators"
-        return [*self._transport.pages(Simulator, path, "simulators", parameters)]
+        wanted = "" if state is None else f'state = "{state}"'
+        return [*self._transport.pages(Simulator, f"/v1/runs/{segment(run)}/simulators", filter=wanted)]

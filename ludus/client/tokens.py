@@ -37,7 +37,7 @@ class Tokens(Resource):
 
     def list(self, filter: str = "", order_by: str = "", limit: int | None = None) -> Iterator[Token]:
         """Iterate over the project's tokens, newest first, with the revoked and expired ones."""
-        return self._transport.pages(Token, "/v1/tokens", "tokens", {"filter": filter, "order_by": order_by}, limit)
+        return self._transport.pages(Token, "/v1/tokens", limit, filter=filter, order_by=order_by)
 
     def get(self, token_id: str) -> Token:
         """Return one token, without its secret."""
@@ -57,5 +57,4 @@ class AuditLog(Resource):
 
     def list(self, filter: str = "", order_by: str = "", limit: int | None = None) -> Iterator[AuditEntry]:
         """Iterate over the requests that changed something in the project, newest first."""
-        parameters = {"filter": filter, "order_by": order_by}
-        return self._transport.pages(AuditEntry, "/v1/audit", "entries", parameters, limit)
+        return self._transport.pages(AuditEntry, "/v1/audit", limit, field="entries", filter=filter, order_by=order_by)

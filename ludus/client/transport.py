@@ -5,7 +5,7 @@ import math
 import os
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -51,35 +51,32 @@ class Transport:
         """Close all connections."""
         self._http.close()
 
-    def document(self, path: str, parameters: Mapping[str, str | Sequence[str]] | None = None) -> dict[str, Any]:
+    def document(self, path: str, parameters: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Get a JSON object. A parameter `timeout` (seconds of a long poll) extends the read time-out."""
         read = self._http.timeout.read
-        announced = (parameters or {}).get("timeout", "0")
-        held = float(announced) if isinstance(announced, str) else 0.0
+        held = float((parameters or {}).get("timeout", 0.0))
         timeout = httpx.Timeout(self._http.timeout.connect, read=None if read is None else read + held)
         return self._send(self._http.build_request("GET", path, params=parameters, timeout=timeout))
 
-    def get(self, kind: type[Record], path: str, parameters: Mapping[str, str | Sequence[str]] | None = None) -> Record:
+    def get(self, kind: type[Record], path: str, parameters: Mapping[str, Any] | None = None) -> Record:
         """Get one resource."""
         return self.read(kind, self.document(path, parameters))
 
     def pages(
-        self,
-        kind: type[Record],
-        path: str,
-        field: str,
-        parameters: Mapping[str, str | Sequence[str]] | None = None,
-        limit: int | None = None,
+        self, kind: type[Record], path: str, limit: int | None = None, *, field: str | None = None, **parameters: Any
     ) -> Iterator[Record]:
-        """Iterate over at most `limit` resources, which are in `field` of each page. Empty parameters are omitted."""
+        """Iterate over at most `limit` resources. Empty parameters are omitted.
+
+        They are in one field of each page, which is called like the last segment of the path unless `field` is given.
+        """
         token = ""
         left = limit
         while left is None or left > 0:
-            query = {key: value for key, value in (parameters or {}).items() if value}
+            query = {key: value for key, value in parameters.items() if value}
             query |= {"page_token": token} if token else {}
-            query |= {} if left is None else {"page_size": str(min(left, 1000))}
+            query |= {} if left is None else {"page_size": min(left, 1000)}
             page = self.document(path, query)
-            items = self.read_all(kind, page, field)
+            items = self.read_all(kind, page, field or path.rpartition("/")[2])
             yield from items
             token = page.get("next_page_token", "")
             if not token:

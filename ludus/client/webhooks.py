@@ -28,7 +28,7 @@ class Webhooks(Resource):
 
     def list(self, filter: str = "", limit: int | None = None) -> Iterator[Webhook]:
         """Iterate over webhooks, newest first."""
-        return self._transport.pages(Webhook, "/v1/webhooks", "webhooks", {"filter": filter}, limit)
+        return self._transport.pages(Webhook, "/v1/webhooks", limit, filter=filter)
 
     def get(self, webhook: str) -> Webhook:
         """Return a webhook by its id."""
@@ -65,7 +65,7 @@ class Webhooks(Resource):
     def list_deliveries(self, webhook: str, filter: str = "", limit: int | None = None) -> Iterator[Delivery]:
         """Iterate over the deliveries to a webhook, newest first, without the payloads."""
         path = f"{_path(webhook)}/deliveries"
-        return self._transport.pages(Delivery, path, "deliveries", {"filter": filter}, limit)
+        return self._transport.pages(Delivery, path, limit, filter=filter)
 
     def get_delivery(self, webhook: str, delivery: str) -> DeliveryWithPayload:
         """Return a delivery with its attempts and its payload."""

@@ -11,4 +11,4 @@ class Workers(Resource):
 
     def list(self) -> Sequence[Worker]:
         """Return the slots of all worker hosts."""
-        return [*self._transport.pages(Worker, "/v1/workers", "workers")]
+        return [*self._transport.pages(Worker, "/v1/workers")]

@@ -12,15 +12,13 @@ Light: numpy and protobuf, no torch. Pictures in ML-Agents' recordings are PNG a
 from ludus.demonstrations.demonstration import Demonstration, DemonstrationError, check_fit, merge, thin
 from ludus.demonstrations.files import FOLDER_SUFFIXES, load, read, write
 from ludus.demonstrations.journal import Recorder
-from ludus.demonstrations.summary import Spread, Summary, inspect
+from ludus.demonstrations.summary import inspect
 
 __all__ = [
     "FOLDER_SUFFIXES",
     "Demonstration",
     "DemonstrationError",
     "Recorder",
-    "Spread",
-    "Summary",
     "check_fit",
     "inspect",
     "load",

@@ -1,9 +1,9 @@
-"""Zip archives from strangers: opened where looking into them costs little, whatever they say of themselves.
+"""Zip archives from untrusted sources: opened with a bound on memory and time.
 
-Python's `zipfile` reads the whole table of contents before anybody can look at it, and makes an object of each entry:
-a few megabytes can stand for gigabytes. An entry that is read as a whole is unpacked as a whole, however little the
-table says that it holds. And what bzip2 or LZMA have packed is unpacked block by block, however little is asked for:
-4 kB can be 4 GB. So the table's size is bounded, `content` reads what the table says, and such entries are refused.
+Python's `zipfile` reads the whole table of contents before it can be inspected, and makes an object of each entry: a
+few megabytes can become gigabytes. An entry that is read as a whole is unpacked as a whole, also if the table says that
+it is small. bzip2 and LZMA unpack whole blocks for each read: 4 kB can be 4 GB. So the size of the table is bounded,
+`content` reads as many bytes as the table says, and entries of bzip2 and LZMA are refused.
 """
 
 import io
@@ -15,24 +15,24 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 MAX_TABLE_BYTES: Final = 1 << 20
-"""Of the table of contents: room for some 10,000 entries, which as objects take ten times as much."""
+"""Maximum size of the table of contents: about 10,000 entries, which as objects take ten times as much."""
 DAMAGED: Final = (
     zipfile.BadZipFile,
     zlib.error,
     struct.error,
     EOFError,
     OSError,
-    NotImplementedError,
-    RuntimeError,
-    ValueError,
+    NotImplementedError,  # zipfile: an unknown compression, version or feature
+    RuntimeError,  # an entry with a password
+    ValueError,  # a name that is not UTF-8
 )
-"""What reading a damaged archive raises. (RuntimeError: it wants a password. ValueError: a name is not UTF-8.)"""
+"""Errors of reading a damaged archive."""
 _READ: Final = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 
 
 @contextmanager
 def opened(file: Any) -> Iterator[zipfile.ZipFile]:
-    """Open an archive: a raw or buffered binary file, which is closed with it. Raises what `DAMAGED` lists."""
+    """Open an archive: a raw or buffered binary file, which is closed with it. Raises the errors of `DAMAGED`."""
     bounded = _Bounded(file)
     with bounded, zipfile.ZipFile(bounded) as archive:
         bounded.most = None
@@ -43,13 +43,13 @@ def opened(file: Any) -> Iterator[zipfile.ZipFile]:
 
 
 def content(archive: zipfile.ZipFile, name: str) -> bytes:
-    """Return what an entry holds, as many bytes as the table of contents says. Raises what `DAMAGED` lists."""
+    """Return as many bytes of an entry as the table of contents says. Raises the errors of `DAMAGED`."""
     with archive.open(name) as entry:
         return entry.read(archive.getinfo(name).file_size)
 
 
 class _Bounded(io.BufferedReader):
-    """A file of which no more than `most` bytes are read at once."""
+    """A file that refuses to read more than `most` bytes at once."""
 
     most: int | None = MAX_TABLE_BYTES
 

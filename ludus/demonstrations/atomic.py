@@ -1,4 +1,4 @@
-"""Putting a file in place of another at once."""
+"""Replaces files atomically."""
 
 import os
 import tempfile
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Write a file so that whoever looks, even after a power cut, sees the old content or the new, never a part."""
+    """Write a file atomically: readers, also after a power cut, see the old content or the new one, never a part."""
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     temporary = Path(name)
     try:

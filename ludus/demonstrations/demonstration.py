@@ -1,16 +1,16 @@
 """A demonstration: transitions of one behavior as columns, in the order in which they happened.
 
-The rows lie in *pieces*, one behind the other: each is an episode, or a part of one. Row t holds the observation s_t
+The rows lie in *pieces*, one after the other: each is an episode, or a part of one. Row t holds the observation s_t
 and the action a_t that was taken there; the observation that followed is the next row's, and for the last row of a
-piece it is the piece's final observation, which is never a row of its own.
+piece it is the piece's final observation, which is never a row.
 
 Legend: n rows, E pieces, C continuous columns, D discrete branches, K choices of all branches together.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +21,16 @@ from ludus.protocol.spec import BehaviorSpec, ObservationSpec
 Bools: TypeAlias = npt.NDArray[np.bool_]
 Rows: TypeAlias = npt.NDArray[np.int64]
 
+ROW_COLUMNS: Final = ("continuous", "discrete", "rewards", "terminated", "truncated")
+"""Columns with an entry for each row."""
+OPTIONAL_COLUMNS: Final[Mapping[str, int]] = {"group_rewards": 0, "group_ids": 0, "action_masks": 1}
+"""Columns with an entry for each row that may be None -> the value that None stands for."""
 ACTION_TOLERANCE = 1e-6
-"""How far a continuous action may lie outside [-1, 1] by rounding."""
+"""Tolerance for continuous actions outside [-1, 1], by rounding."""
 
 
 class DemonstrationError(ValueError):
-    """A demonstration, or its file, cannot be used. The message says which, where in it, and what to do."""
+    """A demonstration, or its file, cannot be used. The message has the file, the position in it, and the remedy."""
 
     def __init__(self, problem: str, path: Path | None = None, position: int | None = None) -> None:
         where = "" if position is None else f", byte {position:,}"
@@ -39,7 +43,7 @@ class DemonstrationError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Demonstration:
-    """Columns of transitions. Raises `DemonstrationError` unless shapes, dtypes and values are what they should be."""
+    """Columns of transitions. Raises `DemonstrationError` for wrong shapes, dtypes and values."""
 
     spec: BehaviorSpec
     observations: tuple[Array, ...]
@@ -57,13 +61,13 @@ class Demonstration:
     starts: Rows
     """(E,): the first row of each piece; the first is 0, every piece has a row."""
     final_observations: tuple[Array, ...]
-    """One per ObservationSpec: (E, *shape), what was seen after each piece's last row."""
+    """One per ObservationSpec: (E, *shape), the observation after each piece's last row."""
     from_start: Bools
     """(E,): the piece begins where its episode began."""
     group_rewards: Floats | None = None
     """(n,): shared with the agent's group, beside `rewards`. None: zeros."""
     group_ids: Ints | None = None
-    """(n,): the agent's group, 0 = none. None: nobody has one."""
+    """(n,): the agent's group, 0 = none. None: no agent has one."""
     action_masks: Bytes | None = None
     """(n, K), 1 = allowed. None: everything was allowed."""
 
@@ -168,9 +172,10 @@ class Demonstration:
         )
 
     def next_observations(self, rows: Rows) -> tuple[Array, ...]:
-        """Return what was seen after these rows."""
+        """Return the observations after these rows."""
         last = np.isin(rows, self.ends)
         piece = np.searchsorted(self.starts, rows, side="right") - 1
+        # A last row has no following row: row 0 stands in for it, until the final observation replaces it.
         following = np.where(last, 0, rows + 1)
         found = []
         for values, finals in zip(self.observations, self.final_observations, strict=True):
@@ -186,20 +191,15 @@ class Demonstration:
     def _select(
         self, rows: Rows, *, starts: Rows, final_observations: tuple[Array, ...], from_start: Bools
     ) -> "Demonstration":
+        given = {name: getattr(self, name) for name in (*ROW_COLUMNS, *OPTIONAL_COLUMNS)}
+        columns: Any = {name: None if column is None else column[rows] for name, column in given.items()}
         return Demonstration(
             spec=self.spec,
             observations=tuple(values[rows] for values in self.observations),
-            continuous=self.continuous[rows],
-            discrete=self.discrete[rows],
-            rewards=self.rewards[rows],
-            terminated=self.terminated[rows],
-            truncated=self.truncated[rows],
             starts=starts,
             final_observations=final_observations,
             from_start=from_start,
-            group_rewards=None if self.group_rewards is None else self.group_rewards[rows],
-            group_ids=None if self.group_ids is None else self.group_ids[rows],
-            action_masks=None if self.action_masks is None else self.action_masks[rows],
+            **columns,
         )
 
 
@@ -228,24 +228,18 @@ def merge(demonstrations: Sequence[Demonstration]) -> Demonstration:
     return Demonstration(
         spec=first.spec,
         observations=columns("observations"),
-        continuous=joined("continuous"),
-        discrete=joined("discrete"),
-        rewards=joined("rewards"),
-        terminated=joined("terminated"),
-        truncated=joined("truncated"),
         starts=np.concatenate([part.starts + at for part, at in zip(demonstrations, offsets, strict=True)]),
         final_observations=columns("final_observations"),
         from_start=joined("from_start"),
-        group_rewards=_filled(demonstrations, "group_rewards", 0),
-        group_ids=_filled(demonstrations, "group_ids", 0),
-        action_masks=_filled(demonstrations, "action_masks", 1),
+        **{name: joined(name) for name in ROW_COLUMNS},
+        **{name: _filled(demonstrations, name, default) for name, default in OPTIONAL_COLUMNS.items()},
     )
 
 
 def check_fit(
     shown: BehaviorSpec, behavior: BehaviorSpec, whose: str | None = None, what: str = "the demonstration"
 ) -> None:
-    """Raise `DemonstrationError`, with both shapes, unless what was shown is what the behavior sees and does.
+    """Raise `DemonstrationError`, with both shapes, unless the specs have the same observations and actions.
 
     Names, types and dimension properties of observations are not compared (ML-Agents does not either), nor are dtypes:
     an image of uint8 and one of float32 are the same to a network. `what` and `whose` name the two in the message.

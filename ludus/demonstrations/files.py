@@ -3,23 +3,23 @@
 from pathlib import Path
 from typing import Final
 
-from ludus.demonstrations import mlagents, recording
+from ludus.demonstrations import mlagents, mlagents_writer, recording
 from ludus.demonstrations.atomic import replace
 from ludus.demonstrations.demonstration import Demonstration, DemonstrationError
 from ludus.demonstrations.journal import read_recording
 from ludus.paths import AnyPath
 
 MAX_BYTES: Final = 8 << 30
-"""What a file may hold, decoded. A small file can decode to a lot: pictures and archives are compressed."""
+"""Maximum number of bytes of a decoded file: pictures and archives are compressed."""
 FOLDER_SUFFIXES: Final = (".demo", ".npz")
-"""What counts as a demonstration in a folder."""
+"""Suffixes of demonstrations in a folder."""
 
 
 def read(path: AnyPath, *, legacy_pairing: bool = False, max_bytes: int = MAX_BYTES) -> Demonstration:
-    """Read one file: ML-Agents' `.demo`, or our own `.npz`. What it is, its content decides, not its name.
+    """Read one file: ML-Agents' `.demo`, or our own `.npz`. The content decides on the format, not the name.
 
-    `legacy_pairing` concerns ML-Agents' files only: see `ludus.demonstrations.mlagents`. A recording of our own that
-    was interrupted is read with what its journal, next to it, has kept.
+    `legacy_pairing` concerns ML-Agents' files only: see `ludus.demonstrations.mlagents`. An interrupted recording
+    of our own is read with its journal, which lies next to it.
 
     Raises `DemonstrationError` for a file that is missing, damaged, or decodes to more than `max_bytes`.
     """
@@ -52,10 +52,10 @@ def load(path: AnyPath, *, legacy_pairing: bool = False, max_bytes: int = MAX_BY
 
 
 def write(demonstration: Demonstration, path: AnyPath) -> None:
-    """Write one file: ML-Agents' format if its name ends in `.demo`, else our own. Replaces what was there, at once.
+    """Write one file: ML-Agents' format if its name ends in `.demo`, else our own. Existing files are replaced.
 
-    ML-Agents' format cannot hold everything: see `ludus.demonstrations.mlagents.encode`.
+    ML-Agents' format cannot hold everything: see `ludus.demonstrations.mlagents_writer.encode`.
     """
     path = Path(path)
-    encode = mlagents.encode if path.suffix == ".demo" else recording.encode
+    encode = mlagents_writer.encode if path.suffix == ".demo" else recording.encode
     replace(path, encode(demonstration))

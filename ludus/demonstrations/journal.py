@@ -1,4 +1,4 @@
-"""Recording while it happens, so that a kill loses at most the running episode.
+"""Writes recordings during play, so that a kill loses at most the running episode.
 
 Every flush is appended to `FILE.journal`; when that has outgrown `FILE`, both become a new `FILE`. So each byte is
 written a handful of times, however long the recording, and between two flushes the two files together are complete:
@@ -32,13 +32,13 @@ class Recorder:
         self._journal = journal_of(path)
         found, flushes = _together(path, _UNLIMITED)
         self._spec = None if found is None else found.spec
-        """What new episodes must fit: the first ones'."""
+        """Spec of the first episodes, which new ones must fit."""
         self._flushes = flushes
-        """How many there were, in this process and before."""
+        """Number of flushes, in this process and before."""
         self.close()
 
     def flush(self, episodes: Sequence[Demonstration]) -> None:
-        """Keep these episodes: from now on a kill does not lose them."""
+        """Write these episodes: after this a kill does not lose them."""
         demonstration = merge(episodes)
         if self._spec is None:
             self._spec = demonstration.spec
@@ -66,7 +66,7 @@ def journal_of(path: Path) -> Path:
 
 
 def read_recording(path: Path, max_bytes: int) -> Demonstration:
-    """Read a recording, with what its journal has kept if it was interrupted. Raises `DemonstrationError`."""
+    """Read a recording, with its journal if it was interrupted. Raises `DemonstrationError`."""
     found, _ = _together(path, max_bytes)
     if found is None:
         raise DemonstrationError("there is no such file", path)

@@ -16,37 +16,34 @@ Deviations from ML-Agents, on purpose:
  c. Group rewards, group ids and action masks are kept.
  d. Images stay uint8 where they were PNG (see `ludus.demonstrations.pictures`); those of packages before 3.0, whose
     channels come last, are turned.
- e. Each record's shapes are compared with the first one's; what is not finite is refused, wherever it is.
+ e. Each record's shapes are compared with the first one's; values that are not finite are refused everywhere.
 """
 
+import itertools
 import math
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 
 from ludus.demonstrations.demonstration import Demonstration, DemonstrationError
-from ludus.mlagents.pictures import PictureError, encode_pictures
-from ludus.mlagents.specs import CHANNELS_FIRST, ObservationError, Sensor, action_spec, observation_values, sensor
+from ludus.mlagents.specs import ObservationError, Sensor, action_spec, observation_values, sensor
 from ludus.protocol.batches import Array, Floats, Ints
 from ludus.protocol.codes import ProtocolError
 from ludus.protocol.mlagents import agent_pb2 as agent
 from ludus.protocol.mlagents import demonstration_pb2 as pb
-from ludus.protocol.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec
+from ludus.protocol.spec import ActionSpec, BehaviorSpec
 from ludus.protocol.specs import check_spec
 
 META_BYTES: Final = 33
 """The area of the meta message, its length included: the brain parameters begin behind it."""
-NAME_LENGTH: Final = 16
-"""Characters of a recording's name, so that the meta message fits its area."""
 _API_VERSIONS: Final = (0, 1)
 MAX_RECORD_BYTES: Final = 1 << 25
-"""What one message may take in the file: decoded, a hostile one takes fifty times as much."""
+"""Maximum size of one message in the file: a hostile one takes fifty times as much memory."""
 _ROW_BYTES: Final = 600
-"""What a record takes until it is part of a column, whatever is in it: its lists, its numbers, its actions' arrays."""
+"""Bytes of memory of each record before it is part of a column: its lists, its numbers, the arrays of its actions."""
 _ARRAY_BYTES: Final = 150
 """The same for each of its observations."""
 _VARINT_BYTES: Final = 5
@@ -54,7 +51,7 @@ _VARINT_BYTES: Final = 5
 
 
 def decode(content: bytes, *, legacy_pairing: bool, max_bytes: int) -> Demonstration:
-    """Return what a file holds. Raises `DemonstrationError`, without a path."""
+    """Return the demonstration in a file. Raises `DemonstrationError`, without a path."""
     reader = _Reader(content)
     try:
         meta = reader.message(pb.DemonstrationMetaProto(), "the meta message")
@@ -75,40 +72,22 @@ def decode(content: bytes, *, legacy_pairing: bool, max_bytes: int) -> Demonstra
     records = _Records(brain, max_bytes)
     if meta.number_steps < 0:
         raise DemonstrationError(f"its meta message counts {meta.number_steps} records", position=0)
-    if meta.number_steps == 0:
-        _read_to_the_end(reader, records)
-    else:
-        for index in range(meta.number_steps):
-            try:
-                records.add(reader.message(pb.AgentInfoActionPairProto(), f"record {index}"), reader.began)
-            except _Incomplete as error:
-                raise DemonstrationError(
-                    f"it is cut short: its head counts {meta.number_steps} records, {index} are whole "
-                    f"({error.problem}); copy it again",
-                    position=error.position,
-                ) from None
+    # A recording that was never closed counts 0 records: it is read to its end.
+    for index in range(meta.number_steps) if meta.number_steps else itertools.count():
+        if not meta.number_steps and reader.is_at_end:
+            break
+        try:
+            record = reader.message(pb.AgentInfoActionPairProto(), f"record {index}")
+        except _Incomplete as error:
+            if not meta.number_steps:
+                break  # half a record at the end
+            raise DemonstrationError(
+                f"it is cut short: its head counts {meta.number_steps} records, {index} are whole "
+                f"({error.problem}); copy it again",
+                position=error.position,
+            ) from None
+        records.add(record, reader.began)
     return records.paired(legacy=legacy_pairing)
-
-
-def encode(demonstration: Demonstration) -> bytes:
-    """Render a file that ML-Agents and Unity read, in their pairing: each record carries the action before it.
-
-    What the format cannot say: a piece that is neither terminated nor truncated is written as truncated, and one that
-    did not begin with its episode as if it had. Observations of uint8 are written as PNG, which needs pillow.
-    """
-    spec = demonstration.spec
-    episodes = demonstration.pieces
-    steps = demonstration.steps + episodes
-    head = pb.DemonstrationMetaProto(
-        api_version=1,
-        demonstration_name=re.sub(r"[^a-zA-Z0-9 -]", "", spec.behavior)[:NAME_LENGTH],
-        number_steps=steps,
-        number_episodes=episodes + 1,  # as Unity counts
-        mean_reward=float(demonstration.rewards.sum(dtype=np.float64) / (episodes + 1)),
-    )
-    parts = [_delimited(head).ljust(META_BYTES, b"\0"), _delimited(_brain(spec))]
-    parts += [_delimited(record) for record in _records(demonstration)]
-    return b"".join(parts)
 
 
 class _Incomplete(DemonstrationError):
@@ -125,7 +104,7 @@ class _Reader:
         """Offset of the last message's length."""
 
     def message(self, empty: Any, what: str) -> Any:
-        """Read the next message. A length is believed only as far as the file goes."""
+        """Read the next message. A length beyond the end of the file is an error."""
         self.began = min(self.at, len(self.content))
         length = self._varint(what)
         if self.at + length > len(self.content):
@@ -161,16 +140,6 @@ class _Reader:
         raise DemonstrationError(
             f"the length of {what} is no number: the file is damaged, or is no ML-Agents recording", position=self.began
         )
-
-
-def _read_to_the_end(reader: _Reader, records: "_Records") -> None:
-    """Read a recording that was never closed."""
-    while not reader.is_at_end:
-        try:
-            record = reader.message(pb.AgentInfoActionPairProto(), f"record {len(records.rewards)}")
-        except _Incomplete:
-            return
-        records.add(record, reader.began)
 
 
 @dataclass
@@ -226,10 +195,12 @@ class _Records:
         if not len(rows):
             raise DemonstrationError("all its episodes end before their first step; record at least one step")
         following = rows + 1
+        # The action of row t stands in record t + 1; ML-Agents itself pairs it with record t.
         actions = rows if legacy else following
+        # A row ends its piece if the next record ends the episode, or if it is the last row of the file.
         last = done[following].copy()
         last[-1] = True
-        begins = np.concatenate([[True], last[:-1]])
+        begins = np.concatenate([[True], last[:-1]])  # the row after a last one begins a piece
         limited = np.array(self.limited, np.bool_)[following]
         group_rewards = np.array(self.group_rewards, np.float32)[following]
         group_ids = np.array(self.group_ids, np.int32)[rows]
@@ -273,10 +244,14 @@ class _Records:
             except ObservationError as error:
                 raise DemonstrationError(f"observation {observation.name!r}: {error}") from None
         self.sensors = tuple(sensors)
+        try:
+            actions = action_spec(self.brain)
+        except ValueError as error:
+            raise DemonstrationError(str(error)) from None
         spec = BehaviorSpec(
             self.brain.brain_name or "demonstration",
             tuple(each.spec for each in sensors),
-            _action_spec(self.brain),
+            actions,
         )
         try:
             check_spec(spec)
@@ -306,13 +281,6 @@ class _Records:
                 )
             found.append(values)
         return found
-
-
-def _action_spec(brain: Any) -> ActionSpec:
-    try:
-        return action_spec(brain)
-    except ValueError as error:
-        raise DemonstrationError(str(error)) from None
 
 
 def _actions(action: Any, spec: ActionSpec) -> tuple[Floats, Ints]:
@@ -352,84 +320,3 @@ def _mask(forbidden: Sequence[bool], spec: ActionSpec) -> Array | None:
         return None
     mask: Array = (~np.array(forbidden, np.bool_)).astype(np.uint8)
     return mask
-
-
-def _brain(spec: BehaviorSpec) -> Any:
-    actions = spec.actions
-    return agent.BrainParametersProto(
-        brain_name=spec.name if "?" in spec.name else f"{spec.name}?team=0",
-        action_spec=agent.ActionSpecProto(
-            num_continuous_actions=actions.continuous_size,
-            num_discrete_actions=len(actions.discrete_branches),
-            discrete_branch_sizes=actions.discrete_branches,
-        ),
-    )
-
-
-def _records(demonstration: Demonstration) -> Iterator[Any]:
-    """Yield a record for every row, and one for the end of every piece."""
-    groups = demonstration.group_rewards
-    bounds = zip(demonstration.starts.tolist(), demonstration.ends.tolist(), strict=True)
-    for piece, (start, end) in enumerate(bounds):
-        for row in range(start, end + 2):
-            final = row > end
-            values = demonstration.final_observations if final else demonstration.observations
-            info = agent.AgentInfoProto(
-                observations=[
-                    _observation_message(column[piece if final else row], spec)
-                    for column, spec in zip(values, demonstration.spec.observations, strict=True)
-                ],
-                done=final,
-                max_step_reached=final and not demonstration.terminated[end],
-                group_id=0 if demonstration.group_ids is None else int(demonstration.group_ids[min(row, end)]),
-            )
-            if demonstration.action_masks is not None and not final:
-                info.action_mask.extend((demonstration.action_masks[row] == 0).tolist())
-            action = agent.AgentActionProto(
-                continuous_actions=[0.0] * demonstration.continuous.shape[1],
-                discrete_actions=[0] * demonstration.discrete.shape[1],
-            )
-            if row > start:
-                info.reward = demonstration.rewards[row - 1]
-                info.group_reward = 0.0 if groups is None else groups[row - 1]
-                action.continuous_actions[:] = demonstration.continuous[row - 1].tolist()
-                action.discrete_actions[:] = demonstration.discrete[row - 1].tolist()
-            yield pb.AgentInfoActionPairProto(agent_info=info, action_info=action)
-
-
-def _observation_message(values: Array, spec: ObservationSpec) -> Any:
-    message = agent.ObservationProto(
-        shape=spec.shape,
-        dimension_properties=[int(value) for value in spec.dimension_properties or _properties(spec)],
-        observation_type=int(spec.type) - 1,  # type: ignore[arg-type]  # the stub wants its own enum
-        name=spec.name,
-    )
-    if spec.dtype == "uint8" and len(spec.shape) == 3:
-        message.compression_type = agent.PNG
-        try:
-            message.compressed_data = encode_pictures(values)
-        except PictureError as error:
-            raise DemonstrationError(str(error)) from None
-    else:
-        message.float_data.data.extend(values.astype(np.float32).reshape(-1).tolist())
-    return message
-
-
-def _properties(spec: ObservationSpec) -> tuple[DimensionProperty, ...]:
-    """Return what ML-Agents wants to read of a shape where the spec leaves it open."""
-    match len(spec.shape):
-        case 2:
-            return DimensionProperty.VARIABLE_SIZE, DimensionProperty.NONE
-        case 3:
-            return CHANNELS_FIRST
-        case _:
-            return (DimensionProperty.NONE,) * len(spec.shape)
-
-
-def _delimited(message: Message) -> bytes:
-    content = message.SerializeToString()
-    length, varint = len(content), bytearray()
-    while length >= 0x80:
-        varint.append(length & 0x7F | 0x80)
-        length >>= 7
-    return bytes([*varint, length]) + content

@@ -1,9 +1,9 @@
-"""A simulation that is recorded while it plays: whatever its agents see, do and earn becomes a demonstration.
+"""A simulation that is recorded while it plays: observations, actions and rewards become a demonstration.
 
     connect(RecordedSimulation(Catch(), "catch.npz"), run="catch")
 
 An episode is on disk as soon as it has ended (`ludus.demonstrations.journal`). Episodes that a reset or the end of the
-connection cuts are kept as far as they came, without their last action, whose outcome nobody saw.
+connection cuts are kept without their last action, whose outcome is unknown.
 """
 
 import re
@@ -28,9 +28,9 @@ MAX_PIECE_BYTES: Final = 1 << 28
 
 
 class RecordedSimulation(Simulation):
-    """Plays what `simulation` plays. Files that exist are continued.
+    """Wraps a simulation. Files that exist are continued.
 
-    With one behavior the recording is `path`; with several, each has a file of its own, `STEM-BEHAVIOR.npz`.
+    With one behavior the recording is `path`; with several, each has its own file, `STEM-BEHAVIOR.npz`.
     """
 
     def __init__(self, simulation: Simulation, path: AnyPath) -> None:
@@ -39,7 +39,7 @@ class RecordedSimulation(Simulation):
 
     @property
     def behaviors(self) -> Sequence[BehaviorSpec]:  # type: ignore[override]  # a game may know them late
-        """What the agents of the recorded simulation see and do."""
+        """The behaviors of the recorded simulation."""
         return self._simulation.behaviors
 
     def reset(self, builder: StepBuilder, start: ResetInfo) -> None:
@@ -49,7 +49,7 @@ class RecordedSimulation(Simulation):
         self._look(builder)
 
     def step(self, builder: StepBuilder, actions: Actions) -> None:
-        """Note the actions, let the game play on, note what came of it."""
+        """Record the actions, step the game, and record the outcome."""
         self._log.act(actions)
         self._simulation.step(builder, actions)
         self._look(builder)
@@ -68,7 +68,7 @@ class RecordedSimulation(Simulation):
 class EpisodeLog:
     """Writes episodes to files while they are played; files that exist are continued.
 
-    With one behavior the recording is `path`; with several, each has a file of its own, `STEM-BEHAVIOR.npz`.
+    With one behavior the recording is `path`; with several, each has its own file, `STEM-BEHAVIOR.npz`.
     """
 
     def __init__(self, path: AnyPath) -> None:
@@ -79,7 +79,7 @@ class EpisodeLog:
         self._running: dict[tuple[str, int], _Episode] = {}
         """By announced name and agent."""
         self._finished: dict[str, list[Demonstration]] = {}
-        """By behavior: what the next flush writes."""
+        """By behavior: the episodes of the next flush."""
         self._watched: Collection[str] | None = None
 
     def watch(self, names: Collection[str]) -> None:
@@ -87,14 +87,14 @@ class EpisodeLog:
         self._watched = names
 
     def act(self, actions: Actions) -> None:
-        """Note what agents were told to do."""
+        """Record the actions of agents."""
         for action in actions:
             episode = self._running.get((action.behavior, action.agent))
             if episode is not None:
                 episode.act(action.continuous, action.discrete)
 
     def look(self, batches: Iterable[BehaviorBatch], specs: Mapping[str, BehaviorSpec]) -> None:
-        """Take over what the game told in a turn; `specs` has every behavior that it has announced by now."""
+        """Record a step of the game; `specs` has every behavior that it has announced."""
         self._specs.update(specs)
         for name, decisions, terminals in batches:
             if self._watched is not None and name not in self._watched:
@@ -106,18 +106,18 @@ class EpisodeLog:
         self._flush()
 
     def cut(self) -> None:
-        """Keep running episodes as far as they came."""
+        """End running episodes, and keep their steps."""
         for (name, _), episode in self._running.items():
             self._keep(name, episode.demonstration(None, terminated=False, truncated=False))
         self._running.clear()
         self._flush()
 
     def discard(self) -> None:
-        """Forget running episodes."""
+        """Discard running episodes."""
         self._running.clear()
 
     def close(self) -> None:
-        """Keep running episodes as far as they came, and finish the files."""
+        """End running episodes, keep their steps, and finish the files."""
         self.cut()
         for recorder in self._recorders.values():
             recorder.close()
@@ -182,24 +182,24 @@ class _Episode:
 
     @property
     def bytes(self) -> int:
-        """What its observations take."""
+        """Bytes of the observations."""
         sizes = (prod(part.shape) * np.dtype(part.dtype).itemsize for part in self.spec.observations)
         return len(self.observations) * sum(sizes)
 
     def see(self, observation: tuple[Array, ...], mask: Array | None, group: int) -> None:
-        """Note what the agent sees when it asks for an action."""
+        """Record the observation at which the agent asks for an action."""
         self.observations.append(observation)
         self.masks.append(mask)
         self.groups.append(group)
 
     def act(self, continuous: Array, discrete: Array) -> None:
-        """Note the answer."""
+        """Record the action."""
         if len(self.continuous) < len(self.observations):
             self.continuous.append(continuous.copy())
             self.discrete.append(discrete.copy())
 
     def earn(self, reward: float, group_reward: float) -> None:
-        """Note the outcome of the last action; of the one before, if the agent ended before it was answered."""
+        """Record the reward of the last action; of the action before, if the agent ended before it was answered."""
         if len(self.rewards) < len(self.continuous):
             self.rewards.append(reward)
             self.group_rewards.append(group_reward)
@@ -212,7 +212,7 @@ class _Episode:
     ) -> Demonstration | None:
         """Return the steps whose outcome is known; None if there is none.
 
-        `final` is what was seen last; None where nothing was seen after the last known outcome's observation.
+        `final` is the last observation; None without an observation after that of the last known outcome.
         """
         steps = len(self.rewards)
         if not steps:

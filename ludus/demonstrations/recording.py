@@ -1,6 +1,6 @@
 """Our own recordings: a `.npz` archive, version 1, that needs no pickle.
 
-`demonstration.json` holds the format's version and the behavior's spec; every column is a member of its own, named as
+`demonstration.json` holds the format's version and the behavior's spec; every column is one member, named as
 in `Demonstration`: `observations/0.npy`, ..., `final_observations/0.npy`, ..., `rewards.npy`, .... The optional ones
 are missing where they are None. `numpy.load(path, allow_pickle=False)["rewards"]` works.
 
@@ -17,7 +17,7 @@ import numpy as np
 from google.protobuf import json_format
 
 from ludus.demonstrations.archives import DAMAGED, content, opened
-from ludus.demonstrations.demonstration import Demonstration, DemonstrationError
+from ludus.demonstrations.demonstration import OPTIONAL_COLUMNS, ROW_COLUMNS, Demonstration, DemonstrationError
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.batches import Array
 from ludus.protocol.codes import ProtocolError
@@ -30,11 +30,10 @@ VERSION: Final = 1
 HEADER: Final = "demonstration.json"
 MAX_HEADER_BYTES: Final = 1 << 20
 
-_COLUMNS: Final = ("continuous", "discrete", "rewards", "terminated", "truncated", "starts", "from_start")
-_OPTIONAL: Final = ("group_rewards", "group_ids", "action_masks")
+_COLUMNS: Final = (*ROW_COLUMNS, "starts", "from_start")
 _PER_OBSERVATION: Final = ("observations", "final_observations")
 _NO_HEADER: Final = (ValueError, TypeError, SyntaxError, MemoryError, RecursionError, tokenize.TokenError)
-"""What numpy raises for an array's header that is none: it evaluates it as a literal of Python."""
+"""Errors of numpy for an invalid header of an array, which it evaluates as a literal of Python."""
 
 
 def encode(demonstration: Demonstration, flushes: int = 0) -> bytes:
@@ -44,7 +43,7 @@ def encode(demonstration: Demonstration, flushes: int = 0) -> bytes:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         archive.writestr(_member(HEADER), json.dumps(header, indent=2))
-        for name in (*_COLUMNS, *_OPTIONAL):
+        for name in (*_COLUMNS, *OPTIONAL_COLUMNS):
             if getattr(demonstration, name) is not None:
                 _write(archive, name, getattr(demonstration, name))
         for name in _PER_OBSERVATION:
@@ -54,7 +53,7 @@ def encode(demonstration: Demonstration, flushes: int = 0) -> bytes:
 
 
 def decode(file: bytes, *, max_bytes: int) -> tuple[Demonstration, int]:
-    """Return what a file holds, and its `flushes`. Raises `DemonstrationError`."""
+    """Return the demonstration in a file, and its `flushes`. Raises `DemonstrationError`."""
     try:
         with opened(io.BytesIO(file)) as archive:
             return _decode(archive, max_bytes)
@@ -79,7 +78,9 @@ def _decode(archive: zipfile.ZipFile, max_bytes: int) -> tuple[Demonstration, in
         for name in _PER_OBSERVATION
     }
     columns: dict[str, Any] = {name: _read(archive, name, sizes) for name in _COLUMNS}
-    optional: dict[str, Any] = {name: _read(archive, name, sizes) for name in _OPTIONAL if f"{name}.npy" in sizes}
+    optional: dict[str, Any] = {
+        name: _read(archive, name, sizes) for name in OPTIONAL_COLUMNS if f"{name}.npy" in sizes
+    }
     return Demonstration(spec=spec, **several, **columns, **optional), flushes
 
 
@@ -99,7 +100,7 @@ def _header(archive: zipfile.ZipFile, size: int) -> tuple[BehaviorSpec, int]:
         spec = spec_from_message(json_format.ParseDict(header["spec"], pb.BehaviorSpec()))
         return spec, int(header["flushes"])
     except (KeyError, TypeError, RecursionError, json.JSONDecodeError, json_format.ParseError, ProtocolError) as error:
-        raise DemonstrationError(f"{HEADER} is not what it should be: {error!r}") from None
+        raise DemonstrationError(f"{HEADER} is invalid: {error!r}") from None
 
 
 def _write(archive: zipfile.ZipFile, name: str, values: Array) -> None:
@@ -109,7 +110,7 @@ def _write(archive: zipfile.ZipFile, name: str, values: Array) -> None:
 
 
 def _read(archive: zipfile.ZipFile, name: str, sizes: dict[str, int]) -> Array:
-    """Read an array whose header says no more than what the archive holds."""
+    """Read an array; its header must not announce more than the archive holds."""
     member = f"{name}.npy"
     if member not in sizes:
         raise DemonstrationError(f"{member} is missing in the archive")

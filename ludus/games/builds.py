@@ -9,9 +9,10 @@ import logging
 import os
 import platform
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from ludus.games import diagnostics
 from ludus.games.engine import EngineOverrides
@@ -31,17 +32,17 @@ EDITOR_PORT: Final = 5004
 LAST_PORT: Final = 65535
 TICK_SECONDS: Final = 0.1
 KILL_SECONDS: Final = 5.0
-"""How long a process may take to terminate before it is killed."""
+"""Time-out for a process to terminate, before it is killed."""
 RESTART_SECONDS: Final = 0.5
 """Pause before a restart, so that a process that ends at once does not keep the machine busy."""
 
 
 @dataclass(frozen=True)
 class GameSettings:
-    """Which builds to start, and how. Names and defaults are those of ML-Agents."""
+    """The builds to start, and their settings. Names and defaults are those of ML-Agents."""
 
     target: Target
-    """The run. Each process of a game gets a session id of its own."""
+    """The run. Each process of a game gets its own session id."""
     env: Path | None = None
     """The build; None: wait for the Editor."""
     num_envs: int = 1
@@ -72,9 +73,12 @@ class GameSettings:
         game = "Unity Editor" if self.env is None else self.env.name
         return self.target.label or f"{game} on {platform.node()}"[:200]
 
-    def tap(self, worker: int) -> SideChannelTap | None:
-        """Return the side-channel hook of one worker's games."""
-        return None if self.side_channels is None else SideChannelTap(self.side_channels, worker)
+    def session(self, reporter: GameReporter, worker: int, *, no_graphics: bool, parks: bool) -> BridgeSession:
+        """Return the session of a game of one worker that has made its first call."""
+        tap = None if self.side_channels is None else SideChannelTap(self.side_channels, worker)
+        target, engine = reporter.begin_session(), self.engine
+        options = {"no_graphics": no_graphics, "parks": parks}
+        return BridgeSession(target, reporter.tell, reporter.log_of_run, engine, tap=tap, **options)
 
 
 class GivenUp(SimulatorError):
@@ -110,7 +114,7 @@ async def _play(settings: GameSettings) -> RunEnd:
         try:
             count = 1 if executable is None else settings.num_envs
             reporters = game_reporters(count, run_reporter, settings.target, logger.log)
-            workers: list[Worker] = [
+            workers = [
                 Editor(settings, reporter) if executable is None else Build(settings, executable, worker, reporter)
                 for worker, reporter in enumerate(reporters)
             ]
@@ -123,15 +127,15 @@ def _executable(settings: GameSettings) -> Path | None:
     """Return the executable of the build; None without a build. Raises GivenUp if it cannot be started."""
     if settings.env is None:
         return None
-    if contradiction := next((each for each in settings.env_args if each == PORT_ARGUMENT), None):
-        raise GivenUp(diagnostics.port_in_arguments(contradiction))
+    if PORT_ARGUMENT in settings.env_args:
+        raise GivenUp(diagnostics.failure("port_in_arguments", argument=PORT_ARGUMENT))
     try:
         return find_executable(settings.env)
     except ExecutableNotFound as error:
         raise GivenUp(_not_launched(error)) from None
 
 
-async def _keep_playing(workers: "list[Worker]", settings: GameSettings) -> RunEnd:
+async def _keep_playing(workers: "Sequence[Build | Editor]", settings: GameSettings) -> RunEnd:
     """Run all workers until the run ends. Raises SimulatorError when the last one is given up."""
     tasks = [asyncio.create_task(worker.play()) for worker in workers]
     try:
@@ -161,13 +165,6 @@ async def _first_end(tasks: "list[asyncio.Task[RunEnd]]") -> RunEnd:
     raise AssertionError("there is at least one game")
 
 
-class Worker(Protocol):
-    """A build or the Editor."""
-
-    async def play(self) -> RunEnd:
-        """Keep a game playing until the run ends. Raises SimulatorError when it is given up."""
-
-
 class Build:
     """One build: its port, its process and its restarts."""
 
@@ -187,7 +184,7 @@ class Build:
         """Whether any process of this build has called."""
 
     async def play(self) -> RunEnd:
-        """Start the build, and restart it, until the run ends."""
+        """Start the build, and restart it, until the run ends. Raises SimulatorError when it is given up."""
         await self._open_port()
         try:
             while True:
@@ -204,7 +201,7 @@ class Build:
             await self._port.close()
 
     def _given_up(self, problem: Failure) -> GivenUp:
-        """Report to the run what the caller raises and logs."""
+        """Report a problem to the run; the caller raises and logs it."""
         self._reporter.report(problem)
         return GivenUp(problem)
 
@@ -225,21 +222,13 @@ class Build:
         for number in range(wanted, LAST_PORT + 1, self._settings.num_envs):
             if await self._port.open(number):
                 if number != wanted:
-                    self._reporter.tell(diagnostics.port_taken(wanted, number))
+                    self._reporter.tell(diagnostics.failure("port_taken", port=wanted, instead=number))
                 return
-        raise self._given_up(diagnostics.no_port(wanted, LAST_PORT))
+        raise self._given_up(diagnostics.failure("no_port", first=wanted, last=LAST_PORT))
 
     def _new_session(self) -> BridgeSession:
         self._dialled = True
-        reporter = self._reporter
-        return BridgeSession(
-            reporter.begin_session(),
-            reporter.tell,
-            reporter.log_of_run,
-            self._settings.engine,
-            no_graphics=self._no_graphics,
-            tap=self._settings.tap(self._worker),
-        )
+        return self._settings.session(self._reporter, self._worker, no_graphics=self._no_graphics, parks=False)
 
     async def _run_process(self) -> RunEnd | Failure:
         """Start one process and watch it until it has ended. Raises GivenUp or CannotConnect."""
@@ -275,7 +264,7 @@ class Build:
             code = player.exit_code()
             if code is not None:
                 if session is not None and session.said_goodbye and code == 0:
-                    return diagnostics.quit_by_itself()
+                    return diagnostics.failure("game_quit")
                 return diagnostics.exited(code, dialled=session is not None, last_lines=player.last_lines())
             problem = self._diagnose(player, session)
             if problem is not None:
@@ -294,10 +283,10 @@ class Build:
             return replace(problem, permanent=not self._dialled)
         if session.idle_seconds <= limit:
             return None
-        return diagnostics.second_call_missing(limit) if session.calls == 1 else diagnostics.stopped_calling(limit)
+        return diagnostics.failure("second_call_missing" if session.calls == 1 else "stopped_calling", seconds=limit)
 
     async def _end_process(self, player: Player, timeout: float) -> None:
-        """Wait for the end of a process, which is told to quit at its next call; then terminate and kill it."""
+        """Wait for the end of a process, which is asked to quit at its next call; then terminate and kill it."""
         try:
             if self._port.session is not None:
                 await self._port.session.leave()
@@ -314,7 +303,7 @@ class Build:
 
 
 class Editor:
-    """The Editor, which users start and stop themselves: each Play is a session of its own."""
+    """The Editor, which users start and stop themselves: each Play is one session."""
 
     def __init__(self, settings: GameSettings, reporter: GameReporter) -> None:
         self._settings = settings
@@ -322,10 +311,10 @@ class Editor:
         self._port = GamePort(self._new_session, reporter.tell, exclusive=False)
 
     async def play(self) -> RunEnd:
-        """Serve each Play until the run ends."""
+        """Serve each Play until the run ends. Raises SimulatorError when the Editor cannot be served."""
         number = self._settings.editor_port
         if not await self._port.open(number):
-            problem = diagnostics.editor_port_taken(number)
+            problem = diagnostics.failure("editor_port_taken", port=number)
             self._reporter.report(problem)
             raise GivenUp(problem)
         self._reporter.log(logging.INFO, f"press Play in the Editor (port {number})")
@@ -339,15 +328,7 @@ class Editor:
             await self._port.close()
 
     def _new_session(self) -> BridgeSession:
-        reporter, settings = self._reporter, self._settings
-        return BridgeSession(
-            reporter.begin_session(),
-            reporter.tell,
-            reporter.log_of_run,
-            settings.engine,
-            parks=True,
-            tap=settings.tap(0),
-        )
+        return self._settings.session(self._reporter, 0, no_graphics=False, parks=True)
 
     async def _one_play(self) -> RunEnd | None:
         """Wait until Play was pressed and stopped. Returns the run's end if it came first. Raises CannotConnect."""
@@ -371,7 +352,7 @@ class Editor:
                 self._reporter.log(logging.INFO, "Play was stopped; waiting for the next one")
                 return None
             elif session.calls == 1 and session.idle_seconds > limit:
-                advice = diagnostics.second_call_missing(limit)
+                advice = diagnostics.failure("second_call_missing", seconds=limit)
             if advice is not None and advice.code not in given:
                 given.add(advice.code)
                 self._reporter.tell(advice)
@@ -389,7 +370,7 @@ def _interpreted(outcome: RunEnd | SimulatorError) -> RunEnd | Failure:
 
 
 async def _ended(player: Player, seconds: float) -> None:
-    """Wait until a process has ended, at most so long."""
+    """Wait at most `seconds` for the end of a process."""
     deadline = time.monotonic() + seconds
     while player.exit_code() is None and time.monotonic() < deadline:
         await asyncio.sleep(TICK_SECONDS)

@@ -1,4 +1,4 @@
-"""Engine settings that were typed on the game machine: they win over those that the run sends."""
+"""Engine settings that were typed on the game machine: they override those of the run."""
 
 import struct
 from dataclasses import asdict, dataclass, replace
@@ -17,7 +17,7 @@ _FRAME_OF: Final = {
     "target_frame_rate": 3,
     "capture_frame_rate": 4,
 }
-"""Property -> which of the five frames of an engine configuration carries it."""
+"""Property -> its frame, of the five frames of an engine configuration."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class EngineOverrides:
         return bool(self._typed())
 
     def frames(self, given: bytes) -> bytes:
-        """Return frames to put behind those that the run gave: one for each property that was typed.
+        """Return frames to append to those of the run: one for each property that was typed.
 
-        Width and height travel together, so one that was not typed is taken from what the run gave.
+        Width and height share a frame, so that one that was not typed is taken from the run.
         """
         typed = self._typed()
         all_frames = engine_configuration(replace(_resolution(given), **typed))

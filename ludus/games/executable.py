@@ -1,4 +1,4 @@
-"""Which file a build is started from, and with which arguments: those of ML-Agents, in its order."""
+"""The executable of a build, and its arguments: those of ML-Agents, in its order."""
 
 import os
 import sys
@@ -10,11 +10,11 @@ PORT_ARGUMENT: Final = "--mlagents-port"
 LOG_ARGUMENT: Final = "-logFile"
 NO_GRAPHICS: Final = ("-nographics", "-batchmode")
 EXTENSIONS: Final = (".app", ".exe", ".x86_64", ".x86")
-"""What may stand behind a build's name, on whichever system it was built for."""
+"""Extensions of builds on all systems."""
 
 
 class ExecutableNotFound(Exception):
-    """No build can be started from a path; the message says where it was looked for."""
+    """There is no build at a path; the message has the places that were searched."""
 
 
 def find_executable(path: Path, system: str = sys.platform) -> Path:
@@ -33,7 +33,7 @@ def find_executable(path: Path, system: str = sys.platform) -> Path:
 
 
 def _candidates(path: Path, system: str) -> Iterator[Path]:
-    """Yield where a build may be, the file that was named first."""
+    """Yield the possible paths of a build, the named one first."""
     yield path
     bare = path.with_name(path.name.removesuffix(path.suffix)) if path.suffix in EXTENSIONS else path
     if system == "darwin":

@@ -74,8 +74,10 @@ class GamePort:
         """Answer one call of a game."""
         top, peer = outline(request), str(context.peer())
         if introduces(request, top):
-            if self._occupied(peer):
-                self._tell(diagnostics.foreign_game(self.number))
+            present = self.session
+            taken = present is not None and not present.over and peer != self._peer
+            if present is not None and taken and (self._exclusive or present.busy):
+                self._tell(diagnostics.failure("foreign_game", port=self.number))
                 return GOODBYE
             await self.end_session()
             self._earlier_peer = self._peer if peer != self._peer else ""
@@ -83,18 +85,13 @@ class GamePort:
             self.session = self._new_session()
         elif self.session is None or peer == self._earlier_peer:
             if not top.closes:
-                self._tell(diagnostics.stray_call(self.number))
+                self._tell(diagnostics.failure("stray_call", port=self.number))
             return GOODBYE
         return await self.session.answer(request, top)
 
-    def _occupied(self, peer: str) -> bool:
-        """Whether another game than the caller has the session."""
-        present = self.session
-        return present is not None and not present.over and peer != self._peer and (self._exclusive or present.busy)
-
 
 def _answers(number: int) -> bool:
-    """Whether something listens on a port. Where several may share one (macOS, Windows), binding alone won't tell."""
+    """Whether something listens on a port. Where several may share one (macOS, Windows), binding does not fail."""
     try:
         with socket.create_connection(("127.0.0.1", number), PROBE_SECONDS):
             return True

@@ -15,12 +15,12 @@ TAIL_LINES: Final = 8
 TAIL_BYTES: Final = 8192
 LOCAL: Final = ("localhost", "127.0.0.1", "::1")
 EXEMPT_VARIABLES: Final = ("no_proxy", "NO_PROXY", "no_grpc_proxy")
-"""Which hosts are reached without a proxy: what C, .NET and gRPC read. The last one hides the first one from gRPC."""
+"""Variables with the hosts that need no proxy, for C, .NET and gRPC. The last one hides the first one from gRPC."""
 
 
 @dataclass(frozen=True)
 class PlayerLog:
-    """Where the processes of one worker write."""
+    """Files to which the processes of one worker write."""
 
     folder: Path
     worker: int
@@ -32,11 +32,11 @@ class PlayerLog:
 
     @property
     def output(self) -> Path:
-        """What the process prints."""
+        """Output of the process."""
         return self.folder / f"Player-{self.worker}.out"
 
     def make_room(self) -> None:
-        """Put aside what an earlier process wrote, under the next free number: `Player-0.1.log`. Unity would not."""
+        """Rename the files of an earlier process, which Unity would overwrite, to a free number: `Player-0.1.log`."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for file in (self.player, self.output):
             if file.exists() and file.stat().st_size:
@@ -47,7 +47,7 @@ class PlayerLog:
 
 
 class Player(ChildProcess):
-    """A running process of a build. It does not get the Ctrl-C of this terminal, but is told to end."""
+    """A running process of a build. It does not get the Ctrl-C of this terminal, but is asked to end."""
 
     def __init__(self, executable: Path, arguments: Sequence[str], log: PlayerLog | None) -> None:
         """Start it. Raises ExecutableNotFound if the system refuses."""
@@ -56,7 +56,7 @@ class Player(ChildProcess):
         self._output = None if log is None else log.output
         own = own_log(arguments)
         self.log = None if own in {None, "-"} else Path(str(own))
-        """Where Unity logs, if that is a file."""
+        """Unity's log, if that is a file."""
         environment = player_environment(os.environ)
         try:
             with open(self._output or os.devnull, "wb") as sink:  # noqa: PTH123  devnull is no path
@@ -72,7 +72,7 @@ class Player(ChildProcess):
             self._output.unlink()
 
     def last_lines(self) -> str:
-        """Return the last lines of the log and of what the process printed, as far as there are any, for people."""
+        """Return the last lines of the log and of the output, for people; empty without any."""
         said = []
         for title, file in ((f"its log, {self.log}, ends with", self.log), ("it printed", self._output)):
             if file is not None and (lines := _last_lines(file)):
@@ -82,7 +82,7 @@ class Player(ChildProcess):
 
 @dataclass
 class RestartQuota:
-    """How often one worker's process may be started again; the rules and numbers are ML-Agents'."""
+    """Limits of the restarts of one worker's process; the rules and numbers are ML-Agents'."""
 
     lifetime: int = 10
     """Restarts altogether; -1: any number."""

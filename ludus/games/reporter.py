@@ -18,7 +18,7 @@ REPEAT_SECONDS: Final = 10.0
 MOST_PENDING: Final = 30
 """Reports that wait to be sent; further ones are dropped. The gateway accepts as many in a minute."""
 CLOSE_SECONDS: Final = 3.0
-"""How long the last reports may take when everything else has ended."""
+"""Time-out of the last reports after everything else has ended."""
 
 Tell = Callable[[Failure], None]
 """Reports a problem."""

@@ -23,14 +23,14 @@ CHANNELS_FIRST = (CHANNELS_LAST[2], *CHANNELS_LAST[:2])
 
 
 class ObservationError(ValueError):
-    """An observation's message is not what it should be. The message is a phrase that begins with "it"."""
+    """An observation's message is invalid. The message is a phrase that begins with "it"."""
 
 
 class Sensor(NamedTuple):
     """One observation, and how it arrives."""
 
     spec: ObservationSpec
-    """What networks see: images as (channels, height, width)."""
+    """The observation for networks: images as (channels, height, width)."""
     shape: tuple[int, ...]
     """As the messages give it."""
     turned: bool

@@ -24,19 +24,19 @@ SEED_PARAMETER: Final = "seed"
 
 @dataclass(frozen=True)
 class Part:
-    """What an episode was for the agents of one announced behavior."""
+    """Results of an episode for the agents of one announced behavior."""
 
     cumulative_reward: float
     """Sum of an agent's rewards; the mean of them where there are several agents."""
     length: float
     """Decisions of an agent, likewise."""
     outcome: Outcome
-    """The first one that one of the agents was told."""
+    """The first outcome of one of the agents."""
 
 
 @dataclass(frozen=True)
 class Episode:
-    """An episode as a player saw it whose strength is asked for."""
+    """An episode from the side of the evaluated player."""
 
     seed: int
     team: int | None
@@ -84,11 +84,11 @@ class EndlessGame(ValueError):
 def play_episode(
     simulation: Simulation, players: Mapping[str, Player], seed: int, log: EpisodeLog | None = None
 ) -> dict[str, Part]:
-    """Play one episode of a simulation with a single game; return what it was, by announced name.
+    """Play one episode of a simulation with a single game; return the results by announced name.
 
     Each announced behavior needs its player. The game is seeded by its first start and through `SEED_PARAMETER`, and
     so are the players. `log` hears of everything. Where a simulation does not count its games (`GameSimulation`), its
-    game is what it is to an evaluation: the first episodes of the agents that ask first. Raises EndlessGame.
+    game is the same as in an evaluation: the first episodes of the agents that ask first. Raises EndlessGame.
     """
     layouts = {spec.name: BehaviorLayout(spec) for spec in simulation.behaviors}
     for number, player in enumerate(players.values()):
@@ -181,11 +181,11 @@ class _FirstEpisodes:
 
     @property
     def over(self) -> bool:
-        """Whether somebody has played, and nobody does any more."""
+        """Whether agents have played, and all of them have ended."""
         return bool(self._playing) and not any(self._playing.values())
 
     def select(self, batches: Iterable[BehaviorBatch]) -> list[BehaviorBatch]:
-        """Return what a turn holds of these episodes."""
+        """Return the part of a step that belongs to these episodes."""
         selected = []
         for name, decisions, terminals in batches:
             playing = self._playing.get(name, set())
@@ -205,7 +205,7 @@ class _FirstEpisodes:
 
 
 class _Tally:
-    """Adds up what the agents of one episode are told."""
+    """Adds up the rewards and lengths of one episode."""
 
     def __init__(self) -> None:
         self._rewards: defaultdict[str, defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
@@ -213,7 +213,7 @@ class _Tally:
         self._outcomes: dict[str, Outcome] = {}
 
     def note(self, batches: Iterable[BehaviorBatch], *, over: bool) -> None:
-        """Take over a turn. When the game is over, decisions are already those of the next one."""
+        """Record a step. When the game is over, decisions are already those of the next one."""
         for name, decisions, terminals in batches:
             rewards, lengths = self._rewards[name], self._lengths[name]
             if terminals is not None:
@@ -228,7 +228,7 @@ class _Tally:
                     lengths[agent] += 1
 
     def parts(self, non_acting_players: Iterable[NonActingPlayer]) -> dict[str, Part]:
-        """Return the whole episode, without behaviors that had nobody in it."""
+        """Return the whole episode, without behaviors that had no agents."""
         rewards = {name: list(own.values()) for name, own in self._rewards.items() if own}
         lengths = {name: [self._lengths[name][agent] for agent in self._rewards[name]] for name in rewards}
         for player in non_acting_players:
@@ -243,6 +243,6 @@ class _Tally:
 
 
 def _rewards(batch: DecisionBatch | TerminalBatch) -> list[float]:
-    """Return what each agent earned, its group's rewards included."""
+    """Return the reward of each agent, with that of its group."""
     total = batch.rewards if batch.group_rewards is None else batch.rewards + batch.group_rewards
     return total.tolist()  # type: ignore[no-any-return]  # numpy's stubs say Any

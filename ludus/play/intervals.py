@@ -1,4 +1,4 @@
-"""How far a mean can be trusted: bootstrap intervals (Efron 1979)."""
+"""Bootstrap intervals of a mean (Efron 1979)."""
 
 from collections.abc import Sequence
 from typing import Final

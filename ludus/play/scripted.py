@@ -29,10 +29,10 @@ MOST_REPORTED: Final = MAX_STATS // 2 // len(OUTCOME_KEYS)
 
 
 class ScriptedSimulation(Simulation):
-    """Plays what `simulation` plays; `players` act for the announced behaviors that they are named for."""
+    """Wraps a simulation; `players` act for announced behaviors, by their names."""
 
     def __init__(self, simulation: Simulation, players: Mapping[str, Player]) -> None:
-        """Raises ValueError if nobody is left to be trained, or a player has nobody to play."""
+        """Raise ValueError if no behavior is left to be trained, or a player has no behavior."""
         names = [spec.name for spec in simulation.behaviors]
         unknown = sorted(players.keys() - set(names))
         if unknown:
@@ -43,7 +43,7 @@ class ScriptedSimulation(Simulation):
         self._players = dict(players)
         self._layouts = {spec.name: BehaviorLayout(spec) for spec in simulation.behaviors}
         self._answers: list[ActionBatch] = []
-        """What the built-in players do, to be carried out in the next step."""
+        """Actions of the built-in players for the next step."""
 
     @property
     def behaviors(self) -> Sequence[BehaviorSpec]:  # type: ignore[override]  # a game may know them late
@@ -59,7 +59,7 @@ class ScriptedSimulation(Simulation):
         self._pass_on(inner, builder)
 
     def step(self, builder: StepBuilder, actions: Actions) -> None:
-        """Carry out what the run and the built-in players do."""
+        """Carry out the actions of the run and of the built-in players."""
         inner = self._turn(builder)
         self._simulation.step(inner, Actions([*actions.batches, *self._answers]))
         self._pass_on(inner, builder)
@@ -73,7 +73,7 @@ class ScriptedSimulation(Simulation):
         return StepBuilder(self._layouts, {}, outer.parameters)
 
     def _pass_on(self, inner: StepBuilder, builder: StepBuilder) -> None:
-        """Let the built-in players answer, and tell the server the rest."""
+        """Answer the built-in players' agents, and report the others to the server."""
         for spec in inner.announced:
             self._layouts[spec.name] = BehaviorLayout(spec)
             builder.announce(spec)

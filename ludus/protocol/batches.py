@@ -17,7 +17,7 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 
 class Outcome(IntEnum):
-    """How a game ended for an agent's side. The values are those of `ludus.v1.Outcome`."""
+    """The outcome of a game for an agent's side. The values are those of `ludus.v1.Outcome`."""
 
     UNSPECIFIED = 0
     WIN = 1
@@ -26,7 +26,7 @@ class Outcome(IntEnum):
 
 
 class Aggregation(IntEnum):
-    """How the values of a stat within one summary period become one point, numbered as in `ludus.v1.Aggregation`."""
+    """Aggregation of the values of a stat in one summary period, numbered as in `ludus.v1.Aggregation`."""
 
     AVERAGE = 1
     MOST_RECENT = 2
@@ -46,7 +46,7 @@ class DecisionBatch(NamedTuple):
     action_masks: Bytes | None = None
     """(N, K), 1 = allowed. None: everything is allowed."""
     group_ids: Ints | None = None
-    """(N,), 0 = no group. None: nobody has one."""
+    """(N,), 0 = no group. None: no agent has one."""
     group_rewards: Floats | None = None
     """(N,). None: zeros."""
 

@@ -12,7 +12,7 @@ class CloseCode(StrEnum):
     """Stable name of the reason why a session ended."""
 
     sentence: str
-    """What the code means, for people."""
+    """The meaning of the code, for people."""
     rejoin: bool
     """Whether joining again makes sense; what `Close.rejoin` says unless the server knows better."""
 

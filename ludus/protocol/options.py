@@ -4,7 +4,7 @@ proto/README.md."""
 from typing import Final
 
 DEFAULT_SERVER: Final = "127.0.0.1:7070"
-"""Where the gateway of `ludus up` listens."""
+"""Address of the gateway of `ludus up`."""
 MAX_MESSAGE_BYTES: Final = 64 << 20
 """Largest message that a client accepts, and a server's default."""
 KEEPALIVE_SECONDS: Final = 20
@@ -21,7 +21,7 @@ player's calls carry it here alone."""
 SESSION_ID_METADATA: Final = "ludus-session-id"
 """Metadata of a Unity player's calls: whose they are. Without it they belong to the connection that they come by."""
 CLIENT_METADATA: Final = "ludus-client"
-"""Metadata of a Unity player's calls: what speaks for it, such as `ludus-unity/1.0`."""
+"""Metadata of a Unity player's calls: its client, such as `ludus-unity/1.0`."""
 PARKS_METADATA: Final = "ludus-parks"
 """Metadata of the calls of a player that may fall silent for as long as it likes: an Editor, which people pause."""
 CLOSE_METADATA: Final = "ludus-close-bin"
@@ -30,6 +30,9 @@ EXCHANGE: Final = "/communicator_objects.UnityToExternalProto/Exchange"
 """The only method of ML-Agents' protocol."""
 REASON_METADATA: Final = "ludus-reason"
 """Trailing metadata of a failed call: the error's stable name."""
+BROKEN: Final = frozenset({"UNAVAILABLE", "UNKNOWN", "INTERNAL"})
+"""Names of the statuses with which gRPC ends a call whose connection breaks: which of them it is depends on what broke
+first. Our own errors have `REASON_METADATA` beside such a status."""
 STATE_METADATA: Final = "ludus-run-state"
 """Trailing metadata of a Join that failed with `run_ended`: the run's final state."""
 
@@ -45,7 +48,7 @@ _COMMON: Final[Options] = [
 
 
 def client_options(host: str) -> Options:
-    """Options of a channel to `host`. Loopback is never reached through a proxy, whatever the environment says."""
+    """Options of a channel to `host`. Loopback is never reached through a proxy, even if the environment names one."""
     options = [*_COMMON, ("grpc.initial_reconnect_backoff_ms", 200), ("grpc.max_reconnect_backoff_ms", 2000)]
     if host in {"localhost", "127.0.0.1", "::1"}:
         options.append(("grpc.enable_http_proxy", 0))

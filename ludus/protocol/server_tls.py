@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """What a listening process shows, and whom it lets in."""
+    """TLS of a listening process: its certificate, and the clients that it accepts."""
 
     certificate: Path
     key: Path
@@ -24,7 +24,7 @@ class TlsFiles:
         return {name: str(file.absolute()) for name, file in files.items() if file is not None}
 
     def check(self) -> None:
-        """Raise ValueError with the file and what is wrong with it, before a transport stumbles over it."""
+        """Raise ValueError with the file and its error, before a transport uses it."""
         for file in (self.certificate, self.client_ca):
             if file is not None:
                 check_certificates(file)

@@ -23,23 +23,23 @@ ENGINE_CONFIGURATION: Final = UUID("e951342c-4f7e-11ea-b238-784f4387d1f7")
 ENVIRONMENT_PARAMETERS: Final = UUID("534c891e-810f-11ea-a9d0-822485860400")
 """Trainer to player: numbers that the game looks up by name."""
 FLOAT_PROPERTIES: Final = UUID("60ccf7d0-4f7e-11ea-b238-784f4387d1f7")
-"""Both ways: named numbers, for whatever a game wants."""
+"""Both ways: named numbers, for the game's own use."""
 STATS: Final = UUID("a1d8f7b7-cec8-50f9-b78b-d3e165a78520")
 """Player to trainer: numbers for the run's metrics."""
 TRAINING_ANALYTICS: Final = UUID("b664a4a9-d86f-5a5f-95cb-e8353a7e8356")
-"""Trainer to player: what ML-Agents tells Unity's maker about a training. Ludus tells nothing."""
+"""Trainer to player: ML-Agents' analytics of a training for Unity. Ludus sends none."""
 
 RUNS_CHANNELS: Final = frozenset({ENGINE_CONFIGURATION, ENVIRONMENT_PARAMETERS, STATS, TRAINING_ANALYTICS})
-"""What belongs to the training. Float properties and the raw bytes of all other channels are a game's own business."""
+"""Channels of the training. Float properties and the raw bytes of all other channels belong to the game."""
 
 MAX_FRAMES: Final = 10_000
-"""Frames of one message. ML-Agents has no limit; without one, a message of empty frames would block everybody else."""
+"""Frames of one message. ML-Agents has none; without it, a message of empty frames would block all other sessions."""
 
 _TRAINERS: Final = {
     ENGINE_CONFIGURATION: "the engine configuration",
     ENVIRONMENT_PARAMETERS: "the environment parameters",
 }
-"""Channels that only the trainer writes, and what they carry."""
+"""Channels that only the trainer writes, and their contents."""
 _AGGREGATIONS: Final = (Aggregation.AVERAGE, Aggregation.MOST_RECENT, Aggregation.SUM, Aggregation.HISTOGRAM)
 """By ML-Agents' numbers, which begin at 0."""
 
@@ -57,7 +57,7 @@ class Frame(NamedTuple):
 
 @dataclass(frozen=True)
 class EngineConfiguration:
-    """How the player's engine runs. The defaults are those of `mlagents-learn`."""
+    """Settings of the player's engine. The defaults are those of `mlagents-learn`."""
 
     width: int = 84
     """Pixels."""
@@ -75,7 +75,7 @@ class EngineConfiguration:
 
 @dataclass(frozen=True)
 class Received:
-    """What a player said in one message, channel by channel, in its order."""
+    """The contents of a player's message, channel by channel, in its order."""
 
     stats: list[StatValue] = field(default_factory=list)
     float_properties: dict[str, float] = field(default_factory=dict)
@@ -117,7 +117,7 @@ def split(data: bytes) -> list[Frame]:
 
 
 def read(data: bytes) -> Received:
-    """Decode what a player's message carries in `side_channel`.
+    """Decode `side_channel` of a player's message.
 
     Raises ProtocolError: `bad_side_channel` for bytes that cannot be read and for channels that only the trainer
     writes, `bad_stat` for an aggregation that does not exist. Training analytics are not looked at.

@@ -62,7 +62,7 @@ class ActionSpec:
 
 @dataclass(frozen=True, slots=True)
 class BehaviorSpec:
-    """What one behavior sees and does. Two simulators of a run must announce equal specs under one name."""
+    """The observations and actions of a behavior. Two simulators of a run must announce equal specs under one name."""
 
     name: str
     """As announced; a team may follow as `Striker?team=1`."""
@@ -81,7 +81,7 @@ class BehaviorSpec:
 
 
 def team_of(name: str) -> int:
-    """Return the team in a behavior's name (`Striker?team=1`); 0 where none is named, or what is named is no number."""
+    """Return the team in a behavior's name (`Striker?team=1`); 0 without a team, or if it is not a number."""
     found = TEAM.search(name.partition("?")[2])
     return int(found[1]) if found else 0
 

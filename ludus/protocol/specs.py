@@ -41,7 +41,7 @@ _OBSERVATION_DTYPES: Final[Mapping[int, Literal["float32", "uint8"]]] = {
 
 @dataclass(frozen=True, slots=True)
 class ObservationLayout:
-    """What one observation looks like on the wire."""
+    """The form of one observation on the wire."""
 
     shape: list[int]
     wire: pb.DType

@@ -21,7 +21,7 @@ def named_by(variable: str) -> Path | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether only this machine reaches `host`."""
+    """Whether only this machine reaches `host`."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -29,7 +29,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_this_machine(address: str) -> bool:
-    """Tell whether host:port is certainly an address that does not leave this machine."""
+    """Whether host:port is certainly an address that does not leave this machine."""
     return is_loopback(address.rpartition(":")[0].strip("[]")) or address.startswith("unix:")
 
 
@@ -45,11 +45,11 @@ class ClientTls:
 
     @classmethod
     def from_environment(cls) -> "ClientTls":
-        """Return what LUDUS_CA_FILE, LUDUS_CLIENT_CERTIFICATE and LUDUS_CLIENT_KEY name."""
+        """Return the files of LUDUS_CA_FILE, LUDUS_CLIENT_CERTIFICATE and LUDUS_CLIENT_KEY."""
         return cls(named_by(CA_VARIABLE), named_by(CERTIFICATE_VARIABLE), named_by(KEY_VARIABLE))
 
     def context(self) -> ssl.SSLContext | bool:
-        """Return what an HTTP client verifies with. Raises ValueError with a file that cannot be used."""
+        """Return the TLS context of an HTTP client. Raises ValueError with a file that cannot be used."""
         if self == ClientTls():
             return True
         if self.certificate is None and self.key is not None:

@@ -2,7 +2,7 @@
 
 grpc.aio in one thread, because a blocking stub spends a third more processor time per message on its threads [measured:
 an echo on two cores, 225 µs against 165 µs]. The game runs inside the loop; keepalive does not suffer from a long step,
-since gRPC answers pings from a thread of its own.
+since gRPC answers pings from its own thread.
 """
 
 import asyncio
@@ -37,14 +37,14 @@ WELCOME_SECONDS: Final = 60.0
 
 @dataclass(frozen=True)
 class ConnectionSummary(RunEnd):
-    """How a run ended for a simulator, with counts of what the simulator did."""
+    """The end of a run for a simulator, with counts of its decisions and episodes."""
 
     decisions: int = 0
     """Decisions that agents asked for, over all sessions."""
     episodes: int = 0
     """Episodes that ended, over all sessions."""
     sessions: int = 0
-    """How many times the simulator was welcomed; 0 if the run had ended before."""
+    """Number of sessions; 0 if the run had ended before the first one."""
 
 
 def connect(
@@ -57,11 +57,11 @@ def connect(
     ca_file: AnyPath | None = None,
     connect_timeout_seconds: float | None = 300.0,
 ) -> ConnectionSummary:
-    """Play in a run until it ends, and say how it ended.
+    """Play in a run until it ends, and return how it ended.
 
     `run` is a run's id or name, `server` the gateway's host:port, `token` the gateway's bearer token (by default that
-    in LUDUS_SIMULATOR_TOKEN, else in LUDUS_TOKEN; empty: none), `label` what people read in the list of simulators;
-    `ca_file` (PEM) turns TLS on, and LUDUS_CLIENT_CERTIFICATE and LUDUS_CLIENT_KEY name what to show to a gateway that
+    in LUDUS_SIMULATOR_TOKEN, else in LUDUS_TOKEN; empty: none), `label` the name in the list of simulators;
+    `ca_file` (PEM) turns TLS on, and LUDUS_CLIENT_CERTIFICATE and LUDUS_CLIENT_KEY name the files for a gateway that
     wants a certificate. Waits while the run is queued or paused. Reconnects with exponential back-off until the
     gateway has been unreachable for `connect_timeout_seconds` (None: no limit). Logs to the logger `ludus.sdk`; a
     program that has not configured logging prints these messages to standard error.
@@ -115,7 +115,8 @@ class SimulatorConnection:
                     async with outcome as endpoint:
                         outcome = await self._stream(endpoint)
                 if isinstance(outcome, RunEnd):
-                    return self._summary(outcome)
+                    counts = (self._decisions, self._episodes, self._sessions)
+                    return ConnectionSummary(outcome.code, outcome.reason, outcome.run_id, *counts)
                 await self.join_client.back_off(outcome)
 
     async def _stream(self, endpoint: CollectorEndpoint) -> RunEnd | Failure:
@@ -179,10 +180,12 @@ class SimulatorConnection:
         else:
             game.reset(builder, start())
         while True:
+            # Only the first step after `resume` is marked as resumed.
             requests, resumed = session.requests(builder, resumed=resumed), False
             for request in requests:
                 _check_size(request, welcome.max_message_bytes)
                 await stream.write(request)
+            # If no agent waits, no answer will come: look for a message without waiting, then step the game again.
             message = await (stream.poll() if session.idle else stream.read())
             builder = session.new_step()
             kind = None if message is None else message.WhichOneof("message")
@@ -200,9 +203,6 @@ class SimulatorConnection:
                 self.join_client.report_once(f"waiting: {message.wait.reason}")
             elif kind == "close":
                 return message.close
-
-    def _summary(self, end: RunEnd) -> ConnectionSummary:
-        return ConnectionSummary(end.code, end.reason, end.run_id, self._decisions, self._episodes, self._sessions)
 
 
 class _StreamEnded(Exception):
@@ -223,7 +223,7 @@ class _Stream:
         """Whether a write has failed."""
 
     async def write(self, request: pb.ConnectRequest) -> None:
-        """Send. If the server has ended the stream, the next read tells so."""
+        """Send. If the server has ended the stream, the next read raises the error."""
         self._read_ahead()
         try:
             await self._call.write(request)

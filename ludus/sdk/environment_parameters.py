@@ -1,9 +1,8 @@
 """Drawing environment parameters for native simulators.
 
-Unity builds get samplers and draw by themselves. Native simulators are told values that the server has drawn, when
-their session begins, with every reset and with every change, and the samplers beside them, from which a game may draw
-again for each episode (`EnvironmentParameters`). Draws are the same whenever a run is repeated, and others in each
-simulator.
+Unity builds get samplers and draw by themselves. Native simulators get values that the server has drawn, when their
+session begins, with every reset and with every change, and also the samplers, from which a game may draw again for each
+episode (`EnvironmentParameters`). Draws are the same in each repetition of a run, and different in each simulator.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,14 +17,14 @@ class ParameterDraws:
     """A sequence of values for one simulator."""
 
     def __init__(self, values: Mapping[str, ParameterValue], *key: int) -> None:
-        """`key` is the simulator's number in its run, and whatever else shall make the draws others."""
+        """`key` is the simulator's number in its run, and other numbers that make the draws different."""
         self._key = key
         self._values: dict[str, ParameterValue] = {}
         self._generators: dict[str, np.random.Generator] = {}
         self.change(values)
 
     def change(self, values: Mapping[str, ParameterValue]) -> None:
-        """Draw from these from now on. Samplers that have not changed go on where they are."""
+        """Draw from these values from now on. Samplers that have not changed keep their generators."""
         kept = {name for name, value in values.items() if self._values.get(name) == value}
         self._generators = {
             name: self._generators[name] if name in kept else np.random.default_rng([value.seed % 2**32, *self._key])
@@ -36,11 +35,11 @@ class ParameterDraws:
 
     @property
     def state(self) -> dict[str, Any]:
-        """Where the generators are, by parameter: what `restore` takes."""
+        """State of the generators by parameter, for `restore`."""
         return {name: dict(generator.bit_generator.state) for name, generator in self._generators.items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Let the generators go on from where they were; those that the state does not know begin again."""
+        """Restore the generators from a state; those that it does not have begin again."""
         for name, generator in self._generators.items():
             if name in state:
                 generator.bit_generator.state = state[name]
@@ -71,10 +70,10 @@ def _from_intervals(value: MultiRangeUniform, generator: np.random.Generator) ->
 
 
 class EnvironmentParameters(Mapping[str, float]):
-    """The environment parameters of a simulator, as the server last told them: a mapping to their values.
+    """The newest environment parameters from the server: a mapping to their values.
 
-    They may change at any time of a run; new ones are meant for the episodes that begin after that. `draw` gives an
-    episode values of its own where parameters have samplers.
+    They may change at any time of a run; new ones are meant for the episodes that begin after that. `draw` returns
+    new values for an episode where parameters have samplers.
     """
 
     def __init__(
@@ -86,7 +85,7 @@ class EnvironmentParameters(Mapping[str, float]):
         """`samplers` are those of the parameters that are not constant; `number` is the simulator's in its run."""
         self._values = dict(values or {})
         self._samplers = dict(samplers or {})
-        self._draws = ParameterDraws(self._samplers, number, 1)  # not again what the server has drawn
+        self._draws = ParameterDraws(self._samplers, number, 1)  # other draws than those of the server
 
     def __getitem__(self, name: str) -> float:
         return self._values[name]
@@ -99,15 +98,15 @@ class EnvironmentParameters(Mapping[str, float]):
 
     @property
     def samplers(self) -> Mapping[str, ParameterValue]:
-        """What values are drawn from, by parameter; constant ones are not named."""
+        """Samplers by parameter, without constant ones."""
         return self._samplers
 
     def draw(self) -> dict[str, float]:
-        """Return values for a new episode: drawn again from the samplers, all others as they were told."""
+        """Return values for a new episode: drawn again from the samplers; all others do not change."""
         return self._values | self._draws.next()
 
     def change(self, values: Mapping[str, float], samplers: Mapping[str, ParameterValue]) -> None:
-        """Take what the server tells, all parameters at once."""
+        """Replace all parameters by those from the server."""
         self._values = dict(values)
         self._samplers = dict(samplers)
         self._draws.change(samplers)

@@ -8,7 +8,7 @@ import grpc.aio
 
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.credentials import VARIABLES, Credential
-from ludus.protocol.options import REASON_METADATA, STATE_METADATA
+from ludus.protocol.options import BROKEN, REASON_METADATA, STATE_METADATA
 
 
 class SimulatorError(Exception):
@@ -50,20 +50,20 @@ _PERMANENT = {
 """Statuses that the next attempt would get too -> the code where the server names none."""
 
 _FRESH_TICKET_HELPS = {"bad_ticket", "ticket_expired"}
-"""How a gateway refuses a stream that it should relay, for instance after it was started again with another key."""
+"""Codes with which a gateway refuses to relay a stream, for instance after a restart with another key."""
 
 _REJOINABLE = {code for code in CloseCode if code.rejoin}
-"""How a collector refuses a Unity player, whose calls have no other way to say it, when joining again makes sense."""
+"""Codes with which a collector refuses a Unity player that should join again."""
 
 
 _BROKEN = ("socket closed", "reset by peer", "broken pipe", "stream removed", "goaway", "ping timeout", "watchdog")
-"""How gRPC says that a connection broke, on whatever side."""
+"""gRPC's words for a broken connection, on both sides."""
 
 
 def explain(
     error: grpc.aio.AioRpcError, address: str, *, tls: bool, token: Credential | None, answered: bool = False
 ) -> Failure:
-    """Say what a failed call to `address` means.
+    """Return the failure behind a failed call to `address`.
 
     `token` is the one that was shown; `answered`: something there has answered an earlier attempt.
     """
@@ -89,14 +89,14 @@ def explain(
             )
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return Failure("timeout", f"{address} did not answer in time", permanent=False)
-        case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.UNKNOWN | grpc.StatusCode.INTERNAL if not metadata:
+        case status if status.name in BROKEN and not metadata:
             return unreachable(details, address, tls=tls, answered=answered)
         case status:
             return Failure(code, details, status in _PERMANENT, metadata.get(STATE_METADATA, ""))
 
 
 def unreachable(details: str, address: str, *, tls: bool, answered: bool = False) -> Failure:
-    """Say what a transport error means. gRPC tells it in prose alone, so this reads the prose.
+    """Return the failure behind a transport error. gRPC describes it only in words, which this function reads.
 
     Where the two sides disagree about TLS, one closes the connection before it has answered anything. A connection that
     breaks later, or to a server that has `answered` before, breaks because the other side or the network is gone.

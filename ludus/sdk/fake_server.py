@@ -1,71 +1,31 @@
 """A server for testing clients: gateway and collector of `ludus.v1` in one; it checks messages and trains nothing.
 
 It checks what the real ones check, with the same functions (`ludus.protocol.contract`, `ludus.protocol.codec`), answers
-with random valid actions, and does on demand what runs do to simulators: reset them, let them wait, end, break off.
-Each message is told in words, each violation with its code.
+with random valid actions, and on demand does the same as runs: reset simulators, make them wait, end, break off. It
+prints each message in words, and each violation with its code.
 """
 
-import asyncio
 import secrets
-import time
-from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn, Self
 
 import grpc
 import grpc.aio
-import numpy as np
 from google.protobuf.message import DecodeError
 
-from ludus.play.players import RandomPlayer
 from ludus.protocol import simulation_pb2 as pb
-from ludus.protocol.batches import ActionBatch, BehaviorBatch, DecisionBatch, Floats, Ints
-from ludus.protocol.codec import (
-    PROTOCOL_VERSION,
-    BehaviorLayout,
-    decode_stats,
-    decode_step,
-    encode_actions,
-    spec_from_message,
-)
+from ludus.protocol.codec import PROTOCOL_VERSION
 from ludus.protocol.codes import CloseCode, ProtocolError
-from ludus.protocol.contract import (
-    HELLO_SECONDS,
-    MAX_AGENTS,
-    MAX_JOIN_BYTES,
-    MAX_UNADMITTED_STEPS,
-    check_first,
-    check_hello,
-    check_introduction,
-    check_saved,
-    check_step_order,
-    conflict,
-    decision_pending,
-    hello_timeout,
-    join_problem,
-    parse_request,
-    report_problem,
-    same_spec,
-    step_timeout,
-    too_many_agents,
-    too_many_unadmitted,
-)
+from ludus.protocol.contract import MAX_JOIN_BYTES, join_problem, report_problem
 from ludus.protocol.options import MAX_MESSAGE_BYTES, REASON_METADATA, STATE_METADATA, TICKET_METADATA, server_options
 from ludus.protocol.spec import BehaviorSpec
+from ludus.sdk.fake_stream import BREAKS, RUN_ID, FakeStream, metadata_of
 
 SERVICE: Final = "ludus.v1.SimulationService"
-RUN_ID: Final = "run-fake"
 RETRY_SECONDS: Final = 0.2
 LAST_WORDS_SECONDS: Final = 0.5
-LINGER_SECONDS: Final = 5.0
-"""A stream stays open for so long after Close, unless its client ends it. Real servers allow 1 s; a loaded developer's
-machine may take longer."""
 TICKET_SECONDS: Final = 60
-DEMONSTRATION: Final = 5
-"""So many agents, rewards and the like are told of one message."""
-BREAKS: Final = "break"
-"""The ending of a run that breaks the stream off, without `Close`."""
 ENDINGS: Final = {
     "finished": (CloseCode.RUN_FINISHED, "SUCCEEDED"),
     "cancelled": (CloseCode.RUN_CANCELLED, "CANCELLED"),
@@ -74,23 +34,21 @@ ENDINGS: Final = {
     "moved": (CloseCode.RUN_MOVED, ""),
     BREAKS: (CloseCode.INTERNAL_ERROR, ""),
 }
-"""How a stream ends after its steps -> the code of `Close`, and the run's final state, if it has one then."""
-NOBODYS_PORT: Final = 1
-"""Where nothing listens."""
-FUTURE: Final = bytes([0xA2, 0x06, 0x02, 0x08, 0x01])
-"""A ConnectResponse with nothing but field 100, which no version has yet."""
+"""Ending of a stream after its steps -> the code of `Close`, and the run's final state, if the run ends."""
+CLOSED_PORT: Final = 1
+"""A port on which nothing listens."""
 
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What a fake server does beside answering."""
+    """Options of a fake server."""
 
     token: str | None = None
     """Bearer token that Join needs."""
     run: str | None = None
-    """The only run that there is. None: every name stands for one."""
+    """The only run. None: every name stands for one."""
     waits: int = 0
-    """So many answers to Join are `wait`."""
+    """Number of joins that are answered with `wait` first."""
     advertise: str | None = None
     """Host in the address of assignments. None: the one at which the server listens."""
     unreachable: bool = False
@@ -104,13 +62,13 @@ class Behaviour:
     save_every: int | None = None
     """Send Save before the answer to every n-th step to simulators that can go back."""
     delay_seconds: float = 0.0
-    """How long each answer takes."""
+    """Delay of each answer."""
     split: bool = False
     """Answer the agents of a step one by one, the last one first."""
     future: bool = False
     """Send a message that no client knows before each answer."""
     parameters: Mapping[str, float] = field(default_factory=dict)
-    """Environment parameters; each Reset adds 1 to them, so that they can be told apart."""
+    """Environment parameters; each Reset adds 1 to them, so that they differ."""
     script: Sequence[tuple[Sequence[float], Sequence[int]]] = ()
     """Continuous and discrete actions that are taken in turn, in place of random ones."""
     seed: int = 0
@@ -122,7 +80,7 @@ class Behaviour:
 class FakeServer:
     """Serves on one port, within a running event loop. A context.
 
-    `say` is told each message and each violation; `violations` keeps the latter.
+    `say` gets each message and each violation; `violations` keeps the violations.
     """
 
     def __init__(self, behaviour: Behaviour, say: Callable[[str], object], *, host: str, port: int) -> None:
@@ -133,7 +91,7 @@ class FakeServer:
         self.ended = 0
         """Streams that have ended after Hello."""
         self.specs: dict[str, BehaviorSpec] = {}
-        """What the simulators have announced, by behavior: all must agree."""
+        """The announced spec of each behavior: all simulators must agree."""
         self._say = say
         self._host = host
         self._wanted_port = port
@@ -143,10 +101,10 @@ class FakeServer:
         self._tickets: dict[str, tuple[str, bool]] = {}
         """Ticket that opens a stream -> session id, and whether it is relayed."""
         self._spent: set[str] = set()
-        self._live: dict[str, _Stream] = {}
+        self._live: dict[str, FakeStream] = {}
         """Session id -> its newest stream."""
         self.positions: dict[str, tuple[bytes, dict[str, set[int]]]] = {}
-        """Session id -> what it answered Save with, and who waited then."""
+        """Session id -> the position in its Saved, and the agents that waited then."""
         self._ended_with = ""
         """Final state of the run."""
 
@@ -179,8 +137,8 @@ class FakeServer:
             request = pb.JoinRequest.FromString(data)
         except DecodeError:
             await self._refuse(context, "bad_join", f"{len(data)} bytes are no JoinRequest")
-        told = f"Join: run {request.run!r}, session id {request.session_id!r}, label {request.label!r}, client "
-        self.say(f"{told}{request.client!r}{', asks for relay' if request.relay else ''}")
+        joined = f"Join: run {request.run!r}, session id {request.session_id!r}, label {request.label!r}, client "
+        self.say(f"{joined}{request.client!r}{', asks for relay' if request.relay else ''}")
         if request.protocol_version != PROTOCOL_VERSION:
             spoken = f"protocol_version is {request.protocol_version}, this server speaks {PROTOCOL_VERSION}"
             await self._refuse(context, "protocol_version", spoken)
@@ -205,7 +163,7 @@ class FakeServer:
         number = self._numbers.setdefault(request.session_id, len(self._numbers))
         ticket = secrets.token_hex(8)
         self._tickets[ticket] = (request.session_id, request.relay)
-        port = NOBODYS_PORT if self.behaviour.unreachable else self.port
+        port = CLOSED_PORT if self.behaviour.unreachable else self.port
         address = "" if request.relay else f"{self.behaviour.advertise or self._host}:{port}"
         self.say(f"  answered: assignment of simulator {number}, {'relay' if request.relay else address}")
         return pb.Assignment(
@@ -231,7 +189,7 @@ class FakeServer:
         return pb.ReportResponse().SerializeToString()
 
     async def _authenticate(self, call: str, context: Any) -> None:
-        given = _metadata(context).get("authorization")
+        given = metadata_of(context).get("authorization")
         if self.behaviour.token is not None and given != f"Bearer {self.behaviour.token}":
             self.say(f"{call}: authorization {given!r}")
             missing = (
@@ -254,7 +212,7 @@ class FakeServer:
     # Streams ----------------------------------------------------------------------------------------------------
 
     async def _connect(self, _: AsyncIterator[bytes], context: Any) -> None:
-        ticket = _metadata(context).get(TICKET_METADATA)
+        ticket = metadata_of(context).get(TICKET_METADATA)
         name = f"stream {self.streams}"
         self.streams += 1
         self.say(f"{name}: opened by {context.peer()}")
@@ -267,13 +225,13 @@ class FakeServer:
             sentence = f"the metadata {TICKET_METADATA} is no ticket of this server"
             metadata = ((REASON_METADATA, "bad_ticket"),)
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, sentence, metadata)
-        stream = _Stream(self, name, context)
+        stream = FakeStream(self, name, context)
         try:
             await self._play(stream, name, context)
         finally:
-            self.ended += stream.greeted  # also where the client goes while it is told why
+            self.ended += stream.greeted  # also if the client goes during Close
 
-    async def _play(self, stream: "_Stream", name: str, context: Any) -> None:
+    async def _play(self, stream: FakeStream, name: str, context: Any) -> None:
         """Serve a stream to its end, and say why it ends."""
         try:
             close = await stream.play()
@@ -293,7 +251,7 @@ class FakeServer:
         await context.write(pb.ConnectResponse(close=message).SerializeToString())
         await stream.linger()
 
-    def greet(self, stream: "_Stream", ticket: str) -> int:
+    def greet(self, stream: FakeStream, ticket: str) -> int:
         """Take a stream whose Hello is well formed, and return its simulator's number. Raises ProtocolError."""
         if ticket in self._spent:
             message = "the ticket has opened a session already; join again for a fresh one"
@@ -316,379 +274,10 @@ class FakeServer:
         return code, f"the fake run has ended after {self.behaviour.steps} steps ({self.behaviour.ending})"
 
     def say(self, sentence: str) -> None:
-        """Tell what happened."""
+        """Print an event."""
         self._say(sentence)
 
     def violation(self, sentence: str) -> None:
-        """Tell of a message that breaks the contract."""
+        """Print and keep a violation of the contract."""
         self.violations.append(sentence)
         self._say(f"VIOLATION: {sentence}")
-
-
-class _Stream:
-    """The server's end of one stream."""
-
-    def __init__(self, server: FakeServer, name: str, context: Any) -> None:
-        self.session_id = ""
-        self.greeted = False
-        self.breaks = False
-        """Whether the stream shall end without Close."""
-        self.superseded = asyncio.Event()
-        self._server = server
-        self._behaviour = server.behaviour
-        self._name = name
-        self._context = context
-        self._reading: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        """The next message of the client."""
-        self._specs: dict[str, BehaviorSpec] = {}
-        self._layouts: dict[str, BehaviorLayout] = {}
-        self._players: dict[str, RandomPlayer] = {}
-        self._running: defaultdict[str, set[int]] = defaultdict(set)
-        self._waiting: defaultdict[str, dict[int, int]] = defaultdict(dict)
-        """By behavior: agent that waits -> the step in which it asked."""
-        self._step_id = self._reset_id = self._saves = self._answered = self._scripted = 0
-        self._resumes = False
-        self._resumed_agents: dict[str, set[int]] | None = None
-        """Who waited at the position that Welcome named, until the first step."""
-        self._held: list[tuple[int, list[BehaviorBatch]]] = []
-        """Steps whose answer waits for Saved."""
-        self._due: deque[tuple[float, int, list[BehaviorBatch]]] = deque()
-        """When each step that came is to be answered. Messages are read meanwhile, as by a real server."""
-        self._heard: set[str] = set()
-        """Behaviors that have been answered."""
-        self._unadmitted: defaultdict[str, int] = defaultdict(int)
-        """Steps of each behavior that came before its first answer."""
-        self._owed_since: float | None = None
-        """When somebody was answered who has not come back."""
-
-    async def play(self) -> tuple[CloseCode, str] | None:
-        """Take messages until the stream ends; return why the server closes it. Raises ProtocolError."""
-        opened = time.monotonic()
-        superseded = asyncio.ensure_future(self.superseded.wait())
-        self._reading = asyncio.ensure_future(self._context.read())
-        try:
-            while True:
-                left = HELLO_SECONDS - (time.monotonic() - opened) if not self.greeted else None
-                if self._owed_since is not None:
-                    left = self._behaviour.step_timeout_seconds - (time.monotonic() - self._owed_since)
-                until_due = self._due[0][0] - time.monotonic() if self._due else None
-                answers_next = until_due is not None and (left is None or until_due <= left)
-                timeout = until_due if answers_next else left
-                done, _ = await asyncio.wait(
-                    {superseded, self._reading},
-                    timeout=None if timeout is None else max(0.0, timeout),
-                    return_when=asyncio.FIRST_COMPLETED,
-                )
-                if superseded in done:
-                    return CloseCode.SUPERSEDED, "a newer stream of this session id took its place"
-                if not done and answers_next:
-                    _, step_id, asks = self._due.popleft()
-                    close = await self._respond(step_id, asks)
-                    if close is not None:
-                        return close
-                    continue
-                if not done:
-                    raise step_timeout(self._behaviour.step_timeout_seconds) if self.greeted else hello_timeout()
-                data = self._reading.result()
-                if data is grpc.aio.EOF:  # type: ignore[attr-defined]  # missing in the stubs
-                    self._say("the client half-closed: it leaves")
-                    return None
-                close = await self._receive(data)
-                if close is not None:
-                    return close
-                self._reading = asyncio.ensure_future(self._context.read())
-        except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
-            self._say("the connection broke")
-            return None
-        finally:
-            superseded.cancel()
-
-    async def linger(self) -> None:
-        """Read until the client ends the stream: a client whose write fails loses the messages that it has not read."""
-        try:
-            async with asyncio.timeout(LINGER_SECONDS):
-                await self._reading
-                while await self._context.read() is not grpc.aio.EOF:  # type: ignore[attr-defined]  # missing in the stubs
-                    pass
-        except (TimeoutError, grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
-            pass  # the client has gone, or does not end the stream
-
-    async def _receive(self, data: bytes) -> tuple[CloseCode, str] | None:
-        request = parse_request(data, self._behaviour.max_message_bytes)
-        match request.WhichOneof("message"):
-            case "hello":
-                await self._hello(request.hello)
-            case "announce":
-                check_first(greeted=self.greeted)
-                if not request.announce.behaviors:
-                    self._violation("Announce names no behavior; it introduces at least one")
-                for message in request.announce.behaviors:
-                    self._introduce(spec_from_message(message), "Announce")
-            case "saved":
-                check_first(greeted=self.greeted)
-                return await self._saved(request.saved)
-            case _:
-                check_first(greeted=self.greeted)
-                return await self._step(request.step)
-        return None
-
-    async def _hello(self, hello: pb.Hello) -> None:
-        self._say(
-            f"Hello: session id {hello.session_id!r}, client {hello.client!r}, protocol version "
-            f"{hello.protocol_version}, {len(hello.behaviors)} behaviors{', resumes' if hello.resumes else ''}"
-        )
-        check_hello(hello, greeted=self.greeted)
-        self.session_id, self._resumes = hello.session_id, hello.resumes
-        given = _metadata(self._context).get(TICKET_METADATA)
-        if given is not None and given != hello.ticket:
-            self._violation(f"the metadata {TICKET_METADATA} is not the ticket in Hello; both must be the assignment's")
-        number = self._server.greet(self, hello.ticket)
-        specs = [spec_from_message(message) for message in hello.behaviors]
-        self.greeted = True
-        kept = self._server.positions.pop(self.session_id, None) if self._resumes else None
-        self._resumed_agents = None if kept is None else kept[1]
-        welcome = pb.Welcome(
-            run_id=RUN_ID,
-            simulator_number=number,
-            seed=self._behaviour.seed + number,
-            environment_parameters=self._parameters(),
-            max_message_bytes=self._behaviour.max_message_bytes,
-            step_timeout_seconds=self._behaviour.step_timeout_seconds,
-            position=None if kept is None else kept[0],
-        )
-        await self._write(pb.ConnectResponse(welcome=welcome))
-        for spec in specs:
-            self._introduce(spec, "Hello")
-
-    def _introduce(self, spec: BehaviorSpec, message: str) -> None:
-        observations = ", ".join(f"{part.dtype} {list(part.shape)}" for part in spec.observations)
-        self._say(
-            f"{message}: behavior {spec.name!r} sees {observations}; {spec.actions.continuous_size} continuous "
-            f"actions, branches {list(spec.actions.discrete_branches)}"
-        )
-        check_introduction(spec, self._specs)
-        common = self._server.specs.setdefault(spec.behavior, spec)
-        if not same_spec(common, spec):
-            raise ProtocolError(CloseCode.SPEC_CONFLICT, conflict(common, spec))
-        self._specs.setdefault(spec.name, spec)
-        self._layouts.setdefault(spec.name, BehaviorLayout(spec))
-        self._players.setdefault(spec.name, RandomPlayer(spec.actions, self._behaviour.seed))
-
-    async def _step(self, step: pb.Step) -> tuple[CloseCode, str] | None:
-        check_step_order(step, last_step=self._step_id, last_reset=self._reset_id)
-        self._step_id = step.step_id
-        batches = decode_step(step, self._layouts)
-        stats = decode_stats(step)
-        self._say(f"step {step.step_id}: {'; '.join(_told(batches, stats)) or 'nothing'}")
-        self._check_resumed(step, batches)
-        if step.reset_id < self._reset_id:
-            self._say(f"  ignored: it names reset {step.reset_id}, the last one is {self._reset_id}")
-            return None
-        for batch in batches:
-            self._account(batch)
-        self._server.steps += 1
-        self._owed_since = None
-        asks = [batch for batch in batches if batch.decisions is not None]
-        if not asks:
-            return None
-        for batch in asks:
-            if batch.behavior not in self._heard:
-                self._unadmitted[batch.behavior] += 1
-                if self._unadmitted[batch.behavior] > MAX_UNADMITTED_STEPS:
-                    raise too_many_unadmitted()
-        if self._held:
-            self._held.append((step.step_id, asks))  # another step in flight while a Save is unanswered
-            return None
-        if self._behaviour.delay_seconds:
-            self._due.append((time.monotonic() + self._behaviour.delay_seconds, step.step_id, asks))
-            return None
-        return await self._respond(step.step_id, asks)
-
-    def _check_resumed(self, step: pb.Step, batches: Sequence[BehaviorBatch]) -> None:
-        expected, self._resumed_agents = self._resumed_agents, None
-        if expected is None:
-            if step.resumed:
-                self._violation("the step says `resumed`, but Welcome named no position")
-            return
-        if not step.resumed:
-            self._say("  it begins again, although Welcome named a position: that is allowed")
-            return
-        asked = {b.behavior: set(b.decisions.agent_ids.tolist()) for b in batches if b.decisions is not None}
-        if asked != expected or step.stats or any(batch.terminals is not None for batch in batches):
-            self._violation(
-                f"a resumed step asks again for exactly the agents that waited then, {_listed(expected)}, and has no "
-                f"terminals and no stats; this one asks for {_listed(asked)}. A run takes it as new (not_resumed)"
-            )
-        else:
-            self._say("  it went back to where it was")
-
-    def _account(self, batch: BehaviorBatch) -> None:
-        """Note who plays and who waits; say what the server ignores. Raises ProtocolError."""
-        running, waiting = self._running[batch.behavior], self._waiting[batch.behavior]
-        if batch.terminals is not None:
-            ended = set(batch.terminals.agent_ids.tolist())
-            if ended - running:
-                self._say(
-                    f"  ignored: the end of agents {_some(sorted(ended - running))}, which have no running episode"
-                )
-            running -= ended
-            for agent in ended:
-                waiting.pop(agent, None)
-        if batch.decisions is not None:
-            agents = batch.decisions.agent_ids.tolist()
-            pending = [agent for agent in agents if agent in waiting]
-            if pending:
-                raise decision_pending(pending[0])
-            rewards = zip(agents, batch.decisions.rewards.tolist(), strict=True)
-            paid = [agent for agent, reward in rewards if reward and agent not in running]
-            if paid:
-                self._say(f"  ignored: the rewards of agents {_some(paid)}, whose episode begins with this decision")
-            running |= set(agents)
-            waiting.update(dict.fromkeys(agents, self._step_id))
-            if len(running) > MAX_AGENTS:
-                raise too_many_agents()
-
-    async def _respond(self, step_id: int, asks: list[BehaviorBatch]) -> tuple[CloseCode, str] | None:
-        """Answer a step, or do what is due in place of it."""
-        if self._held:
-            self._held.append((step_id, asks))
-            return None
-        behaviour, self._answered = self._behaviour, self._answered + 1
-        if behaviour.steps is not None and self._answered > behaviour.steps:
-            self.breaks = behaviour.ending == BREAKS
-            return self._server.end_run()
-        if behaviour.reset_every is not None and self._answered % behaviour.reset_every == 0:
-            self._reset_id += 1
-            self._running.clear()
-            self._waiting.clear()
-            self._due.clear()
-            parameters = self._parameters()
-            self._say(f"  sent: Reset {self._reset_id}, environment parameters {parameters}")
-            reset = pb.Reset(reset_id=self._reset_id, environment_parameters=parameters)
-            await self._write(pb.ConnectResponse(reset=reset))
-            return None
-        if self._resumes and behaviour.save_every is not None and self._answered % behaviour.save_every == 0:
-            self._saves += 1
-            self._held.append((step_id, asks))
-            self._say(f"  sent: Save {self._saves}")
-            await self._write(pb.ConnectResponse(save=pb.Save(save_id=self._saves)))
-            return None
-        await self._answer(step_id, asks)
-        return None
-
-    async def _saved(self, saved: pb.Saved) -> tuple[CloseCode, str] | None:
-        self._say(f"Saved {saved.save_id}: {len(saved.position)} bytes")
-        check_saved(saved, asked=self._saves)
-        waiting = {name: set(agents) for name, agents in self._waiting.items() if agents}
-        self._server.positions[self.session_id] = (saved.position, waiting)
-        held, self._held = self._held, []
-        for step_id, asks in held:
-            await self._answer(step_id, asks)
-        return None
-
-    async def _answer(self, step_id: int, asks: Sequence[BehaviorBatch]) -> None:
-        if self._behaviour.future:
-            await self._context.write(FUTURE)
-        whole = []
-        for name, decisions, _ in asks:
-            assert decisions is not None
-            # Agents that have ended since do not wait for this step any more: their answers would be void.
-            agents, waiting = decisions.agent_ids.tolist(), self._waiting[name]
-            there = np.array([waiting.get(agent) == step_id for agent in agents], np.bool_)
-            if not there.any():
-                continue
-            continuous, discrete = self._act(name, decisions)
-            whole.append(ActionBatch(name, decisions.agent_ids[there], continuous[there], discrete[there]))
-            self._waiting[name] = {agent: step for agent, step in waiting.items() if step != step_id}
-            self._heard.add(name)
-        if not whole:
-            return
-        if self._behaviour.split:
-            parts = [[batch] for batch in _one_by_one(whole)]
-        else:
-            asked = {name: decisions for name, decisions, _ in asks}
-            parts = [[_unnamed_if_all(batch, asked[batch.behavior]) for batch in whole]]
-        for part in parts:
-            await self._write(pb.ConnectResponse(actions=encode_actions(step_id, part)))
-        self._owed_since = time.monotonic()
-
-    def _act(self, name: str, decisions: DecisionBatch) -> tuple[Floats, Ints]:
-        continuous, discrete = self._players[name].act(decisions)
-        if not self._behaviour.script:
-            return continuous, discrete
-        starts = self._layouts[name].branch_starts.tolist()
-        for row in range(len(decisions.agent_ids)):
-            moves, choices = self._behaviour.script[self._scripted % len(self._behaviour.script)]
-            self._scripted += 1
-            for column, value in enumerate(moves[: continuous.shape[1]]):
-                continuous[row, column] = value
-            for branch, choice in enumerate(choices[: discrete.shape[1]]):
-                masks = decisions.action_masks
-                within = choice < self._specs[name].actions.discrete_branches[branch]
-                if within and (masks is None or masks[row, starts[branch] + choice]):
-                    discrete[row, branch] = choice
-                else:
-                    why = "the mask forbids it" if within else "there is no such choice"
-                    self._say(f"  the script's choice {choice} of branch {branch} is replaced by a random one: {why}")
-        return continuous, discrete
-
-    def _parameters(self) -> dict[str, float]:
-        return {name: value + self._reset_id for name, value in self._behaviour.parameters.items()}
-
-    async def _write(self, response: pb.ConnectResponse) -> None:
-        await self._context.write(response.SerializeToString())
-
-    def _say(self, sentence: str) -> None:
-        self._server.say(f"{self._name}: {sentence}")
-
-    def _violation(self, sentence: str) -> None:
-        self._server.violation(f"{self._name}: {sentence}")
-
-
-def _told(batches: Sequence[BehaviorBatch], stats: Sequence[Any]) -> Iterator[str]:
-    """Say what a step holds."""
-    for name, decisions, terminals in batches:
-        if terminals is not None:
-            truncated = int(terminals.truncated.sum())
-            yield (
-                f"{name}: episodes of agents {_some(terminals.agent_ids.tolist())} ended "
-                f"({len(terminals.agent_ids) - truncated} terminated, {truncated} truncated), rewards "
-                f"{_some(terminals.rewards.tolist())}"
-            )
-        if decisions is not None:
-            masked = "" if decisions.action_masks is None else ", with masks"
-            yield (
-                f"{name}: agents {_some(decisions.agent_ids.tolist())} ask, rewards "
-                f"{_some(decisions.rewards.tolist())}{masked}"
-            )
-    if stats:
-        yield f"stats {_some([f'{stat.key} {stat.value:g}' for stat in stats])}"
-
-
-def _some(values: Sequence[Any]) -> str:
-    shown = [f"{value:g}" if isinstance(value, float) else str(value) for value in values[:DEMONSTRATION]]
-    return ", ".join(shown) + (f" and {len(values) - DEMONSTRATION} more" if len(values) > DEMONSTRATION else "")
-
-
-def _listed(agents: Mapping[str, set[int]]) -> str:
-    return ", ".join(f"{_some(sorted(ids))} of {name}" for name, ids in agents.items()) or "none"
-
-
-def _one_by_one(batches: Sequence[ActionBatch]) -> Iterator[ActionBatch]:
-    """Yield the actions of each agent alone, the last one first."""
-    for batch in batches:
-        assert batch.agent_ids is not None
-        for row in reversed(range(len(batch.agent_ids))):
-            one = slice(row, row + 1)
-            yield ActionBatch(batch.behavior, batch.agent_ids[one], batch.continuous[one], batch.discrete[one])
-
-
-def _unnamed_if_all(batch: ActionBatch, asked: DecisionBatch | None) -> ActionBatch:
-    """Leave the agents out where all of a step's are answered, as a real server does."""
-    assert batch.agent_ids is not None
-    assert asked is not None
-    return batch._replace(agent_ids=None) if len(batch.agent_ids) == len(asked.agent_ids) else batch
-
-
-def _metadata(context: Any) -> dict[str, str]:
-    return {str(key): str(value) for key, value in context.invocation_metadata() or ()}

@@ -30,7 +30,7 @@ from ludus.sdk.errors import CannotConnect, Failure, SessionRefused, explain
 SERVICE: Final = "/ludus.v1.SimulationService/"
 JOIN_SECONDS: Final = 10.0
 LONGEST_WAIT_SECONDS: Final = 30.0
-"""Upper limit on what a `Wait` can ask for, so that a simulator does not sleep through its run."""
+"""Upper limit of the pause in a `Wait`, so that a simulator does not sleep through its run."""
 
 REPORT_SECONDS: Final = 3.0
 """Time-out of the report of a problem."""
@@ -70,7 +70,7 @@ class Target:
     ca_file: AnyPath | None = None
     """PEM file of the certificate authority. Given: the gateway speaks TLS."""
     connect_timeout_seconds: float | None = 300.0
-    """How long to retry while the gateway cannot be reached. None: without end."""
+    """Time-out of retries while the gateway cannot be reached. None: no limit."""
     session_id: str = field(default_factory=new_session_id)
     client_certificate: AnyPath | None = field(default_factory=lambda: named_by(CERTIFICATE_VARIABLE))
     """PEM file of the certificate that this simulator shows, with `client_key`, where the gateway wants one (mTLS)."""
@@ -88,7 +88,7 @@ class Target:
 
     @property
     def exposure(self) -> str | None:
-        """Say that a token which may do more than simulate would cross a network unencrypted; None where none would."""
+        """A warning if a token with more rights than to simulate would cross a network unencrypted, else None."""
         shown = self.credential
         if shown is None or not shown.of_client or self.ca_file is not None or is_this_machine(self.server):
             return None
@@ -104,14 +104,14 @@ class Target:
 
 @dataclass(frozen=True)
 class RunEnd:
-    """How a run ended, for its simulators."""
+    """The end of a run, for its simulators."""
 
     code: CloseCode
     """RUN_FINISHED, RUN_CANCELLED or RUN_FAILED."""
     reason: str
     """A sentence for people."""
     run_id: str
-    """The run's id where it is known, else what was asked for."""
+    """The run's id if it is known, else the requested name."""
 
     @property
     def finished(self) -> bool:
@@ -140,7 +140,7 @@ class CollectorEndpoint:
         self._welcomed = False
 
     def welcomed(self) -> None:
-        """Note that the collector accepted the simulator: earlier failures are forgotten."""
+        """Record that the collector accepted the simulator: earlier failures are cleared."""
         self._welcomed = True
         self._join_client.connected(directly=not self.assignment.relay)
 
@@ -275,7 +275,7 @@ class JoinClient:
         raise SessionRefused(close.code, f"{close.reason} ({close.code})")
 
     def connected(self, *, directly: bool) -> None:
-        """Note that a collector accepted the simulator."""
+        """Record that a collector accepted the simulator."""
         self._backoff.reset()
         self._last_contact = time.monotonic()
         if directly:

@@ -39,7 +39,7 @@ class Session:
         self._waiting: dict[str, dict[int, int]] = {}
         """Behavior -> agent -> step whose answer it waits for."""
         self.parameters = EnvironmentParameters()
-        """What the server last told."""
+        """The newest parameters from the server."""
         self.decisions = 0
         """Decisions that were asked for."""
         self.episodes = 0
@@ -91,6 +91,7 @@ class Session:
             waiting = self._waiting.setdefault(name, {})
             if terminals is not None:
                 self.episodes += len(terminals.agent_ids)
+                # The end of an episode voids a decision that was not answered yet.
                 for agent in waiting.keys() & terminals.agent_ids.tolist():
                     self._settle(waiting.pop(agent), 1)
             if decisions is not None:
@@ -107,7 +108,7 @@ class Session:
 
     @staticmethod
     def saved(message: pb.Save, position: bytes) -> pb.ConnectRequest:
-        """Answer the server's question where the game is."""
+        """Return the answer to Save: the game's position."""
         return pb.ConnectRequest(saved=pb.Saved(save_id=message.save_id, position=position))
 
     def welcome(self, message: pb.Welcome) -> None:
@@ -137,7 +138,7 @@ class Session:
         self.parameters.change(message.environment_parameters, samplers_from_messages(message.samplers))
 
     def _settle(self, step_id: int, agents: int) -> None:
-        """Note that so many agents of a step wait no longer; forget the step when none does."""
+        """Count agents of a step that no longer wait; remove the step when none waits."""
         left = self._unanswered.get(step_id, 0) - agents
         if left > 0:
             self._unanswered[step_id] = left
@@ -155,6 +156,7 @@ class Session:
             )
         ids = np.array(agents, np.int32)
         batch = batch._replace(agent_ids=ids)
+        # An agent that waits for a later step, or that ended meanwhile, does not take this answer.
         keep = [waiting.get(agent) == step_id for agent in agents]
         for agent, kept in zip(agents, keep, strict=True):
             if kept:

@@ -28,13 +28,13 @@ class ResetInfo:
 class Simulation(ABC):
     """A game, as the server sees it. Subclass it, then pass an instance to `ludus.sdk.connect`.
 
-    `reset` and `step` play until an agent needs an action, and record what happened with `builder`. The first
+    `reset` and `step` play until an agent needs an action, and record the events with `builder`. The first
     `builder.request_decision` of an agent id begins an episode, `builder.end_episode` ends it; agents may come and go
     at any time. If no agent asks for an action and none waits for one, `step` is called again at once, without actions.
     """
 
     behaviors: Sequence[BehaviorSpec] = ()
-    """What the agents see and do. Further ones can be introduced later with `builder.announce`."""
+    """The announced behaviors of the agents. `builder.announce` adds further ones later."""
 
     @abstractmethod
     def reset(self, builder: StepBuilder, start: ResetInfo) -> None:
@@ -49,16 +49,16 @@ class Simulation(ABC):
         """
 
     def close(self) -> None:  # noqa: B027  most games hold nothing
-        """Release what the game holds. Called once, when the connection has ended for good."""
+        """Release the resources of the game. Called once, when the connection has ended for good."""
 
 
 class ResumableSimulation(Simulation):
-    """A game that can go back to where it was, so that a run goes on from a checkpoint in the middle of its episodes.
+    """A game that can restore its position, so that a run resumes from a checkpoint in the middle of its episodes.
 
     Whenever the run writes a checkpoint it asks the game for its `position`, which becomes part of it. When the run
-    goes on from there, in another process or on another machine, this process of the game is told to `resume` at it;
+    continues from there, in another process or on another machine, the server asks this game to `resume` at it;
     other games begin new episodes. A run in lockstep on a CPU (`threaded: false`) with one such game, that computes the
-    same whenever it is told the same, goes on bit for bit as if it had never been interrupted.
+    same from the same input, continues bit for bit as if it had never been interrupted.
     """
 
     @abstractmethod

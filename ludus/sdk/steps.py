@@ -1,4 +1,4 @@
-"""One step of a game: `StepBuilder` collects what happened, `Actions` holds the server's answers.
+"""One step of a game: `StepBuilder` collects the events, `Actions` holds the server's answers.
 
 A game reports agents one by one (`request_decision`, `end_episode`, `for action in actions`), or whole columns if it
 keeps its agents in arrays (`request_decisions`, `end_episodes`, `actions.batches`).
@@ -41,7 +41,7 @@ _Batch = TypeVar("_Batch", DecisionBatch, TerminalBatch)
 
 
 class Action(NamedTuple):
-    """What one agent shall do."""
+    """The action of one agent."""
 
     behavior: str
     agent: int
@@ -109,7 +109,7 @@ class _Rows:
 
 
 class StepBuilder:
-    """Collects what happened in the game until some agents need an action.
+    """Collects the events of the game until some agents need an action.
 
     Ends take effect before decisions: an agent may end an episode and begin the next one in the same step.
     """
@@ -139,14 +139,19 @@ class StepBuilder:
     ) -> None:
         """Ask for an agent's next action. An agent that has no running episode begins one.
 
-        `reward` is what the agent earned since its previous decision. `mask` says for each choice of all branches, one
+        `reward` is the agent's reward since its previous decision. `mask` says for each choice of all branches, one
         branch after the other, whether it is allowed. `group` (1 or more) names the agent's team mates, who share
         `group_reward`. `behavior` can be left out where there is only one.
         """
         layout = self._layout(behavior)
         rows = self._rows(self._decisions, layout)
         if mask is not None:
-            rows.masks[len(rows.agents)] = self._mask(mask, agent, layout)
+            array = np.asarray(mask).astype(UINT8)
+            size = layout.spec.actions.mask_size
+            if array.shape != (size,):
+                name = layout.spec.name
+                raise ValueError(f"agent {agent} of {name!r}: its mask has shape {array.shape}, not ({size},)")
+            rows.masks[len(rows.agents)] = array
         self._add(rows, layout, agent, observation, reward)
         rows.groups.append(group)
         rows.group_rewards.append(group_reward)
@@ -166,7 +171,7 @@ class StepBuilder:
         """End an agent's episode with its final observation.
 
         `truncated` is True where a limit cut the episode short (its future still had value), False where the task
-        itself ended. `outcome` tells who won, in games that have winners.
+        itself ended. `outcome` is the result for the agent, in games that have winners.
         """
         layout = self._layout(behavior)
         rows = self._rows(self._terminals, layout)
@@ -196,7 +201,7 @@ class StepBuilder:
 
     @property
     def stats(self) -> Sequence[StatValue]:
-        """What was reported so far."""
+        """The stats that were reported in this step."""
         return self._stats
 
     @property
@@ -262,19 +267,11 @@ class StepBuilder:
         rows.rewards.append(reward)
         rows.observations.append(arrays)
 
-    @staticmethod
-    def _mask(mask: npt.ArrayLike, agent: int, layout: BehaviorLayout) -> Array:
-        array = np.asarray(mask).astype(UINT8)
-        size = layout.spec.actions.mask_size
-        if array.shape != (size,):
-            raise ValueError(f"agent {agent} of {layout.spec.name!r}: its mask has shape {array.shape}, not ({size},)")
-        return array
-
 
 def _filled_up(part: npt.ArrayLike, expected: ObservationLayout) -> Array:
     """Copy the entities that there are, and zeros behind them. What does not fit is returned as it is."""
     given = np.array(part, expected.dtype)
-    if not given.size:  # no entity at all, of whatever width
+    if not given.size:  # no entity: a list without elements has no width
         given = given.reshape(0, *expected.shape[1:])
     if given.shape[1:] != tuple(expected.shape[1:]) or given.shape[:1] > tuple(expected.shape[:1]):
         return given

@@ -10,8 +10,9 @@ from typing import Final
 
 import numpy as np
 
-from ludus.demonstrations import Demonstration, DemonstrationError, Summary, inspect, merge, read, thin, write
+from ludus.demonstrations import Demonstration, DemonstrationError, inspect, merge, read, thin, write
 from ludus.protocol.spec import BehaviorSpec
+from ludus.schemas import DemonstrationStatistics
 from server.demonstrations.errors import DemonstrationInvalid
 from server.demonstrations.refs import DemonstrationRef
 from server.kit.artifacts.publication import Stored, published
@@ -30,7 +31,7 @@ class Inspected:
 
     spec: BehaviorSpec
     format: str
-    summary: Summary
+    summary: DemonstrationStatistics
     size: int
     sha256: str
 

@@ -33,7 +33,7 @@ class Demonstration(Owned, Base):
     mean_return: Mapped[float | None] = mapped_column(Double)
     """Of the complete episodes; None without any."""
     summary: Mapped[dict[str, Any]] = mapped_column(Json)
-    """`ludus.demonstrations.Summary` as JSON."""
+    """`ludus.schemas.DemonstrationStatistics` as JSON."""
     origin: Mapped[dict[str, Any]] = mapped_column(Json)
     """Empty if uploaded; else `{"merged": [ids]}` or `{"subsampled": id, "count": .., "seed": ..}`."""
     created_at: Mapped[float] = mapped_column(Timestamp)

@@ -1,6 +1,7 @@
 """Reads and keeps the rows of demonstrations, and of their use by runs."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, ClassVar
 
 from sqlalchemy import delete, select
@@ -70,7 +71,7 @@ class DemonstrationRepository:
             transitions=found.summary.transitions,
             episodes=found.summary.episodes,
             mean_return=None if found.summary.returns is None else found.summary.returns.mean,
-            summary=storable_json(found.summary.to_json()),
+            summary=storable_json(asdict(found.summary)),
             origin=dict(origin),
             created_at=now(),
         )

@@ -15,7 +15,7 @@ import grpc
 import grpc.aio
 
 from ludus.games.unity.messages import GOODBYE
-from ludus.protocol.options import CLOSE_METADATA, EXCHANGE, REASON_METADATA, TICKET_METADATA
+from ludus.protocol.options import BROKEN, CLOSE_METADATA, EXCHANGE, REASON_METADATA, TICKET_METADATA
 from server.gateway.errors import CollectorLost, NoBridge
 from server.gateway.relay import CollectorLine, Context, going_away, read_ticket
 from server.kit.token_watcher import TokenWatcher, WatchedRequest
@@ -105,9 +105,9 @@ class CallRelay:
             context.set_trailing_metadata(_ours(await call.trailing_metadata()))
         except grpc.aio.AioRpcError as error:
             metadata = _ours(error.trailing_metadata())
-            if error.code() is grpc.StatusCode.UNAVAILABLE:
+            if error.code().name in BROKEN:
                 line.reached = False
-                if REASON_METADATA not in dict(metadata):  # the transport's own
+                if REASON_METADATA not in dict(metadata):
                     raise CollectorLost(line.endpoint) from None
             await context.abort(error.code(), error.details() or "", metadata)
         except asyncio.CancelledError:

@@ -18,7 +18,7 @@ import structlog
 
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codes import CloseCode
-from ludus.protocol.options import REASON_METADATA, TICKET_METADATA, client_options
+from ludus.protocol.options import BROKEN, REASON_METADATA, TICKET_METADATA, client_options
 from ludus.protocol.server_tls import TlsPair
 from ludus.protocol.tickets import TicketClaims, TicketExpired, TicketInvalid, verify
 from server.gateway.errors import BadTicket, CollectorLost, CollectorUnreachable, OldTicket
@@ -168,7 +168,7 @@ async def _pass_on_status(context: Context, call: Any, endpoint: str) -> None:
     if code is not grpc.StatusCode.OK:
         metadata = {str(key): value for key, value in await call.trailing_metadata() or ()}
         reason = metadata.get(REASON_METADATA)
-        if code is grpc.StatusCode.UNAVAILABLE and reason is None:  # the transport's own
+        if code.name in BROKEN and reason is None:
             raise CollectorLost(endpoint)
         await context.abort(code, await call.details(), ((REASON_METADATA, reason),) if reason else ())
 

@@ -1,6 +1,6 @@
 """One session of a Unity game: forward its calls to a collector, and hold the pending call while there is none.
 
-A game makes one call at a time and waits for the reply, without a limit. So whatever happens to the run meanwhile
+A game makes one call at a time and waits for the reply, without a limit. So when the run is interrupted
 (its collector dies, it is paused, its server is upgraded), the bridge joins again, shows the new collector the game's
 first two calls, and gives the reply to the second one, a RESET, to the game as the reply to the call that it waits in.
 The game begins new episodes and notices nothing else. The game announces its behaviors only once, so the bridge adds
@@ -31,6 +31,7 @@ from ludus.games.unity.messages import (
     with_frames,
 )
 from ludus.protocol import simulation_pb2 as pb
+from ludus.protocol.codes import CloseCode
 from ludus.protocol.options import (
     CLIENT_METADATA,
     CLOSE_METADATA,
@@ -45,11 +46,11 @@ from ludus.sdk.join import CollectorEndpoint, JoinClient, Report, RunEnd, Target
 
 CLIENT: Final = "ludus-unity"
 GOODBYE_SECONDS: Final = 5.0
-"""How long telling the collector that a game has gone may take."""
+"""Time-out of the last message to the collector, after a game has gone."""
 
 
 class BridgeSession:
-    """The calls of a game from its first one to its goodbye, and its session at a collector."""
+    """The calls of a game from the first to the last one, and its session at a collector."""
 
     def __init__(
         self,
@@ -68,9 +69,9 @@ class BridgeSession:
         self.replied_at = time.monotonic()
         """When the last reply was given (clock: monotonic)."""
         self.outcome: RunEnd | SimulatorError | None = None
-        """How the session ended, unless the game ended it."""
+        """The end of the session, unless the game ended it."""
         self.over = False
-        """Whether every further call is answered with a goodbye."""
+        """Whether every further call is answered with GOODBYE."""
         self.said_goodbye = False
         """Whether the game ended the session."""
         self._join_client = JoinClient(target, log_of_run, client_name(CLIENT))
@@ -101,7 +102,7 @@ class BridgeSession:
 
     @property
     def idle_seconds(self) -> float:
-        """How long the game has been at work on its own; 0 while it waits for us."""
+        """Seconds since the last reply to the game; 0 while it waits for a reply."""
         return 0.0 if self.busy else time.monotonic() - self.replied_at
 
     async def answer(self, request: bytes, top: Outline | None = None) -> bytes:
@@ -130,7 +131,7 @@ class BridgeSession:
             self.replied_at = time.monotonic()
 
     async def leave(self) -> None:
-        """End the session: tell the collector that the game has gone, answer a pending call with a goodbye."""
+        """End the session: report the end to the collector, answer a pending call with GOODBYE."""
         await asyncio.shield(self._leave_soon())
 
     def _leave_soon(self) -> "asyncio.Task[None]":
@@ -173,7 +174,7 @@ class BridgeSession:
 
     async def _attempt(self, request: bytes, top: Outline) -> bytes | RunEnd | Failure:
         """Send one call to the collector, after the first two calls if the collector is new."""
-        if self._endpoint is None:
+        if self._endpoint is None:  # no collector yet, or its session ended
             found = await self._join_client.find()
             if isinstance(found, RunEnd):
                 return found
@@ -222,7 +223,7 @@ class BridgeSession:
             reply: bytes = await call
         except grpc.aio.AioRpcError as error:
             if _too_large(error):
-                problem = diagnostics.message_too_large(error.details() or "")
+                problem = diagnostics.failure(CloseCode.MESSAGE_TOO_LARGE, details=error.details())
                 raise SimulatorError(problem.code, problem.sentence) from None
             return endpoint.explain(error)
         if goes_on(reply):
@@ -244,7 +245,7 @@ class BridgeSession:
             await endpoint.close()
 
     def _remember(self, request: bytes, top: Outline) -> None:
-        """Keep what the game sends only once."""
+        """Keep the messages that the game sends only once."""
         if self.calls == 1:
             self._introduction = request
         elif self.calls == 2:
@@ -256,10 +257,12 @@ class BridgeSession:
             if self._no_graphics:
                 for behavior, cameras in pictures(request).items():
                     if behavior in found:
-                        self._diagnose(diagnostics.cameras_without_graphics(behavior, cameras))
+                        self._diagnose(
+                            diagnostics.failure("cameras_without_graphics", behavior=behavior, cameras=cameras)
+                        )
 
     def _with_announcements(self, request: bytes, top: Outline) -> bytes:
-        """Add the behaviors that the collector does not know, as far as they have agents in this message."""
+        """Add the behaviors that the collector does not know and that have agents in this message."""
         if not self._owed:
             return request
         heard = self._owed.intersection(populated(request, top))
@@ -270,9 +273,10 @@ class BridgeSession:
         """Return the reply with the hook's frames. Games read no side channels in their first reply."""
         if self._tap is not None and self.calls > 1:
             reply = self._tap.add(reply)
-        if len(reply) > diagnostics.UNITY_RECEIVES_BYTES and not self._warned_of_size:
+        limit = diagnostics.UNITY_RECEIVES_BYTES
+        if len(reply) > limit and not self._warned_of_size:
             self._warned_of_size = True
-            self._diagnose(diagnostics.reply_too_large(len(reply)))
+            self._diagnose(diagnostics.failure("reply_too_large", size=len(reply), limit=limit))
         return reply
 
 

@@ -1,7 +1,7 @@
 """A hook for your own code between a game and its run: side channels that the run does not use.
 
 What a run says and hears by side channels (engine configuration, environment parameters, stats) passes untouched. The
-rest, raw bytes and float properties, is between a game and whoever started it.
+rest, raw bytes and float properties, is for your own code.
 """
 
 import logging
@@ -19,7 +19,7 @@ logger = logging.getLogger("ludus.games")
 
 
 class SideChannelHook(Protocol):
-    """Hears what games say on channels that the run has no use for, and speaks on them.
+    """Receives the frames of games on channels that the run does not use, and sends frames on them.
 
     Both methods are called on the event loop that answers all games, so they must return at once. What they raise ends
     the game, and it is not started again.
@@ -38,29 +38,29 @@ class SideChannelHook(Protocol):
 
 @dataclass(frozen=True)
 class SideChannelTap:
-    """The hook, as one worker's games meet it."""
+    """The hook for the games of one worker."""
 
     hook: SideChannelHook
     worker: int
 
     def hear(self, message: bytes, top: Outline) -> None:
-        """Hand over what a game says. Raises SimulatorError if the hook fails."""
+        """Pass a game's frames to the hook. Raises SimulatorError if the hook fails."""
         given = side_channel(message, top)
         if not given:
             return
         try:
             frames = split(given)
         except ProtocolError:
-            return  # the collector says what is wrong with it
+            return  # the collector reports the error
         try:
             for frame in frames:
                 if frame.channel not in RUNS_CHANNELS:
                     self.hook.received(self.worker, frame)
-        except Exception as error:  # not our code: what it raises must not pass for an error of the call
+        except Exception as error:  # not our code: its errors are not errors of the call
             raise _failed("received", error) from error
 
     def add(self, reply: bytes) -> bytes:
-        """Add what the hook has to say to a reply. Raises SimulatorError if the hook fails."""
+        """Add the frames of the hook to a reply. Raises SimulatorError if the hook fails."""
         try:
             frames = list(self.hook.pending(self.worker))
             more = join(frames)
@@ -68,12 +68,12 @@ class SideChannelTap:
             raise _failed("pending", error) from error
         for frame in frames:
             if frame.channel in RUNS_CHANNELS:
-                problem = diagnostics.channel_of_the_run(frame.channel)
+                problem = diagnostics.failure(diagnostics.CHANNEL_OF_THE_RUN, channel=frame.channel)
                 raise SimulatorError(problem.code, problem.sentence)
         return with_frames(reply, lambda _given: more) if more else reply
 
 
 def _failed(method: str, error: Exception) -> SimulatorError:
     logger.error("the hook of side channels failed", exc_info=error)
-    problem = diagnostics.hook_failed(method, error)
+    problem = diagnostics.failure(diagnostics.HOOK_FAILED, method=method, error=f"{type(error).__name__}: {error}")
     return SimulatorError(problem.code, problem.sentence)

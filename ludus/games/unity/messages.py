@@ -1,7 +1,7 @@
 """Reads the fields that a bridge needs from the messages that it forwards, without decoding them.
 
-A message is walked at its top levels only (a few microseconds, whatever its size), because the agents' infos that fill
-it are nobody's business here. What is not a message is passed on untouched: the collector judges it. Layout of the
+A message is walked at its top levels only (a few microseconds for every size), because the bridge does not need the
+agents' infos that fill it. Bytes that are not a message pass unchanged: the collector refuses them. Layout of the
 fields: `proto/mlagents/unity.proto`; encoding: protobuf.dev/programming-guides/encoding.
 """
 
@@ -16,10 +16,10 @@ from ludus.protocol.mlagents import unity_pb2 as pb
 OK: Final = 200
 CLOSED: Final = 400
 GOODBYE: Final = pb.UnityMessageProto(header=pb.HeaderProto(status=CLOSED)).SerializeToString()
-"""Ends a conversation, in either direction."""
+"""Ends a session, in both directions."""
 
 _HEADER_OK: Final = pb.UnityMessageProto(header=pb.HeaderProto(status=OK)).SerializeToString()
-"""How every writer that keeps the fields' order begins a message, so that most need not be walked."""
+"""First bytes of a message of writers that keep the fields' order: most messages need not be walked."""
 MAX_FIELDS: Final = 64
 """A message with more fields at its top is none: there are three, each once or, by merging, a few times."""
 
@@ -38,18 +38,18 @@ class Outline:
     says: bool = False
     """Whether the player says something: its second call does not."""
     agents: tuple[int, int] | None = None
-    """Where `unity_output.rl_output` starts and ends."""
+    """Start and end of `unity_output.rl_output`."""
     initialization: tuple[int, int] | None = None
-    """Where `unity_output.rl_initialization_output` starts and ends."""
+    """Start and end of `unity_output.rl_initialization_output`."""
 
     @property
     def closes(self) -> bool:
-        """Whether this message ends the conversation."""
+        """Whether this message ends the session."""
         return self.status not in {0, OK}
 
 
 def outline(message: bytes) -> Outline:
-    """Read the top of a message; of what is none, say that it goes on."""
+    """Read the top of a message. Other bytes give an outline that does not end the session."""
     status, says, agents, initialization = 0, False, None, None
     try:
         for count, (number, _, start, end) in enumerate(_fields(message, 0, len(message))):
@@ -70,12 +70,12 @@ def outline(message: bytes) -> Outline:
 
 
 def goes_on(reply: bytes) -> bool:
-    """Whether a trainer's reply does not end the conversation."""
+    """Whether a trainer's reply does not end the session."""
     return reply.startswith(_HEADER_OK) or not outline(reply).closes
 
 
 def introduces(message: bytes, top: Outline) -> bool:
-    """Whether a game begins a conversation: it names its version, which announcements of behaviors leave out."""
+    """Whether a game begins a session: it names its version, which announcements of behaviors leave out."""
     if top.initialization is None:
         return False
     return any(number == 2 for number, *_ in _safely(message, top.initialization))
@@ -122,13 +122,13 @@ def side_channel(message: bytes, top: Outline) -> bytes:
 
 
 def announcing(message: bytes, behaviors: Iterable[bytes]) -> bytes:
-    """Add announcements to a player's message. Whoever parses it merges them with what it says already."""
+    """Add announcements to a player's message. Parsers merge them with the message's own."""
     initialization = b"".join(_field(5, parameters) for parameters in behaviors)
     return message + _field(2, _field(2, initialization))
 
 
 def with_frames(reply: bytes, more: Callable[[bytes], bytes]) -> bytes:
-    """Add to a reply's frames of side channels what `more` makes of them; on what is no message, do nothing."""
+    """Append the frames that `more` returns to a reply's side channels; other bytes are not changed."""
     try:
         message = pb.UnityMessageProto.FromString(reply)
     except DecodeError:
@@ -169,12 +169,13 @@ def _safely(message: bytes, part: tuple[int, int]) -> Iterator[Field]:
 def _fields(message: bytes, position: int, end: int) -> Iterator[Field]:
     """Yield the fields between two positions. Raises ValueError or IndexError where there are none."""
     while position < end:
+        # A field is a tag (field number and wire type), for bytes a length, then the content.
         tag, position = _varint(message, position)
         if tag < 8:
             raise ValueError("field 0")
         kind, start = tag & 7, position
         if kind == _VARINT:
-            _, position = _varint(message, position)
+            _, position = _varint(message, position)  # the content is its own length
         elif kind == _BYTES:
             size, start = _varint(message, position)
             position = start + size
@@ -191,6 +192,7 @@ def _varint(message: bytes, position: int) -> tuple[int, int]:
     """Return a number and the position behind it."""
     value = shift = 0
     while True:
+        # Seven bits in each byte, the lowest first; the eighth bit says that another byte follows.
         byte = message[position]
         position += 1
         value |= (byte & 0x7F) << shift

@@ -70,7 +70,7 @@ _SELF_PLAY: Final = (
 )
 _CLONING: Final = ("demo_path", "steps", "strength", "samples_per_update", "num_epoch", "batch_size")
 _PATHS: Final = frozenset({"demo_path", "init_path"})
-"""Keys that a server is not told: files are uploaded, and have ids there."""
+"""Keys that are not sent to a server: files are uploaded, and have ids there."""
 _PLAIN_NETWORK: Final = {
     "normalize": False,
     "hidden_units": 128,
@@ -80,7 +80,7 @@ _PLAIN_NETWORK: Final = {
     "goal_conditioning_type": "hyper",
     "deterministic": False,
 }
-"""What ML-Agents prints for the extrinsic signal, which has no network."""
+"""ML-Agents' values for the extrinsic signal, which has no network."""
 _OWN_CRITERIA: Final = {"count_all_episodes": False, "fall_back_below": None}
 """Ludus' own keys of `completion_criteria`, with their defaults."""
 _SECTIONS: Final = ("env_settings", "engine_settings", "checkpoint_settings")
@@ -153,7 +153,7 @@ def behavior_settings(resolved: Mapping[str, Any], given: Any = None) -> dict[st
 
 
 def given_to(given: Mapping[str, Any], behavior: str) -> dict[str, Any]:
-    """Return what the user's document says of a behavior, its template's keys below its own."""
+    """Return the user's settings of a behavior: its own keys over those of its template."""
     return _merge(_mapping(given.get("default_settings")), _mapping(_mapping(given.get("behaviors")).get(behavior)))
 
 
@@ -182,7 +182,7 @@ def _signal(name: str, resolved: Any, given: Any) -> Any:
 
 
 def _parameters(resolved: Any, seed: int) -> dict[str, Any] | None:
-    """Write parameters as ML-Agents does: each as a curriculum, what doesn't change as its only lesson."""
+    """Write parameters as ML-Agents does: each as a curriculum, a constant as its only lesson."""
     if not resolved:
         return None
     written: dict[str, Any] = {}

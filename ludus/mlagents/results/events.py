@@ -1,9 +1,9 @@
 """TensorBoard's event files, as ML-Agents writes them: one per behavior, scalars and the hyperparameters as text.
 
 Written with TensorBoard's own records and messages (`pip install tensorboard`; neither torch nor TensorFlow). Appending
-is synchronous: `sync` has everything on the disk and answers the file's size, with which the journal can tell what a
-crash left half done. Points that a later attempt of the run supersedes are hidden by TensorBoard's own means, an event
-that says that the run was started again at a step.
+is synchronous: `sync` writes everything to the disk and returns the file's size, so that the journal knows the points
+that a crash left incomplete. TensorBoard's own means, an event that says that the run was started again at a step,
+hides the points that a later attempt of the run supersedes.
 """
 
 import itertools
@@ -44,7 +44,7 @@ class EventWriter:
     """Appends to one event file."""
 
     def __init__(self, path: Path, size: int | None = None) -> None:
-        """Create a file; or open one that has `size` good bytes, and cut off what lies behind them.
+        """Create a file; or open one that has `size` good bytes, and cut off the bytes after them.
 
         Raises TensorBoardMissing, and OSError where the file can't be written or is shorter than that.
         """
@@ -111,7 +111,7 @@ class EventWriter:
         self._write(self._events.Event(wall_time=time.time(), step=step, session_log=log))
 
     def sync(self) -> int:
-        """Bring everything to the disk and return the file's size in bytes."""
+        """Write everything to the disk and return the file's size in bytes."""
         self._records.flush()
         os.fsync(self._file.fileno())
         return self._file.tell()

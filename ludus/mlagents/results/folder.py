@@ -19,10 +19,11 @@ import re
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ludus.paths import AnyPath
 from ludus.protocol.spec import file_name
@@ -31,7 +32,7 @@ JOURNAL_VERSION = 1
 
 
 class ResultsUnusable(Exception):
-    """A results folder can't be gone on with; the message says why."""
+    """A results folder cannot be continued; the message says why."""
 
 
 @dataclass
@@ -40,12 +41,12 @@ class EventFile:
 
     name: str
     size: int
-    """Bytes that are accounted for by the steps of the journal; what lies behind them is cut off."""
+    """Bytes that belong to the steps of the journal; bytes after them are cut off."""
 
 
 @dataclass
 class BehaviorJournal:
-    """How far one behavior is mirrored."""
+    """The progress of the mirror with one behavior."""
 
     steps: dict[str, int] = field(default_factory=dict)
     """Newest step of each metric that is in the event file."""
@@ -58,7 +59,7 @@ class BehaviorJournal:
 
 @dataclass
 class Journal:
-    """What the mirror knows of its folder: `run_logs/ludus.json`."""
+    """The progress of the mirror of a folder: `run_logs/ludus.json`."""
 
     run: str
     """Id of the run on its server."""
@@ -70,10 +71,14 @@ class Journal:
     """Sequence number of the newest event that was shown."""
     behaviors: dict[str, BehaviorJournal] = field(default_factory=dict)
     former: list[str] = field(default_factory=list)
-    """Ids of the runs that this one goes on from, the oldest first."""
+    """Ids of the runs that this one continues, the oldest first."""
+
+    def of(self, behavior: str) -> BehaviorJournal:
+        """Return the journal of a behavior; a new one for a new behavior."""
+        return self.behaviors.setdefault(behavior, BehaviorJournal())
 
     def continue_with(self, run: str) -> None:
-        """Take note of the run that goes on where this one has ended."""
+        """Record the run that continues where this one has ended."""
         self.former.append(self.run)
         self.run, self.attempt, self.event = run, 0, 0
 
@@ -107,11 +112,11 @@ class Folder:
 
     @property
     def logs(self) -> Path:
-        """Where `timers.json`, `training_status.json` and the players' logs lie."""
+        """The folder of `timers.json`, `training_status.json` and the players' logs."""
         return self.path / "run_logs"
 
     def behavior(self, name: str) -> Path:
-        """Where a behavior's checkpoints and events lie."""
+        """The folder of a behavior's checkpoints and events."""
         return self.path / safe_name(name)
 
     def model(self, name: str) -> Path:
@@ -123,11 +128,11 @@ class Folder:
         return self.behavior(name) / f"{safe_name(name)}-{step}{suffix}"
 
     def shown(self, path: Path) -> str:
-        """Write a path as messages and `training_status.json` have it: with slashes, on Windows too."""
+        """Return a path as messages and `training_status.json` have it: with slashes, on Windows too."""
         return path.as_posix()
 
     def read_journal(self) -> Journal | None:
-        """Return what was mirrored so far; None where Ludus has written nothing. Raises ResultsUnusable."""
+        """Return the journal; None if Ludus has written nothing. Raises ResultsUnusable."""
         path = self.logs / "ludus.json"
         try:
             return Journal.from_json(json.loads(path.read_text(encoding="utf-8")))
@@ -139,7 +144,7 @@ class Folder:
             ) from error
 
     def write_journal(self, journal: Journal) -> None:
-        """Store how far the mirror is."""
+        """Store the progress of the mirror."""
         write_json(self.logs / "ludus.json", journal.to_json())
 
     def remove(self, names: list[str]) -> None:
@@ -153,24 +158,31 @@ class Folder:
 
 
 def safe_name(behavior: str) -> str:
-    """Return a behavior's name as that of a folder: itself, but for what some system refuses or takes for a path."""
+    """Return the name of a behavior's folder: the same name, unless a file system refuses it or reads it as a path."""
     if re.fullmatch(r"[^\x00-\x1f<>:\"/\\|?*]+", behavior) and behavior.strip(". ") == behavior:
         return behavior
     return file_name(behavior)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Replace a file's content in one step."""
+@contextmanager
+def _replaced(path: Path) -> Iterator[BinaryIO]:
+    """Replace a file in one step, at the end of the block, by the content that the block writes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         Path(temporary).replace(path)
     finally:
         Path(temporary).unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file's content in one step."""
+    with _replaced(path) as file:
+        file.write(text.encode())
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -179,23 +191,14 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def pack(files: Sequence[Path], target: Path) -> None:
-    """Make one archive of files, uncompressed, in one step."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as raw:
-            with zipfile.ZipFile(raw, "w", zipfile.ZIP_STORED) as archive:
-                for file in files:
-                    archive.write(file, file.name)
-            raw.flush()
-            os.fsync(raw.fileno())
-        Path(temporary).replace(target)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+    """Write one uncompressed archive of files in one step."""
+    with _replaced(target) as raw, zipfile.ZipFile(raw, "w", zipfile.ZIP_STORED) as archive:
+        for file in files:
+            archive.write(file, file.name)
 
 
 def place_copy(source: Path, target: Path) -> None:
-    """Give a file's content a second name in one step, without a second copy of it where the disk can do that."""
+    """Copy a file in one step, as a second name of the same content if the file system has links."""
     temporary = target.with_name(f".{target.name}.part")
     temporary.unlink(missing_ok=True)
     try:

@@ -1,20 +1,19 @@
-"""Keeps a results folder like the run on the server, step by step while it trains.
+"""Copies the results of a run on the server to a folder, step by step while it trains.
 
-Each `sync` asks what is new and writes it; what was written stands in the folder's journal, so that the mirror can be
-interrupted anywhere and goes on in another process. Where a later attempt of the run resumed before points that are
-written already, the event files say so and get the new attempt's points, as the API shows them.
+Each `sync` gets and writes the new results. The folder's journal records them, so that the mirror can be interrupted at
+any time and continues in another process. Where a later attempt of the run resumed before points that are written
+already, the event files mark these as superseded and get the new attempt's points, as the API shows them.
 """
 
 import math
 import re
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Self
 
-from ludus.client import TERMINAL_STATES, Client, NotFound, ProblemAnswer
+from ludus.client import TERMINAL_STATES, Client, NotFound
 from ludus.mlagents.results import console
+from ludus.mlagents.results.checkpoints import CheckpointCopies
 from ludus.mlagents.results.configuration import behavior_settings, given_to, render
 from ludus.mlagents.results.events import EventWriter, Scalar, TensorBoardMissing, new_path
 from ludus.mlagents.results.folder import (
@@ -22,25 +21,19 @@ from ludus.mlagents.results.folder import (
     EventFile,
     Folder,
     Journal,
-    pack,
-    place_copy,
     write_json,
     write_text,
 )
-from ludus.mlagents.results.status import BehaviorStatus, SavedModel, Status, training_status
-from ludus.mlagents.results.timers import Gauge, Span, timers
-from ludus.protocol.spec import file_name
-from ludus.schemas import Checkpoint, Event, Metric, Run
+from ludus.mlagents.results.status import BehaviorStatus, SavedModel, training_status
+from ludus.mlagents.results.timers import Gauge, timers
+from ludus.schemas import Event, Metric, Run
 
 SUMMARY_KEY = "Performance/Agent Steps per Second"
 """The metric that every summary has."""
 UNITY_CLIENT = re.compile(r"Unity ML-Agents (\S+) \(API (\S+)\)$")
-"""How collectors describe a Unity game: the version of its package, and that of its protocol."""
-STATE_FILES = ("state.safetensors", "state.json")
+"""A Unity game in the words of a collector: the version of its package, and that of its protocol."""
 PAGE = 5000
-"""Points of a metric that are asked for at once."""
-GONE = frozenset({"checkpoint_deleted", "artifact_not_found"})
-"""Codes of what retention has removed: with its row, or a moment before that."""
+"""Maximum number of points of a metric in one request."""
 
 
 class Mirror:
@@ -59,11 +52,10 @@ class Mirror:
         server: str = "",
         command: str = "",
     ) -> None:
-        """Go on with what the folder's journal knows of this run, and of those that it continues; of another run's it
-        takes no notice.
+        """Continue from the folder's journal of this run, or of the runs that it continues; ignore that of another run.
 
         `say` gets the lines that `mlagents-learn` would print. Their times elapse from `began`, by default from the
-        run's creation, or from its resumption where the folder knows it already. `given` is the user's configuration
+        run's creation, or from its resumption if the folder has its journal. `given` is the user's configuration
         document and `local` are the sections that this machine acts on, for `configuration.yaml`; `command` is the
         command line, for `timers.json`; `server` is remembered in the journal. Raises `ResultsUnusable`.
         """
@@ -82,8 +74,9 @@ class Mirror:
         self._since = (run.updated_at if known else run.created_at).timestamp() if began is None else began
         self._writers: dict[str, EventWriter] = {}
         self._tensorboard = True
-        self._checkpoints: list[Checkpoint] = []
-        self._checkpoints_due = True
+        self._checkpoints = CheckpointCopies(
+            client, folder, self.journal, say, lambda behavior: int(self._resolved(behavior).get("keep_checkpoints", 5))
+        )
         self._metrics: list[Metric] = []
         self._status: dict[str, Any] | None = None
         self._ratings: dict[str, float] = {}
@@ -104,25 +97,30 @@ class Mirror:
         self._writers.clear()
 
     def sync(self) -> Run:
-        """Bring over what is new, and return the run as it was at the beginning. Raises ApiError and OSError."""
+        """Copy the new results, and return the run as it was at the beginning. Raises ApiError and OSError."""
         run = self._client.runs.get(self.journal.run)
         self._ratings = {} if run.self_play is None else run.self_play.elo
         before = self.journal.to_json()
         self._follow_attempts(run)
         self._follow_events()
         self._follow_metrics(run)
-        if self._checkpoints_due or run.state in TERMINAL_STATES:
-            self._follow_checkpoints()
+        if self._checkpoints.due or run.state in TERMINAL_STATES:
+            self._checkpoints.sync()
         self._write_status(ended=False)
         if self.journal.to_json() != before:
             self._folder.write_journal(self.journal)
         return run
 
     def finish(self) -> Run:
-        """Bring over the rest of a run that has ended, or is left; then write what ML-Agents writes at the end."""
+        """Copy the rest of a run that has ended, or is left; then write the files that ML-Agents writes at the end."""
         run = self.sync()
         self._write_status(ended=True)
-        write_json(self._folder.logs / "timers.json", timers(_span(run), self._gauges(), self._command))
+        ended = (run.finished_at or run.updated_at).timestamp()
+        started = ended if run.started_at is None else run.started_at.timestamp()
+        write_json(
+            self._folder.logs / "timers.json",
+            timers(run.created_at.timestamp(), started, ended, self._gauges(), self._command),
+        )
         for behavior, journal in self.journal.behaviors.items():
             model = self._folder.model(behavior)
             if journal.checkpoints and model.exists():
@@ -130,10 +128,10 @@ class Mirror:
                 self._say(console.info(f"Copied {self._folder.shown(newest)} to {self._folder.shown(model)}."))
         return run
 
-    # what happened ------------------------------------------------------------------------------------------------
+    # attempts and events ------------------------------------------------------------------------------------------
 
     def _follow_attempts(self, run: Run) -> None:
-        """Take back what an attempt after the known one has not kept."""
+        """Remove the points that an attempt after the known one has not kept."""
         if run.attempt == self.journal.attempt:
             return
         if self.journal.attempt:
@@ -143,12 +141,12 @@ class Mirror:
                     self._rewind({} if checkpoint is None else self._client.checkpoints.get(run.id, checkpoint).steps)
         elif self.journal.former:
             checkpoint = self._settings_of_run["resume_from"]
-            known = [one for former in self.journal.former for one in self._checkpoints_of(former)]
+            known = [one for former in self.journal.former for one in self._checkpoints.of_run(former)]
             self._rewind(next((one.steps for one in known if one.id == checkpoint), {}))
         self.journal.attempt = run.attempt
 
     def _rewind(self, restored: Mapping[str, int]) -> None:
-        """Remove points behind these steps, from which behaviors continue; a behavior that is not named began again."""
+        """Remove points after these steps, from which behaviors continue; an unnamed behavior began again."""
         for behavior, journal in self.journal.behaviors.items():
             step = restored.get(behavior, 0)
             if max(journal.steps.values(), default=0) <= step:
@@ -167,7 +165,7 @@ class Mirror:
     def _show(self, event: Event) -> None:
         match event.type:
             case "checkpoint_saved":
-                self._checkpoints_due = True
+                self._checkpoints.due = True
             case "simulator_connected":
                 self._say(console.info(self._connected(event)))
             case "behavior_admitted":
@@ -187,7 +185,7 @@ class Mirror:
                 self._say(f"[{event.level.upper()}] {event.message}")
 
     def _connected(self, event: Event) -> str:
-        """Describe a simulator that has connected, in ML-Agents' words where it is a Unity game."""
+        """Describe a simulator that has connected, in ML-Agents' words if it is a Unity game."""
         known = self._client.simulators.list(self.journal.run)
         client = next((one.client for one in known if one.session_id == event.data.get("session_id")), "")
         unity = UNITY_CLIENT.search(client)
@@ -196,7 +194,7 @@ class Mirror:
         return f"Connected to Unity environment with package version {unity[1]} and communication version {unity[2]}"
 
     def _introduce(self, behavior: str, name: str) -> None:
-        """Print what ML-Agents prints when a behavior is met; `name` is what the game calls it, with its team."""
+        """Print ML-Agents' lines about a new behavior; `name` is the game's name of it, with its team."""
         self._say(console.info(f"Connected new brain: {name}"))
         self._say(console.hyperparameters_line(behavior, self._settings(behavior)))
 
@@ -212,20 +210,20 @@ class Mirror:
     # metrics ------------------------------------------------------------------------------------------------------
 
     def _follow_metrics(self, run: Run) -> None:
-        """Write new points, as far as the newest values reach: a summary is recorded at once, and read at once."""
+        """Write new points up to the newest values: a summary is recorded in one step, and read in one step."""
         self._metrics = [metric for metric in self._client.metrics.list(run.id) if metric.behavior]
         by_behavior: defaultdict[str, list[Metric]] = defaultdict(list)
         for metric in self._metrics:
             by_behavior[metric.behavior].append(metric)
         for behavior, metrics in by_behavior.items():
-            journal = self._journal(behavior)
+            journal = self.journal.of(behavior)
             writer = self._writer(behavior)
             new = [metric for metric in metrics if metric.step > journal.steps.get(metric.key, -1)]
             points = [point for metric in new for point in self._points(run.id, metric, journal)]
             if not points:
                 continue
             if self._client.runs.get(run.id).attempt != self.journal.attempt:
-                return  # another attempt began meanwhile: what was read may be mixed
+                return  # another attempt began meanwhile: the points may be those of both
             points.sort(key=lambda point: point.step)
             if writer is not None:
                 writer.scalars(points)
@@ -271,14 +269,11 @@ class Mirror:
             )
             self._say(console.summary_line(summary))
 
-    def _journal(self, behavior: str) -> BehaviorJournal:
-        return self.journal.behaviors.setdefault(behavior, BehaviorJournal())
-
     def _writer(self, behavior: str) -> EventWriter | None:
-        """Return what appends to a behavior's event file; None where TensorBoard isn't installed."""
+        """Return the writer of a behavior's event file; None where TensorBoard is not installed."""
         if behavior in self._writers or not self._tensorboard:
             return self._writers.get(behavior)
-        journal = self._journal(behavior)
+        journal = self.journal.of(behavior)
         try:
             self._writers[behavior] = self._reopened(behavior, journal) or self._new_writer(behavior, journal)
         except TensorBoardMissing as error:
@@ -292,7 +287,7 @@ class Mirror:
         try:
             return EventWriter(self._folder.behavior(behavior) / journal.event_file.name, journal.event_file.size)
         except OSError:
-            return None  # somebody removed it: its points are written again
+            return None  # the file was removed: its points are written again
 
     def _new_writer(self, behavior: str, journal: BehaviorJournal) -> EventWriter:
         writer = EventWriter(new_path(self._folder.behavior(behavior)))
@@ -300,8 +295,8 @@ class Mirror:
         journal.event_file = EventFile(writer.path.name, 0)
         journal.steps = {}
         self._account(journal, writer)
-        # Before any point is in the file: else a mirror that is interrupted now would leave a file that nobody knows,
-        # with points that the next one writes again.
+        # Before any point is in the file: a mirror that is interrupted now would else leave a file without a journal,
+        # with points that the next mirror writes again.
         self._folder.write_journal(self.journal)
         return writer
 
@@ -310,7 +305,7 @@ class Mirror:
         journal.event_file.size = writer.sync()
 
     def _gauges(self) -> list[Gauge]:
-        """Ask for the range of every metric."""
+        """Return a gauge with the range of each metric."""
         gauges = []
         for metric in self._metrics:
             (series,) = self._client.metrics.series(self.journal.run, metric.key, metric.behavior, 1)
@@ -335,119 +330,35 @@ class Mirror:
                 gauges.append(Gauge(metric.behavior, "Is Training", training, training, training, series.total, True))
         return gauges
 
-    # checkpoints --------------------------------------------------------------------------------------------------
-
-    def _follow_checkpoints(self) -> None:
-        """Have the newest `keep_checkpoints` of each behavior here, and no older ones of those that Ludus wrote."""
-        runs = (self.journal.run, *reversed(self.journal.former))
-        self._checkpoints = [checkpoint for run in runs for checkpoint in self._checkpoints_of(run)]
-        self._checkpoints_due = False
-        for behavior in sorted({name for checkpoint in self._checkpoints for name in checkpoint.steps}):
-            journal = self._journal(behavior)
-            wanted = self._wanted(behavior)
-            for step in sorted(wanted.keys() - journal.checkpoints.keys()):
-                files = self._fetch(behavior, step, wanted[step])
-                if files:
-                    journal.checkpoints[step] = files
-                    self._folder.write_journal(self.journal)
-            for step in sorted(journal.checkpoints.keys() - wanted.keys()):
-                self._folder.remove(journal.checkpoints.pop(step))
-            self._place_newest(behavior, journal)
-
-    def _checkpoints_of(self, run: str) -> Sequence[Checkpoint]:
-        """Return a run's checkpoints, newest first; none of a former run that the server has forgotten."""
-        try:
-            return self._client.checkpoints.list(run)
-        except NotFound:
-            if run == self.journal.run:
-                raise
-            return []
-
-    def _wanted(self, behavior: str) -> dict[int, Checkpoint]:
-        """Return the checkpoints to keep, by the behavior's step; of several with one step the newest."""
-        keep = self._resolved(behavior).get("keep_checkpoints", 5)
-        wanted: dict[int, Checkpoint] = {}
-        for checkpoint in self._checkpoints:  # newest first
-            step = checkpoint.steps.get(behavior)
-            if step is not None and step not in wanted and len(wanted) < keep:
-                wanted[step] = checkpoint
-        return wanted
-
-    def _fetch(self, behavior: str, step: int, checkpoint: Checkpoint) -> list[str]:
-        """Download a behavior's part of a checkpoint; return the files, none where retention was faster."""
-        there = {file.name for file in checkpoint.files}
-        model, state = (self._folder.checkpoint(behavior, step, suffix) for suffix in (".onnx", ".pt"))
-        name = f"{file_name(behavior)}.onnx"
-        try:
-            if name in there:
-                self._client.checkpoints.download(checkpoint.run_id, checkpoint.id, name, model)
-            if there.issuperset(STATE_FILES):
-                self._fetch_state(checkpoint, state)
-        except ProblemAnswer as error:
-            if error.code not in GONE:
-                raise
-            self._checkpoints_due = True
-            model.unlink(missing_ok=True)
-            return []
-        if name in there:
-            self._say(console.info(f"Exported {self._folder.shown(model)}"))
-        return [self._folder.below(path) for path in (model, state) if path.exists()]
-
-    def _fetch_state(self, checkpoint: Checkpoint, target: Path) -> None:
-        """Download the state of a run, which is that of all behaviors, as one file."""
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".state-") as folder:
-            files = [
-                self._client.checkpoints.download(checkpoint.run_id, checkpoint.id, name, Path(folder, name))
-                for name in STATE_FILES
-            ]
-            pack(files, target)
-
-    def _place_newest(self, behavior: str, journal: BehaviorJournal) -> None:
-        if not journal.checkpoints:
-            return
-        newest = max(journal.checkpoints)
-        copies = {".onnx": self._folder.model(behavior), ".pt": self._folder.behavior(behavior) / "checkpoint.pt"}
-        for suffix, target in copies.items():
-            source = self._folder.checkpoint(behavior, newest, suffix)
-            if source.exists() and not (target.exists() and target.samefile(source)):
-                place_copy(source, target)
-
     def _write_status(self, *, ended: bool) -> None:
         behaviors: dict[str, BehaviorStatus] = {}
         newest = {(metric.behavior, metric.key): metric.value for metric in self._metrics}
         for behavior, journal in self.journal.behaviors.items():
             saved = [
-                self._saved_model(behavior, step, journal.checkpoints[step], checkpoint)
-                for step, checkpoint in sorted(self._wanted(behavior).items())
+                SavedModel(
+                    step,
+                    self._folder.shown(self._folder.checkpoint(behavior, step, ".onnx")),
+                    checkpoint.metrics.get(behavior),
+                    checkpoint.created_at.timestamp(),
+                    [
+                        self._folder.shown(self._folder.path / name)
+                        for name in journal.checkpoints[step]
+                        if name.endswith(".pt")
+                    ],
+                )
+                for step, checkpoint in sorted(self._checkpoints.wanted(behavior).items())
                 if step in journal.checkpoints
             ]
             final = self._folder.shown(self._folder.model(behavior)) if ended else None
             elo = self._ratings.get(behavior, newest.get((behavior, console.ELO)))  # older servers have means alone
             behaviors[behavior] = BehaviorStatus(saved, final, elo)
-        status = training_status(Status(behaviors, self._lessons()))
+        lessons: dict[str, int] = {}
+        if self._config.get("environment_parameters"):
+            found = self._client.environment_parameters.get(self.journal.run)
+            lessons = {
+                parameter.name: parameter.lesson - 1 for parameter in found.parameters
+            }  # ML-Agents counts from 0
+        status = training_status(behaviors, lessons)
         if status != self._status:
             write_json(self._folder.logs / "training_status.json", status)
             self._status = status
-
-    def _lessons(self) -> dict[str, int]:
-        """Return ML-Agents' `lesson_num` of each environment parameter, which counts from 0."""
-        if not self._config.get("environment_parameters"):
-            return {}
-        found = self._client.environment_parameters.get(self.journal.run)
-        return {parameter.name: parameter.lesson - 1 for parameter in found.parameters}
-
-    def _saved_model(self, behavior: str, step: int, files: Sequence[str], checkpoint: Checkpoint) -> SavedModel:
-        return SavedModel(
-            step,
-            self._folder.shown(self._folder.checkpoint(behavior, step, ".onnx")),
-            checkpoint.metrics.get(behavior),
-            checkpoint.created_at.timestamp(),
-            tuple(self._folder.shown(self._folder.path / name) for name in files if name.endswith(".pt")),
-        )
-
-
-def _span(run: Run) -> Span:
-    ended = (run.finished_at or run.updated_at).timestamp()
-    started = ended if run.started_at is None else run.started_at.timestamp()
-    return Span(run.created_at.timestamp(), started, ended)

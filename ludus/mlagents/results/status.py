@@ -4,7 +4,7 @@ ML-Agents reads the file with `--resume` and refuses unknown keys in its metadat
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -25,7 +25,7 @@ class SavedModel:
     """Mean return of the episodes that ended since the checkpoint before; None without any."""
     creation_time: float
     """Seconds since 1970-01-01 UTC."""
-    auxiliary_file_paths: tuple[str, ...] = ()
+    auxiliary_file_paths: Sequence[str] = ()
 
     def to_json(self, file_path: str | None = None) -> dict[str, Any]:
         """Return the form that is stored, `auxillary` as ML-Agents spells it; `file_path` names a copy instead."""
@@ -40,7 +40,7 @@ class SavedModel:
 
 @dataclass(frozen=True)
 class BehaviorStatus:
-    """What is known of one behavior."""
+    """Checkpoints and rating of one behavior."""
 
     checkpoints: Sequence[SavedModel]
     """Oldest first."""
@@ -50,19 +50,10 @@ class BehaviorStatus:
     """Rating in self-play."""
 
 
-@dataclass(frozen=True)
-class Status:
-    """What is known of a run."""
-
-    behaviors: Mapping[str, BehaviorStatus]
-    lessons: Mapping[str, int] = field(default_factory=dict)
-    """Number of the present lesson of each environment parameter."""
-
-
-def training_status(status: Status) -> dict[str, Any]:
-    """Return the content of the file."""
-    written: dict[str, Any] = {name: {"lesson_num": number} for name, number in status.lessons.items()}
-    for name, behavior in status.behaviors.items():
+def training_status(behaviors: Mapping[str, BehaviorStatus], lessons: Mapping[str, int]) -> dict[str, Any]:
+    """Return the content of the file. `lessons` has the present lesson of each environment parameter, from 0."""
+    written: dict[str, Any] = {name: {"lesson_num": number} for name, number in lessons.items()}
+    for name, behavior in behaviors.items():
         entry: dict[str, Any] = {} if behavior.elo is None else {"elo": behavior.elo}
         entry["checkpoints"] = [each.to_json() for each in behavior.checkpoints]
         if behavior.checkpoints and behavior.final_model is not None:

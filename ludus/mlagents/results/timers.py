@@ -1,8 +1,8 @@
-"""`run_logs/timers.json`: gauges of all metrics, and how long the run took, in the shape of ML-Agents' file.
+"""`run_logs/timers.json`: gauges of all metrics, and the duration of the run, in the form of ML-Agents' file.
 
-ML-Agents times its own Python calls. Of a run on a server two spans are known: until training began, and training
+ML-Agents times its own Python calls. Of a run on a server two durations are known: until training began, and training
 itself; the tree has those two. A gauge is a metric's newest summary with the smallest and the largest one (`.mean`);
-`.sum` is there where it is the same number, for `Step` and `Is Training`.
+`.sum` exists if it is the same number, for `Step` and `Is Training`.
 """
 
 import sys
@@ -31,18 +31,11 @@ class Gauge:
     """Whether the sum of a summary is its value."""
 
 
-@dataclass(frozen=True)
-class Span:
-    """From when to when, in seconds since 1970-01-01 UTC."""
+def timers(created: float, started: float, ended: float, gauges: Iterable[Gauge], command: str) -> dict[str, Any]:
+    """Return the content of the file. `command` is the command line.
 
-    created: float
-    started: float
-    """When training began; `ended` where it never did."""
-    ended: float
-
-
-def timers(span: Span, gauges: Iterable[Gauge], command: str) -> dict[str, Any]:
-    """Return the content of the file. `command` is the command line."""
+    The times of the run are in seconds since 1970-01-01 UTC; `started` equals `ended` if training never began.
+    """
     written: dict[str, Any] = {}
     for gauge in gauges:
         name = f"{gauge.behavior}.{gauge.key}".replace("/", ".").replace(" ", "")
@@ -50,13 +43,13 @@ def timers(span: Span, gauges: Iterable[Gauge], command: str) -> dict[str, Any]:
         written[f"{name}.mean"] = content
         if gauge.summed:
             written[f"{name}.sum"] = dict(content)
-    setup, learning = span.started - span.created, span.ended - span.started
+    setup, learning = started - created, ended - started
     return {
         "name": "root",
         "gauges": written,
         "metadata": {
             "timer_format_version": FORMAT_VERSION,
-            "start_time_seconds": str(int(span.created)),
+            "start_time_seconds": str(int(created)),
             "python_version": sys.version.replace("\n", ""),
             "command_line_arguments": command,
             "mlagents_version": ML_AGENTS_VERSION,
@@ -64,7 +57,7 @@ def timers(span: Span, gauges: Iterable[Gauge], command: str) -> dict[str, Any]:
             "communication_protocol_version": COMMUNICATION_VERSION,
             "pytorch_version": installed("torch"),
             "numpy_version": installed("numpy"),
-            "end_time_seconds": str(int(span.ended)),
+            "end_time_seconds": str(int(ended)),
         },
         "total": setup + learning,
         "count": 1,

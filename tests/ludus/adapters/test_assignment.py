@@ -64,7 +64,7 @@ def test_a_game_of_mates_has_no_winner() -> None:
 @pytest.mark.parametrize(
     ("env", "lineup", "problem"),
     [
-        (Chase(unlike=True), Lineup(), "the players hare_0 and hare_1 of game see or do different things"),
+        (Chase(unlike=True), Lineup(), "the players hare_0 and hare_1 of game have different spaces"),
         (Chase(), Lineup(behavior="Animal"), r"players of several kinds \(hunter, hare\)"),
         (Chase(), Lineup(behavior="Animal", separate=True), "leave out --behavior"),
         (Chase(), Lineup(teams=(0, 1)), r"names 2 teams, but game has 3 players \(hunter_0, hare_0, hare_1\)"),

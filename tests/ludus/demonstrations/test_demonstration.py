@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ludus.demonstrations import DemonstrationError, Spread, check_fit, inspect, merge, thin
+from ludus.demonstrations import DemonstrationError, check_fit, inspect, merge, thin
+from ludus.schemas import Spread
 from tests.ludus.demonstrations.shown import assert_equal, make_demonstration, make_spec, picture, vector
 
 
@@ -199,14 +200,13 @@ class TestInspect:
 
         found = inspect(shown)
 
-        assert found.continuous == [[2, *[0] * 9, 1, *[0] * 8, 2]]
-        assert found.discrete == [[2, 0, 3]]
+        assert found.continuous == ((2, *[0] * 9, 1, *[0] * 8, 2),)
+        assert found.discrete == ((2, 0, 3),)
 
     def test_without_a_whole_episode_there_are_no_returns(self) -> None:
         found = inspect(make_demonstration(endings="cc"))
 
-        assert found.returns is None
-        assert found.to_json()["returns"] is None
+        assert (found.returns, found.lengths) == (None, None)
 
 
 class TestThinning:

@@ -158,7 +158,7 @@ class TestRealFile:
         assert [observation.shape for observation in shown.spec.observations] == [(4,)]
         found = inspect(shown)
         assert (found.episodes, found.fragments) == (54, 1)
-        assert found.discrete == [[1780, 1232, 1847], [1824, 1296, 1739], [4548, 311]]
+        assert found.discrete == ((1780, 1232, 1847), (1824, 1296, 1739), (4548, 311))
         # Unity counts one episode more, and its mean reward over them is 34.945.
         assert shown.rewards.sum() / 55 == pytest.approx(34.945, abs=1e-3)
 

@@ -121,7 +121,7 @@ def test_a_port_that_is_taken_is_skipped(builds: Builds, caplog: pytest.LogCaptu
 
     (game,) = builds.reported()
     assert game["port"] > port
-    assert diagnostics.port_taken(port, game["port"]).sentence in caplog.text
+    assert diagnostics.failure("port_taken", port=port, instead=game["port"]).sentence in caplog.text
     assert builds.run_reporter() == ["port_taken"]
 
 
@@ -178,7 +178,7 @@ def test_a_game_that_quits_by_itself_is_started_again(builds: Builds, caplog: py
     with builds.playing("--quit-at", "3") as playing, pytest.raises(GivenUp):
         playing.result()
 
-    assert diagnostics.quit_by_itself().sentence in caplog.text
+    assert diagnostics.failure("game_quit").sentence in caplog.text
     assert len(builds.reported()) == 2
     assert all(session.closed_by_game for session in builds.run.sessions)
     assert builds.run_reporter() == ["game_quit", "restarts_exhausted"]
@@ -260,7 +260,7 @@ def test_a_player_that_follows_unity_step_by_step_lives_through_it_too(run: Fake
         eventually(lambda: run.steps > 50)
         run.kill_collector()
         run.start_collector()
-        with pytest.raises(GivenUp, match="ended the conversation by itself"):
+        with pytest.raises(GivenUp, match="ended the session by itself"):
             playing.result()
 
     summary = json.loads((tmp_path / "logs" / "Player-0.out").read_text().splitlines()[-1])

@@ -7,6 +7,7 @@ import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from hypothesis import HealthCheck, settings
 from schemathesis import GenerationMode
 from schemathesis.pytest._test_builder import FeedbackSources, build_operation_test
 from schemathesis.specs.openapi.checks import positive_data_acceptance
+from schemathesis.specs.openapi.schemas import OpenApiSchema
 
 from server.app.app import ROUTERS, create_app
 from server.app.services import Services
@@ -37,6 +39,7 @@ NAMES: dict[str, tuple[Any, ...]] = {
 """Values that lead to something, for half of the generated paths."""
 
 
+@cache
 def description() -> str:
     """Return the API's description as text."""
     with tempfile.TemporaryDirectory() as home:
@@ -111,13 +114,20 @@ every_operation = pytest.mark.parametrize(
 )
 
 
+@cache
+def sendable(*, corners: bool) -> OpenApiSchema:
+    """Return the description as requests are made from it."""
+    schema = schemathesis.openapi.from_dict(DESCRIPTION)
+    schema.config.phases.coverage.enabled = schema.config.phases.examples.enabled = corners
+    return schema
+
+
 def send_examples(world: World, path: str, method: str, *, examples: int, corners: bool) -> None:
     """Send so many random requests, and each corner of what the description allows and forbids.
 
     `schema.parametrize` would make them for every test while the tests are collected, whether or not they will run.
     """
-    schema = schemathesis.openapi.from_dict(DESCRIPTION)
-    schema.config.phases.coverage.enabled = schema.config.phases.examples.enabled = corners
+    schema = sendable(corners=corners)
 
     @settings(EXAMPLES, max_examples=examples)
     def send(case: schemathesis.Case) -> None:

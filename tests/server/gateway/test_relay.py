@@ -105,6 +105,17 @@ def test_the_collectors_status_reaches_the_simulator(gateway: GatewayThread) -> 
     assert refusal(error) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "too_late")
 
 
+@pytest.mark.parametrize("status", ["UNAVAILABLE", "UNKNOWN", "INTERNAL"])
+def test_a_collector_whose_connection_breaks_is_lost_however_grpc_calls_it(gateway: GatewayThread, status: str) -> None:
+    def ending(context: grpc.ServicerContext) -> None:
+        context.abort(grpc.StatusCode[status], "Stream removed")
+
+    with EchoCollector(ending) as collector, pytest.raises(grpc.RpcError) as error:
+        list(gateway.channel.stream_stream(CONNECT)(iter([b"x"]), metadata=ticket(collector.address)))
+
+    assert refusal(error) == (grpc.StatusCode.UNAVAILABLE, "collector_lost")
+
+
 def test_a_simulator_that_goes_away_ends_its_collectors_stream(gateway: GatewayThread) -> None:
     with EchoCollector() as collector:
         gone = threading.Event()

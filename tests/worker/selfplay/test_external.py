@@ -134,7 +134,7 @@ def test_a_run_goes_on_against_the_same_guests_even_if_their_checkpoint_is_gone(
     saved = ghost_of(before.checkpoints[-1].folder)
     shutil.rmtree(copy)
 
-    finished, after = play(tmp_path / "after", [CKPT], {}, max_steps=900, resume_from=before.checkpoints[-1].folder)
+    finished, after = play(tmp_path / "after", [CKPT], {}, max_steps=600, resume_from=before.checkpoints[-1].folder)
 
     assert finished.outcome == "succeeded", finished.detail
     restored = ghost_of(after.checkpoints[-1].folder)
@@ -190,7 +190,7 @@ def test_a_policy_that_can_not_play_fails_the_run_with_its_key_and_what_does_not
 def test_the_only_behavior_of_a_checkpoint_counts_whatever_its_name(origin: Path, tmp_path: Path) -> None:
     sizes = {"Other?team=0": 1, "Other?team=1": 1}
 
-    _, match_recorder = play(tmp_path, [CKPT], {CKPT: str(origin)}, sizes=sizes)
+    _, match_recorder = play(tmp_path, [CKPT], {CKPT: str(origin)}, sizes=sizes, max_steps=256)
 
     behaviors = {
         participant.behavior

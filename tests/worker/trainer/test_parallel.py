@@ -124,10 +124,14 @@ def judges(demo_path: str) -> dict[str, Any]:
     ("spec", "options"),
     [
         (make_spec(observations=(3, 2), continuous=2), {"network": {"normalize": True}}),
-        (make_spec(observations=(3,), branches=(3, 2)), {"network": MEMORY}),
-        (make_spec(observations=(3,), continuous=1, branches=(3,)), {"judged": True}),
+        pytest.param(make_spec(observations=(3,), branches=(3, 2)), {"network": MEMORY}, marks=pytest.mark.long),
+        pytest.param(
+            make_spec(observations=(3,), continuous=1, branches=(3,)), {"judged": True}, marks=pytest.mark.long
+        ),
         (make_spec(observations=(3,), continuous=2), {"network": MEMORY, "judged": True}),
-        (make_spec(observations=(3,), continuous=2), {"network": MEMORY, "imitates": True}),
+        pytest.param(
+            make_spec(observations=(3,), continuous=2), {"network": MEMORY, "imitates": True}, marks=pytest.mark.long
+        ),
     ],
     ids=["columns", "branches-and-memory", "signals", "signals-and-memory", "imitation-and-memory"],
 )

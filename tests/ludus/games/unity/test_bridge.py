@@ -289,7 +289,7 @@ def test_a_second_game_on_the_port_is_sent_away(editor: EditorWorld, caplog: pyt
 
         gate.opened.set()
         assert pending.result(10).header.status == 200
-    assert diagnostics.foreign_game(editor.port).sentence in caplog.text
+    assert diagnostics.failure("foreign_game", port=editor.port).sentence in caplog.text
     eventually(lambda: run_reporter(editor) == ["foreign_game"])
 
 
@@ -300,7 +300,7 @@ def run_reporter(editor: EditorWorld) -> list[str]:
 
 def test_a_game_in_the_middle_of_nothing_is_sent_away(editor: EditorWorld, caplog: pytest.LogCaptureFixture) -> None:
     assert editor.press_play().step().header.status == 400
-    assert diagnostics.stray_call(editor.port).sentence in caplog.text
+    assert diagnostics.failure("stray_call", port=editor.port).sentence in caplog.text
     eventually(lambda: run_reporter(editor) == ["stray_call"])
 
 
@@ -377,7 +377,7 @@ def test_who_forgets_to_press_play_is_reminded_once(editor: EditorWorld, caplog:
 def test_a_game_that_refuses_the_handshake_is_diagnosed(editor: EditorWorld, caplog: pytest.LogCaptureFixture) -> None:
     editor.press_play().introduce()
 
-    eventually(lambda: diagnostics.second_call_missing(0.3).sentence in caplog.text)
+    eventually(lambda: diagnostics.failure("second_call_missing", seconds=0.3).sentence in caplog.text)
     eventually(lambda: run_reporter(editor) == ["second_call_missing"])
 
 

@@ -166,9 +166,9 @@ def test_bytes_that_are_no_frames_are_left_to_the_collector(world: EditorWorld, 
 @pytest.mark.parametrize(
     ("chat", "problem"),
     [
-        (Clumsy("received"), diagnostics.hook_failed("received", KeyError("no such line"))),
-        (Clumsy("pending"), diagnostics.hook_failed("pending", KeyError("no such line"))),
-        (Clumsy("stats"), diagnostics.channel_of_the_run(STATS)),
+        (Clumsy("received"), diagnostics.failure("hook_failed", method="received", error="KeyError: 'no such line'")),
+        (Clumsy("pending"), diagnostics.failure("hook_failed", method="pending", error="KeyError: 'no such line'")),
+        (Clumsy("stats"), diagnostics.failure("channel_of_the_run", channel=STATS)),
     ],
     indirect=["chat"],
     ids=["received", "pending", "stats"],

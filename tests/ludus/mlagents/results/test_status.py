@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from ludus.mlagents.results.status import BehaviorStatus, SavedModel, Status, training_status
+from ludus.mlagents.results.status import BehaviorStatus, SavedModel, training_status
 from tests.ludus.mlagents.results.reading import PPO, REAL, SAC, SELF_PLAY
 
 
@@ -23,33 +23,33 @@ def shape(value: Any) -> Any:
             return type(value)
 
 
-def status_of(name: str) -> Status:
+def status_of(name: str) -> tuple[dict[str, BehaviorStatus], dict[str, int]]:
     match name:
         case PPO.name:
             models = [saved(290, 1.9), saved(590, 1.9), saved(720, 1.9)]
-            return Status({"A": BehaviorStatus(models, "results/p1/A.onnx")}, {"gravity": 0, "size": 1})
+            return {"A": BehaviorStatus(models, "results/p1/A.onnx")}, {"gravity": 0, "size": 1}
         case SAC.name:
-            return Status({"A": BehaviorStatus([saved(320, 1.9)], "results/p1/A.onnx")})
+            return {"A": BehaviorStatus([saved(320, 1.9)], "results/p1/A.onnx")}, {}
         case _:
-            return Status({"A": BehaviorStatus([saved(610, 1.0), saved(910, 1.0)], "results/p1/A.onnx", 1216.9)})
+            return {"A": BehaviorStatus([saved(610, 1.0), saved(910, 1.0)], "results/p1/A.onnx", 1216.9)}, {}
 
 
 @pytest.mark.parametrize("folder", [PPO, SAC, SELF_PLAY], ids=lambda path: path.name)
 def test_keys_kinds_and_order_are_those_of_mlagents(folder: Any) -> None:
     real = json.loads((REAL / folder / "training_status.json").read_text())
 
-    assert shape(training_status(status_of(folder.name))) == shape(real)
+    assert shape(training_status(*status_of(folder.name))) == shape(real)
 
 
 def test_a_run_that_trains_has_no_final_checkpoint() -> None:
-    written = training_status(Status({"A": BehaviorStatus([saved(290, None)])}))
+    written = training_status({"A": BehaviorStatus([saved(290, None)])}, {})
 
     assert list(written["A"]) == ["checkpoints"]
     assert written["A"]["checkpoints"][0]["reward"] is None, "no episode had ended"
 
 
 def test_the_final_checkpoint_is_the_last_one_under_the_name_of_its_copy() -> None:
-    written = training_status(Status({"A": BehaviorStatus([saved(290, 1.0), saved(590, 2.0)], "results/p1/A.onnx")}))
+    written = training_status({"A": BehaviorStatus([saved(290, 1.0), saved(590, 2.0)], "results/p1/A.onnx")}, {})
 
     assert written["A"]["final_checkpoint"] == {
         **written["A"]["checkpoints"][-1],
@@ -58,6 +58,6 @@ def test_the_final_checkpoint_is_the_last_one_under_the_name_of_its_copy() -> No
 
 
 def test_a_behavior_and_a_parameter_of_one_name_share_their_entry() -> None:
-    written = training_status(Status({"A": BehaviorStatus([])}, {"A": 2}))
+    written = training_status({"A": BehaviorStatus([])}, {"A": 2})
 
     assert written["A"] == {"lesson_num": 2, "checkpoints": []}

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from ludus.mlagents.results.timers import Gauge, Span, timers
+from ludus.mlagents.results.timers import Gauge, timers
 from tests.ludus.mlagents.results.reading import PPO, SAC, SELF_PLAY
 
 GAUGES = [
@@ -15,7 +15,7 @@ GAUGES = [
 @pytest.mark.parametrize("folder", [PPO, SAC, SELF_PLAY], ids=lambda path: path.name)
 def test_everything_has_the_keys_that_mlagents_gives_it(folder: Any) -> None:
     real = json.loads((folder / "timers.json").read_text())
-    written = timers(Span(100.0, 101.0, 111.0), GAUGES, "learn ppo.yaml")
+    written = timers(100.0, 101.0, 111.0, GAUGES, "learn ppo.yaml")
 
     assert list(written) == list(real)
     assert written["metadata"].keys() == real["metadata"].keys()
@@ -29,7 +29,7 @@ def test_everything_has_the_keys_that_mlagents_gives_it(folder: Any) -> None:
 
 
 def test_spans_add_up() -> None:
-    written = timers(Span(100.0, 101.0, 111.0), [], "")
+    written = timers(100.0, 101.0, 111.0, [], "")
 
     assert written["children"]["run_training.setup"]["total"] == 1.0
     assert written["children"]["TrainerController.start_learning"]["total"] == 10.0

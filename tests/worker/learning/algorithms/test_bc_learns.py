@@ -45,15 +45,21 @@ def last_returns(folder: Path, trainer: str, *, cloning: bool, seed: int = 1, **
     return fmean(returns[-10:])
 
 
-@pytest.mark.parametrize("discrete", [True, False], ids=["discrete", "continuous"])
-@pytest.mark.parametrize("trainer", ["ppo", "poca", pytest.param("sac", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("trainer", "discrete"),
+    [
+        ("ppo", True),
+        ("poca", False),
+        *(pytest.param(*cell, marks=pytest.mark.long) for cell in [("ppo", False), ("poca", True)]),
+        *(pytest.param("sac", discrete, marks=pytest.mark.long) for discrete in (True, False)),
+    ],
+)
 def test_the_walk_is_learnt_within_500_steps(trainer: str, discrete: bool, tmp_path: Path) -> None:
     assert last_returns(tmp_path, trainer, cloning=True, discrete=discrete) >= BAR
 
 
-@pytest.mark.parametrize(
-    "discrete", [True, pytest.param(False, marks=pytest.mark.long)], ids=["discrete", "continuous"]
-)
+@pytest.mark.long  # in `make test` pictures are imitated in test_bc.py
+@pytest.mark.parametrize("discrete", [True, False], ids=["discrete", "continuous"])
 def test_it_is_learnt_from_pictures_too(discrete: bool, tmp_path: Path) -> None:
     assert last_returns(tmp_path, "ppo", cloning=True, discrete=discrete, picture=True) >= BAR
 
