@@ -28,14 +28,15 @@ import numpy as np
 import uvloop
 
 from ludus.collector.arena import Arena
+from ludus.collector.commands import PolicySpec
 from ludus.collector.layout import ActorLayout
-from ludus.collector.messages import PolicySpec
+from ludus.collector.messages import BehaviorAnnounced
 from ludus.collector.service import METHOD
 from ludus.collector.settings import CollectorSettings
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codec import array_to_tensor, spec_to_message
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from worker.collectors.events import BehaviorAnnounced, RoundCollected, SegmentsDelivered
+from worker.collectors.events import RoundCollected, SegmentsDelivered
 from worker.collectors.pool import CollectorPool
 
 NETWORK = {"hidden_units": 128, "num_layers": 2, "normalize": True}

@@ -25,11 +25,12 @@ import numpy as np
 from benchmarks.collector import CONTINUOUS, DISCRETE, HORIZON, NETWORK, ROUND, Scenario, run_client
 from ludus.collector.activations import FloatArray
 from ludus.collector.arena import Arena
+from ludus.collector.commands import OpponentAssignment, PolicySpec
 from ludus.collector.layout import ActorLayout
-from ludus.collector.messages import OpponentAssignment, PolicySpec, SimulatorLeft
+from ludus.collector.messages import BehaviorAnnounced, SimulatorLeft
 from ludus.collector.settings import CollectorSettings
 from worker.collectors.acting import POLICIES
-from worker.collectors.events import BehaviorAnnounced, RoundCollected, SegmentsDelivered
+from worker.collectors.events import RoundCollected, SegmentsDelivered
 from worker.collectors.pool import CollectorPool
 
 COUNT = 8

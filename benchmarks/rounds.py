@@ -24,11 +24,12 @@ import psutil
 
 from benchmarks.collector import CONTINUOUS, HORIZON, Scenario, run_client
 from ludus.collector.arena import Arena
+from ludus.collector.commands import PolicySpec
 from ludus.collector.layout import ActorLayout
-from ludus.collector.messages import PolicySpec
+from ludus.collector.messages import BehaviorAnnounced
 from ludus.collector.segments import Segments
 from ludus.collector.settings import CollectorSettings
-from worker.collectors.events import BehaviorAnnounced, RoundCollected, SegmentsDelivered
+from worker.collectors.events import RoundCollected, SegmentsDelivered
 from worker.collectors.pool import CollectorPool
 
 NETWORK = {"hidden_units": 128, "num_layers": 2}

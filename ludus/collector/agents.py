@@ -1,14 +1,14 @@
 """A table of all agents of one behavior in one collector, with the running episode and segment of each.
 
 Agents live in *slots*: indices into columns of state, so that a message of many agents is a few numpy operations
-whatever their number. Sessions find theirs by a *agent index*.
+whatever their number. Sessions find theirs by an *agent index*.
 
 The life of an agent: idle -> waiting (asked for an action) -> acting (answered) -> waiting -> ... -> idle (episode
 ended). A recurrent actor's memory is kept here per agent: zero when an episode begins, and then that which the policy
 returned.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -28,11 +28,6 @@ UNRECORDED = -1
 """The round of steps that are not recorded."""
 CACHED_AGENTS = 4_096
 """Agents of all id columns that an agent index remembers."""
-KEPT = (
-    *("records", "state", "memory", "returns", "group_returns", "decisions", "steps"),
-    *("began", "told", "parameter_set"),
-)
-"""The columns that say where agents are, beside the steps of their open segments."""
 
 
 class AgentIndex:
@@ -76,12 +71,12 @@ class AgentIndex:
             self.borrows, self.borrows_since = False, None
 
     def note_borrowing(self, round_number: int) -> None:
-        """Note that the session is answered in advance because of this agent index's steps."""
+        """Record that the session is answered in advance because of steps of these agents."""
         self.enter(round_number)
         self.borrows = True
 
     def note_release(self, round_number: int) -> None:
-        """Note that its outstanding steps of the round are released."""
+        """Record that its outstanding steps of the round are released."""
         self.enter(round_number)
         self.releases += 1
         self.borrows, self.borrows_since = False, None
@@ -98,8 +93,8 @@ class Agents:
     def __init__(self, layout: ArenaLayout, longest: int) -> None:
         """`longest` is how many blocks an open segment can have."""
         self._scratch = layout.scratch_row
-        self._free: list[int] = []
-        self._size = 0
+        self.free: list[int] = []
+        """Free slots; the last one is given away first."""
         self.state = np.zeros(0, np.uint8)
         self.owner = np.zeros(0, np.int64)
         """Number of the agent index."""
@@ -127,7 +122,7 @@ class Agents:
         """Episodes that have begun and wait for their first answer, or never got one."""
         self.grouped = False
         """Whether there have been groups."""
-        self._grow(64)
+        self.grow(64)
 
     # Slots ------------------------------------------------------------------------------------------------------
 
@@ -156,28 +151,16 @@ class Agents:
         slots = agent_index.slots
         agent_index.former_steps += self.steps_of(slots)
         self.state[slots] = FREE
-        self._free.extend(slots.tolist())
+        self.free.extend(slots.tolist())
         agent_index.table.clear()
         agent_index.cache.clear()
-
-    @property
-    def places(self) -> list[int]:
-        """The slots in the order in which agents get them, last one first; those of present agents are the first."""
-        taken = np.flatnonzero(self.state != FREE).tolist()
-        return [*taken, *self._free]
-
-    def restore_places(self, places: Sequence[int]) -> None:
-        """Give slots away in this order from now on. Only before anybody has one."""
-        if len(places) > self._size:
-            self._grow(len(places))
-        self._free = list(places)
 
     def _join(self, agent_index: AgentIndex, agent: int) -> int:
         if len(agent_index.table) >= MAX_AGENTS:
             raise too_many_agents()
-        if not self._free:
-            self._grow(2 * self._size)
-        slot = self._free.pop()
+        if not self.free:
+            self.grow(2 * len(self.state))
+        slot = self.free.pop()
         agent_index.table[agent] = slot
         self.state[slot] = IDLE
         self.owner[slot] = agent_index.number
@@ -200,29 +183,27 @@ class Agents:
             slot = agent_index.table.pop(agent)
             agent_index.former_steps += int(self.steps[slot])  # its decisions are in there
             self.state[slot] = FREE
-            self._free.append(slot)
+            self.free.append(slot)
         agent_index.cache.clear()
         agent_index.limit = max(64, 2 * (len(agent_index.table) + len(keep)))
 
-    def _grow(self, size: int) -> None:
-        def wider(column: Array) -> Array:
-            added = np.zeros((size - self._size, *column.shape[1:]), column.dtype)
-            return np.concatenate([column, added])
-
-        self._free.extend(range(size - 1, self._size - 1, -1))
+    def grow(self, size: int) -> None:
+        """Make room for `size` agents."""
+        added = size - len(self.state)
+        self.free.extend(range(size - 1, size - added - 1, -1))
         for name in (
             *("state", "owner", "records", "row", "blocks"),
             *("returns", "group_returns", "decisions", "steps", "began", "memory"),
             *("told", "parameter_set"),
         ):
-            setattr(self, name, wider(getattr(self, name)))
+            column: Array = getattr(self, name)
+            setattr(self, name, np.concatenate([column, np.zeros((added, *column.shape[1:]), column.dtype)]))
         self.simulator, self.agent, self.group = self.records.T[:3]
         self.episode, self.sequence = self.records.T[3:5]
         self.length, self.round = self.records.T[5:7]
         """Steps of the open segment (0 = none is open); its round, which is also that of the step that is out."""
         self.tick = self.records.view(SEGMENT_DTYPE)["successor_tick"][:, 0]
         """Number of the newest message that named the agent: the successor's, whenever a segment ends."""
-        self._size = size
 
     # What is known of some --------------------------------------------------------------------------------------
 
@@ -276,7 +257,7 @@ class Agents:
         self.new_episodes += len(slots)
 
     def note_starts(self, slots: Slots, version: int) -> None:
-        """Note the policy of those who are answered for the first time in their episode."""
+        """Record the policy version of agents that are answered for the first time in their episode."""
         new_episodes = slots[self.began[slots] < 0]
         self.began[new_episodes] = version
         self.new_episodes -= len(new_episodes)
@@ -292,39 +273,10 @@ class Agents:
         running = [slot for slot in slots if self.state[slot] in {WAITING, ACTING}]
         return min(self.parameter_set[running].tolist(), default=None)
 
-    # Handing over -----------------------------------------------------------------------------------------------
-
-    def copies(self, slots: Slots) -> dict[str, Array]:
-        """Return what `take_over` needs of some agents."""
-        return {name: getattr(self, name)[slots] for name in KEPT}
-
-    def take_over(self, agent_index: AgentIndex, slots: Sequence[int], copies: Mapping[str, Array]) -> Slots:
-        """Restore the agents of a session from `copies`, in the slots that they had if those are free."""
-        taken = self._take_places(slots)
-        for name in KEPT:
-            getattr(self, name)[taken] = copies[name]
-        self.owner[taken], self.simulator[taken] = agent_index.number, agent_index.simulator
-        self.row[taken] = self._scratch
-        agent_index.table = dict(zip(self.agent[taken].tolist(), taken.tolist(), strict=True))
-        self.new_episodes += int(((self.began[taken] < 0) & (self.state[taken] == WAITING)).sum())
-        self.grouped |= bool(self.group[taken].any())
-        return taken
-
-    def _take_places(self, wanted: Sequence[int]) -> Slots:
-        """Take these slots if they are free, else others."""
-        free = set(self._free)
-        if free.issuperset(wanted):
-            mine = set(wanted)
-            self._free = [slot for slot in self._free if slot not in mine]
-            return np.array(wanted, np.intp)
-        while len(self._free) < len(wanted):
-            self._grow(2 * self._size)
-        return np.array([self._free.pop() for _ in wanted], np.intp)
-
     # Groups -----------------------------------------------------------------------------------------------------
 
     def note_groups(self, slots: Slots, group_ids: Ints | None) -> None:
-        """Note which groups some agents are in now; None: they are in none."""
+        """Record the groups of some agents; None: they are in none."""
         if group_ids is not None:
             self.grouped = True
             self.group[slots] = group_ids

@@ -115,6 +115,14 @@ def default_rows(spec: BehaviorSpec) -> int:
     return max(4, min(DEFAULT_ROWS, BLOCK_BYTES // row_bytes))
 
 
+def shared_memory(name: str, size: int) -> int:
+    """Return the descriptor of an anonymous file of a sealed size: shrinking it would kill other processes."""
+    fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, size)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+    return fd
+
+
 class Arena:
     """One behavior's columns, mapped into this process.
 
@@ -160,11 +168,7 @@ class Arena:
         layout = ArenaLayout(spec, rows or default_rows(spec), capacity_steps, memory_size)
         spare = max(FEWEST_SPARE_BLOCKS, min(SPARE_BLOCKS, SPARE_BYTES // layout.block_bytes))
         layout = replace(layout, blocks=capacity_steps + spare)
-        fd = os.memfd_create(f"ludus-arena-{spec.behavior}"[:200], os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(fd, layout.size())
-        # Sealed sizes: no process can shrink the file and kill the others with SIGBUS.
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
-        return cls(fd, layout)
+        return cls(shared_memory(f"ludus-arena-{spec.behavior}"[:200], layout.size()), layout)
 
     def close(self) -> None:
         """Give the descriptor back; the mapping goes with the last array that refers to it."""

@@ -12,15 +12,16 @@ import numpy as np
 import numpy.typing as npt
 
 from ludus.collector.agents import ACTING, AgentIndex, Agents, Slots
+from ludus.collector.batch import Batch, Staged
 from ludus.collector.matches import outcome_by_reward, reported_outcome
 from ludus.collector.messages import EndedGame
-from ludus.collector.policy import Acted
-from ludus.collector.runners import Batch, Policy, PolicyRunner, Staged
+from ludus.collector.policy import Acted, Policy
+from ludus.collector.runners import PolicyRunner
 from ludus.protocol.batches import Floats, TerminalBatch
 from ludus.protocol.codec import Outcome
 
 Key = tuple[bool, int]
-"""Whose game it is: a group's (true) or an agent's, with its number."""
+"""A game: a group's (true) or an agent's, with its number."""
 
 
 @dataclass(slots=True)
@@ -38,7 +39,7 @@ class _Watch:
     session_id: str
     episode_batch: int
     expected: set[Key] | None = None
-    """Those whose games count; None before anybody asked."""
+    """Those whose games count; None before the first agent asked."""
     lives: dict[Key, _Life] = field(default_factory=dict)
     ended: dict[Key, EndedGame] = field(default_factory=dict)
 
@@ -63,7 +64,7 @@ class EvaluationEpisodes:
     # The observer -----------------------------------------------------------------------------------------------
 
     def beginning(self, agents: Agents, staged: Staged) -> None:
-        """Note whose games count: of those that ask first."""
+        """Record which games count: those of the agents that ask first."""
         watch, batch = self._watched.get(staged.agent_index.number), staged.batch.decisions
         if watch is None or watch.expected is not None or staged.decisions is None or batch is None:
             return
@@ -72,7 +73,7 @@ class EvaluationEpisodes:
             watch.expected = set(_keys(batch.agent_ids[fresh], batch.group_ids, fresh))
 
     def ending(self, agents: Agents, staged: Staged) -> None:
-        """Note how games end."""
+        """Record how games end."""
         watch, slots, batch = self._watched.get(staged.agent_index.number), staged.terminals, staged.batch.terminals
         if watch is None or watch.expected is None or slots is None or batch is None:
             return
@@ -89,7 +90,7 @@ class EvaluationEpisodes:
             if key in watch.lives:
                 watch.ended[key] = _game(watch.lives[key], batch, rows)
             else:
-                watch.expected.discard(key)  # it was over before anybody could act
+                watch.expected.discard(key)  # it was over before an agent could act
         if not watch.expected:
             watch.expected = None
         elif watch.expected <= watch.ended.keys():
@@ -144,7 +145,7 @@ def _game(life: _Life, batch: TerminalBatch, rows: npt.NDArray[np.intp]) -> Ende
     if outcome is None:
         outcome = Outcome.DRAW if truncated else outcome_by_reward(batch, rows)
     mean = sum(life.returns) / len(life.returns)
-    return EndedGame(int(outcome), mean, life.length, truncated)
+    return EndedGame(outcome, mean, life.length, truncated)
 
 
 @dataclass(slots=True, eq=False)

@@ -27,16 +27,8 @@ class PinkNoise:
         kept = 1.0 - 0.5 ** np.arange(OCTAVES)  # (OCTAVES,) of the state at each step: none, a half, three quarters ...
         self._kept = kept.astype(np.float32)[:, None]
         self._fresh = np.sqrt(1.0 - kept**2).astype(np.float32)[:, None]
-        self._states = np.zeros((0, OCTAVES, columns), np.float32)
-
-    @property
-    def states(self) -> npt.NDArray[np.float32]:
+        self.states = np.zeros((0, OCTAVES, columns), np.float32)
         """Everything that the next draws depend on beside the generator: (slots, octaves, columns)."""
-        return self._states
-
-    def restore(self, states: npt.NDArray[np.float32]) -> None:
-        """Go on from what `states` was."""
-        self._states = states.copy()
 
     def draw(self, slots: npt.NDArray[np.intp], rng: np.random.Generator) -> Floats:
         """Move the noise of some agents by a step and return it, `(B, columns)`: each value standard normal.
@@ -44,12 +36,12 @@ class PinkNoise:
         A slot keeps its noise when an episode ends and when another agent gets it: it is stationary from the first
         draw on, so there is nothing to begin again.
         """
-        if len(slots) and (missing := int(slots.max()) + 1 - len(self._states)) > 0:
-            begun = rng.standard_normal((missing, *self._states.shape[1:]), np.float32)
-            self._states = np.concatenate([self._states, begun])
-        states = self._states[slots] * self._kept
+        if len(slots) and (missing := int(slots.max()) + 1 - len(self.states)) > 0:
+            begun = rng.standard_normal((missing, *self.states.shape[1:]), np.float32)
+            self.states = np.concatenate([self.states, begun])
+        states = self.states[slots] * self._kept
         states += rng.standard_normal(states.shape, np.float32) * self._fresh
-        self._states[slots] = states
+        self.states[slots] = states
         noise: Floats = states.sum(1)
         noise *= np.float32(OCTAVES**-0.5)
         return noise

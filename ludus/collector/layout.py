@@ -187,11 +187,6 @@ class ActorLayout:
         return self.body.memory_size
 
     @property
-    def observation_sizes(self) -> tuple[int, ...]:
-        """Elements of each observation."""
-        return tuple(observation.size for observation in self.body.observations)
-
-    @property
     def logits_start(self) -> int:
         """The first of the head's columns that belong to choices; before it are those of continuous actions."""
         continuous = self.kind.continuous

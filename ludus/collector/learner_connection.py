@@ -19,7 +19,7 @@ class LearnerConnection:
 
     def tell(self, message: Message) -> None:
         """Send a control message."""
-        self.send(message.kind, message.pack())
+        self.send(Kind.MESSAGE, message.pack())
 
     def send(self, kind: Kind, payload: bytes) -> None:
         """Send a frame."""

@@ -12,15 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from ludus.collector.agents import ACTING, AgentIndex, Agents
+from ludus.collector.batch import Staged
 from ludus.collector.messages import EndedMatch
 from ludus.collector.opponents import NO_POLICY, OpponentRunner
-from ludus.collector.runners import SessionCallbacks, Staged
 from ludus.protocol.batches import TerminalBatch
 from ludus.protocol.codec import Outcome
 
 
 class MatchRecorder:
-    """Notes the matches of one runner. Its observer."""
+    """Records the matches of one runner, as its observer."""
 
     def __init__(self) -> None:
         self._began = np.zeros(0, np.int64)
@@ -37,7 +37,7 @@ class MatchRecorder:
     # The observer -----------------------------------------------------------------------------------------------
 
     def beginning(self, agents: Agents, staged: Staged) -> None:
-        """Note when episodes begin."""
+        """Record when episodes begin."""
         slots, batch = staged.decisions, staged.batch.decisions
         if slots is None or batch is None:
             return
@@ -77,7 +77,9 @@ class MatchRecorder:
         assert batch is not None
         opponents: list[tuple[str, int, int]] = []
         settled = True
-        for runner, agent_index in _opposing(staged.member):
+        for runner, agent_index in staged.member.agent_indexes.values():
+            if not isinstance(runner, OpponentRunner):
+                continue
             history = runner.opponents.history(agent_index)
             key = history.during(began, staged.step_id)
             settled = settled and key is not None
@@ -90,21 +92,12 @@ class MatchRecorder:
             EndedMatch(
                 simulator=staged.agent_index.simulator,
                 team=staged.agent_index.team,
-                outcome=int(outcome),
+                outcome=outcome,
                 truncated=bool(batch.truncated[rows].all()),
                 settled=settled and bool(opponents),
                 opponents=tuple(opponents),
             )
         )
-
-
-def _opposing(member: SessionCallbacks) -> list[tuple[OpponentRunner, AgentIndex]]:
-    """Return the sides of a simulator that do not learn."""
-    return [
-        (runner, agent_index)
-        for runner, agent_index in member.agent_indexes.values()
-        if isinstance(runner, OpponentRunner)
-    ]
 
 
 def reported_outcome(batch: TerminalBatch, rows: npt.NDArray[np.intp]) -> Outcome | None:

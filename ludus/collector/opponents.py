@@ -16,8 +16,9 @@ import numpy as np
 
 from ludus.collector.activations import FloatArray
 from ludus.collector.agents import AgentIndex, Agents, Slots
+from ludus.collector.batch import Batch, Staged
 from ludus.collector.policy import Acted
-from ludus.collector.runners import Batch, PolicyRunner, Staged
+from ludus.collector.runners import PolicyRunner
 from ludus.collector.stacked import StackedPolicies
 from ludus.protocol.batches import Array, Bytes, Floats
 
@@ -47,7 +48,8 @@ class History:
     def during(self, begin: int, end: int) -> int | None:
         """Return the one policy that was played from message `begin` until before message `end`.
 
-        None where it changed, where several were played, or where what was played is forgotten; `NOBODY` if none was.
+        None where it changed, where several were played, or where what was played is forgotten. `NO_POLICY` if none was
+        played.
         """
         states = self._states
         before = [key for message, key in states if message <= begin]
@@ -60,7 +62,7 @@ class History:
 
     @property
     def newest_policy(self) -> int:
-        """The newest policy that all played who played; `NOBODY` if there was none."""
+        """The newest policy that all played who played; `NO_POLICY` if there was none."""
         return next((key for _, key in reversed(self._states) if key not in {NO_POLICY, MIXED}), NO_POLICY)
 
 
@@ -131,7 +133,7 @@ class Opponents:
     # The observer -----------------------------------------------------------------------------------------------
 
     def ending(self, agents: Agents, staged: Staged) -> None:
-        """Note that agents leave their policies."""
+        """Record that agents leave their policies."""
         if staged.terminals is not None:
             self._note(agents, staged, staged.terminals, leave=True)
 
@@ -153,7 +155,7 @@ class Opponents:
         self._histories.pop(agent_index.number, None)
 
     def _note(self, agents: Agents, staged: Staged, slots: Slots, *, leave: bool) -> None:
-        """Note what an agent index's agents play once some of them have left or joined."""
+        """Record the policies of an agent index after some of its agents have left or joined."""
         all_slots = staged.agent_index.slots
         playing = all_slots[agents.running(all_slots)]
         playing = np.setdiff1d(playing, slots) if leave else np.union1d(playing, slots)

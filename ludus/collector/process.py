@@ -4,7 +4,7 @@ Threads: one event loop (uvloop) does everything: streams, policy inference, are
 has threads of its own, which only move bytes. numpy's BLAS is kept on one thread. Nothing in the loop waits: the
 control channel queues what its socket does not take, and weights are copied out of shared memory within one turn.
 
-A process may be started before anybody needs it (`python -m ludus.collector --channel FD`): it imports everything and
+A process may be started before it is needed (`python -m ludus.collector --channel FD`): it imports everything and
 waits for its settings. It ends when the learner does: by end of file on the channel, and for certain by
 the parent-death signal.
 """
@@ -19,15 +19,14 @@ from pathlib import Path
 import grpc.aio
 import structlog
 
-from ludus.collector import messages
+from ludus.collector import commands, messages
 from ludus.collector.acting import PolicyFactory
 from ludus.collector.channel import Channel, ChannelClosedError, Frame
-from ludus.collector.direct import DirectJoinHandler
-from ludus.collector.messages import Kind
+from ludus.collector.messages import Kind, read
 from ludus.collector.server import TICK_SECONDS, CollectorServer
-from ludus.collector.service import SimulationHandler, make_server
-from ludus.collector.session_snapshots import State, unpack
+from ludus.collector.service import DirectJoinHandler, SimulationHandler, make_server
 from ludus.collector.settings import CollectorSettings
+from ludus.collector.snapshots.state import State, unpack
 from ludus.collector.unity.service import UnityHandler
 from ludus.logging import bind_process, redirect_output
 from ludus.protocol.server_tls import TlsPair
@@ -37,10 +36,10 @@ log = structlog.get_logger()
 LAST_WORD_SECONDS = 1.0
 
 
-async def serve(channel: Channel, policies: PolicyFactory, start: messages.Settings, kept: State | None) -> None:
+async def serve(channel: Channel, policies: PolicyFactory, start: commands.Settings, restored: State | None) -> None:
     """Serve until the learner says so or is gone."""
     loop = asyncio.get_running_loop()
-    collector = CollectorServer(channel, policies, start, kept)
+    collector = CollectorServer(channel, policies, start, restored)
     settings = collector.settings
     if settings.log_path is not None:  # this process may be older than the attempt, and write to the worker's log
         redirect_output(Path(settings.log_path))
@@ -146,18 +145,18 @@ def _serve_unity_port(settings: CollectorSettings, port: int, players: UnityHand
 
 
 def say_why(channel: Channel, error: Exception) -> None:
-    """Tell the learner why this process ends. The learner has `LAST_WORD_SECONDS` to take it."""
+    """Send the learner the reason why this process ends; it has `LAST_WORD_SECONDS` to take it."""
     reason = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
     with contextlib.suppress(ChannelClosedError):
-        channel.send(Kind.FAILED, messages.Failed(reason).pack())
+        channel.send(Kind.MESSAGE, messages.Failed(reason).pack())
         deadline = time.monotonic() + LAST_WORD_SECONDS
         while channel.pending and time.monotonic() < deadline:
             select.select([], [channel], [], LAST_WORD_SECONDS)
             channel.flush()
 
 
-def wait_for_settings(channel: Channel) -> tuple[messages.Settings, State | None] | None:
-    """Block until the settings come, with what a former attempt handed over; None when the learner went away."""
+def wait_for_settings(channel: Channel) -> tuple[commands.Settings, State | None] | None:
+    """Block until the settings come, with the snapshots of a former attempt; None when the learner went away."""
     come: list[Frame] = []
     while True:
         select.select([channel], [], [])
@@ -167,8 +166,7 @@ def wait_for_settings(channel: Channel) -> tuple[messages.Settings, State | None
             return None
         come += frames
         if come:
-            settings = messages.Settings.unpack(come[0].payload)
-            if len(come) > settings.kept:
-                # Nothing else is sent before the collector listens.
-                assert [frame.kind for frame in come] == [Kind.SETTINGS, Kind.KEPT][: 1 + settings.kept]
-                return settings, unpack(come[1].payload) if settings.kept else None
+            settings = read(come[0])
+            assert isinstance(settings, commands.Settings), "nothing else is sent before the collector listens"
+            if len(come) > settings.restored:
+                return settings, unpack(come[1].payload) if settings.restored else None

@@ -97,7 +97,7 @@ class TrajectoryRecorder:
         self._note_answers(slots, acted, version)
 
     def answer_unrecorded(self, slots: Slots, acted: Acted, version: int) -> None:
-        """Note agents that were answered without recording."""
+        """Update the state of agents that were answered without recording."""
         agents = self.agents
         agents.row[slots] = self._scratch
         agents.length[slots] = 0
@@ -148,7 +148,7 @@ class TrajectoryRecorder:
         agents.state[slots] = ACTING
 
     def _complete(self, slots: Slots, rewards: Floats, group_rewards: Floats | None) -> None:
-        """Note the rewards of steps that came back."""
+        """Write the rewards of steps that came back."""
         agents = self.agents
         rows = agents.row[slots]
         self.arena.rewards[rows] = rewards

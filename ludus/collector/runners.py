@@ -1,6 +1,6 @@
-"""Batcher: one behavior's waiting agents of all sessions, answered by one forward pass per turn of the event loop.
+"""Policy runners: each answers the waiting agents of one behavior, of all sessions, by one forward pass per turn.
 
-Sessions stage what they receive; when the loop has handled every message that was ready, `LearningRunner.run` takes all
+Sessions stage what they receive; when the loop has handled every message that was ready, `PolicyRunner.run` takes all
 of it at once. No agent waits for a slow simulator: those that are ready are answered, and while the pass runs
 the next messages pile up for the one after it.
 
@@ -9,139 +9,21 @@ compute while the steps are written.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
-from ludus.collector.agent_snapshots import blocks_of, take_over
-from ludus.collector.agents import AgentIndex, Agents, Slots
+from ludus.collector.agents import AgentIndex, Agents
+from ludus.collector.batch import Batch, Part, SessionCallbacks, Staged
 from ludus.collector.exploration import PinkNoise
-from ludus.collector.policy import Acted
+from ludus.collector.policy import Acted, Policy
 from ludus.collector.recorder import TrajectoryRecorder
 from ludus.collector.rows import join_decisions, join_masks, join_observations, join_terminals, join_ticks
+from ludus.collector.snapshots.returning import ReturningSessions
 from ludus.collector.step_quota import StepQuota
-from ludus.protocol.batches import Array, BehaviorBatch, Bytes, DecisionBatch, Floats, Ints
-from ludus.protocol.codec import CloseCode, ProtocolError
-
-
-class Policy(Protocol):
-    """A policy that answers observations (`worker.collectors.acting`)."""
-
-    def load(self, flat: "np.ndarray[tuple[int, ...], np.dtype[np.float32]]") -> None:
-        """Take new weights."""
-
-    @property
-    def memory_size(self) -> int:
-        """Floats of the recurrent memory; 0 = none."""
-
-    def act(
-        self,
-        observations: Sequence[Array],
-        masks: Array | None,
-        memory: Floats | None,
-        rng: np.random.Generator,
-        noise: Floats | None,
-    ) -> Acted:
-        """Draw an action for each row. `memory` is that before the step; `Acted.memory` is that after it."""
-
-
-class SessionCallbacks(Protocol):
-    """Callbacks from a runner to a session."""
-
-    @property
-    def agent_indexes(self) -> "Mapping[str, tuple[PolicyRunner, AgentIndex]]":
-        """Its agents by behavior, each with the runner that answers them."""
-
-    def answer(
-        self, step_id: int, agent_index: AgentIndex, agents: Ints | None, continuous: Floats, discrete: Ints
-    ) -> None:
-        """Send actions: of all agents that asked in the step, in their order, or of `agents` alone."""
-
-
-class Part(NamedTuple):
-    """The rows of a batch that answer one step of one session."""
-
-    member: SessionCallbacks
-    agent_index: AgentIndex
-    step_id: int
-    rows: int
-    tick: int
-    """Number of the message."""
-    partial: bool = False
-    """Whether some agents of the step ended while they waited, so that the answer must name the others."""
-
-
-@dataclass(slots=True, eq=False)
-class Batch:
-    """Agents that wait for an action, rows part by part."""
-
-    parts: list[Part]
-    slots: Slots
-    observations: tuple[Array, ...]
-    masks: Bytes | None
-
-    @property
-    def rows(self) -> int:
-        """Agents."""
-        return len(self.slots)
-
-    def keep_rows(self, keep: Array) -> None:
-        """Remove the other rows; parts that lose some but not all of theirs become partial."""
-        if keep.all():
-            return
-        parts, begin = [], 0
-        for part in self.parts:
-            left = int(keep[begin : begin + part.rows].sum())
-            begin += part.rows
-            if left:
-                parts.append(part if left == part.rows else part._replace(rows=left, partial=True))
-        self.parts = parts
-        self.slots = self.slots[keep]
-        self.observations = tuple([values[keep] for values in self.observations])
-        self.masks = None if self.masks is None else self.masks[keep]
-
-    def take_parts(self, taken: list[bool]) -> "Batch":
-        """Move whole parts into a batch of their own."""
-        if all(taken):
-            whole = replace(self)
-            self.parts, self.slots = [], self.slots[:0]
-            return whole
-        rows = np.repeat(taken, [part.rows for part in self.parts])
-        moved = replace(
-            self,
-            parts=[part for part, take in zip(self.parts, taken, strict=True) if take],
-            slots=self.slots[rows],
-            observations=tuple([values[rows] for values in self.observations]),
-            masks=None if self.masks is None else self.masks[rows],
-        )
-        self.keep_rows(~rows)
-        return moved
-
-
-class Staged(NamedTuple):
-    """One behavior's part of a received step, checked."""
-
-    member: SessionCallbacks
-    agent_index: AgentIndex
-    step_id: int
-    batch: BehaviorBatch
-    tick: int
-    terminals: Slots | None
-    decisions: Slots | None
-
-
-class Returning(NamedTuple):
-    """A session that goes on where it was in a checkpoint."""
-
-    member: SessionCallbacks
-    agent_index: AgentIndex
-    step_id: int
-    decisions: DecisionBatch | None
-    """The agents that ask again; None where none waits."""
-    kept: Mapping[str, Any]
-    """`keeping.keep`."""
+from ludus.protocol.batches import BehaviorBatch, Floats
 
 
 class EpisodeObserver(Protocol):
@@ -173,12 +55,12 @@ class PolicyRunner(ABC):
     number: int
     behavior: str
     recorder: TrajectoryRecorder
-    quota: StepQuota
     rng: np.random.Generator
-    low_blocks: int
-    """Ask for blocks when fewer than this are free."""
-    schedule: Callable[[], None]
+    request_turn: "Callable[[PolicyRunner], None]"
     """Asks the loop to call `run` after the messages that are ready."""
+    low_blocks: int = 0
+    """Ask for blocks when fewer than this are free."""
+    quota: StepQuota = field(init=False)
     observer: EpisodeObserver | None = None
     ticks: int = 0
     """Number of the next message; of collectors that serve the same simulators each counts in a range of its own."""
@@ -195,12 +77,19 @@ class PolicyRunner(ABC):
     """Batches that were not answered in the turn of their arrival, oldest first."""
     held: bool = False
     """Whether no agent is answered, because a checkpoint is taken."""
-    returning: list[Returning] = field(default_factory=list)
-    """Sessions that go on where they were, once a round has been granted in which they can."""
+    returning: ReturningSessions = field(default_factory=ReturningSessions)
+    """Sessions that go on from a checkpoint."""
     peers: "Collection[PolicyRunner]" = ()
     """The runners of all behaviors that learn in this collector."""
     notified_peers: frozenset[int] = frozenset()
     """The part of `waited_for` that the peers have been scheduled for."""
+
+    def __post_init__(self) -> None:
+        self.quota = self.recorder.quota
+
+    def schedule(self) -> None:
+        """Request a turn."""
+        self.request_turn(self)
 
     # What runners differ in ---------------------------------------------------------------------------------------
 
@@ -222,9 +111,7 @@ class PolicyRunner(ABC):
 
     def stage(self, member: SessionCallbacks, agent_index: AgentIndex, step_id: int, batch: BehaviorBatch) -> None:
         """Check a message's part against the state of its agents, for the next turn. Raises ProtocolError."""
-        if any(item.agent_index is agent_index for item in self.returning):
-            message = "a simulator that goes on from a checkpoint sends nothing more before it is answered"
-            raise ProtocolError(CloseCode.DECISION_PENDING, message)
+        self.returning.check(agent_index)
         if agent_index.staged:
             self._absorb(self._join())  # this message builds on one that is staged
         agents = self.recorder.agents
@@ -239,17 +126,9 @@ class PolicyRunner(ABC):
         if len(self.staged) == 1:
             self.schedule()
 
-    def go_on(
-        self, member: SessionCallbacks, agent_index: AgentIndex, step_id: int, batch: BehaviorBatch | None, kept: Any
-    ) -> None:
-        """Take over a session's agents as they were in a checkpoint; those of `batch` ask again. In the next turn."""
-        decisions = None if batch is None else batch.decisions
-        self.returning.append(Returning(member, agent_index, step_id, decisions, kept))
-        self.schedule()
-
     def run(self) -> RunnerReport:
         """Answer the agents that the quota allows; hold the others."""
-        self._take_over()
+        self.waiting += self.returning.restore(self.recorder, recorded=self.recorded)
         fresh = self._join()
         if fresh is not None:
             self.last_rows = fresh.rows
@@ -270,7 +149,7 @@ class PolicyRunner(ABC):
     def drop(self, agent_index: AgentIndex) -> None:
         """Forget a session."""
         self.staged = [item for item in self.staged if item.agent_index is not agent_index]
-        self.returning = [item for item in self.returning if item.agent_index is not agent_index]
+        self.returning.drop(agent_index)
         for batch in self.waiting:
             keep = np.repeat(
                 [part.agent_index is not agent_index for part in batch.parts], [part.rows for part in batch.parts]
@@ -304,29 +183,9 @@ class PolicyRunner(ABC):
 
     # A turn -----------------------------------------------------------------------------------------------------
 
-    def _take_over(self) -> None:
-        """Restore sessions that come back, as soon as there is a round and room for their segments."""
-        if not self.returning or (self.recorded and self.quota.number is None) or self._lacks_blocks:
-            return
-        returning, self.returning = self.returning, []
-        for member, agent_index, step_id, decisions, kept in returning:
-            take_over(self.recorder, agent_index, kept)
-            if decisions is not None:
-                slots = self.recorder.agents.slots(agent_index, decisions.agent_ids)
-                part = Part(member, agent_index, step_id, len(slots), int(self.recorder.agents.tick[slots[0]]))
-                self.waiting.append(Batch([part], slots, decisions.observations, decisions.action_masks))
-        if not self.recorded:
-            self.recorder.stop_recording()
-
-    @property
-    def _lacks_blocks(self) -> bool:
-        """Whether those who come back need more blocks than there are."""
-        needed = sum(blocks_of(item.kept, self.recorder.arena.layout) for item in self.returning)
-        return self.recorded and needed > len(self.recorder.segments.blocks)
-
     @property
     def _is_ready(self) -> bool:
-        """Whether anybody may be answered: no checkpoint is taken, and the weights are new enough."""
+        """Whether agents may be answered: no checkpoint is taken, and the weights are new enough."""
         return not self.held and self.version >= max(self.required_version, 0)
 
     def _may_answer(self, rows: int) -> bool:
@@ -412,7 +271,11 @@ class PolicyRunner(ABC):
         self.recorder.answer(batch.slots, batch.observations, batch.masks, acted, self.version, number)
 
     def _answer_waiting(self) -> None:
-        """Answer what may be answered of what waits, oldest first, whole messages."""
+        """Answer what may be answered of what waits, oldest first, whole messages.
+
+        If the quota of the round is used but steps of it are outstanding, sessions that owe one are answered in
+        advance. Once all have returned, agents wait for the next round, to be answered with newer weights.
+        """
         if not self.waiting or not self._is_ready or (self.recorded and self.quota.number is None):
             return
         quota_left, blocks = self.quota.left, len(self.recorder.segments.blocks)
@@ -423,11 +286,11 @@ class PolicyRunner(ABC):
                 quota_left -= part.rows
                 blocks -= part.rows
         self._answer_parts(permitted)
-        if self.waiting and self._may_answer_ahead:
+        if self.waiting and self.recorded and not self.quota.complete:
             self._answer_in_advance()
 
     def _answer_in_advance(self) -> None:
-        """Answer the sessions that owe a step of a round whose quota is used, whichever of their agents wait.
+        """Answer all waiting agents of the sessions that owe a step of a round whose quota is used.
 
         The rules of a game may demand that other agents act before that step can come back: agents of the same team, of
         another team or of another behavior. The collector does not know the rules.
@@ -465,16 +328,15 @@ class PolicyRunner(ABC):
             if any(own):
                 ready.append(batch.take_parts(list(own)))
         self.waiting = [batch for batch in self.waiting if batch.rows]
-        batch = ready[0] if len(ready) == 1 else self._merge(ready)
+        batch = ready[0]
+        if len(ready) > 1:
+            batch = Batch(
+                [part for each in ready for part in each.parts],
+                np.concatenate([each.slots for each in ready]),
+                join_observations([each.observations for each in ready]),
+                join_masks([(each.masks, each.rows) for each in ready]),
+            )
         self._record(batch, self._act(batch))
-
-    @property
-    def _may_answer_ahead(self) -> bool:
-        """Whether agents may be answered in advance: the quota of the round is used, but steps of it are outstanding.
-
-        Once all have returned, agents wait for the next round, to be answered with newer weights.
-        """
-        return self.recorded and not self.quota.complete
 
     @property
     def awaited(self) -> frozenset[int]:
@@ -495,14 +357,6 @@ class PolicyRunner(ABC):
                 runner.schedule()
         self.notified_peers = awaited
 
-    def _merge(self, batches: list[Batch]) -> Batch:
-        return Batch(
-            [part for batch in batches for part in batch.parts],
-            np.concatenate([batch.slots for batch in batches]),
-            join_observations([batch.observations for batch in batches]),
-            join_masks([(batch.masks, batch.rows) for batch in batches]),
-        )
-
     def _report(self) -> RunnerReport:
         report = RunnerReport()
         if not self.recorded:
@@ -511,10 +365,9 @@ class PolicyRunner(ABC):
             for batch in self.waiting:
                 self.recorder.segments.cut(batch.slots, batch.observations)
             report.deliver = True
-        needed = self.low_blocks
-        needed = max(needed, sum(blocks_of(item.kept, self.recorder.arena.layout) for item in self.returning))
+        needed = max(self.low_blocks, self.returning.blocks(self.recorder))
         if self.waiting:
-            needed = max(needed, *(part.rows for batch in self.waiting for part in batch.parts))
+            needed = max(needed, *(part.rows for part in self._waiting_parts))
         if len(self.recorder.segments.blocks) < needed and not self.wanted_blocks:
             self.wanted_blocks = report.want_blocks = True
         return report

@@ -34,7 +34,7 @@ class SegmentBuilder:
         """No open segment is longer than this."""
         self.waiting = 0
         """Segments that `take` would return."""
-        self._round: int | None = None
+        self.round: int | None = None
         """The round of all open segments; None when they may differ."""
         self._arena = arena
         self._agents = agents
@@ -56,7 +56,7 @@ class SegmentBuilder:
     ) -> None:
         """Write a step of each. There must be a free block for each slot."""
         agents, arena = self._agents, self._arena
-        if isinstance(round_number, np.ndarray) or round_number != self._round:
+        if isinstance(round_number, np.ndarray) or round_number != self.round:
             self._cut_stale(slots, observations, round_number)
         length = agents.length[slots]
         within = length % self._rows
@@ -131,7 +131,7 @@ class SegmentBuilder:
             if self._agents.length[slot] > 1:
                 self._split(slot)
             self._agents.round[slot] = number
-        self._round = None
+        self.round = None
 
     def take(self) -> bytes | None:
         """Return the segments that were cut, packed, and forget them."""
@@ -149,32 +149,6 @@ class SegmentBuilder:
         blocks: list[int] = self._agents.blocks[slots][self._block_index < used[:, None]].tolist()
         return blocks
 
-    # Handing over -----------------------------------------------------------------------------------------------
-
-    def copies(self, slots: Slots) -> list[Array]:
-        """Return the columns of the steps of open segments, segment by segment."""
-        rows = self._rows_of(slots)
-        return [column[rows] for column in self._arena.columns]
-
-    def reopen(self, slot: int, length: int, columns: Sequence[Array]) -> None:
-        """Open a segment that consists of the first rows of some columns."""
-        used = -(-length // self._rows)
-        self._agents.blocks[slot, :used] = [self.blocks.pop() for _ in range(used)]
-        rows = self._rows_of(np.array([slot], np.intp))
-        for column, values in zip(self._arena.columns, columns, strict=True):
-            column[rows] = values[:length]
-        self._agents.row[slot] = rows[-1]
-        self.longest = max(self.longest, length)
-        self._round = None
-
-    def _rows_of(self, slots: Slots) -> npt.NDArray[np.int64]:
-        """Return the arena rows of the open segments of some agents, segment by segment."""
-        rows = [np.zeros(0, np.int64)]
-        for slot in slots.tolist():
-            steps = np.arange(int(self._agents.length[slot]))
-            rows.append(self._agents.blocks[slot, steps // self._rows] * self._stride + steps % self._rows)
-        return np.concatenate(rows)
-
     # Parts ------------------------------------------------------------------------------------------------------
 
     def _cut_stale(self, slots: Slots, observations: Sequence[Array], round_number: int | Ints) -> None:
@@ -185,9 +159,9 @@ class SegmentBuilder:
             self.close(slots[stale], [values[stale] for values in observations], SegmentEnd.CUT)
         if isinstance(round_number, int):
             others = (agents.round != round_number) & (agents.length > 0)
-            self._round = None if others.any() else round_number
+            self.round = None if others.any() else round_number
         else:
-            self._round = None
+            self.round = None
 
     def _open_blocks(self, slots: Slots, lengths: Ints) -> None:
         count = len(slots)

@@ -1,4 +1,4 @@
-"""Service: `ludus.v1.SimulationService/Connect` over grpc.aio, as raw bytes.
+"""`ludus.v1.SimulationService` over grpc.aio: Connect as raw bytes, and Join for a trainer that runs alone.
 
 Bytes, because parsing is the session's: garbage then ends one session with a named `Close`, where a deserializer of
 grpc would abort the stream with an unnamed status, and an answer is serialised once, where it is made.
@@ -10,19 +10,23 @@ import asyncio
 import functools
 from collections import deque
 from collections.abc import AsyncIterator
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 import grpc.aio
 import structlog
 
 from ludus.collector.native import NativeSession
-from ludus.collector.session import CONNECTION_LOST, DISCONNECTED, LEFT, Session
+from ludus.collector.server import CollectorServer
+from ludus.collector.session import CONNECTION_LOST, DISCONNECTED, LEFT
+from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codec import CloseCode, ProtocolError
 
 log = structlog.get_logger()
 
 METHOD = "/ludus.v1.SimulationService/Connect"
+JOIN = "/ludus.v1.SimulationService/Join"
+PROTOCOL_VERSION = 1
 BREAK_SECONDS = 0.05
 """How long after a stream's end grpc may take to tell that the stream broke."""
 DRAIN_SECONDS = 5.0
@@ -32,19 +36,6 @@ LINGER_SECONDS = 1.0
 KEEPALIVE_MS = 20_000
 MIN_PING_MS = 5_000
 """Clients may ping this often without being sent away."""
-
-
-class Host(Protocol):
-    """Keeps the sessions of a process."""
-
-    def opened(self, session: Session) -> None:
-        """A stream was opened; the session has not said hello."""
-
-    def ended(self, session: Session) -> None:
-        """A stream is over; the session's `closed` says why."""
-
-    def session(self, peer: str, outbox: "Outbox") -> NativeSession:
-        """Make a session for a new stream."""
 
 
 class Outbox:
@@ -89,9 +80,9 @@ class Outbox:
 
 
 class SimulationHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the stubs only
-    """Serves Connect with sessions of a host."""
+    """Serves Connect, with a session per stream."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: CollectorServer) -> None:
         self._host = host
         self._handler = grpc.stream_stream_rpc_method_handler(self._connect)
         self.lingering = 0
@@ -104,7 +95,7 @@ class SimulationHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # ge
     async def _connect(self, _: AsyncIterator[bytes], context: Any) -> None:
         loop = asyncio.get_running_loop()
         outbox = Outbox(context)
-        session = self._host.session(context.peer(), outbox)
+        session = NativeSession(self._host, context.peer(), outbox.put)
         self._host.opened(session)
         reading = loop.create_task(self._read(session, context))
         ended: asyncio.Future[None] = loop.create_future()
@@ -152,6 +143,38 @@ class SimulationHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # ge
                 "the collector made a mistake; its log has the details",
                 rejoin=CloseCode.INTERNAL_ERROR.rejoin,
             )
+
+
+class DirectJoinHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the stubs only
+    """Joining at a collector itself, for a trainer that runs alone: no gateway, no tickets.
+
+    Every simulator is assigned to the only run. The answer is a relay to the same address, so that a client needs no
+    code of its own for this way of running.
+    """
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+        self._handler = grpc.unary_unary_rpc_method_handler(
+            self._join,
+            request_deserializer=pb.JoinRequest.FromString,
+            response_serializer=pb.JoinResponse.SerializeToString,
+        )
+
+    def service(
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> "grpc.RpcMethodHandler[pb.JoinRequest, pb.JoinResponse] | None":
+        """Return the handler of Join."""
+        return self._handler if handler_call_details.method == JOIN else None
+
+    async def _join(
+        self, request: pb.JoinRequest, context: "grpc.aio.ServicerContext[pb.JoinRequest, pb.JoinResponse]"
+    ) -> pb.JoinResponse:
+        if request.protocol_version != PROTOCOL_VERSION:
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"This trainer speaks version {PROTOCOL_VERSION} of the protocol, not {request.protocol_version}.",
+            )
+        return pb.JoinResponse(assignment=pb.Assignment(relay=True, run_id=self._run_id))
 
 
 def make_server(max_message_bytes: int, *, share_port: bool = False) -> grpc.aio.Server:

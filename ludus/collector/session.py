@@ -7,13 +7,10 @@ in a session, the others don't notice.
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from ludus.collector.agent_snapshots import waiting_of
 from ludus.collector.agents import AgentIndex
 from ludus.collector.runners import PolicyRunner
-from ludus.collector.session_snapshots import SessionSnapshot
-from ludus.collector.settings import CollectorSettings
 from ludus.protocol.batches import BehaviorBatch, Floats, Ints, StatValue
 from ludus.protocol.codec import CloseCode, ProtocolError
 from ludus.protocol.contract import (
@@ -28,6 +25,9 @@ from ludus.protocol.environment_parameters import ParameterValue
 from ludus.protocol.spec import BehaviorSpec
 from ludus.protocol.tickets import TicketExpired, TicketInvalid, verify
 
+if TYPE_CHECKING:
+    from ludus.collector.server import CollectorServer
+
 LEFT = "left"
 """Code of a session that the client ended in good order."""
 DISCONNECTED = "disconnected"
@@ -39,60 +39,10 @@ RunnerOf: TypeAlias = Callable[[int], PolicyRunner]
 """Returns the runner that answers a team."""
 
 
-class SessionHost(Protocol):
-    """Callbacks from a session to its collector."""
-
-    settings: CollectorSettings
-    port: int
-    """On which it listens."""
-
-    def now(self) -> float:
-        """Return the loop's time in seconds."""
-
-    def wall_clock(self) -> float:
-        """Return seconds since 1970."""
-
-    def welcomed(self, session: "Session", behaviors: list[str], client: str) -> None:
-        """Register a session that has said who it is; an older one of the same session id ends."""
-
-    def next_number(self) -> int:
-        """Return a number for a simulator that comes without a ticket."""
-
-    def spend(self, ticket: str, expires_at: float) -> bool:
-        """Take a ticket that opens a session until then; False if one was opened with it before."""
-
-    def announced(self, session: "Session", spec: BehaviorSpec) -> "RunnerOf | None":
-        """Return who answers each team of a behavior, or None while the learner decides. Raises ProtocolError."""
-
-    def started(self, session: "Session", behaviors: list[str], agents: int) -> None:
-        """Note a session's first step, or that it has announced another behavior since."""
-
-    def is_connected(self, peer: str) -> bool:
-        """Whether the connection of a gRPC peer lives, as far as the host knows."""
-
-    def troubled(self, session: "Session", code: str, sentence: str) -> None:
-        """Note something that is probably not meant so; the session goes on."""
-
-    def reported(self, stats: list[StatValue], parameter_set: int) -> None:
-        """Take reported numbers, and the number of the environment parameters that they belong to."""
-
-    def next_index_number(self) -> int:
-        """Return a number for an agent index."""
-
-    def kept(self, session_id: str) -> "SessionSnapshot | None":
-        """Return where a simulator was in a former attempt, if it was handed over and has not gone on since."""
-
-    def forget(self, session_id: str) -> None:
-        """Forget where a simulator was: it goes on from there, or begins again."""
-
-    def came_to_rest(self) -> None:
-        """Note that a simulator which is asked for its position may have told it."""
-
-
 class Session(ABC):
     """One simulator."""
 
-    def __init__(self, collector: SessionHost, peer: str) -> None:
+    def __init__(self, collector: "CollectorServer", peer: str) -> None:
         self._collector = collector
         self.peer = peer
         self.session_id = ""
@@ -113,19 +63,12 @@ class Session(ABC):
         """By announced name, once the behavior is admitted."""
         self.own_parameters: Mapping[str, ParameterValue] = {}
         """Environment parameters of this simulator alone, on top of the run's; told with the next reset."""
-        self._parameter_set = 0
+        self.parameter_set = 0
         """Number of the environment parameters that the simulator was last told."""
-        self._has_heard = True
+        self.has_heard = True
         """Whether the trackers know of them: not before the next step, which is the first that can follow from them."""
-        self.resumes = False
-        """Whether the simulator can go back to where it was."""
-        self.kept: SessionSnapshot | None = None
-        """Where it was in a former attempt, until its first step says whether it is there again."""
-        self._returning: dict[str, tuple[int, BehaviorBatch | None, Mapping[str, Any]]] = {}
-        """By behavior that is not admitted yet: the step, who asks again in it as then, and the agents
-        (`SessionSnapshot`).
-        """
-        self._unadmitted: defaultdict[str, list[tuple[int, BehaviorBatch]]] = defaultdict(list)
+        self.unadmitted: defaultdict[str, list[tuple[int, BehaviorBatch]]] = defaultdict(list)
+        """Steps of behaviors that are not admitted yet."""
         self._past_steps = 0
 
     # What the protocols differ in -------------------------------------------------------------------------------
@@ -145,16 +88,19 @@ class Session(ABC):
         """Return why the session has to end if it has been silent for too long."""
 
     def is_gone(self) -> bool:
-        """Whether the simulator can never be heard of again, although no broken connection was reported."""
+        """Whether the connection is gone, although gRPC did not report it."""
         return False
+
+    def _admitted(self, name: str) -> None:  # noqa: B027  native sessions have something to do then
+        """Called when a behavior is admitted, before its first steps are staged."""
 
     @abstractmethod
     def _say_wait(self, reason: str) -> None:
-        """Tell the simulator why no answer comes yet."""
+        """Send the simulator the reason why no answer comes yet."""
 
     @abstractmethod
     def _say_close(self, code: str, reason: str, *, rejoin: bool) -> None:
-        """Tell the simulator that the session is over."""
+        """Send the simulator the end of the session."""
 
     # What they share --------------------------------------------------------------------------------------------
 
@@ -172,13 +118,12 @@ class Session(ABC):
             if own.behavior == spec.behavior and name not in self.agent_indexes:
                 if not same_spec(own, spec):
                     raise ProtocolError(CloseCode.SPEC_CONFLICT, conflict(spec, own))
-                agent_index = AgentIndex(self._collector.next_index_number(), self.number, name)
-                agent_index.parameter_set = self._parameter_set
+                agent_index = AgentIndex(next(self._collector.index_numbers), self.number, name)
+                agent_index.parameter_set = self.parameter_set
                 runner = runner_of(own.team)
                 self.agent_indexes[name] = (runner, agent_index)
-                if name in self._returning:
-                    runner.go_on(self, agent_index, *self._returning.pop(name))
-                for step_id, batch in self._unadmitted.pop(name, []):
+                self._admitted(name)
+                for step_id, batch in self.unadmitted.pop(name, []):
                     runner.stage(self, agent_index, step_id, batch)
 
     def change_sides(self, behavior: str, runner_of: RunnerOf) -> None:
@@ -219,7 +164,7 @@ class Session(ABC):
         """
         settings = self._collector.settings
         if settings.ticket_key is None:
-            return self._collector.next_number() if former is None else former
+            return next(self._collector.numbers) if former is None else former
         try:
             claims = verify(settings.ticket_key, ticket, self._collector.wall_clock())
         except TicketExpired as error:
@@ -255,12 +200,12 @@ class Session(ABC):
     @property
     def _has_news(self) -> bool:
         """Whether there are newer environment parameters than the simulator was told."""
-        return self._parameter_set != self._collector.settings.parameter_set
+        return self.parameter_set != self._collector.settings.parameter_set
 
     def _note_told(self) -> None:
         """Record that the simulator was told the newest parameters: its next episodes begin with them."""
-        self._parameter_set = self._collector.settings.parameter_set
-        self._has_heard = False  # the step that is just being answered may not be absorbed yet
+        self.parameter_set = self._collector.settings.parameter_set
+        self.has_heard = False  # the step that is just being answered may not be absorbed yet
 
     def _report(self, stats: list[StatValue], batches: list[BehaviorBatch]) -> None:
         """Hand on the numbers of a step, before its agents are. They tell of the episodes that end in it, if any do."""
@@ -270,7 +215,7 @@ class Session(ABC):
             if batch.terminals is not None and batch.behavior in self.agent_indexes
             for runner, agent_index in [self.agent_indexes[batch.behavior]]
         ]
-        oldest = min((number for number in began if number is not None), default=self._parameter_set)
+        oldest = min((number for number in began if number is not None), default=self.parameter_set)
         self._collector.reported(stats, oldest)
 
     def _introduce(self, spec: BehaviorSpec) -> None:
@@ -278,41 +223,14 @@ class Session(ABC):
         check_introduction(spec, self.specs)
         if spec.name not in self.specs:
             self.specs[spec.name] = spec
-            runner_of = self._collector.announced(self, spec)
+            runner_of = self._collector.behaviors.announced(self, spec)
             if runner_of is not None:
                 self.admit(spec, runner_of)
             if self.started:
                 self._collector.started(self, list(self.specs), self._agents)
 
-    def _goes_on(self, batches: list[BehaviorBatch]) -> bool:
-        """Whether a first step asks for exactly those agents that waited when the session was kept."""
-        assert self.kept is not None
-        asked = {batch.behavior: batch for batch in batches}
-        if not asked.keys() <= self.kept.agents.keys() or any(batch.terminals is not None for batch in batches):
-            return False
-        for name, agents in self.kept.agents.items():
-            batch = asked.get(name)
-            ids = set() if batch is None or batch.decisions is None else set(batch.decisions.agent_ids.tolist())
-            if name not in self.specs or ids != waiting_of(agents):
-                return False
-        return True
-
-    def _go_on_where_it_was(self, step_id: int, batches: list[BehaviorBatch]) -> None:
-        """Take the agents over as they were kept."""
-        assert self.kept is not None
-        asked: dict[str, BehaviorBatch | None] = {batch.behavior: batch for batch in batches}
-        for name, agents in self.kept.agents.items():
-            if name in self.agent_indexes:
-                runner, agent_index = self.agent_indexes[name]
-                runner.go_on(self, agent_index, step_id, asked.get(name), agents)
-            else:
-                self._returning[name] = (step_id, asked.get(name), agents)
-        self.kept = None
-        if self._returning:
-            self._say_wait(f"the run is preparing the behavior {next(iter(self._returning))}")
-
     def _note_start(self, batches: list[BehaviorBatch]) -> None:
-        """Note the first step."""
+        """Record the first step."""
         if not self.started:
             self.started = True
             self._agents = sum(len(batch.decisions.agent_ids) for batch in batches if batch.decisions is not None)
@@ -320,54 +238,26 @@ class Session(ABC):
 
     def _stage(self, step_id: int, batches: list[BehaviorBatch]) -> None:
         """Hand a step to the behaviors' runners. Raises ProtocolError."""
-        if not self._has_heard:
-            self._has_heard = True
+        if not self.has_heard:
+            self.has_heard = True
             for runner, agent_index in self.agent_indexes.values():
-                runner.recorder.agents.tell(agent_index, self._parameter_set)
+                runner.recorder.agents.tell(agent_index, self.parameter_set)
         for batch in batches:
             pair = self.agent_indexes.get(batch.behavior)
             if pair is None:
-                self._keep(step_id, batch)
+                self._store(step_id, batch)
             else:
                 runner, agent_index = pair
                 runner.stage(self, agent_index, step_id, batch)
 
-    def _keep(self, step_id: int, batch: BehaviorBatch) -> None:
-        """Keep a step whose behavior is not admitted yet."""
-        kept = self._unadmitted[batch.behavior]
-        if len(kept) >= MAX_UNADMITTED_STEPS:
+    def _store(self, step_id: int, batch: BehaviorBatch) -> None:
+        """Store a step whose behavior is not admitted yet."""
+        stored = self.unadmitted[batch.behavior]
+        if len(stored) >= MAX_UNADMITTED_STEPS:
             raise too_many_unadmitted()
-        if not kept:
+        if not stored:
             self._say_wait(f"the run is preparing the behavior {batch.behavior}")
-        kept.append((step_id, batch))
-
-    # Handing over -----------------------------------------------------------------------------------------------
-
-    def told_position(self, save_id: int) -> bool:
-        """Whether the simulator has come to rest and told where it is, since it was asked with this number.
-
-        Asks when it has come to rest. Only simulators that resume are asked.
-        """
-        del save_id
-        return False
-
-    def keep(self) -> SessionSnapshot | None:
-        """Return the session for a checkpoint; None where it could not go on from there."""
-        return None
-
-    @property
-    def is_at_rest(self) -> bool:
-        """Whether every agent of the simulator waits or is between episodes, and all that it sent is taken in."""
-        if not self.started or self._unadmitted or self._returning or not self.agent_indexes:
-            return False
-        pairs = self.agent_indexes.values()
-        if any(
-            agent_index.staged or any(item.agent_index is agent_index for item in runner.returning)
-            for runner, agent_index in pairs
-        ):
-            return False
-        acts = any(len(runner.recorder.agents.acting([agent_index])) for runner, agent_index in pairs)
-        return not acts and any(runner.recorder.agents.is_at_rest(agent_index) for runner, agent_index in pairs)
+        stored.append((step_id, batch))
 
     @property
     def _is_owed_a_step(self) -> bool:
@@ -381,5 +271,4 @@ class Session(ABC):
         self._past_steps = self.steps
         for _, agent_index in self.agent_indexes.values():
             agent_index.former_steps = 0
-        self._unadmitted.clear()
-        self._returning.clear()
+        self.unadmitted.clear()

@@ -46,7 +46,7 @@ class CollectorSettings:
     second_call_timeout: float = 30.0
     """Seconds that a Unity player may take for its second call, which it makes at once."""
     no_agents_after: float = 30.0
-    """Seconds after which a Unity player without any agent is worth a word."""
+    """Seconds after which a Unity player without any agent is reported."""
     late_agents_grace: float = 1.0
     """Seconds of silence after which an answered step no longer delays its round, if another can take its place."""
     max_message_bytes: int = 64 << 20

@@ -7,7 +7,7 @@ trainer that listens may not run itself. None of that is the silence of a proces
 import psutil
 
 LOOK_SECONDS = 1.0
-"""How often the process is looked at while it is silent."""
+"""How often the process is measured while it is silent."""
 LONGEST_LOOK_SECONDS = 2 * LOOK_SECONDS
 """More time between two looks is not counted: the process that looks did not run meanwhile."""
 _WANTS_TO_RUN = {psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP}
@@ -28,7 +28,7 @@ class Silence:
         """Those of them in which it neither used nor wanted a processor."""
 
     def heard(self, now: float) -> None:
-        """Note that it has said something."""
+        """Record a sign of life."""
         self._looked = now
         self._processor_seconds = None
         self.total = self.idle = 0.0

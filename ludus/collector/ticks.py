@@ -6,13 +6,13 @@ from collections.abc import Callable
 import structlog
 
 from ludus.collector import messages
-from ludus.collector.checkpoint_barrier import CheckpointBarrier
 from ludus.collector.evaluation import EvaluationRunner
 from ludus.collector.learner_connection import LearnerConnection
 from ludus.collector.matches import MatchRecorder
 from ludus.collector.messages import Kind, pack_numbered
 from ludus.collector.opponents import OpponentRunner
 from ludus.collector.runners import LearningRunner, PolicyRunner
+from ludus.collector.snapshots.barrier import CheckpointBarrier
 from ludus.collector.stats import StatSums
 
 log = structlog.get_logger()
@@ -45,7 +45,7 @@ class BatchTicks:
     def assign_opponents(
         self, runner: LearningRunner, opponent_runner: OpponentRunner, match_recorder: MatchRecorder
     ) -> None:
-        """Tell the learner of the opponents of a runner, too."""
+        """Report the opponents of a runner to the learner, too."""
         self._opponents_of[runner.number] = opponent_runner, match_recorder
 
     def schedule(self, runner: PolicyRunner) -> None:
@@ -57,15 +57,13 @@ class BatchTicks:
 
     def _run_due(self) -> None:
         due, self._due = self._due, []
-        due.sort(
-            key=lambda runner: isinstance(runner, LearningRunner)
-        )  # opponents first: their steps count before a round ends
+        due.sort(key=lambda runner: isinstance(runner, LearningRunner))  # opponents' steps count before a round ends
         try:
             for runner in due:
                 self._run(runner)
             self._rested()
         except Exception as error:  # the edge of the process: a runner in an unknown state must not go on
-            log.exception("lane_failed")
+            log.exception("runner_failed")
             self._failed(error)
 
     def _run(self, runner: PolicyRunner) -> None:

@@ -17,6 +17,8 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from ludus.collector.arena import shared_memory
+
 STAMP_BYTES = 64
 """The stamps lie in cache lines of their own."""
 
@@ -57,10 +59,7 @@ class WeightBuffers:
     def create(cls, size: int, collectors: int) -> Self:
         """Allocate buffers for weights of `size` values and that many collectors: at least three."""
         layout = WeightsLayout(size, max(3, collectors + 2))
-        fd = os.memfd_create("ludus-weights", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(fd, layout.stride * layout.buffers)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
-        return cls(fd, layout)
+        return cls(shared_memory("ludus-weights", layout.stride * layout.buffers), layout)
 
     def close(self) -> None:
         """Give the descriptor back."""

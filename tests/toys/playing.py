@@ -85,10 +85,9 @@ class Arcade:
             behavior=spec.behavior,
             policy=policy,
             recorder=recorder,
-            quota=self.quota,
             rng=np.random.default_rng(self.seed),
             low_blocks=0,
-            schedule=lambda: None,
+            request_turn=lambda _: None,
         )
 
     def collect(self, weights: Array, version: int) -> Rollout:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ludus.collector.arena import Arena
-from ludus.collector.messages import PolicySpec
+from ludus.collector.commands import PolicySpec
 from ludus.collector.segments import Segments
 from ludus.protocol.spec import BehaviorSpec
 from worker.experience.rollout import Rollout

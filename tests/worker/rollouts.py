@@ -202,7 +202,8 @@ def acted_rollout(
 ) -> Rollout:
     """A rollout of a policy on random observations, with random rewards and, if asked, random masks."""
     layout = policy.layout
-    observations = [rng.normal(1.0, 3.0, (steps, size)).astype(np.float32) for size in layout.observation_sizes]
+    widths = [item.size for item in layout.body.observations]
+    observations = [rng.normal(1.0, 3.0, (steps, width)).astype(np.float32) for width in widths]
     masks = random_masks(rng, steps, layout.discrete_branches) if masked else None
     acted = policy.act(observations, masks, None, rng)
     return make_rollout(

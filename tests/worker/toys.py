@@ -123,7 +123,7 @@ def play(
         policy.load(algorithm.flat_weights())
         joined = toy.observe(rng, agents)
         masks = toy.masks(rng, joined)
-        observations = split_observations(joined, policy.layout.observation_sizes)
+        observations = split_observations(joined, [item.size for item in policy.layout.body.observations])
         acted = policy.act(observations, masks, None, rng)
         rewards = toy.rewards(joined, acted)
         means.append(float(rewards.mean()))

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ludus.collector import messages
+from ludus.collector import commands, messages
 from ludus.collector.arena import Arena, ArenaLayout
-from ludus.collector.messages import Kind, OpponentAssignment, PolicySpec, pack_numbered
+from ludus.collector.commands import OpponentAssignment, PolicySpec
+from ludus.collector.messages import Kind, pack_numbered
 from ludus.collector.segments import Segments
 from ludus.collector.weights import WeightBuffers, freeze
 from ludus.protocol.environment_parameters import ParameterValue, to_plain
@@ -42,7 +43,7 @@ class RegisteredBehavior:
         self,
         runner: int,
         spec: BehaviorSpec,
-        program: PolicySpec,
+        policy: PolicySpec,
         arena: Arena,
         children: CollectorProcesses,
         evaluated: Sequence[npt.NDArray[np.float32]] = (),
@@ -50,11 +51,11 @@ class RegisteredBehavior:
         self.spec = spec
         self.ledger = BlockLedger(arena.layout.blocks)
         self._runner = runner
-        self._program = program
+        self._policy = policy
         self._arena = arena
         self._children = children
-        self._quota = StepQuota()
-        self._weights = WeightBuffers.create(program.weights_size, len(children))
+        self.quota = StepQuota()
+        self._weights = WeightBuffers.create(policy.weights_size, len(children))
         self._version = -1
         """Newest published version; -1 = none."""
         self._index = -1
@@ -67,7 +68,7 @@ class RegisteredBehavior:
         """Blocks that are lent at a time."""
         self._starving: set[int] = set()
         """Collectors that asked for blocks when none was free."""
-        self._recorded = not program.evaluated
+        self._recorded = not self._policy.evaluated
         self._assignment: OpponentAssignment | None = None
         self._frozen = {key: freeze(each) for key, each in enumerate(evaluated)}
         """Key -> descriptor of the weights, of all policies that the assignment names, or that an assessment is about.
@@ -80,18 +81,14 @@ class RegisteredBehavior:
 
     def introduce(self, child: CollectorProcess) -> None:
         """Make the behavior known to a collector."""
-        program, layout = self._program, self._arena.layout
-        message = messages.Admit(
+        message = commands.Admit(
             runner=self._runner,
-            spec=messages.spec_to_text(self.spec),
-            policy=program,
-            rows=layout.rows,
-            blocks=layout.blocks,
-            memory_size=layout.memory_size,
+            arena=self._arena.layout,
+            policy=self._policy,
             weight_buffers=self._weights.layout.buffers,
             low_blocks=self._chunk // 2,
         )
-        if program.evaluated:
+        if self._policy.evaluated:
             self._children.tell(child, message, (self._arena.fd, *self._frozen.values()))
             return
         self._children.tell(child, message, (self._arena.fd, self._weights.fd))
@@ -99,10 +96,10 @@ class RegisteredBehavior:
         if self._version >= 0:
             self._offer_weights(child)
         if not self._recorded:
-            self._children.tell(child, messages.Unrecorded(self._runner))
+            self._children.tell(child, commands.Unrecorded(self._runner))
         if self._assignment is not None:
             self._send_assignment(child, self._assignment, self._frozen)
-        self._send_grants(self._quota.add(child.index))
+        self._send_grants(self.quota.add(child.index))
 
     def forget(self, child: CollectorProcess) -> int:
         """Take back what a dead collector had; return how many steps of the round are lost."""
@@ -111,7 +108,7 @@ class RegisteredBehavior:
         self._told.pop(child.index, None)
         if child.index in self._reading:
             self._weights.release(self._reading.pop(child.index))
-        return self._quota.remove(child.index)
+        return self.quota.remove(child.index)
 
     def close(self) -> None:
         """Give the weights up. The collectors have ended."""
@@ -129,51 +126,45 @@ class RegisteredBehavior:
             self._offer_weights(child)
 
     def weights_read(self, child: CollectorProcess) -> None:
-        """Note that a collector has taken the weights that it was told of."""
+        """Release the buffer that a collector has read, and offer it newer weights."""
         self._weights.release(self._reading.pop(child.index))
         self._offer_weights(child)
 
     def _offer_weights(self, child: CollectorProcess) -> None:
-        """Tell a collector of the newest weights, unless it is still reading others."""
+        """Send a collector the buffer of the newest weights, unless it is still reading others."""
         if child.index in self._reading or self._told.get(child.index) == self._version:
             return
         self._weights.hold(self._index)
         self._reading[child.index] = self._index
         self._told[child.index] = self._version
-        self._children.tell(child, messages.Weights(self._runner, self._index, self._version))
+        self._children.tell(child, commands.Weights(self._runner, self._index, self._version))
 
     # Rounds -----------------------------------------------------------------------------------------------------
 
-    def restore_rounds(
-        self, number: int, delivered: Sequence[tuple[int, int]], overdraft: Sequence[tuple[int, int, int]]
-    ) -> None:
-        """Count what an earlier attempt delivered (`StepQuota.restore`)."""
-        self._quota.restore(number, delivered, overdraft)
-
     def grant(self, number: int, steps: int) -> None:
         """Begin a round."""
-        self._send_grants(self._quota.grant(number, steps))
+        self._send_grants(self.quota.grant(number, steps))
 
     def quota_progress(self, child: CollectorProcess, message: messages.QuotaProgress) -> None:
         """Record progress; extend a quota that is used, if the round is not complete."""
-        self._send_grants(self._quota.progress(child.index, message.round, message.steps, used=message.used))
+        self._send_grants(self.quota.progress(child.index, message.round, message.steps, used=message.used))
 
     def collected(self) -> tuple[int, int] | None:
         """Return (round, steps) once when the current round is complete. Collectors answer no more of it."""
-        collected = self._quota.collected()
+        collected = self.quota.collected()
         if collected is not None:
-            for index in self._quota.unused:
-                self._children.tell(self._children[index], messages.EndRound(self._runner, collected[0]))
+            for index in self.quota.unused:
+                self._children.tell(self._children[index], commands.EndRound(self._runner, collected[0]))
         return collected
 
     def stop_recording(self) -> None:
         """Answer all agents without limits and without recording."""
         self._recorded = False
-        self._children.tell_all(messages.Unrecorded(self._runner))
+        self._children.tell_all(commands.Unrecorded(self._runner))
 
     def _send_grants(self, grants: Sequence[Grant]) -> None:
         for grant in grants:
-            message = messages.GrantSteps(
+            message = commands.GrantSteps(
                 self._runner, grant.round, grant.steps, grant.size, grant.report_every, self._version
             )
             self._children.tell(self._children[grant.collector], message)
@@ -184,7 +175,7 @@ class RegisteredBehavior:
         """Take segments over; return them, each with the round that it counts into."""
         self.ledger.deliver(child.index, segments.blocks.tolist())
         columns = segments.column("round").tolist(), segments.column("length").tolist()
-        return segments.of_rounds([self._quota.delivered(child.index, *pair) for pair in zip(*columns, strict=True)])
+        return segments.of_rounds([self.quota.delivered(child.index, *pair) for pair in zip(*columns, strict=True)])
 
     def reclaim(self, segments: Segments) -> None:
         """Free the blocks of delivered segments, for those who starve first."""
@@ -204,9 +195,9 @@ class RegisteredBehavior:
     # Frozen policies --------------------------------------------------------------------------------------------
 
     def assign_opponents(self, assignment: OpponentAssignment, weights: Mapping[int, npt.NDArray[np.float32]]) -> None:
-        """Say which team learns, and what the others play; `weights` has those that were not named the last time."""
+        """Set the learning team and the policies of the others; `weights` has those that are new."""
         named, known = assignment.keys, self._frozen
-        expected = self._program.weights_size
+        expected = self._policy.weights_size
         for key in named - known.keys():
             if weights[key].shape != (expected,):
                 raise ValueError(f"policy {key} has {weights[key].size} weights, {self.name} takes {expected}")
@@ -221,7 +212,7 @@ class RegisteredBehavior:
         self, session_id: str, episode_batch: int, team: int | None, parameters: Mapping[str, ParameterValue]
     ) -> None:
         """Begin an evaluation batch on a simulator, if it is connected."""
-        message = messages.BeginEvaluation(self._runner, session_id, episode_batch, team, to_plain(parameters))
+        message = commands.BeginEvaluation(self._runner, session_id, episode_batch, team, to_plain(parameters))
         for child in self._children.listening:
             if session_id in child.simulators:
                 self._children.tell(child, message)
@@ -229,7 +220,7 @@ class RegisteredBehavior:
     def _send_assignment(
         self, child: CollectorProcess, assignment: OpponentAssignment, fresh: Mapping[int, int]
     ) -> None:
-        """Tell a collector of the opponents; `fresh` are those that it does not know."""
+        """Send a collector the opponents; `fresh` are those that it does not know."""
         for key, fd in fresh.items():
-            self._children.tell(child, messages.FrozenPolicy(self._runner, key), (fd,))
-        self._children.tell(child, messages.Opponents(self._runner, assignment))
+            self._children.tell(child, commands.FrozenPolicy(self._runner, key), (fd,))
+        self._children.tell(child, commands.Opponents(self._runner, assignment))

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from ludus.collector.messages import (
     EPISODE_DTYPE,
+    BehaviorAnnounced,
     EvaluationEnded,
     GhostStepsPlayed,
     MatchesEnded,
@@ -18,8 +19,7 @@ from ludus.collector.messages import (
     StatsReported,
 )
 from ludus.collector.segments import Segments
-from ludus.collector.session_snapshots import State
-from ludus.protocol.spec import BehaviorSpec
+from ludus.collector.snapshots.state import State
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +28,13 @@ class Endpoint:
 
     index: int
     """Number of the collector, from 0."""
-    host: str
-    port: int
+    address: str
+    """`host:port` as simulators dial it."""
 
     @property
-    def address(self) -> str:
-        """`host:port` as simulators are told."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+    def port(self) -> int:
+        """The port of the address."""
+        return int(self.address.rpartition(":")[2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +57,6 @@ class CollectorDied:
     """Answered steps that were never delivered and are granted again."""
     silent_seconds: float | None = None
     """How long it had said nothing when the trainer killed it for that; None: it ended by itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class BehaviorAnnounced:
-    """A simulator brought a behavior that was neither admitted nor refused. Its agents wait for `admit` or `refuse`."""
-
-    spec: BehaviorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +135,7 @@ class HandedOver:
 
     collector: int
     state: State
-    """See `ludus.collector.session_snapshots`."""
+    """See `ludus.collector.snapshots.state`."""
 
 
 CollectorEvent = (

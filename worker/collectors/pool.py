@@ -1,6 +1,6 @@
 """CollectorPool: the learner's side of the collectors.
 
-It starts the processes, gives them behaviors, weights, permits and blocks, reports what they deliver, and starts them
+It starts the processes, gives them behaviors, weights, quotas and blocks, reports what they deliver, and starts them
 again when they die. A dead collector costs its simulators' partial segments: its blocks are reclaimed and its quota
 given out again.
 
@@ -19,31 +19,18 @@ import numpy as np
 import numpy.typing as npt
 import structlog
 
-from ludus.collector import messages, session_snapshots
+from ludus.collector import commands, messages
 from ludus.collector.arena import Arena
 from ludus.collector.channel import Frame
-from ludus.collector.messages import (
-    EvaluationEnded,
-    GhostStepsPlayed,
-    Kind,
-    MatchesEnded,
-    Message,
-    OpponentAssignment,
-    PolicySpec,
-    SimulatorConnected,
-    SimulatorLeft,
-    SimulatorProblem,
-    SimulatorStarted,
-    unpack_numbered,
-)
+from ludus.collector.commands import OpponentAssignment, PolicySpec
+from ludus.collector.messages import Kind, Message, SimulatorConnected, SimulatorLeft, unpack_numbered
 from ludus.collector.segments import Segments
-from ludus.collector.session_snapshots import State
 from ludus.collector.settings import CollectorSettings
+from ludus.collector.snapshots.state import State, first_free_number, merged, pack, unpack
 from ludus.protocol.environment_parameters import ParameterValue, to_plain
 from ludus.protocol.spec import BehaviorSpec
 from worker.collectors.behaviors import RegisteredBehavior
 from worker.collectors.events import (
-    BehaviorAnnounced,
     CollectorDied,
     CollectorEvent,
     CollectorListening,
@@ -79,7 +66,7 @@ class CollectorPool:
         self._runners: list[RegisteredBehavior] = []
         self._announced: set[str] = set()
         self._teams: set[tuple[str, int]] = set()
-        self._refusals: dict[str, messages.Refuse] = {}
+        self._refusals: dict[str, commands.Refuse] = {}
         self._kept: list[State] = []
         """Snapshots of an earlier attempt, by collector."""
         self._away: set[str] = set()
@@ -112,7 +99,7 @@ class CollectorPool:
         of the collectors. Before `start`."""
         self._kept = list(collectors)
         self._away = {session["session_id"] for each in collectors for session in each["sessions"]}
-        first = session_snapshots.first_free_number(collectors)
+        first = first_free_number(collectors)
         for child in self._children:
             child.first_number = first + (child.index - first) % self._settings.count
 
@@ -122,13 +109,13 @@ class CollectorPool:
         Simulators that can go back are waited for as long as `timeout`, in seconds.
         """
         with self._lock:
-            self._children.tell_all(messages.Hold(timeout))
+            self._children.tell_all(commands.Hold(timeout))
             return {child.index for child in self._children.listening}
 
     def release(self) -> None:
         """Resume answering after `hold`."""
         with self._lock:
-            self._children.tell_all(messages.Release())
+            self._children.tell_all(commands.Release())
 
     def delivered_before(self, behavior: str, round_number: int, delivered: Sequence[tuple[int, int]]) -> None:
         """Count steps of a round, and later ones, that the learner has already: (round, steps). Before `grant`."""
@@ -138,7 +125,7 @@ class CollectorPool:
                 for collector, each in enumerate(self._kept[: self._settings.count])
                 for number, steps in each["lanes"].get(behavior, {}).get("advance", [])
             ]
-            self._behaviors[behavior].restore_rounds(round_number, delivered, advance)
+            self._behaviors[behavior].quota.restore(round_number, delivered, advance)
 
     def poll(self, timeout: float) -> list[CollectorEvent]:
         """Return what happened, waiting at most `timeout` seconds for the first notice."""
@@ -163,7 +150,7 @@ class CollectorPool:
     def refuse(self, behavior: str, code: str, reason: str) -> None:
         """End the sessions that announced the behavior, now and later."""
         with self._lock:
-            self._refusals[behavior] = messages.Refuse(behavior, code, reason)
+            self._refusals[behavior] = commands.Refuse(behavior, code, reason)
             self._children.tell_all(self._refusals[behavior])
 
     def publish(self, behavior: str, version: int, weights: npt.NDArray[np.float32]) -> None:
@@ -186,7 +173,7 @@ class CollectorPool:
     def assign_opponents(
         self, behavior: str, assignment: OpponentAssignment, weights: Mapping[int, npt.NDArray[np.float32]]
     ) -> None:
-        """Say which team learns, and what the others play from their agents' next episodes on.
+        """Set the learning team, and the policies of the others from their agents' next episodes on.
 
         `weights` has every policy that is named, at least those that were not named the last time. Call `reset` after a
         change of the team that learns: simulators' agents are forgotten by it. Never blocks.
@@ -228,36 +215,34 @@ class CollectorPool:
         self._change_parameters(parameters, number, reset=True)
 
     def tell_parameters(self, environment_parameters: Mapping[str, ParameterValue], parameter_set: int) -> None:
-        """Tell every simulator other parameters with its next answer, and those that come later; nothing is reset."""
+        """Send every simulator other parameters with its next answer, and later ones at once; nothing is reset."""
         self._change_parameters(environment_parameters, parameter_set, reset=False)
 
     def _change_parameters(self, values: Mapping[str, ParameterValue], parameter_set: int, *, reset: bool) -> None:
         with self._lock:
             self._settings = replace(self._settings, environment_parameters=dict(values), parameter_set=parameter_set)
-            self._children.tell_all(messages.Parameters(to_plain(values), parameter_set, reset))
+            self._children.tell_all(commands.Parameters(to_plain(values), parameter_set, reset))
 
     def close(self, code: str, reason: str, *, rejoin: bool) -> None:
         """Send Close to every simulator, and end the processes for certain. Safe to call twice."""
         if self._children.closing:
             return
-        self._children.close(messages.CloseAll(code, reason, rejoin))
+        self._children.close(commands.CloseAll(code, reason, rejoin))
         for behavior in self._runners:
             behavior.close()
 
-    # The life of collectors (`processes.ProcessListener`) ----------------------------------------------------------
+    # The life of collectors: `CollectorProcesses` calls these with the lock held --------------------------------------
 
     def launched(self, child: CollectorProcess) -> None:
-        """Tell a new process its settings."""
+        """Send a new process its settings."""
         child.parameter_set = self._settings.parameter_set
         # A collector that is started again has lost its simulators' episodes: they begin again.
-        kept = bool(self._kept) and child.generation == 0
+        restored = bool(self._kept) and child.generation == 0
         settings = self._settings.to_json()
-        message = messages.Settings(child.index, child.generation, child.first_number, settings, kept)
+        message = commands.Settings(child.index, child.generation, child.first_number, settings, restored)
         self._children.tell(child, message)
-        if kept:
-            self._children.send(
-                child, Kind.KEPT, session_snapshots.pack(session_snapshots.merged(self._kept, child.index))
-            )
+        if restored:
+            self._children.send(child, Kind.RESTORED, pack(merged(self._kept, child.index)))
 
     def died(self, child: CollectorProcess, exit_code: int) -> None:
         """Take back what a collector had, and report it."""
@@ -288,19 +273,27 @@ class CollectorPool:
         match Kind(frame.kind):
             case Kind.SEGMENTS:
                 number, payload = unpack_numbered(frame.payload)
-                self._delivered(child, self._runners[number], Segments.unpack(payload))
+                behavior = self._runners[number]
+                segments = behavior.delivered(child, Segments.unpack(payload))
+                self._report(SegmentsDelivered(behavior.name, child.index, segments))
+                self._note_collected(behavior)
             case Kind.EPISODES:
                 number, payload = unpack_numbered(frame.payload)
                 self._report(EpisodesEnded.unpack(self._runners[number].name, child.index, payload))
-            case Kind.HANDED_OVER:
-                self._report(HandedOver(child.index, session_snapshots.unpack(frame.payload)))
+            case Kind.SNAPSHOTS:
+                self._report(HandedOver(child.index, unpack(frame.payload)))
             case _:
                 self._received(child, messages.read(frame))
 
     def _received(self, child: CollectorProcess, message: Message) -> None:
         """Handle a control message; most are passed on to the learner as they are."""
         match message:
-            case GhostStepsPlayed() | MatchesEnded() | EvaluationEnded() | SimulatorProblem():
+            case (
+                messages.GhostStepsPlayed()
+                | messages.MatchesEnded()
+                | messages.EvaluationEnded()
+                | messages.SimulatorProblem()
+            ):
                 self._report(message)
             case messages.Stats():
                 for stat in message.stats:
@@ -311,12 +304,16 @@ class CollectorPool:
                 self._runners[message.runner].weights_read(child)
             case messages.WantBlocks():
                 self._runners[message.runner].lend_blocks(child)
-            case messages.Announced():
-                self._behavior_announced(child, messages.spec_from_text(message.spec))
+            case messages.BehaviorAnnounced():
+                self._behavior_announced(child, message)
             case SimulatorConnected():
                 self._connected(child, message)
-            case SimulatorStarted():
-                self._came_back(child, message.session_id)
+            case messages.SimulatorStarted():
+                if message.session_id in self._away:  # it is connected here now: the others forget its snapshot
+                    self._away.discard(message.session_id)
+                    for other in self._children.listening:
+                        if other is not child:
+                            self._children.tell(other, commands.Forget(message.session_id))
                 self._report(message)
             case SimulatorLeft():
                 known = child.simulators.get(message.session_id)
@@ -339,11 +336,12 @@ class CollectorPool:
         self._lock.notify_all()
 
     def _listens(self, child: CollectorProcess, port: int) -> None:
-        child.endpoint = Endpoint(child.index, self._settings.advertise_host, port)
+        host = self._settings.advertise_host
+        child.endpoint = Endpoint(child.index, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
         child.reported = None
         if child.parameter_set != self._settings.parameter_set:  # they changed while it started
             parameters = to_plain(self._settings.environment_parameters)
-            self._children.tell(child, messages.Parameters(parameters, self._settings.parameter_set, reset=False))
+            self._children.tell(child, commands.Parameters(parameters, self._settings.parameter_set, reset=False))
         for behavior in self._runners:
             behavior.introduce(child)
         for refusal in self._refusals.values():
@@ -352,11 +350,6 @@ class CollectorPool:
             self._report(CollectorListening(child.endpoint))
         self._lock.notify_all()
 
-    def _delivered(self, child: CollectorProcess, behavior: RegisteredBehavior, segments: Segments) -> None:
-        segments = behavior.delivered(child, segments)
-        self._report(SegmentsDelivered(behavior.name, child.index, segments))
-        self._note_collected(behavior)
-
     def _note_collected(self, behavior: RegisteredBehavior) -> None:
         collected = behavior.collected()
         if collected is not None:
@@ -364,31 +357,24 @@ class CollectorPool:
 
     # Simulators -------------------------------------------------------------------------------------------------
 
-    def _behavior_announced(self, child: CollectorProcess, spec: BehaviorSpec) -> None:
+    def _behavior_announced(self, child: CollectorProcess, message: messages.BehaviorAnnounced) -> None:
+        spec = message.spec
         refusal = self._refusals.get(spec.behavior)
         if refusal is not None:
             self._children.tell(child, refusal)
             return
         if spec.behavior not in self._behaviors and spec.behavior not in self._announced:
             self._announced.add(spec.behavior)
-            self._report(BehaviorAnnounced(spec))
+            self._report(message)
         if (spec.behavior, spec.team) not in self._teams:
             self._teams.add((spec.behavior, spec.team))
             self._report(TeamAnnounced(spec.behavior, spec.team))
-
-    def _came_back(self, child: CollectorProcess, session_id: str) -> None:
-        """Remove a simulator's snapshot from the other collectors: it is connected here now."""
-        if session_id in self._away:
-            self._away.discard(session_id)
-            for other in self._children.listening:
-                if other is not child:
-                    self._children.tell(other, messages.Forget(session_id))
 
     def _connected(self, child: CollectorProcess, message: SimulatorConnected) -> None:
         for other in self._children:
             if other is not child and message.session_id in other.simulators:
                 reason = "a newer stream of this session id took its place"
-                self._children.tell(other, messages.EndSession(message.session_id, "superseded", reason))
+                self._children.tell(other, commands.EndSession(message.session_id, "superseded", reason))
         child.simulators[message.session_id] = message
         child.first_number = max(child.first_number, message.number + self._settings.count)
         self._report(message)

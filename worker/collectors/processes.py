@@ -1,6 +1,6 @@
 """Collector processes, the learner's side: started ahead of time, configured later, watched, and always ended.
 
-What is said to them, and what becomes of what they say, is the pool's matter (`ProcessListener`).
+What is said to them, and what becomes of what they say, is the pool's matter.
 """
 
 import contextlib
@@ -12,17 +12,20 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 import structlog
 
 from ludus.backoff import Backoff
 from ludus.child_process import ChildProcess, describe_exit
 from ludus.collector import messages
-from ludus.collector.channel import Channel, ChannelClosedError, Frame
+from ludus.collector.channel import Channel, ChannelClosedError
 from ludus.collector.messages import Kind, Message
 from ludus.collector.silence import Silence
 from worker.collectors.events import Endpoint
+
+if TYPE_CHECKING:
+    from worker.collectors.pool import CollectorPool
 
 log = structlog.get_logger()
 
@@ -93,30 +96,17 @@ class CollectorProcess:
     """Number of the environment parameters that its process was started with."""
 
 
-class ProcessListener(Protocol):
-    """Lifecycle callbacks. They are called with the pool's lock held."""
-
-    def launched(self, child: CollectorProcess) -> None:
-        """Tell a new process its settings."""
-
-    def heard(self, child: CollectorProcess, frame: Frame) -> None:
-        """Take what a child says."""
-
-    def died(self, child: CollectorProcess, exit_code: int) -> None:
-        """Clean up after a child whose channel has ended; `child.failure` says why. It is started again unasked."""
-
-
 class CollectorProcesses:
     """The collectors of a pool. One that dies or freezes is started again.
 
-    A thread serves their channels, and holds the listener's lock for moments only. All methods but `start` and `close`
+    A thread serves their channels, and holds the pool's lock for moments only. All methods but `start` and `close`
     are called under that lock; none but `close` ever waits.
     """
 
     def __init__(
-        self, count: int, warm: Sequence[WarmCollector], listener: ProcessListener, lock: threading.Condition
+        self, count: int, warm: Sequence[WarmCollector], pool: "CollectorPool", lock: threading.Condition
     ) -> None:
-        self._listener = listener
+        self._pool = pool
         self._lock = lock
         self._children = [CollectorProcess(index, first_number=index) for index in range(count)]
         for child, process in zip(self._children, warm, strict=False):
@@ -152,7 +142,7 @@ class CollectorProcesses:
             self._thread.start()
 
     def close(self, farewell: Message) -> None:
-        """Say farewell to those that listen, and end all processes for certain."""
+        """Send `farewell` to those that listen, and end all processes for certain."""
         with self._lock:
             self.closing = True
             self.tell_all(farewell)
@@ -185,7 +175,7 @@ class CollectorProcesses:
 
     def tell(self, child: CollectorProcess, message: Message, descriptors: Sequence[int] = ()) -> None:
         """Send a message to one."""
-        self.send(child, message.kind, message.pack(), descriptors)
+        self.send(child, Kind.MESSAGE, message.pack(), descriptors)
 
     def send(self, child: CollectorProcess, kind: Kind, payload: bytes, descriptors: Sequence[int] = ()) -> None:
         """Send a frame to one; nothing comes of it if it is dead. Descriptors stay open until they are retired."""
@@ -248,7 +238,7 @@ class CollectorProcesses:
                 if child.silence is not None:
                     child.silence.heard(time.monotonic())
                 for frame in frames:
-                    self._listener.heard(child, frame)
+                    self._pool.heard(child, frame)
         except ChannelClosedError:
             self._reap(child)
 
@@ -276,7 +266,7 @@ class CollectorProcesses:
         self._selector.register(child.warm.channel, selectors.EVENT_READ, child)
         child.silence = Silence(child.warm.process.pid, time.monotonic())
         child.killed_after = None
-        self._listener.launched(child)
+        self._pool.launched(child)
 
     def _reap(self, child: CollectorProcess) -> None:
         """End a collector whose channel has ended, and start it again after a pause."""
@@ -291,7 +281,7 @@ class CollectorProcesses:
         if not self.closing:
             child.generation += 1
             child.restart_at = time.monotonic() + child.backoff.pause(lived)
-        self._listener.died(child, exit_code)
+        self._pool.died(child, exit_code)
 
     def _end(self, child: CollectorProcess, timeout: float) -> int:
         if child.warm is None:

@@ -6,13 +6,17 @@ go on, do not count. So the games that count are fixed before their results are 
 weight as long ones.
 """
 
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
-Outcome = Literal["win", "draw", "loss"]
+from ludus.collector.messages import EndedGame
+from server.ladders.refs import Outcome
+
+Verdict = Literal["pass", "fail", "undecided"]
 MAX_SEED = 2**24
 """Seeds travel as float32, which has gaps beyond."""
 
@@ -30,18 +34,6 @@ class EvaluationBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Game:
-    """One game of a batch, from the candidate's side."""
-
-    outcome: Outcome
-    episode_return: float
-    """Undiscounted sum of the agent's own rewards and its group's; of a group's members: the mean."""
-    length: int
-    """Decisions of one agent."""
-    truncated: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Counted:
     """A game against another policy that counts."""
 
@@ -53,32 +45,40 @@ class Counted:
     """Of the candidate."""
 
 
-class Evaluator(Protocol):
+class Evaluator(ABC):
     """Assigns the sides of an assessment, counts its games, and decides when there are enough."""
 
     teams: int
     """How many teams a simulator must bring."""
 
-    @property
-    def next_batch(self) -> int:
+    def __init__(self, seed: int, next_batch: int) -> None:
+        """`seed` is the run's."""
+        self._seed = seed
+        self.next_batch = next_batch
         """Number of the batch that is to be counted next."""
 
     @property
-    def verdict(self) -> str | None:
-        """`pass`, `fail` or `undecided`, once there are enough games."""
+    @abstractmethod
+    def verdict(self) -> Verdict | None:
+        """The verdict, once there are enough games."""
 
+    @abstractmethod
     def batch(self, number: int) -> EvaluationBatch:
         """Return what the batch of this number plays."""
 
-    def count(self, batch: EvaluationBatch, games: Sequence[Game]) -> Sequence[Counted]:
+    @abstractmethod
+    def count(self, batch: EvaluationBatch, games: Sequence[EndedGame]) -> Sequence[Counted]:
         """Count the games of `next_batch`; return those against another policy that count now."""
 
-    def result(self) -> Mapping[str, Any]:
+    @abstractmethod
+    def result(self) -> dict[str, Any]:
         """Return the present result, for people and programs: JSON values."""
 
-    def state(self) -> Mapping[str, Any]:
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
         """Return the state with which another attempt continues: JSON values."""
 
+    @abstractmethod
     def sentence(self) -> str:
         """Return the result as a sentence."""
 

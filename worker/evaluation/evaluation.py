@@ -8,42 +8,31 @@ fails where all of it lies below, and else it is undecided: more episodes make t
 import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean, pstdev
-from typing import Any, Literal
+from typing import Any
 
+from ludus.collector.messages import EndedGame
 from ludus.play.intervals import mean_interval
 from server.config.assessment import EvaluateSettings
-from worker.evaluation.episodes import Counted, EvaluationBatch, Game, seed_of
-
-Verdict = Literal["pass", "fail", "undecided"]
+from worker.evaluation.episodes import Counted, EvaluationBatch, Evaluator, Verdict, seed_of
 
 
-class EpisodeEvaluator:
-    """Counts the episodes of an evaluation (`worker.evaluation.episodes.Evaluator`)."""
+class EpisodeEvaluator(Evaluator):
+    """Counts the episodes of an evaluation."""
 
     teams = 1
 
     def __init__(self, settings: EvaluateSettings, seed: int, saved: Mapping[str, Any] | None = None) -> None:
         """`seed` is the run's; `saved` is what `state` returned to an earlier attempt."""
         self._settings = settings
-        self._seed = seed
         saved = saved or {"next_episode_batch": 0, "returns": [], "lengths": []}
-        self._next: int = saved["next_episode_batch"]
+        super().__init__(seed, saved["next_episode_batch"])
         self._returns: list[float] = list(saved["returns"])
         self._lengths: list[int] = list(saved["lengths"])
 
     @property
-    def next_batch(self) -> int:
-        """Number of the batch that is to be counted next."""
-        return self._next
-
-    @property
-    def _done(self) -> bool:
-        return len(self._returns) >= self._settings.episodes
-
-    @property
     def verdict(self) -> Verdict | None:
         """The verdict once all episodes are played; without a threshold every policy passes."""
-        if not self._done:
+        if len(self._returns) < self._settings.episodes:
             return None
         threshold = self._settings.threshold
         if threshold is None:
@@ -53,14 +42,13 @@ class EpisodeEvaluator:
 
     def batch(self, number: int) -> EvaluationBatch:
         """Return what the batch of this number plays."""
-        return EvaluationBatch(
-            number, None, None if self._settings.seed_parameter is None else seed_of(self._seed, number)
-        )
+        seed = None if self._settings.seed_parameter is None else seed_of(self._seed, number)
+        return EvaluationBatch(number, None, seed)
 
-    def count(self, batch: EvaluationBatch, games: Sequence[Game]) -> list[Counted]:
+    def count(self, batch: EvaluationBatch, games: Sequence[EndedGame]) -> list[Counted]:
         """Count the episodes of `next_batch`, as far as they are still wanted."""
-        assert batch.number == self._next, "batches are counted in order"
-        self._next += 1
+        assert batch.number == self.next_batch, "batches are counted in order"
+        self.next_batch += 1
         wanted = games[: self._settings.episodes - len(self._returns)]
         self._returns += [game.episode_return for game in wanted]
         self._lengths += [game.length for game in wanted]
@@ -91,10 +79,10 @@ class EpisodeEvaluator:
 
     def state(self) -> dict[str, Any]:
         """Return the episodes."""
-        return {"next_episode_batch": self._next, "returns": list(self._returns), "lengths": list(self._lengths)}
+        return {"next_episode_batch": self.next_batch, "returns": list(self._returns), "lengths": list(self._lengths)}
 
     def sentence(self) -> str:
-        """Say how it ended."""
+        """Return the result as a sentence."""
         if not self._returns:
             return "no episode was played to its end"
         said = f"a return of {self._returns[0]:.4g} in a single episode, which has no interval"

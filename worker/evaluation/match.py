@@ -8,41 +8,37 @@ sides are balanced all the same.
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from ludus.collector.messages import EndedGame
+from ludus.protocol.batches import Outcome
 from server.config.assessment import MatchSettings
 from worker.evaluation.elo import estimate
-from worker.evaluation.episodes import Counted, EvaluationBatch, Game, Outcome, seed_of
+from worker.evaluation.episodes import Counted, EvaluationBatch, Evaluator, Verdict, seed_of
 from worker.evaluation.sprt import SPRT
 
-HALF_POINTS: Mapping[Outcome, int] = {"loss": 0, "draw": 1, "win": 2}
-OUTCOMES: Mapping[int, Outcome] = {points: outcome for outcome, points in HALF_POINTS.items()}
-Verdict = Literal["pass", "fail", "undecided"]
+HALF_POINTS = {Outcome.LOSS: 0, Outcome.DRAW: 1, Outcome.WIN: 2}
+OUTCOMES: tuple[Literal["loss", "draw", "win"], ...] = ("loss", "draw", "win")
+"""By their half points."""
 
 
-class MatchEvaluator:
-    """Counts the games of a match (`worker.evaluation.episodes.Evaluator`)."""
+class MatchEvaluator(Evaluator):
+    """Counts the games of a match."""
 
     teams = 2
 
     def __init__(self, settings: MatchSettings, seed: int, saved: Mapping[str, Any] | None = None) -> None:
         """`seed` is the run's; `saved` is what `state` returned to an earlier attempt."""
         self._settings = settings
-        self._seed = seed
         self._test = SPRT(settings.elo0, settings.elo1, settings.alpha, settings.beta)
         self.paired = settings.seed_parameter is not None
         """Whether games count in pairs."""
         saved = saved or {"next_episode_batch": 0, "games": [0, 0, 0], "pairs": [0] * 5, "waiting": []}
-        self._next: int = saved["next_episode_batch"]
+        super().__init__(seed, saved["next_episode_batch"])
         self._games: list[int] = list(saved["games"])
         """Losses, draws, wins."""
         self._pairs: list[int] = list(saved["pairs"])
         """By the half points that the candidate won in both games."""
         self._waiting: list[int] = list(saved["waiting"])
         """Half points of the games whose other halves come with the next batch."""
-
-    @property
-    def next_batch(self) -> int:
-        """Number of the batch that is to be counted next."""
-        return self._next
 
     @property
     def games(self) -> int:
@@ -62,10 +58,10 @@ class MatchEvaluator:
         seed = seed_of(self._seed, number // 2) if self.paired else None
         return EvaluationBatch(number, number % 2, seed)
 
-    def count(self, batch: EvaluationBatch, games: Sequence[Game]) -> list[Counted]:
+    def count(self, batch: EvaluationBatch, games: Sequence[EndedGame]) -> list[Counted]:
         """Count the games of `next_batch`, as far as the verdict is not known before the last of them."""
-        assert batch.number == self._next, "batches are counted in order"
-        self._next += 1
+        assert batch.number == self.next_batch, "batches are counted in order"
+        self.next_batch += 1
         points = [HALF_POINTS[game.outcome] for game in games]
         counted: list[Counted] = []
         if not self.paired:
@@ -120,14 +116,14 @@ class MatchEvaluator:
     def state(self) -> dict[str, Any]:
         """Return the counts."""
         return {
-            "next_episode_batch": self._next,
+            "next_episode_batch": self.next_batch,
             "games": list(self._games),
             "pairs": list(self._pairs),
             "waiting": list(self._waiting),
         }
 
     def sentence(self) -> str:
-        """Say how it ended."""
+        """Return the result as a sentence."""
         losses, draws, wins = self._games
         settings = self._settings
         said = {

@@ -47,11 +47,6 @@ class BlockLedger:
         with self._lock:
             self._move(blocks, owner, DELIVERED)
 
-    def give_back(self, owner: int, blocks: Iterable[int]) -> None:
-        """Take back blocks that their collector did not need."""
-        with self._lock:
-            self._free.extend(self._move(blocks, owner, FREE))
-
     def reclaim(self, blocks: Iterable[int]) -> int:
         """Free delivered blocks and return how many there were."""
         with self._lock:

@@ -40,7 +40,7 @@ class Mates(NamedTuple):
 
 
 class Teams(NamedTuple):
-    """What groups make of a rollout."""
+    """The mates of each step and of each segment's end, and the rewards of whole groups."""
 
     steps: Mates
     """(N, G): of each step. Only steps occur, so that observations *and* actions are known."""
@@ -159,7 +159,7 @@ class _Covers(NamedTuple):
 
 
 def _others(rows: Ints, there: Ints, agents: Ints) -> Mates:
-    """Take the agent that asks out of its row, and close the gap; -1 in `there` means nobody."""
+    """Take the agent that asks out of its row, and close the gap; -1 in `there` means no agent."""
     present = (there >= 0) & (there != agents[:, None])
     width = int(present.sum(1).max(initial=0))
     order = np.argsort(~present, axis=1, kind="stable")[:, :width]

@@ -58,7 +58,7 @@ class Replayed(NamedTuple):
     """One per ObservationSpec: `(P, *shape)`, as recorded. `index` and `next_index` point into it.
 
     Single steps: those of all steps, then those that followed. Sequences: the `length + 1` of the first, and so on."""
-    index: Int[Tensor, " R"]  # type: ignore[assignment]  # hides tuple.index, which nobody misses
+    index: Int[Tensor, " R"]  # type: ignore[assignment]  # hides tuple.index, which is not used
     next_index: Int[Tensor, " R"]
     continuous: Float[Tensor, "R C"]
     """As recorded: of a squashed policy (SAC) what the environment got."""
@@ -127,15 +127,6 @@ class ReplayBuffer:
     def __len__(self) -> int:
         return min(self._stored, self.capacity)
 
-    @property
-    def bytes_used(self) -> int:
-        """Bytes of all rows that were ever written."""
-        steps = sum(_bytes(column[: len(self)]) for column in self._step_columns())
-        observations = sum(
-            _bytes(column[: len(self)]) + _bytes(column[self.capacity : self._used]) for column in self._observations
-        )
-        return steps + observations
-
     @torch.no_grad()
     def store(self, rollout: Rollout) -> NDArray[np.int64]:
         """Add all steps of a rollout, of which only the newest count if they are more than the capacity.
@@ -148,8 +139,16 @@ class ReplayBuffer:
         starts = ends - rollout.lengths.numpy() + 1  # below 0 where a segment's first steps are skipped
         kept = np.flatnonzero(ends >= 0)
         first = self._stored
-        self._overwrite(count)
-        spans = self._spans(first, count, skipped)
+        # Free the rows that overwritten transitions point to.
+        gone = np.arange(max(first - self.capacity, 0), max(first + count - self.capacity, 0)) % self.capacity
+        followed = self._next[gone]
+        self._spare.extend(followed[followed >= self.capacity].tolist())
+        # Two pieces where the end of the ring lies between.
+        row = first % self.capacity
+        head = min(count, self.capacity - row)
+        spans = [(slice(row, row + head), slice(skipped, skipped + head))]
+        if head < count:
+            spans.append((slice(0, count - head), slice(skipped + head, skipped + count)))
         for column, values in zip(self._observation_rows, rollout.observations, strict=True):
             _write(column, spans, values)
         self._write_steps(spans, rollout)
@@ -260,22 +259,6 @@ class ReplayBuffer:
             self._any_forbidden = self._any_forbidden or not (masks is None or bool(masks.all()))
         if rollout.memories is not None:
             _write(self._memories.numpy(), spans, rollout.memories)
-
-    def _overwrite(self, count: int) -> None:
-        """Free what the transitions point to whose rows the next `count` ones take."""
-        oldest = max(self._stored - self.capacity, 0)
-        gone = np.arange(oldest, max(self._stored + count - self.capacity, 0)) % self.capacity
-        followed = self._next[gone]
-        self._spare.extend(followed[followed >= self.capacity].tolist())
-
-    def _spans(self, first: int, count: int, skipped: int) -> "list[_Span]":
-        """Return which rows of the ring take which rows of a rollout: two pieces where the ring's end lies between."""
-        row = first % self.capacity
-        head = min(count, self.capacity - row)
-        spans = [(slice(row, row + head), slice(skipped, skipped + head))]
-        if head < count:
-            spans.append((slice(0, count - head), slice(skipped + head, skipped + count)))
-        return spans
 
     def _allocate(self, count: int) -> NDArray[np.int64]:
         """Take rows behind the ring: those that were used before, the latest first, then new ones."""
@@ -392,7 +375,3 @@ def _write(column: NDArray[Any], spans: list[_Span], values: Tensor) -> None:
     source = values.numpy()
     for rows, taken in spans:
         column[rows] = source[taken]
-
-
-def _bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()

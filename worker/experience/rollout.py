@@ -1,7 +1,7 @@
 """Rollout: the experience of an update. Flat tensors over steps, segments one after the other, no padding."""
 
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -80,13 +80,8 @@ class Rollout:
         return Rollout(*(_cat(getattr(self, item.name), getattr(other, item.name)) for item in fields(self)))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the tensors, by field."""
+        """Return the tensors, by field; `Rollout(**state)` reads them."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Self:
-        """Read what `state_dict` returned."""
-        return cls(**state)
 
 
 def gather(arena: Arena, segments: Segments) -> Rollout:

@@ -1,7 +1,7 @@
 """Sequences: segments in pieces of equal length, for recurrent networks.
 
 A segment is cut into pieces of `L` steps from its first one on; only the last piece may be shorter, and is padded by
-repeating its last step. Whoever uses padded rows masks them out: they are no experience.
+repeating its last step. Padded rows are no experience: mask them out.
 
 Dimensions: `N` steps, `B` segments, `Q` sequences, `L` steps of a sequence.
 """

@@ -21,7 +21,7 @@ class Transitions(NamedTuple):
 
     observations: list[torch.Tensor]
     """The pool, one per ObservationSpec: (P, *shape), raw; uint8 stays uint8."""
-    index: torch.Tensor  # type: ignore[assignment]  # hides tuple.index, which nobody misses
+    index: torch.Tensor  # type: ignore[assignment]  # hides tuple.index, which is not used
     """(N,) int64: row in the pool of each step's observation."""
     next_index: torch.Tensor
     """(N,) int64: row of the observation that followed; the final one at an episode's end."""

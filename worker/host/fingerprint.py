@@ -1,7 +1,7 @@
 """The fingerprint of an attempt: release and commit of Ludus, libraries, and the hardware of the worker's slot.
 
-Kept with every attempt, so that two runs that differ can be told apart by more than their configurations. Whatever
-cannot be found out is left out; nothing here is worth an attempt that does not begin. torch is not imported: this runs
+Kept with every attempt, so that two runs that differ can be compared by more than their configurations. Unknown values
+are left out; no error here keeps an attempt from beginning. torch is not imported: this runs
 in the slot's process, which never is.
 """
 
@@ -48,7 +48,7 @@ def _commit(root: Path) -> str | None:
     """Return the commit that is checked out, with `-dirty` where files differ from it; None outside a repository."""
     if not (root / ".git").exists():
         return None
-    answer = _ask("git", "-C", str(root), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty")
+    answer = output_of("git", "-C", str(root), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty")
     return answer.strip() or None
 
 
@@ -81,18 +81,18 @@ def _cpu() -> str | None:
 
 def _gpus() -> dict[str, tuple[str, str]]:
     """Return name and driver version of the host's GPUs by their UUIDs."""
-    answer = _ask("nvidia-smi", "--query-gpu=uuid,name,driver_version", "--format=csv,noheader")
+    answer = output_of("nvidia-smi", "--query-gpu=uuid,name,driver_version", "--format=csv,noheader")
     rows = [[part.strip() for part in line.split(",")] for line in answer.splitlines()]
     return {row[0]: (row[1], row[2]) for row in rows if len(row) == 3}
 
 
-def _ask(*command: str) -> str:
+def output_of(*command: str) -> str:
     """Return what a program prints; nothing where it is missing, fails or hangs."""
     if shutil.which(command[0]) is None:
         return ""
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        log.warning("fingerprint_incomplete", program=command[0], error=str(error))
+        log.warning("program_failed", program=command[0], error=str(error))
         return ""
     return answer.stdout if answer.returncode == 0 else ""

@@ -7,18 +7,13 @@ trainers, which inherit the descriptor, so that the successor of a killed worker
 
 import os
 import re
-import shutil
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import structlog
-
 from server.kit.ports import CannotStart
 from server.kit.processes import AlreadyLocked, FileLock
-
-log = structlog.get_logger()
+from worker.host.fingerprint import output_of
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 LOCK_TIMEOUT_SECONDS = 10.0
@@ -41,24 +36,12 @@ def find_gpus(wanted: Sequence[int | str] | None) -> list[str] | None:
 
     None where nothing is known of GPUs: then trainers look for themselves.
     """
-    listed = _listed()
+    listed = dict(_LISTED.findall(output_of("nvidia-smi", "-L")))
     if wanted is None and (visible := os.environ.get(VISIBLE)) is not None:
         wanted = [name.strip() for name in visible.split(",") if name.strip()]
     if wanted is None:
         return list(listed.values()) if listed else None
     return [listed.get(str(name), str(name)) for name in wanted]
-
-
-def _listed() -> dict[str, str]:
-    """Return the UUIDs of the host's GPUs by their numbers, as `nvidia-smi` lists them; nothing without it."""
-    if shutil.which("nvidia-smi") is None:
-        return {}
-    try:
-        answer = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        log.warning("gpus_not_listed", error=str(error))
-        return {}
-    return dict(_LISTED.findall(answer.stdout))
 
 
 def assign(gpus: Sequence[str], slots: int) -> list[tuple[str, ...]]:

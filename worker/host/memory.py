@@ -2,6 +2,7 @@
 
 import re
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -64,15 +65,10 @@ def held_by(pid: int) -> int:
     Shared pages (the arenas of experience, the libraries) are counted once, in proportion (Linux' PSS): with K
     collectors, the sum of resident sizes would count them K + 1 times.
     """
-    try:
+    total = 0
+    with suppress(psutil.NoSuchProcess):
         leader = psutil.Process(pid)
-        return sum(_proportional(process) for process in [leader, *leader.children(recursive=True)])
-    except psutil.NoSuchProcess:
-        return 0
-
-
-def _proportional(process: psutil.Process) -> int:
-    try:
-        return int(process.memory_full_info().pss)
-    except psutil.NoSuchProcess:
-        return 0
+        for process in [leader, *leader.children(recursive=True)]:
+            with suppress(psutil.NoSuchProcess):  # it has ended since
+                total += int(process.memory_full_info().pss)
+    return total

@@ -9,12 +9,13 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import IO, Self
 
 from ludus.child_process import ChildProcess, describe_exit
 from worker.trainer.connection import ConnectionClosed, SupervisorConnection, socket_pair
-from worker.trainer.messages import Job
+from worker.trainer.messages import Heartbeat, Job
 
 SUCCESSOR_SECONDS = 5.0
 """How long after a trainer was taken the next one is started."""
@@ -73,6 +74,24 @@ class TrainerProcess:
     def start(self, job: Job) -> None:
         """Send the job. Raises `ConnectionClosed` if the process died while it waited."""
         self.connection.send(job)
+
+    @contextmanager
+    def heartbeat(self, seconds: float) -> Iterator[None]:
+        """Send the trainer heartbeats, on a thread of their own, so that a slow database does not end it."""
+        over = threading.Event()
+
+        def beat() -> None:
+            with suppress(ConnectionClosed):  # `receive` raises it
+                while not over.wait(seconds):
+                    self.connection.send(Heartbeat())
+
+        thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
     def end(self) -> None:
         """Kill the whole process group, and reap the trainer."""

@@ -19,6 +19,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from typing import cast
 
 import structlog
 from billiard.process import current_process
@@ -28,6 +29,7 @@ from celery.signals import worker_process_init, worker_process_shutdown, worker_
 from ludus.child_process import end_with_parent
 from ludus.logging import WORKER_VARIABLE, bind_process, configure_logging
 from server.kit.artifacts.opening import open_store
+from server.kit.artifacts.store import ArtifactStore
 from server.kit.db.database import Database
 from server.kit.errors import LudusError
 from server.kit.queue import TaskName, WakeUpQueue, make_celery
@@ -40,7 +42,7 @@ from worker.host.gpus import VISIBLE, GpuInUse, assign, find_gpus, lock_gpus
 from worker.host.process import WarmTrainer
 from worker.host.supervisor.loop import Supervisor
 from worker.host.supervisor.scratch import sweep
-from worker.host.telemetry import MeasuredLedger, WorkerTelemetry, measured_store, serve_slots
+from worker.host.telemetry import MeasuredLedger, MeasuredStore, WorkerTelemetry, serve_slots
 from worker.host.watchdog import Watchdog
 
 log = structlog.get_logger()
@@ -162,7 +164,7 @@ class Slot:
                 Supervisor(
                     claim,
                     MeasuredLedger(self._telemetry, self._database, claim, self._settings.controller.restart_budget),
-                    measured_store(self._store, self._telemetry),
+                    cast("ArtifactStore", MeasuredStore(self._store, self._telemetry)),
                     self._settings.worker,
                     self._settings.worker.scratch / f"{claim.run_id}-{claim.attempt}",
                     ticket_key(self._settings),

@@ -6,7 +6,7 @@ The supervisor knows nothing of this: its ledger and its store are measured from
 import os
 import time
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -70,14 +70,15 @@ class MeasuredLedger(AttemptLedger):
         self._telemetry.checkpoint_bytes.inc(sum(file.size for file in checkpoint.files))
 
 
-class _MeasuredStore:
-    """A store that notes how long checkpoints take; everything else goes through."""
+class MeasuredStore:
+    """An artifact store that measures how long checkpoints take; everything else goes through."""
 
     def __init__(self, store: ArtifactStore, telemetry: WorkerTelemetry) -> None:
         self._store = store
         self._telemetry = telemetry
 
     def publish(self, source: Path, path: str) -> list[FileRef]:
+        """Publish a file or folder (`ArtifactStore.publish`)."""
         began = time.monotonic()
         published = self._store.publish(source, path)
         if "/checkpoints/" in path:
@@ -86,11 +87,6 @@ class _MeasuredStore:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
-
-
-def measured_store(store: ArtifactStore, telemetry: WorkerTelemetry) -> ArtifactStore:
-    """Return a store that notes how long checkpoints take."""
-    return cast("ArtifactStore", _MeasuredStore(store, telemetry))
 
 
 def serve_slots(settings: TelemetrySettings) -> None:

@@ -22,7 +22,7 @@ class Watchdog:
         self._looked = monotonic()
 
     def received(self) -> None:
-        """Note that a message has arrived."""
+        """Record that a message has arrived."""
         self._since = None
 
     def stalled(self, *, idle: bool, pending: int) -> bool:

@@ -8,11 +8,7 @@ from torch import Tensor, nn
 
 from ludus.protocol.spec import BehaviorSpec
 from server.config.behavior import BehaviorConfig, CloneConfig, POCAConfig, PPOConfig, ReinforcementConfig, SACConfig
-from server.config.rewards import (
-    CuriosityConfig,
-    GAILConfig,
-    RNDConfig,
-)
+from server.config.rewards import CuriosityConfig, GAILConfig, RNDConfig
 from worker.learning.fast.critics import StackedCritics, build_critics
 from worker.learning.networks.actor import Actor
 from worker.learning.networks.actor_critic import ActorCritic
@@ -54,12 +50,12 @@ class Misfit(ValueError):
 
 
 class Translated(NamedTuple):
-    """What becomes of a checkpoint: parts of an algorithm's `state_dict`, and what it has nothing for."""
+    """A translated checkpoint: parts of an algorithm's `state_dict`, and the names of the parts that are missing."""
 
     state: dict[str, Any]
     """As the algorithm's own `state_dict`, without what stays as it begins."""
     fresh: tuple[str, ...]
-    """What stays as it begins, for people."""
+    """The parts that stay as they begin, for people."""
 
 
 Parameters = Mapping[str, Shape]
@@ -100,8 +96,19 @@ def translate(file: MLAgentsCheckpoint, config: BehaviorConfig, spec: BehaviorSp
         raise Misfit([f"network_settings.activation is {activation}, in ML-Agents it is always {ACTIVATION}"])
     networks = _networks(config, spec)
     signals = {} if isinstance(config, CloneConfig) else _signals(config, spec)
-    fills = [networks.fill, *(signal.fill for signal in signals.values())]
-    weights = _weights(file, fills, _unneeded(config, networks))
+    read: set[str] = set()
+    problems: list[str] = []
+    weights = Translation(_finder(file.tensors, read, problems))
+    for fill in (networks.fill, *(signal.fill for signal in signals.values())):
+        fill(weights)
+    left = file.unread(read)
+    if isinstance(config, CloneConfig):
+        left = [name for name in left if name.startswith(f"{POLICY}/")]
+    elif networks.doubled:
+        left = [name for name in left if not name.startswith(f"{networks.doubled}/")]
+    problems += [f"unexpected {name} ({_shape(file.tensors[name].shape)})" for name in left]
+    if problems:
+        raise Misfit(problems)
     state: dict[str, Any] = {key: weights.of_module(module) for key, module in networks.modules.items()}
     state["signals"] = {name: {"model": weights.of_module(signal.network)} for name, signal in signals.items()}
     fresh = [f"the optimizer of {name}" for name in signals]
@@ -115,28 +122,6 @@ def translate(file: MLAgentsCheckpoint, config: BehaviorConfig, spec: BehaviorSp
     if not isinstance(config, CloneConfig) and config.behavioral_cloning is not None:
         fresh.append("the optimizer of behavioral_cloning")
     return Translated(state, tuple(fresh))
-
-
-def _unneeded(config: BehaviorConfig, networks: _Networks) -> Callable[[str], bool]:
-    """Return what says whether nobody asks for a tensor of this name."""
-    if isinstance(config, CloneConfig):
-        return lambda name: not name.startswith(f"{POLICY}/")
-    return lambda name: bool(networks.doubled) and name.startswith(f"{networks.doubled}/")
-
-
-def _weights(file: MLAgentsCheckpoint, fills: Sequence[Fill], unneeded: Callable[[str], bool]) -> Translation:
-    """Return networks that are filled with a file's tensors. Raise `Misfit`."""
-    read: set[str] = set()
-    problems: list[str] = []
-    weights = Translation(_finder(file.tensors, read, problems))
-    for fill in fills:
-        fill(weights)
-    problems += [
-        f"unexpected {name} ({_shape(file.tensors[name].shape)})" for name in file.unread(read) if not unneeded(name)
-    ]
-    if problems:
-        raise Misfit(problems)
-    return weights
 
 
 def _finder(tensors: Mapping[str, Tensor], read: set[str], problems: list[str]) -> Find:
@@ -172,20 +157,15 @@ def _optimizer(file: MLAgentsCheckpoint, networks: _Networks) -> dict[str, Any] 
     state: dict[str, Any] = {"steps": torch.tensor(steps)}
     for key in ("first", "second"):
         theirs = {name: moment for one in found for name, moment in getattr(one, key).items()}
-        translation = Translation(_recall(theirs))
+
+        def find(name: str, shape: Shape, moments: Mapping[str, Tensor] = theirs) -> Tensor:
+            """Return a moment; those of parameters that were never descended are 0."""
+            return moments[name].float() if name in moments else torch.zeros(shape)
+
+        translation = Translation(find)
         networks.fill_moments(translation)
         state[key] = translation.of(networks.trained)
     return state
-
-
-def _recall(moments: Mapping[str, Tensor]) -> Find:
-    """Return a finder of moments; those of parameters that were never descended are 0."""
-
-    def find(name: str, shape: Shape) -> Tensor:
-        found = moments.get(name)
-        return torch.zeros(shape) if found is None else found.float()
-
-    return find
 
 
 def _parameters_of(*modules: str) -> Callable[[MLAgentsCheckpoint], Parameters]:

@@ -30,7 +30,7 @@ class Unreadable(ValueError):
 
 
 class Moments(NamedTuple):
-    """What Adam remembers of each parameter, by the names of ML-Agents' parameters."""
+    """Adam's state of each parameter, by the names of ML-Agents' parameters."""
 
     steps: list[float]
     """Of each parameter: one count as a rule."""
@@ -110,7 +110,7 @@ class MLAgentsCheckpoint:
         return [name for name in self.tensors if name not in known and not self._is_alias(name)]
 
     def _is_alias(self, name: str) -> bool:
-        """Say whether a tensor stands in the file under a longer name, too."""
+        """Whether the file has a tensor under a longer name, too."""
         before, found, after = name.rpartition("processors.")
         return (
             bool(found)

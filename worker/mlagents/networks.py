@@ -41,7 +41,7 @@ class Translation:
         self._owners: list[Tensor] = []
 
     def set(self, owner: Tensor, value: Tensor) -> None:
-        """Note the value of a parameter or buffer."""
+        """Set the value of a parameter or buffer."""
         assert owner.shape == value.shape
         self._values[id(owner)] = value
         self._owners.append(owner)  # an id is worth something as long as its object lives

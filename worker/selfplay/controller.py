@@ -11,14 +11,15 @@ on. With the change simulators are reset.
 from collections import deque
 from collections.abc import Callable, Iterable, Sized
 from statistics import fmean, pstdev
-from typing import Any, Literal
+from typing import Any
 
 from ludus.collector.messages import EndedMatch, MatchesEnded
 from ludus.protocol.batches import Outcome
+from server.ladders.refs import Outcome as Result
 from server.ladders.refs import PlayedMatch, PlayedParticipant
+from worker.collectors.pool import CollectorPool
 from worker.selfplay.ghost import Ghost
 from worker.selfplay.ratings import rate
-from worker.trainer.collectors import Collectors
 from worker.trainer.messages import EventRecord
 from worker.trainer.recorder import Aggregation
 
@@ -27,7 +28,7 @@ LEARNING_TEAM = "Self-play/Learning Team"
 OPPONENT_ELO_MEAN = "Self-play/Opponent ELO Mean"
 OPPONENT_ELO_STD = "Self-play/Opponent ELO Std"
 SCORES = {Outcome.WIN: 1.0, Outcome.DRAW: 0.5, Outcome.LOSS: 0.0}
-OUTCOMES: dict[Outcome, Literal["win", "draw", "loss"]] = {
+OUTCOMES: dict[Outcome, Result] = {
     Outcome.WIN: "win",
     Outcome.DRAW: "draw",
     Outcome.LOSS: "loss",
@@ -38,7 +39,7 @@ class GhostController:
     """Ghosts of all behaviors in self-play, and the teams' turns."""
 
     def __init__(
-        self, collectors: Collectors, simulators: Sized, report: Callable[[EventRecord], None], grace: float = 60.0
+        self, collectors: CollectorPool, simulators: Sized, report: Callable[[EventRecord], None], grace: float = 60.0
     ) -> None:
         """`simulators` are those that are connected.
 
@@ -59,16 +60,12 @@ class GhostController:
         """Team -> its behaviors, as simulators brought them."""
         self._queue: deque[int] = deque()
         """Teams whose turn comes, the next one first."""
-        self._learning: int | None = None
+        self.learning: int | None = None
+        """The team whose turn it is; None before the first simulator has begun to play."""
         self._begun = False
         self._sent: dict[str, int | None] = {}
         """Behavior -> the team of it that learns, as the collectors know it."""
         self._warned: set[str] = set()
-
-    @property
-    def learning(self) -> int | None:
-        """The team whose turn it is; None before the first simulator has begun to play."""
-        return self._learning
 
     def ghost(self, behavior: str) -> Ghost | None:
         """Return the ghost of a behavior; None if it is not in self-play."""
@@ -86,15 +83,14 @@ class GhostController:
 
     def metrics(self, behavior: str) -> dict[str, float]:
         """Return the metrics of each summary of a behavior: the learning team, if it is in self-play."""
-        return {} if self._learning is None or behavior not in self._ghosts else {LEARNING_TEAM: self._learning}
+        return {} if self.learning is None or behavior not in self._ghosts else {LEARNING_TEAM: self.learning}
 
-    # Behaviors and teams
-    # -----------------------------------------------------------------------------------------------
+    # Behaviors and teams ----------------------------------------------------------------------------------------
 
     def join(self, ghost: Ghost, saved: dict[str, Any] | None) -> None:
         """Add a behavior whose ghost has begun, or was restored together with what `state` saved of the turns."""
         if saved is not None:
-            self._learning = saved["learning"]
+            self.learning = saved["learning"]
             self._queue = deque(saved["queue"])
         self._ghosts[ghost.behavior] = ghost
 
@@ -117,11 +113,11 @@ class GhostController:
             self._enqueue(team)
         for ghost in self._ghosts.values():
             self._assign_opponents(ghost)
-        assert self._learning is not None, "there is a team"
-        self._report_turn(f"Team {self._learning} learns, all others play frozen policies")
+        assert self.learning is not None, "there is a team"
+        self._report_turn(f"Team {self.learning} learns, all others play frozen policies")
 
     def plays(self, session_id: str, sides: Iterable[tuple[str, int]]) -> None:
-        """Note the behaviors and teams that a simulator plays; called again when it adds some."""
+        """Set the behaviors and teams that a simulator plays; called again when it adds some."""
         self._present[session_id] = {team for behavior, team in sides if behavior in self._ghosts}
         self._passed_over -= self._present[session_id]
 
@@ -134,16 +130,16 @@ class GhostController:
         return not any(self._present.values()) or any(team in teams for teams in self._present.values())
 
     def _enqueue(self, team: int) -> None:
-        if self._learning is None:
-            self._learning = team
-        elif team != self._learning and team not in self._queue:
+        if self.learning is None:
+            self.learning = team
+        elif team != self.learning and team not in self._queue:
             self._queue.append(team)
 
     # Turns ------------------------------------------------------------------------------------------------------
 
     def has_turn(self, behavior: str) -> bool:
         """Whether a team of the behavior learns now."""
-        return self._begun and self._learning is not None and behavior in self._teams.get(self._learning, ())
+        return self._begun and self.learning is not None and behavior in self._teams.get(self.learning, ())
 
     def played(self, behavior: str, steps: int) -> None:
         """Count the steps of teams that do not learn; exchange their policies where that is due."""
@@ -152,12 +148,19 @@ class GhostController:
         self._swap_if_due(ghost)
 
     def learned(self, behavior: str, step: int, *, done: bool) -> None:
-        """Note that the policy has learned from a round; change turns, snapshots and opponents where that is due."""
+        """Change turns, snapshots and opponents where that is due, after the policy has learned from a round."""
         ghost = self._ghosts[behavior]
         ghost.step, ghost.done = step, done
-        self._warn_of_one_team(behavior)
+        if len(self._teams) <= 1 and behavior not in self._warned:
+            self._warned.add(behavior)
+            message = (
+                f"{behavior} has self_play, but simulators have brought team {self.learning} only: it learns without "
+                "opponents. Let the other side announce a team of its own (`NAME?team=1`; Unity: Team Id in Behavior "
+                "Parameters), or remove self_play"
+            )
+            self._event("self_play_without_opponents", message, behavior=behavior, team=self.learning)
         change = False
-        if ghost.team_change_due or self._is_done(self._learning):
+        if ghost.team_change_due or self._is_done(self.learning):
             ghost.counters.last_team_change = step
             change = self._rotate()
         if ghost.save_due:
@@ -172,7 +175,7 @@ class GhostController:
 
         `now` is in seconds, of any clock. If no simulator plays another team either, the turn stays where it is.
         """
-        learning = self._learning
+        learning = self.learning
         over = learning in self._teams and self._is_done(learning)
         if not self._begun or learning is None or over or self._is_played(learning):
             self._missed_since = None
@@ -193,18 +196,18 @@ class GhostController:
 
     def _rotate(self) -> bool:
         """Give the turn to the next team that is not done and is played. Return whether it is another one."""
-        assert self._learning is not None
-        if not self._is_played(self._learning):
-            self._report_passing(self._learning)
+        assert self.learning is not None
+        if not self._is_played(self.learning):
+            self._report_passing(self.learning)
         for place, team in enumerate(self._queue):
             if self._is_done(team):
                 continue
             if not self._is_played(team):
                 self._report_passing(team)
                 continue
-            self._queue.append(self._learning)
+            self._queue.append(self.learning)
             self._queue.rotate(-place)
-            self._learning = self._queue.popleft()
+            self.learning = self._queue.popleft()
             return True
         return False
 
@@ -214,12 +217,12 @@ class GhostController:
             self._swap(ghost)
         self._collectors.reset()
         # ML-Agents logs this line, at the level debug.
-        line = f"Learning team {self._learning} swapped on step {step}"
-        self._report_turn(f"Team {self._learning} learns from step {step} on", step=step, log_line=line)
+        line = f"Learning team {self.learning} swapped on step {step}"
+        self._report_turn(f"Team {self.learning} learns from step {step} on", step=step, log_line=line)
 
     def _report_turn(self, message: str, **data: object) -> None:
         """Report the learning team whose turn begins, as an event and in the metrics."""
-        learning = self._learning
+        learning = self.learning
         assert learning is not None, "a turn has begun"
         behaviors = sorted(self._teams.get(learning, ()))
         self._report(
@@ -230,7 +233,7 @@ class GhostController:
             )
         )
         for ghost in self._ghosts.values():
-            ghost.recorder.note(ghost.step, {LEARNING_TEAM: learning})
+            ghost.recorder.write(ghost.step, {LEARNING_TEAM: learning})
 
     def _report_passing(self, team: int) -> None:
         """Report once, until the team is played again, that its turn is passed on."""
@@ -249,27 +252,16 @@ class GhostController:
 
     def _swap(self, ghost: Ghost) -> None:
         teams = {team for team, behaviors in self._teams.items() if ghost.behavior in behaviors}
-        ghost.swap(teams, self._learning, len(self._simulators))
+        ghost.swap(teams, self.learning, len(self._simulators))
         self._assign_opponents(ghost)
 
     def _assign_opponents(self, ghost: Ghost) -> bool:
         """Send the collectors the learning team of a behavior and its opponents. Return whether that team changed."""
-        learning = self._learning if self.has_turn(ghost.behavior) else None
+        learning = self.learning if self.has_turn(ghost.behavior) else None
         changed = self._sent.setdefault(ghost.behavior, learning) != learning
         self._sent[ghost.behavior] = learning
         self._collectors.assign_opponents(ghost.behavior, ghost.assignment(learning), ghost.frozen)
         return changed
-
-    def _warn_of_one_team(self, behavior: str) -> None:
-        if len(self._teams) > 1 or behavior in self._warned:
-            return
-        self._warned.add(behavior)
-        message = (
-            f"{behavior} has self_play, but simulators have brought team {self._learning} only: it learns without "
-            "opponents. Let the other side announce a team of its own (`NAME?team=1`; Unity: Team Id in Behavior "
-            "Parameters), or remove self_play"
-        )
-        self._event("self_play_without_opponents", message, behavior=behavior, team=self._learning)
 
     def _event(self, name: str, message: str, **data: object) -> None:
         self._report(EventRecord(name=name, level="warning", message=message, data=data))
@@ -281,33 +273,26 @@ class GhostController:
         ghost = self._ghosts[event.behavior]
         played = [self._rated(ghost, match, step, at) for match in event.matches if match.opponents]
         if any(match.rated for match in played):
-            sides = {behavior for match in event.matches for behavior, _, _ in match.opponents}
-            self._measure_opponents(ghost, sides)
+            behaviors = {behavior for match in event.matches for behavior, _, _ in match.opponents}
+            ratings = [  # of all possible opponents
+                rating
+                for behavior in sorted(behaviors)
+                for snapshot in self._ghosts[behavior].candidates
+                if (rating := self._ghosts[behavior].ratings.of(snapshot.number)) is not None
+            ]
+            ghost.recorder.measure(OPPONENT_ELO_MEAN, fmean(ratings), Aggregation.LAST)
+            ghost.recorder.measure(OPPONENT_ELO_STD, pstdev(ratings), Aggregation.LAST)
         return played
 
-    def _measure_opponents(self, ghost: Ghost, behaviors: set[str]) -> None:
-        """Record mean and deviation of the ratings of possible opponents."""
-        ratings = [
-            rating
-            for behavior in sorted(behaviors)
-            for snapshot in self._ghosts[behavior].candidates
-            if (rating := self._ghosts[behavior].ratings.of(snapshot.number)) is not None
-        ]
-        ghost.recorder.measure(OPPONENT_ELO_MEAN, fmean(ratings), Aggregation.LAST)
-        ghost.recorder.measure(OPPONENT_ELO_STD, pstdev(ratings), Aggregation.LAST)
-
     def _rated(self, ghost: Ghost, match: EndedMatch, step: int, at: float) -> PlayedMatch:
-        outcome = Outcome(match.outcome)
-        counts = match.settled
+        outcome, counts = match.outcome, match.settled
         if match.truncated:
             if ghost.settings.interrupted_games == "draw":
                 outcome = Outcome.DRAW
             else:
                 counts = False
-        participants, opponents = (
-            [PlayedParticipant(behavior=ghost.behavior, team=match.team, snapshot=None, step=ghost.step)],
-            [],
-        )
+        participants = [PlayedParticipant(behavior=ghost.behavior, team=match.team, snapshot=None, step=ghost.step)]
+        opponents = []
         for behavior, team, key in match.opponents:
             other = self._ghosts[behavior]
             snapshot = None if key < 0 else key
@@ -337,7 +322,7 @@ class GhostController:
     def state(self, behavior: str) -> dict[str, Any]:
         """Return the state of a behavior and of the turns for a checkpoint; `join` continues from it."""
         return {
-            "learning": self._learning,
+            "learning": self.learning,
             "queue": list(self._queue),
             "ghost": self._ghosts[behavior].state_dict(),
         }

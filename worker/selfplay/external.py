@@ -49,16 +49,12 @@ class ExternalOpponents:
     added."""
 
     def __init__(self) -> None:
-        self._opponents: list[ExternalOpponent] = []
-
-    @property
-    def all(self) -> tuple[ExternalOpponent, ...]:
+        self.opponents: list[ExternalOpponent] = []
         """All of them, in the order of their keys."""
-        return tuple(self._opponents)
 
     def find(self, key: int) -> ExternalOpponent | None:
         """Return the one with a key; None if there is none."""
-        return next((opponent for opponent in self._opponents if opponent.number == key), None)
+        return next((opponent for opponent in self.opponents if opponent.number == key), None)
 
     def add(
         self, names: Sequence[Opponent], sources: Sources, behavior: str, actor: Actor, section: str
@@ -68,25 +64,25 @@ class ExternalOpponents:
         `actor` is the network of the behavior, which theirs must equal; `section` is the path of its configuration.
         Raise `InitializationError`.
         """
-        known = {opponent.name for opponent in self._opponents}
+        known = {opponent.name for opponent in self.opponents}
         fresh = []
         for index, name in enumerate(names):
             if name not in known:
                 try:
-                    opponent = _read(FIRST_KEY + len(self._opponents), name, sources, behavior, actor)
+                    opponent = _read(FIRST_KEY + len(self.opponents), name, sources, behavior, actor)
                 except InitializationError as error:
                     raise InitializationError(f"{section}.self_play.opponents[{index}]: {error}") from error
-                self._opponents.append(opponent)
+                self.opponents.append(opponent)
                 fresh.append(opponent)
         return fresh
 
     def state_dict(self) -> list[dict[str, Any]]:
         """Return everything that `load_state_dict` needs."""
-        return [asdict(opponent) for opponent in self._opponents]
+        return [asdict(opponent) for opponent in self.opponents]
 
     def load_state_dict(self, state: Sequence[dict[str, Any]]) -> None:
         """Load what `state_dict` returned."""
-        self._opponents = [ExternalOpponent(**one) for one in state]
+        self.opponents = [ExternalOpponent(**one) for one in state]
 
 
 def _read(key: int, name: Opponent, sources: Sources, behavior: str, actor: Actor) -> ExternalOpponent:

@@ -6,7 +6,7 @@ arrives. Each simulator, up to `MAX_DRAWS`, plays against draws of its own; with
 ML-Agents does. An opponent is exchanged when an episode of it begins, not in the middle.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 from zlib import crc32
@@ -14,7 +14,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from ludus.collector.messages import OpponentAssignment
+from ludus.collector.commands import OpponentAssignment
 from server.config.selfplay import SelfPlaySettings
 from worker.learning.networks.actor import Actor
 from worker.selfplay.external import ExternalOpponents
@@ -73,7 +73,7 @@ class Ghost:
         self._rng = np.random.default_rng([seed, crc32(behavior.encode())])
         self._steps: dict[int, int] = {}
         """Number of a snapshot -> the steps that it had learned for."""
-        self._frozen: dict[int, Weights] = {}
+        self.frozen: dict[int, Weights] = {}
         """Key -> weights, of all policies that are drawn."""
         self._teams: dict[int, list[int]] = {}
         self._others: list[int] = []
@@ -82,7 +82,7 @@ class Ghost:
         """Save the policy as snapshot 0: the first opponent of all teams."""
         self.save()
         self._others = [0]
-        self._frozen = {0: self.pool.snapshots[0].weights}
+        self.frozen = {0: self.pool.snapshots[0].weights}
 
     def add_external(self, sources: Sources, actor: Actor, section: str) -> None:
         """Add the policies of other runs that the settings name. Raise `InitializationError`.
@@ -98,7 +98,7 @@ class Ghost:
     @property
     def candidates(self) -> tuple[Snapshot, ...]:
         """The policies that can be drawn as opponents: the behavior's own snapshots, and policies of other runs."""
-        return *self.pool.snapshots, *self.external.all
+        return *self.pool.snapshots, *self.external.opponents
 
     @property
     def save_due(self) -> bool:
@@ -132,7 +132,7 @@ class Ghost:
         drawn: dict[int, Weights] = {}
         self._teams = {team: self._draw(count, drawn) for team in sorted(teams) if team != learning}
         self._others = self._draw(count, drawn)
-        self._frozen = drawn
+        self.frozen = drawn
         self.counters.last_swap = self.counters.ghost_steps
 
     def _draw(self, count: int, drawn: dict[int, Weights]) -> list[int]:
@@ -149,11 +149,6 @@ class Ghost:
     def assignment(self, learning: int | None) -> OpponentAssignment:
         """Return the assignment of opponents, if this team learns."""
         return OpponentAssignment(learning, self._teams, self._others)
-
-    @property
-    def frozen(self) -> Mapping[int, Weights]:
-        """The weights of all policies that are drawn."""
-        return self._frozen
 
     def steps_of(self, key: int) -> int | None:
         """Return for how many steps a frozen policy of its own had learned; None if it is forgotten."""
@@ -173,7 +168,7 @@ class Ghost:
             "payoffs": self.payoffs.state_dict(),
             "teams": {str(team): keys for team, keys in self._teams.items()},
             "others": self._others,
-            "copies": {str(key): weights for key, weights in self._frozen.items() if key not in kept},
+            "copies": {str(key): weights for key, weights in self.frozen.items() if key not in kept},
             "rng": self._rng.bit_generator.state,
         }
 
@@ -190,5 +185,5 @@ class Ghost:
         kept = {snapshot.number: snapshot.weights for snapshot in self.candidates}
         known = kept | {int(key): weights for key, weights in state["copies"].items()}
         drawn = self.assignment(None).keys
-        self._frozen = {key: known[key] for key in sorted(drawn)}
+        self.frozen = {key: known[key] for key in sorted(drawn)}
         self._rng.bit_generator.state = state["rng"]

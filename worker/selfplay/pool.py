@@ -39,10 +39,6 @@ class SnapshotPool:
         """Those that are kept."""
         return tuple(self._ring)
 
-    def find(self, number: int) -> Snapshot | None:
-        """Return a snapshot, or None if it is not kept."""
-        return next((snapshot for snapshot in self._ring if snapshot.number == number), None)
-
     def state_dict(self) -> dict[str, Any]:
         """Return everything that `load_state_dict` needs."""
         kept = [{"number": one.number, "step": one.step, "weights": one.weights} for one in self._ring]

@@ -26,7 +26,7 @@ class Payoffs:
         """Number of the snapshot -> games, points; both fade."""
 
     def played(self, number: int, score: float) -> None:
-        """Note a game: 1 for a win of the policy that learns, 1/2 for a draw, 0 for a loss."""
+        """Record a game: 1 for a win of the policy that learns, 1/2 for a draw, 0 for a loss."""
         games, points = self._counts.get(number, (0.0, 0.0))
         self._counts[number] = (MEMORY * games + 1.0, MEMORY * points + score)
 

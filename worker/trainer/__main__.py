@@ -18,7 +18,6 @@ from ludus.schemas.states import StopReason
 from server.config.document import parse_document
 from server.config.problems import join_path
 from server.config.resolution import review
-from server.config.run import RunConfig
 from server.config.unsupported import refuse_unsupported
 from server.kit.errors import InvalidConfig, Problem
 from worker.collectors.pool import CollectorStartError
@@ -94,7 +93,10 @@ def run_alone(config: Path, scratch: Path, port: int) -> int:
     """Train from a shell, without a server; return the exit code."""
     run_config, warnings = review(parse_document(config.read_bytes()), local=True)
     refuse_unsupported(run_config)
-    _refuse_ids(run_config)
+    if paths := run_config.demonstrations():
+        message = "a trainer that runs alone has no uploaded demonstrations; "
+        message += "name a file or folder in `demo_path` instead"
+        raise InvalidConfig([Problem(join_path(path), "not_found", message) for path in paths])
     if run_config.debug:
         configure_logging("trainer", log_format="console", level="debug")
     for warning in warnings:
@@ -116,16 +118,10 @@ def run_alone(config: Path, scratch: Path, port: int) -> int:
     return 0 if finished.outcome == "succeeded" else 1
 
 
-def _refuse_ids(config: RunConfig) -> None:
-    """Raise `InvalidConfig` where uploaded demonstrations are named: they are a server's, and there is none."""
-    message = "a trainer that runs alone has no uploaded demonstrations; name a file or folder in `demo_path` instead"
-    if paths := config.demonstrations():
-        raise InvalidConfig([Problem(join_path(path), "not_found", message) for path in paths])
-
-
 def _execute(job: Job, supervisor: SupervisorPort, warm: list[WarmCollector]) -> Finished:
     """Run the trainer; turn an exception into its last message, with the traceback in the log."""
-    _set_threads()
+    # Half of the CPUs that this process may use, four at most: ML-Agents' rule.
+    torch.set_num_threads(max(1, min(len(os.sched_getaffinity(0)) // 2, 4)))
     torch.manual_seed(job.seed)
     try:
         return Trainer(job, supervisor, warm).run()
@@ -148,11 +144,6 @@ def _die(reason: str) -> None:
     """Kill this process and its collectors at once: without a lease the run may be another worker's."""
     log.error("supervisor_lost", reason=reason)
     os.killpg(0, signal.SIGKILL)
-
-
-def _set_threads() -> None:
-    """Use half of the CPUs that this process may use, four at most (ML-Agents' rule)."""
-    torch.set_num_threads(max(1, min(len(os.sched_getaffinity(0)) // 2, 4)))
 
 
 def _port(text: str) -> int:

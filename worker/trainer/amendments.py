@@ -4,9 +4,6 @@ A trainer begins with a configuration that contains all amendments, and reports 
 Amendments that arrive later are applied in their order, each once. A checkpoint holds the number of the newest one.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
 import structlog
 
 from server.config.amendment import apply_changes
@@ -53,8 +50,3 @@ class Amendments:
         self.applied = amendment.seq
         log.info("hyperparameters_changed", seq=amendment.seq, paths=[each["path"] for each in amendment.changes])
         self._attempt.supervisor.post(Amended(amendment=amendment, step=step))
-
-
-def saved_number(state: Mapping[str, Any] | None) -> int:
-    """Return the number of the newest amendment in a checkpoint's state; 0 where it has none."""
-    return 0 if state is None else int(state["made"])

@@ -7,24 +7,25 @@ continues where an earlier one has stopped counting, and no game counts twice.
 
 import heapq
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
 
 from ludus.collector.arena import Arena
+from ludus.collector.commands import NetworkSpec, PolicySpec
 from ludus.collector.layout import UnsupportedSpec
-from ludus.collector.messages import EndedGame, EvaluationEnded, NetworkSpec, PolicySpec, SimulatorStarted
+from ludus.collector.messages import EndedGame, EvaluationEnded, SimulatorStarted
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.environment_parameters import Constant
 from ludus.protocol.spec import BehaviorSpec, team_of
 from ludus.schemas.states import StopReason
-from server.config.assessment import AssessmentSettings, EvaluateSettings, MatchSettings, checkpoints_of
+from server.config.assessment import AssessmentSettings, MatchSettings, checkpoints_of
 from server.config.behavior import TRAINERS
 from server.config.network import NetworkSettings
 from server.ladders.refs import PlayedMatch, PlayedParticipant
-from worker.evaluation.episodes import Counted, EvaluationBatch, Evaluator, Game, Outcome
+from worker.evaluation.episodes import Counted, EvaluationBatch, Evaluator
 from worker.evaluation.evaluation import EpisodeEvaluator
 from worker.evaluation.match import MatchEvaluator
 from worker.learning.build import choose_collector_device, count_gpus
@@ -36,17 +37,6 @@ from worker.trainer.messages import Assessed, Finished, MatchesPlayed, MatchesRe
 TELL_SECONDS: Final = 0.5
 ARENA_STEPS: Final = 256
 """Nothing is recorded, but a behavior has an arena."""
-OUTCOMES: Final[Mapping[int, Outcome]] = {1: "win", 2: "draw", 3: "loss"}
-"""By their numbers in `ludus.v1.Outcome`."""
-
-
-def evaluator_of(settings: AssessmentSettings, seed: int, saved: Mapping[str, Any] | None) -> Evaluator:
-    """Return the evaluator of a `match` or an `evaluate` run; `saved` is what earlier attempts have counted."""
-    match settings:
-        case MatchSettings():
-            return MatchEvaluator(settings, seed, saved)
-        case EvaluateSettings():
-            return EpisodeEvaluator(settings, seed, saved)
 
 
 class Assessment:
@@ -55,7 +45,11 @@ class Assessment:
     def __init__(self, attempt: Attempt, settings: AssessmentSettings) -> None:
         self._attempt = attempt
         self._settings = settings
-        self._evaluator = evaluator_of(settings, attempt.job.seed, attempt.job.assessed)
+        self._evaluator: Evaluator
+        if isinstance(settings, MatchSettings):
+            self._evaluator = MatchEvaluator(settings, attempt.job.seed, attempt.job.assessed)
+        else:
+            self._evaluator = EpisodeEvaluator(settings, attempt.job.seed, attempt.job.assessed)
         self._steps: dict[str, int] = {}
         """For how many steps each checkpoint's policy had learned."""
         self._teams: dict[str, list[int]] = {}
@@ -64,7 +58,7 @@ class Assessment:
         self._unfinished: list[int] = []
         """Numbers of batches that were begun and broken off."""
         self._next = self._evaluator.next_batch
-        self._arrived: dict[int, tuple[EvaluationBatch, list[Game], list[int]]] = {}
+        self._arrived: dict[int, tuple[EvaluationBatch, Sequence[EndedGame], list[int]]] = {}
         """Batches that wait until those before them are counted, with their games and the simulator's teams."""
         self._matches: list[PlayedMatch] = []
         self._reported = 0.0
@@ -88,7 +82,7 @@ class Assessment:
         if self.unusable is not None or self._evaluator.verdict is None:
             return self.unusable
         sentence = self._evaluator.sentence()
-        data = dict(self._evaluator.result())
+        data = self._evaluator.result()
         self._attempt.events.report("assessment_decided", f"{sentence[:1].upper()}{sentence[1:]}.", data=data)
         return Finished(outcome="succeeded", reason=StopReason.COMPLETED, detail=sentence)
 
@@ -175,9 +169,8 @@ class Assessment:
 
     def _refuse(self, spec: BehaviorSpec, code: CloseCode, reason: str) -> None:
         self._attempt.pool.refuse(spec.behavior, code, reason)
-        self._attempt.events.report(
-            "behavior_refused", reason, level="error", data={"behavior": spec.name, "code": code}
-        )
+        data: dict[str, object] = {"behavior": spec.name, "code": code}
+        self._attempt.events.report("behavior_refused", reason, level="error", data=data)
 
     # Batches ----------------------------------------------------------------------------------------------------
 
@@ -200,8 +193,7 @@ class Assessment:
         if batch is None or batch.number != event.episode_batch:
             return
         del self._playing[event.session_id]
-        games = [_game(game) for game in event.games]
-        self._arrived[batch.number] = batch, games, self._teams[event.session_id]
+        self._arrived[batch.number] = batch, event.games, self._teams[event.session_id]
         while self._evaluator.verdict is None and self._evaluator.next_batch in self._arrived:
             counted = self._evaluator.count(*self._arrived[self._evaluator.next_batch][:2])
             _, _, teams = self._arrived.pop(self._evaluator.next_batch - 1)
@@ -215,14 +207,12 @@ class Assessment:
         """Return a game as a match of the ladder."""
         settings = self._settings
         assert isinstance(settings, MatchSettings)
+        sides = (settings.candidate, teams[counted.place]), (settings.champion, teams[1 - counted.place])
         participants = [
             PlayedParticipant(
                 behavior=settings.behavior, team=team, snapshot=None, step=self._steps[each], checkpoint=each
             )
-            for each, team in (
-                (settings.candidate, teams[counted.place]),
-                (settings.champion, teams[1 - counted.place]),
-            )
+            for each, team in sides
         ]
         return PlayedMatch(
             number=counted.number,
@@ -246,10 +236,6 @@ class Assessment:
         if self._matches:
             self._attempt.supervisor.post(MatchesPlayed(matches=self._matches))
             self._matches = []
-        result = dict(self._evaluator.result())
+        result = self._evaluator.result()
         games = int(result.get("games", result.get("episodes", 0)))
-        self._attempt.supervisor.post(Assessed(games=games, result=result, state=dict(self._evaluator.state())))
-
-
-def _game(game: EndedGame) -> Game:
-    return Game(OUTCOMES[game.outcome], game.episode_return, game.length, game.truncated)
+        self._attempt.supervisor.post(Assessed(games=games, result=result, state=self._evaluator.state()))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from ludus.collector.session_snapshots import State
+from ludus.collector.snapshots.state import State
 from server.config.behavior import CloneConfig
 from server.config.run import RunConfig
 from worker.collectors.events import CollectorDied, CollectorEvent, HandedOver
@@ -50,22 +50,19 @@ class CheckpointBarrier:
         if not learners or any(one.config.threaded or one.config.self_play for one in learners):
             yield []
             return
+        pool, states = self._attempt.pool, dict[int, State]()
         try:
-            yield self._snapshots()
+            asked = pool.hold(SIMULATOR_SECONDS)
+            deadline = time.monotonic() + SIMULATOR_SECONDS + ANSWER_SECONDS
+            while asked - states.keys() and (left := deadline - time.monotonic()) > 0:
+                for event in pool.poll(left):
+                    if isinstance(event, HandedOver):
+                        states[event.collector] = event.state
+                        continue
+                    if isinstance(event, CollectorDied):
+                        asked.discard(event.index)
+                    self._handle(event)
+            complete = not asked - states.keys()
+            yield [states.get(index, EMPTY) for index in range(max(states, default=-1) + 1)] if complete else []
         finally:
-            self._attempt.pool.release()
-
-    def _snapshots(self) -> list[State]:
-        asked, states = self._attempt.pool.hold(SIMULATOR_SECONDS), dict[int, State]()
-        deadline = time.monotonic() + SIMULATOR_SECONDS + ANSWER_SECONDS
-        while asked - states.keys() and (left := deadline - time.monotonic()) > 0:
-            for event in self._attempt.pool.poll(left):
-                if isinstance(event, HandedOver):
-                    states[event.collector] = event.state
-                    continue
-                if isinstance(event, CollectorDied):
-                    asked.discard(event.index)
-                self._handle(event)
-        if asked - states.keys():
-            return []
-        return [states.get(index, EMPTY) for index in range(max(states, default=-1) + 1)]
+            pool.release()

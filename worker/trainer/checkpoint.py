@@ -6,7 +6,7 @@ it was, bit for bit.
 
 The manifest holds the structure with a reference in place of each tensor, and the SHA-256 of the tensor file and of
 itself, so that a truncated or altered file is noticed before any of it is used. Publishing the folder atomically is the
-business of whoever calls (`server.kit.artifacts`).
+business of the caller (`server.kit.artifacts`).
 
 A replay buffer may fill most of the memory. So tensors are written one after the other and hashed on the way, without a
 copy of the whole: contiguous tensors on the CPU are written from where they lie, others cost a copy of one tensor at a
@@ -38,7 +38,7 @@ ENVIRONMENT_PARAMETERS = "?environment_parameters"
 AMENDMENTS = "?amendments"
 """Key of the number of the newest amendment that the state has, where there are any."""
 COLLECTORS = "?collectors"
-"""Key of what collectors have handed over (`ludus.collector.session_snapshots`), in their order; none where nothing
+"""Key of what collectors have handed over (`ludus.collector.snapshots.state`), in their order; none where nothing
 was."""
 DTYPES = {
     torch.bool: "BOOL",
@@ -149,7 +149,7 @@ def behavior_states(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_packed(file: Path) -> bool:
-    """Say whether a file is a checkpoint as an archive of its two files, as `ludus learn` keeps it."""
+    """Whether a file is a checkpoint as an archive of its two files, as `ludus learn` keeps it."""
     try:
         with zipfile.ZipFile(file) as archive:
             return set(archive.namelist()) == {TENSORS_FILE, MANIFEST_FILE}

@@ -19,8 +19,8 @@ from typing import Any
 
 import structlog
 
-from ludus.collector.messages import spec_to_text
-from ludus.collector.session_snapshots import State
+from ludus.collector.snapshots.state import State
+from ludus.protocol.codec import spec_to_message
 from ludus.protocol.spec import file_name
 from ludus.schemas.states import StopReason
 from worker.onnx.export import ExportMismatch
@@ -90,7 +90,7 @@ class Checkpoints:
         self._refused: CheckpointRefused | None = None
 
     def request(self, request: int) -> None:
-        """Note a user's request for a checkpoint; `write_requested` begins it."""
+        """Store a user's request for a checkpoint; `write_requested` begins it."""
         self._requested = request
 
     def write_requested(self) -> None:
@@ -188,7 +188,7 @@ class Checkpoints:
         """Return the state for a checkpoint, with the snapshots of collectors."""
         learners = {name: learner.state() for name, learner in self._attempt.learners.items()}
         for name, learner in self._attempt.learners.items():
-            learners[name]["spec"] = spec_to_text(learner.spec)
+            learners[name]["spec"] = spec_to_message(learner.spec).SerializeToString().hex()
             if collectors and isinstance(learner, BehaviorLearner) and not learner.done:
                 recorder = learner.recorder.state(learner.learned)
                 learners[name]["collection"] = {**learner.collection(), "recorder": recorder}

@@ -19,17 +19,17 @@ import structlog
 import torch
 
 from ludus.collector.arena import Arena
-from ludus.collector.messages import PolicySpec
+from ludus.collector.commands import PolicySpec
 from ludus.demonstrations import check_fit
 from ludus.protocol.spec import BehaviorSpec
 from server.config.behavior import CloneConfig, TrainerConfig
 from server.config.run import SimulatorsConfig
 from worker.collectors.events import EpisodesEnded
+from worker.collectors.pool import CollectorPool
 from worker.experience.demonstrations import DemonstrationBuffer
 from worker.learning.algorithms.clone import Cloning
 from worker.onnx.export import exporter
-from worker.trainer.collectors import Collectors
-from worker.trainer.learner import SAMPLE_ROWS, Rollbacks, next_multiple
+from worker.trainer.learner import SAMPLE_ROWS, Learner, Rollbacks, next_multiple
 from worker.trainer.recorder import Recorder
 
 log = structlog.get_logger()
@@ -53,7 +53,7 @@ class Evaluation:
     lengths: list[int] = field(default_factory=list)
 
 
-class CloneLearner:
+class CloneLearner(Learner):
     """Learns one behavior from demonstrations, in chunks, and has simulators evaluate it."""
 
     def __init__(
@@ -62,7 +62,7 @@ class CloneLearner:
         algorithm: Cloning,
         demonstrations: DemonstrationBuffer,
         recorder: Recorder,
-        collectors: Collectors,
+        collectors: CollectorPool,
         *,
         simulators: SimulatorsConfig,
         is_played: Callable[[], bool],
@@ -72,10 +72,9 @@ class CloneLearner:
 
         `report(event, message)` reports an evaluation that waits, or that is left out.
         """
-        self.config = algorithm.config
-        self.spec = spec
+        super().__init__(algorithm.config, spec, recorder)
+        self.config: CloneConfig = algorithm.config
         self.algorithm = algorithm
-        self.recorder = recorder
         self._demonstrations = demonstrations
         self._collectors = collectors
         self._simulators = simulators
@@ -89,11 +88,6 @@ class CloneLearner:
         self._was_unplayed = False
         """Whether no simulator played at the end of the last evaluation."""
         self.checkpointed()
-
-    @property
-    def name(self) -> str:
-        """The behavior's key in the configuration."""
-        return self.spec.behavior
 
     @property
     def step(self) -> int:
@@ -114,15 +108,6 @@ class CloneLearner:
     def ready(self) -> bool:
         """Whether there is something to learn now, or an evaluation to conclude."""
         return not self.done and (self._evaluation is None or self._is_over(self._evaluation))
-
-    @property
-    def checkpoint_due(self) -> bool:
-        """Whether a multiple of `checkpoint_interval` has been crossed since the last checkpoint."""
-        return self.step >= self._next_checkpoint
-
-    def checkpointed(self) -> None:
-        """Note that everything up to now is in a checkpoint."""
-        self._next_checkpoint = next_multiple(self.step, self.config.checkpoint_interval)
 
     def register(self, announced: BehaviorSpec, device: str) -> None:
         """Register the behavior that simulators have announced; its policies act on `device` where they need torch.
@@ -186,7 +171,7 @@ class CloneLearner:
         assert isinstance(config, CloneConfig), "the trainer of a behavior never changes"
         self.config = config
         self.algorithm.reconfigure(config)
-        self._next_checkpoint = next_multiple(self.step, config.checkpoint_interval)
+        self.checkpointed()
         return True
 
     def state(self) -> dict[str, object]:

@@ -14,7 +14,6 @@ updates stay uncompiled, and an event says so.
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 import structlog
 
@@ -29,18 +28,11 @@ SETTLED = 3.0
 """An update that takes less than so many times the eager one's time has compiled nothing any more."""
 
 
-class ReportEvent(Protocol):
-    """Reports an event."""
-
-    def __call__(self, name: str, message: str) -> None:
-        """Report."""
-
-
 class BackgroundCompilation:
     """Compiles one algorithm's updates, once."""
 
-    def __init__(self, algorithm: Algorithm, twin: Callable[[], Algorithm], report: ReportEvent) -> None:
-        """`twin` builds another algorithm like it."""
+    def __init__(self, algorithm: Algorithm, twin: Callable[[], Algorithm], report: Callable[[str, str], None]) -> None:
+        """`twin` builds another algorithm like it; `report(event, message)` reports an event."""
         self._algorithm = algorithm
         self._twin = twin
         self._report = report

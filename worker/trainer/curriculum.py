@@ -128,11 +128,12 @@ class EnvironmentParameterManager:
         self.number = 0
         """Number of the present set of parameters; counts changes."""
         self._missing: list[ParameterStatus] = []
-        self._sizes: dict[str, int] = {}
+        self.sizes: dict[str, int] = {}
+        """Episodes of each behavior that its criteria need at most."""
         for criteria in (lesson.completion_criteria for each in lessons.values() for lesson in each):
             if criteria is not None:
-                size = self._sizes.get(criteria.behavior, 1)
-                self._sizes[criteria.behavior] = max(size, criteria.min_lesson_length)
+                size = self.sizes.get(criteria.behavior, 1)
+                self.sizes[criteria.behavior] = max(size, criteria.min_lesson_length)
         for parameter in self._parameters.values():
             self._fit(parameter)
 
@@ -159,10 +160,6 @@ class EnvironmentParameterManager:
     def statuses(self) -> list[ParameterStatus]:
         """Return where each parameter is, in the configuration's order."""
         return [self._status(parameter) for parameter in self._parameters.values()]
-
-    def buffer_size(self, behavior: str) -> int:
-        """Return how many episodes of a behavior its criteria need at most, at least 1."""
-        return self._sizes.get(behavior, 1)
 
     def take_missing(self) -> list[ParameterStatus]:
         """Return the parameters whose metric has not been reported for `MISSING_EPISODES` episodes, each once."""
@@ -217,11 +214,9 @@ class EnvironmentParameterManager:
     def replace(self, parameter: str, value: float | Sampler) -> LessonChange:
         """Give the present lesson of a parameter another value, which stays the lesson's."""
         changed = self._parameters[parameter]
-        old = self._status(changed)
-        changed.replaced[changed.lesson] = value
-        changed.enter(changed.lesson, self.number + 1)
+        change = self._change(changed, changed.lesson, "edited", must_reset=False, value=value)
         self._begin_set([changed])
-        return self._changed(changed, old, "edited", must_reset=False)
+        return change
 
     # checkpoints --------------------------------------------------------------------------------------------------
 
@@ -340,15 +335,21 @@ class EnvironmentParameterManager:
             case _:
                 return fmean(parameter.values) if parameter.values else None
 
-    def _change(self, parameter: _Parameter, lesson: int, cause: Cause, must_reset: bool) -> LessonChange:
+    def _change(
+        self,
+        parameter: _Parameter,
+        lesson: int,
+        cause: Cause,
+        must_reset: bool,
+        value: float | Sampler | None = None,
+    ) -> LessonChange:
+        """Begin a lesson, with a new value if one is given."""
         old = self._status(parameter)
+        if value is not None:
+            parameter.replaced[lesson] = value
         parameter.enter(lesson, self.number + 1)
         parameter.empty()
-        return self._changed(parameter, old, cause, must_reset=must_reset)
-
-    def _changed(self, parameter: _Parameter, old: ParameterStatus, cause: Cause, *, must_reset: bool) -> LessonChange:
-        lesson = parameter.lessons[parameter.lesson]
-        line = log_line(parameter.name, lesson.name, parameter.value)
+        line = log_line(parameter.name, parameter.lessons[lesson].name, parameter.value)
         return LessonChange(parameter.name, cause, old, self._status(parameter), line, must_reset)
 
     def _begin_set(self, changed: Sequence[_Parameter]) -> None:
@@ -361,29 +362,26 @@ class EnvironmentParameterManager:
     def _fit(self, parameter: _Parameter) -> None:
         """Empty a buffer and give it the size that the present lesson's behavior needs."""
         criteria = parameter.criteria
-        parameter.size = 1 if criteria is None else self.buffer_size(criteria.behavior)
+        parameter.size = 1 if criteria is None else self.sizes[criteria.behavior]
         parameter.empty()
 
     def _status(self, parameter: _Parameter) -> ParameterStatus:
         criteria = parameter.criteria
+        measured = None if criteria is None else parameter.measured
+        # Of a short buffer the measure that it would have if it were long enough; progress changes all the time.
+        if criteria is not None and (measured is None or criteria.measure == "progress"):
+            measured = self._measure(parameter, criteria)
+            if measured is not None and criteria.measure != "progress" and criteria.signal_smoothing:
+                measured = _smooth(parameter, criteria, measured)
         return status_of(
             parameter.name,
             parameter.lessons,
             parameter.lesson,
             parameter.value,
-            measured=None if criteria is None else self._foreseen(parameter, criteria),
+            measured=measured,
             episodes=len(parameter.values),
             trained=criteria is not None and self._progress(criteria.behavior) is not None,
         )
-
-    def _foreseen(self, parameter: _Parameter, criteria: CompletionCriteria) -> float | None:
-        """Return the newest measure, or what it would be if the buffer were long enough already."""
-        if parameter.measured is not None and criteria.measure != "progress":
-            return parameter.measured
-        measure = self._measure(parameter, criteria)
-        if measure is None or criteria.measure == "progress" or not criteria.signal_smoothing:
-            return measure
-        return _smooth(parameter, criteria, measure)
 
 
 def _watched(criteria: CompletionCriteria) -> tuple[str, str]:

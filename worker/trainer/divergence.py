@@ -27,9 +27,7 @@ from ludus.collector.heads.head import HALF_LOG_TWO_PI
 from ludus.demonstrations import Demonstration
 from ludus.protocol.spec import BehaviorSpec
 from server.config.behavior import ReinforcementConfig, SACConfig
-from server.config.rewards import (
-    GAILConfig,
-)
+from server.config.rewards import GAILConfig
 from worker.learning.functional.distributions import branch_bounds
 
 CALM: Final = 10
@@ -99,7 +97,7 @@ class DivergenceMonitor:
         self._length: int | None = None
         """Decisions of the first episode."""
         self._varies = False
-        """Whether episodes of different length were told."""
+        """Whether episodes of different length were reported."""
 
     def updated(
         self, config: ReinforcementConfig, measured: Mapping[str, float], masks: Tensor | None, steps: int, step: int
@@ -108,7 +106,14 @@ class DivergenceMonitor:
 
         Raise `LimitCrossed` where a limit of the configuration says so.
         """
-        self._note_choices(masks, steps)
+        self._steps += steps
+        sizes = self._spec.actions.discrete_branches
+        for branch, (first, last) in enumerate(branch_bounds(sizes)):
+            if masks is None:
+                self._possible[branch] += steps * math.log(sizes[branch])
+            else:
+                allowed = masks[:, first:last].bool().sum(1).clamp(min=1)
+                self._possible[branch] += float(allowed.double().log().sum())
         crossed = []
         for reading in self._readings(config, measured):
             sign = self._signs.setdefault(reading.name, _Sign())
@@ -161,7 +166,7 @@ class DivergenceMonitor:
         return [f"{self._spec.behavior}: {sentence}" for sentence in found]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint has to hold, so that nothing is told twice."""
+        """Return what a checkpoint has to hold, so that nothing is reported twice."""
         return {
             "signs": {name: asdict(sign) for name, sign in self._signs.items()},
             "possible": list(self._possible),
@@ -175,17 +180,6 @@ class DivergenceMonitor:
         self._signs = {name: _Sign(**sign) for name, sign in state["signs"].items()}
         self._possible, self._steps = list(state["possible"]), state["steps"]
         self._length, self._varies = state["length"], state["varies"]
-
-    def _note_choices(self, masks: Tensor | None, steps: int) -> None:
-        """Add up how many choices there were."""
-        self._steps += steps
-        sizes = self._spec.actions.discrete_branches
-        for branch, (first, last) in enumerate(branch_bounds(sizes)):
-            if masks is None:
-                self._possible[branch] += steps * math.log(sizes[branch])
-            else:
-                allowed = masks[:, first:last].bool().sum(1).clamp(min=1)
-                self._possible[branch] += float(allowed.double().log().sum())
 
     def _readings(self, config: ReinforcementConfig, measured: Mapping[str, float]) -> Iterator[_Reading]:
         """Yield what there is to judge."""
@@ -234,7 +228,7 @@ class DivergenceMonitor:
                 yield branch, entropy
 
     def _warn(self, config: ReinforcementConfig, reading: _Reading, step: int) -> None:
-        """Tell that a measure has crossed the value that is worth a word."""
+        """Report that a measure has crossed the warning limit."""
         if reading.falls:
             name = "entropy_collapsed"
             means = (

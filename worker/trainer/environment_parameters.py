@@ -14,6 +14,8 @@ from worker.trainer.messages import EditParameters, ParameterStates
 STATUS_SECONDS: Final = 2.0
 """How often lessons and values are reported, if they have changed."""
 
+CAUSES: Final = {"completed": "Completed", "fell_back": "Fell back from", "edited": "Changed by a user; before"}
+
 
 class EnvironmentParameters:
     """The environment parameters of one attempt."""
@@ -103,16 +105,27 @@ class EnvironmentParameters:
         return None if learner is None else learner.step / learner.config.max_steps
 
     def _announce(self, changes: Sequence[LessonChange]) -> None:
-        """Tell simulators, users and metrics of changed lessons."""
+        """Send changed lessons to simulators, events and metrics."""
         if not changes:
             return
         pool, learners = self._attempt.pool, self._attempt.learners
         tell = pool.reset if any(change.must_reset for change in changes) else pool.tell_parameters
         tell(self._manager.samplers, self._manager.number)
         for change in changes:
-            self._attempt.events.report(_name(change), _message(change), data=_data(change))
+            old, new = change.old, change.new
+            data: dict[str, object] = {
+                "parameter": change.parameter,
+                "cause": change.cause,
+                "old": old.to_plain(),
+                "new": new.to_plain(),
+                "reset": change.must_reset,
+                "log_line": change.log_line,
+            }
+            name = "lesson_changed" if old.lesson != new.lesson else "parameter_changed"
+            message = f"{change.log_line} {CAUSES[change.cause]}: {old.waits_for}. Now: {new.waits_for}."
+            self._attempt.events.report(name, message, data=data)
         for learner in learners.values():
-            learner.recorder.note(learner.step, self.metrics)
+            learner.recorder.write(learner.step, self.metrics)
 
     def _report_missing_measures(self) -> None:
         for status in self._manager.take_missing():
@@ -123,23 +136,3 @@ class EnvironmentParameters:
             )
             data: dict[str, object] = {"parameter": status.name, "measure": status.measure}
             self._attempt.events.report("lesson_measure_missing", message, level="warning", data=data)
-
-
-def _name(change: LessonChange) -> str:
-    return "lesson_changed" if change.old.lesson != change.new.lesson else "parameter_changed"
-
-
-def _message(change: LessonChange) -> str:
-    why = {"completed": "Completed", "fell_back": "Fell back from", "edited": "Changed by a user; before"}[change.cause]
-    return f"{change.log_line} {why}: {change.old.waits_for}. Now: {change.new.waits_for}."
-
-
-def _data(change: LessonChange) -> dict[str, object]:
-    return {
-        "parameter": change.parameter,
-        "cause": change.cause,
-        "old": change.old.to_plain(),
-        "new": change.new.to_plain(),
-        "reset": change.must_reset,
-        "log_line": change.log_line,
-    }

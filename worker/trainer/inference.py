@@ -11,15 +11,18 @@ from pathlib import Path
 from ludus.protocol.spec import BehaviorSpec
 from server.config.behavior import ReinforcementConfig, TrainerConfig
 from worker.collectors.events import EpisodesEnded
+from worker.collectors.pool import CollectorPool
 from worker.learning.algorithms.algorithm import Algorithm
 from worker.onnx.export import exporter
-from worker.trainer.collectors import Collectors
+from worker.trainer.learner import Learner
 from worker.trainer.recorder import POLICY_VERSION, Aggregation, Recorder
 
 
-class InferenceLearner:
-    """A learner (`worker.trainer.learner.Learner`) that does not learn."""
+class InferenceLearner(Learner):
+    """A learner that does not learn."""
 
+    step = 0
+    learned = 0
     done = False
     ready = False
     checkpoint_due = False
@@ -30,22 +33,16 @@ class InferenceLearner:
         spec: BehaviorSpec,
         algorithm: Algorithm,
         recorder: Recorder,
-        collectors: Collectors,
+        collectors: CollectorPool,
         step: int,
     ) -> None:
         """`step`: how long the policy had learned for."""
-        self.config = config
-        self.spec = spec
+        super().__init__(config, spec, recorder)
+        self.config: ReinforcementConfig = config
         self.algorithm = algorithm
-        self.recorder = recorder
         self.learned = step
         self.step = step
         self._collectors = collectors
-
-    @property
-    def name(self) -> str:
-        """The behavior's key in the configuration."""
-        return self.spec.behavior
 
     def start(self) -> None:
         """Publish the weights, and answer all agents with them."""
@@ -63,9 +60,6 @@ class InferenceLearner:
 
     def learn(self) -> None:
         """Do nothing."""
-
-    def checkpointed(self) -> None:
-        """Do nothing: the state does not change."""
 
     def reconfigure(self, config: TrainerConfig) -> bool:
         """Take the new section; the keys that can change only concern learning."""

@@ -14,7 +14,7 @@ Going on exactly where another run's checkpoint was taken is `resume`: with ever
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -23,6 +23,8 @@ from ludus.protocol.spec import BehaviorSpec
 from server.config.behavior import BehaviorConfig, CloneConfig
 from server.config.hyperparameters import OffPolicyHyperparameters
 from server.config.run import RunConfig
+from worker.learning.algorithms.algorithm import Algorithm
+from worker.learning.algorithms.clone import Cloning
 from worker.learning.networks.actor import Actor
 from worker.mlagents.algorithms import Misfit, translate
 from worker.mlagents.file import MLAgentsCheckpoint, Unreadable
@@ -33,19 +35,12 @@ NETWORKS = ("model", "actor", "critics", "log_coefficients", "signals", "optimiz
 POLICY = "actor."
 """How the policy's tensors begin in a model that has a critic, too."""
 
+Stateful = Algorithm | Cloning
+"""An algorithm that is initialised."""
+
 
 class InitializationError(ValueError):
     """A behavior can't begin with the checkpoint that its configuration names."""
-
-
-class Stateful(Protocol):
-    """An algorithm that is initialised."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything that the next update depends on."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on exactly where `state_dict` was taken."""
 
 
 class Initialized(NamedTuple):
@@ -166,7 +161,11 @@ def _from_ludus(algorithm: Stateful, config: BehaviorConfig, behavior: str, fold
         loaded = _fitting(_networks(fresh), _networks(state), "", problems)
         left = []
     else:
-        loaded = _fitting_policy(fresh, state, problems)
+        policy = fitting_policy(policy_of(fresh), state, problems)
+        prefix = "" if is_clone else POLICY
+        loaded = {"model": {f"{prefix}{name}": value for name, value in policy.items()}}
+        if "actor" in fresh:
+            loaded = {"actor": policy}
         left = ["everything but the policy"]
     if problems:
         raise Misfit(problems)
@@ -197,17 +196,8 @@ def behavior_of(state: Mapping[str, Any], behavior: str) -> tuple[str, dict[str,
 
 
 def _is_clone(state: Mapping[str, Any]) -> bool:
-    """Say whether a state is that of a clone run: a policy and how far it is in its demonstrations."""
+    """Whether a state is that of a clone run: a policy and its place in the demonstrations."""
     return "order" in state
-
-
-def _fitting_policy(fresh: Mapping[str, Any], state: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
-    """Return the policy of a state, as another trainer's state has it."""
-    fitting = fitting_policy(policy_of(fresh), state, problems)
-    if "actor" in fresh:
-        return {"actor": fitting}
-    prefix = "" if _is_clone(fresh) else POLICY
-    return {"model": {f"{prefix}{name}": value for name, value in fitting.items()}}
 
 
 def fitting_policy(needed: Mapping[str, Any], state: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ A round is a number of agent steps that the algorithm chooses. PPO and POCA ask 
 steps until the next gradient step is due by `steps_per_update`, but for at least one of each agent that acts; before
 the first gradient step it asks for what is missing until then. The last round is shorter, so that learning ends with
 `max_steps` steps. More may be delivered: a message is answered whole, and its steps beyond the round count into the
-next one (`ludus.collector.rounds`), which after the last round is never learned from. They are in `step`, not in
+next one (`ludus.collector.step_quota`), which after the last round is never learned from. They are in `step`, not in
 `learned`: a run may end at "3,003 of 3,000".
 
 Deviation from ML-Agents, on purpose: ML-Agents updates when its buffer holds strictly more than `buffer_size`, by
@@ -19,11 +19,12 @@ have. A behavior that is done goes on answering, without learning, while others 
 """
 
 import time
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import structlog
@@ -34,15 +35,18 @@ from ludus.collector.segments import Segments
 from ludus.protocol.spec import BehaviorSpec
 from server.config.behavior import ReinforcementConfig, TrainerConfig
 from worker.collectors.events import EpisodesEnded, SegmentsDelivered
+from worker.collectors.pool import CollectorPool
 from worker.experience.rollout import Rollout, gather
 from worker.learning.algorithms.algorithm import Algorithm
 from worker.learning.algorithms.numeric_check import Diverged
 from worker.onnx.export import exporter
-from worker.trainer.collectors import Collectors
 from worker.trainer.compilation import BackgroundCompilation
 from worker.trainer.divergence import DivergenceMonitor
 from worker.trainer.precision import bf16_pictures
 from worker.trainer.recorder import POLICY_VERSION, Aggregation, Recorder
+
+if TYPE_CHECKING:
+    from worker.selfplay.controller import GhostController
 
 log = structlog.get_logger()
 
@@ -73,29 +77,11 @@ class Sample:
     @classmethod
     def of(cls, rollout: Rollout) -> Self:
         """Copy the first rows of a rollout."""
-        masks = rollout.action_masks
-        return cls(
-            [_first(column) for column in rollout.observations],
-            None if masks is None else _first(masks),
-        )
-
-
-def _first(column: Tensor) -> Tensor:
-    """Return the first rows; a copy, unless they are all: a few rows must not keep a large column alive."""
-    return column if len(column) <= SAMPLE_ROWS else column[:SAMPLE_ROWS].clone()
-
-
-class LearningTeam(Protocol):
-    """Whether a behavior in self-play may learn: `worker.selfplay.controller.GhostController`."""
-
-    def has_turn(self, behavior: str) -> bool:
-        """Whether a team of the behavior learns now."""
-
-    def learned(self, behavior: str, step: int, *, done: bool) -> None:
-        """Note that the policy has learned from a round."""
-
-    def state(self, behavior: str) -> dict[str, Any]:
-        """Return what a checkpoint holds of the behavior."""
+        columns = [*rollout.observations, *([] if rollout.action_masks is None else [rollout.action_masks])]
+        if rollout.steps > SAMPLE_ROWS:  # copies: a few rows must not keep a large column alive
+            columns = [column[:SAMPLE_ROWS].clone() for column in columns]
+        masks = None if rollout.action_masks is None else columns.pop()
+        return cls(columns, masks)
 
 
 @dataclass(frozen=True)
@@ -106,49 +92,61 @@ class LearnerOptions:
     """Whether pictures are encoded in bfloat16 during updates."""
     compilation: BackgroundCompilation | None = None
     """Compiles the updates."""
-    team: LearningTeam | None = None
+    team: "GhostController | None" = None
     """Of a behavior in self-play: it learns in its turns only, and else waits with what it has collected."""
     divergence: DivergenceMonitor | None = None
     """Watches for signs that the policy does not learn any more."""
 
 
-class Learner(Protocol):
+class Learner(ABC):
     """Trains one behavior: the interface that the loop uses."""
 
-    spec: BehaviorSpec
-    recorder: Recorder
-
-    @property
-    def config(self) -> TrainerConfig:
+    def __init__(self, config: TrainerConfig, spec: BehaviorSpec, recorder: Recorder) -> None:
+        self.config = config
         """The behavior's section of the configuration."""
+        self.spec = spec
+        self.recorder = recorder
+        self._next_checkpoint = 0
 
     @property
     def name(self) -> str:
         """The behavior's key in the configuration."""
+        return self.spec.behavior
 
     @property
+    @abstractmethod
     def step(self) -> int:
         """Steps for people: delivered ones, learned from or not yet."""
 
     @property
+    @abstractmethod
     def learned(self) -> int:
         """Steps that a checkpoint that is written now contains."""
 
     @property
+    @abstractmethod
     def done(self) -> bool:
         """Whether `max_steps` is reached."""
 
     @property
+    @abstractmethod
     def ready(self) -> bool:
         """Whether `learn` has something to do."""
 
     @property
     def checkpoint_due(self) -> bool:
         """Whether a multiple of `checkpoint_interval` has been crossed since the last checkpoint."""
+        return self.learned >= self._next_checkpoint
 
+    def checkpointed(self) -> None:
+        """Plan the next checkpoint, after one has been written."""
+        self._next_checkpoint = next_multiple(self.learned, self.config.checkpoint_interval)
+
+    @abstractmethod
     def episodes_ended(self, event: EpisodesEnded) -> None:
         """Record finished episodes."""
 
+    @abstractmethod
     def learn(self) -> str | None:
         """Learn for a moment, or make one update.
 
@@ -156,18 +154,18 @@ class Learner(Protocol):
         `Diverged` at the third time in a row, and `worker.trainer.divergence.LimitCrossed`.
         """
 
-    def checkpointed(self) -> None:
-        """Note that everything up to now is in a checkpoint."""
-
+    @abstractmethod
     def reconfigure(self, config: TrainerConfig) -> bool:
         """Go on with another section of the configuration from the next update on.
 
         Return whether that is possible: a behavior that is done with learning can't begin again in this attempt.
         """
 
+    @abstractmethod
     def state(self) -> dict[str, object]:
         """Return the state for a checkpoint."""
 
+    @abstractmethod
     def exporter(self) -> Callable[[Path], None]:
         """Copy the policy; return what writes it as an ONNX model, on any thread, whatever is learned meanwhile."""
 
@@ -205,7 +203,7 @@ def arena_steps(config: ReinforcementConfig, round_steps: int) -> int:
     return 3 * max(round_steps, config.time_horizon)
 
 
-class BehaviorLearner:
+class BehaviorLearner(Learner):
     """Collects segments of one behavior, learns from whole rounds, publishes the result."""
 
     def __init__(
@@ -215,15 +213,14 @@ class BehaviorLearner:
         algorithm: Algorithm,
         arena: Arena,
         recorder: Recorder,
-        collectors: Collectors,
+        collectors: CollectorPool,
         progress: Progress,
         options: LearnerOptions | None = None,
     ) -> None:
         """`progress` is how far the behavior is: that of a checkpoint, or none."""
-        self.config = config
-        self.spec = spec
+        super().__init__(config, spec, recorder)
+        self.config: ReinforcementConfig = config
         self.algorithm = algorithm
-        self.recorder = recorder
         self.progress = progress
         self.options = options or LearnerOptions()
         self._arena = arena
@@ -245,12 +242,6 @@ class BehaviorLearner:
         """Whether the round that a former attempt was collecting goes on."""
         self._rollbacks = Rollbacks()
         self.sample = Sample([], None)
-        self._next_checkpoint = 0
-
-    @property
-    def name(self) -> str:
-        """The behavior's key in the configuration."""
-        return self.spec.behavior
 
     @property
     def step(self) -> int:
@@ -267,14 +258,9 @@ class BehaviorLearner:
         """Whether `max_steps` is reached."""
         return self.progress.step >= self._max_steps
 
-    @property
-    def checkpoint_due(self) -> bool:
-        """Whether a multiple of `checkpoint_interval` has been crossed since the last checkpoint."""
-        return self.progress.step >= self._next_checkpoint
-
     def restore(self, collection: Mapping[str, Any]) -> None:
         """Go on in the middle of a round, before `start`: from the `collection` of a checkpoint's state."""
-        self._former = {int(key): Rollout.from_state(state) for key, state in collection["rounds"].items()}
+        self._former = {int(key): Rollout(**state) for key, state in collection["rounds"].items()}
         self._delivered += sum(rollout.steps for rollout in self._former.values())
         self._goes_on = True
 
@@ -297,10 +283,6 @@ class BehaviorLearner:
         """Grant the round that waits, if the behavior's turn has come."""
         if self._owes_grant and self._has_turn:
             self._grant()
-
-    def checkpointed(self) -> None:
-        """Note that everything up to now is in a checkpoint."""
-        self._next_checkpoint = next_multiple(self.progress.step, self.config.checkpoint_interval)
 
     def add(self, event: SegmentsDelivered) -> None:
         """Take over delivered segments, with the episodes that ended between them.
@@ -330,7 +312,7 @@ class BehaviorLearner:
             self.options.divergence.episodes_ended(self.config, event.lengths)
 
     def collected(self, round_number: int) -> None:
-        """Note that a round is complete."""
+        """Record that a round is complete."""
         self._collected.add(round_number)
 
     @property
@@ -343,11 +325,9 @@ class BehaviorLearner:
         return self.options.team is None or self.options.team.has_turn(self.name)
 
     def learn(self) -> str | None:
-        """Improve the policy on the round and publish it.
+        """Improve the policy on the round and publish it (`Learner.learn`).
 
-        Return None, or why the update was rolled back (the run then continues with the weights from before). Raises
-        `Diverged` at the third time in a row, and `LimitCrossed` where the policy is beyond a limit of the
-        configuration: its weights are those of the update.
+        Where the policy is beyond a limit of the configuration (`LimitCrossed`), its weights are those of the update.
         """
         self._collected.discard(self.progress.round)
         rollout = self._gathered(self.progress.round)
@@ -384,7 +364,7 @@ class BehaviorLearner:
         assert isinstance(config, ReinforcementConfig), "the trainer of a behavior never changes"
         self.config = config
         self.algorithm.reconfigure(config)
-        self._next_checkpoint = next_multiple(self.progress.step, config.checkpoint_interval)
+        self.checkpointed()
         if self.done:
             return self.progress.step >= config.max_steps
         owed = self.algorithm.round_steps() if self._owes_grant else 0

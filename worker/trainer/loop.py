@@ -6,7 +6,7 @@ their own.
 """
 
 import time
-from collections.abc import Sized
+from collections.abc import Mapping, Sized
 from dataclasses import fields
 from pathlib import Path
 from typing import assert_never
@@ -15,6 +15,7 @@ import numpy as np
 import structlog
 
 from ludus.collector.messages import (
+    BehaviorAnnounced,
     EvaluationEnded,
     GhostStepsPlayed,
     MatchesEnded,
@@ -27,7 +28,6 @@ from ludus.collector.messages import (
 from ludus.protocol.codes import CloseCode
 from ludus.schemas.states import StopReason
 from worker.collectors.events import (
-    BehaviorAnnounced,
     CollectorDied,
     CollectorEvent,
     CollectorListening,
@@ -41,7 +41,7 @@ from worker.collectors.events import (
 from worker.collectors.pool import CollectorPool
 from worker.collectors.processes import WarmCollector
 from worker.learning.algorithms.numeric_check import Diverged
-from worker.trainer.amendments import Amendments, saved_number
+from worker.trainer.amendments import Amendments
 from worker.trainer.assessment import Assessment
 from worker.trainer.attempt import Attempt, collector_settings
 from worker.trainer.barrier import CheckpointBarrier, can_go_on
@@ -60,11 +60,11 @@ from worker.trainer.messages import (
     Finished,
     Job,
     Listening,
+    Outcome,
     Progress,
     SaveCheckpoint,
     describe,
 )
-from worker.trainer.messages import Endpoint as LinkEndpoint
 from worker.trainer.registry import BehaviorRegistry
 from worker.trainer.selfplay import SelfPlayCoordinator
 from worker.trainer.supervisor_port import SupervisorPort
@@ -76,6 +76,15 @@ POLL_SECONDS = 0.2
 PROGRESS_SECONDS = 0.5
 LONGEST_COLUMN = 16
 """Most numbers of a column that are logged."""
+CLOSE_CODES: Mapping[Outcome, CloseCode] = {
+    "succeeded": CloseCode.RUN_FINISHED,
+    "failed": CloseCode.RUN_FAILED,
+    "cancelled": CloseCode.RUN_CANCELLED,
+    "paused": CloseCode.RUN_PAUSED,
+    "released": CloseCode.RUN_MOVED,
+    "lost": CloseCode.RUN_MOVED,
+}
+"""The code with which collectors close simulators' sessions, by the outcome of the attempt."""
 
 
 class Trainer:
@@ -87,7 +96,7 @@ class Trainer:
         folder = Path(job.resume_from) if job.resume_from else Sources(job.checkpoints).resumed(config)
         restored = {} if folder is None else load(folder)
         parameters = restored.pop(ENVIRONMENT_PARAMETERS, None)
-        amended = saved_number(restored.pop(AMENDMENTS, None))
+        amended = int(restored.pop(AMENDMENTS, {"made": 0})["made"])
         collectors = restored.pop(COLLECTORS, [])
         if not job.resume_from:  # the checkpoint is another run's: its users' edits have numbers of their own
             amended, parameters = 0, None if parameters is None else {**parameters, "edit": 0}
@@ -122,7 +131,7 @@ class Trainer:
             attempt.simulators.begin()
             finished = self._loop()
             self._report(at_once=True)
-            code = _close_code(finished)
+            code = CLOSE_CODES[finished.outcome]
             pool.close(code, finished.detail or code.sentence, rejoin=code.rejoin)
             for event in pool.poll(0.0):
                 if isinstance(event, SimulatorLeft):
@@ -134,25 +143,23 @@ class Trainer:
 
     def _loop(self) -> Finished:
         while True:
-            self._collect()
+            # wait for the first event unless a behavior can learn
+            can_learn = any(learner.ready for learner in self._attempt.learners.values())
+            for event in self._attempt.pool.poll(0.0 if can_learn else POLL_SECONDS):
+                self._handle(event)
             finished = (
                 self._registry.unusable
                 or self._apply_commands()
                 or (self._learn() if self._assessment is None else self._assessment.finished())
-                or self._pause_without_simulators()
             )
+            if finished is None and (ending := self._limits.without_simulators() or self._limits.without_behaviors()):
+                finished = self._checkpoints.finish(*ending)
             if finished is not None:
                 return finished
             self._checkpoints.poll()
             self._report()
 
-    # collect ----------------------------------------------------------------------------------------------------
-
-    def _collect(self) -> None:
-        """Handle what collectors report; wait for the first event unless a behavior can learn."""
-        can_learn = any(learner.ready for learner in self._attempt.learners.values())
-        for event in self._attempt.pool.poll(0.0 if can_learn else POLL_SECONDS):
-            self._handle(event)
+    # events of collectors ---------------------------------------------------------------------------------------
 
     def _handle(self, event: CollectorEvent) -> None:
         if self._attempt.config.debug:
@@ -274,11 +281,6 @@ class Trainer:
             [detail, *(sign for one in learners if one.options.divergence for sign in one.options.divergence.summary())]
         )
 
-    def _pause_without_simulators(self) -> Finished | None:
-        """Pause the run when there has been no simulator, or none of use, for too long."""
-        ending = self._limits.without_simulators() or self._limits.without_behaviors()
-        return None if ending is None else self._checkpoints.finish(*ending)
-
     # commands ---------------------------------------------------------------------------------------------------
 
     def _apply_commands(self) -> Finished | None:
@@ -328,8 +330,7 @@ class Trainer:
             attempt.supervisor.post(Progress(step=attempt.step, simulators=len(attempt.simulators)))
 
     def _report_endpoints(self) -> None:
-        endpoints = [LinkEndpoint(index=one.index, address=one.address) for one in self._endpoints.values()]
-        self._attempt.supervisor.post(Listening(endpoints=endpoints))
+        self._attempt.supervisor.post(Listening(endpoints=list(self._endpoints.values())))
 
 
 def _facts(event: CollectorEvent) -> dict[str, object]:
@@ -344,18 +345,3 @@ def _facts(event: CollectorEvent) -> dict[str, object]:
         else:
             facts[each.name] = value
     return facts
-
-
-def _close_code(finished: Finished) -> CloseCode:
-    """Return the code with which collectors close simulators' sessions at the end."""
-    match finished.outcome:
-        case "released" | "lost":
-            return CloseCode.RUN_MOVED
-        case "paused":
-            return CloseCode.RUN_PAUSED
-        case "cancelled":
-            return CloseCode.RUN_CANCELLED
-        case "failed":
-            return CloseCode.RUN_FAILED
-        case "succeeded":
-            return CloseCode.RUN_FINISHED

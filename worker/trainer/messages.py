@@ -15,6 +15,7 @@ from server.config.run import RunConfig
 from server.ladders.refs import PlayedMatch
 from server.metrics.points import MetricPoint
 from server.runs.amendments.refs import AmendmentRef
+from worker.collectors.events import Endpoint
 
 Action = Literal["pause", "stop", "cancel", "release"]
 CheckpointReason = Literal["interval", "final", "requested"]
@@ -24,14 +25,6 @@ Level = Literal["info", "warning", "error"]
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Endpoint(_Frozen):
-    """Where a collector listens."""
-
-    index: int
-    address: str
-    """`host:port` as simulators dial it."""
 
 
 # Supervisor to trainer ------------------------------------------------------------------------------------------------

@@ -112,7 +112,7 @@ class Recorder:
 
     def evaluated(self, step: int, returns: Sequence[float], lengths: Sequence[int]) -> None:
         """Write the points of an evaluation of the policy of `step`, over some episodes."""
-        self._write(step, {EVALUATION_REWARD: fmean(returns), EVALUATION_LENGTH: fmean(lengths)})
+        self.write(step, {EVALUATION_REWARD: fmean(returns), EVALUATION_LENGTH: fmean(lengths)})
         self._checkpoint_returns = list(returns)
 
     def measure(self, key: str, value: float, aggregation: Aggregation = Aggregation.MEAN) -> None:
@@ -149,13 +149,10 @@ class Recorder:
         if returns:
             self.measure(CUMULATIVE_REWARD_STD, pstdev(returns))
         series, self._series = self._series, {}
-        self._write(boundary, {**{key: one.value() for key, one in series.items()}, **self._state_metrics()})
+        self.write(boundary, {**{key: one.value() for key, one in series.items()}, **self._state_metrics()})
 
-    def note(self, step: int, values: Mapping[str, float]) -> None:
+    def write(self, step: int, values: Mapping[str, float]) -> None:
         """Write points at once, at their own step."""
-        self._write(step, values)
-
-    def _write(self, step: int, values: Mapping[str, float]) -> None:
         at = time.time()
         self._written.append((step, dict(values)))
         self._post(
@@ -190,7 +187,7 @@ class Recorder:
         }
         self._summary_returns = list(state["summary_returns"])
         for step, values in state["written"]:
-            self._write(step, values)
+            self.write(step, values)
 
     def take_checkpoint_return(self) -> float | None:
         """Return the mean episode return since the last call, or None if no episode has ended."""

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from ludus.collector.arena import Arena
+from ludus.collector.commands import PolicySpec
 from ludus.collector.layout import UnsupportedSpec
-from ludus.collector.messages import PolicySpec
 from ludus.demonstrations import DemonstrationError
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.spec import BehaviorSpec
@@ -184,7 +184,7 @@ class BehaviorRegistry:
         self._selfplay.ghosts.join(ghost, restored)
 
     def _is_pink(self, config: LearningConfig, spec: BehaviorSpec) -> bool:
-        """Whether the behavior explores with pink noise; tell where it was asked for in vain."""
+        """Whether the behavior explores with pink noise; report where it has no effect."""
         if not isinstance(config, SACConfig) or config.hyperparameters.exploration_noise != "pink":
             return False
         if not spec.actions.continuous_size:
@@ -198,7 +198,7 @@ class BehaviorRegistry:
         return spec.actions.continuous_size > 0
 
     def _report_replay(self, behavior: str, *, wanted: bool, saved: bool) -> None:
-        """Tell, with ML-Agents' words, that a resumed behavior has lost the replay buffer that it was learning from."""
+        """Report, in ML-Agents' words, that a resumed behavior has lost the replay buffer that it was learning from."""
         if saved and wanted:
             return
         key = f"{self._section(behavior)}.hyperparameters.save_replay_buffer"
@@ -210,7 +210,7 @@ class BehaviorRegistry:
         self._attempt.events.report("replay_buffer_not_loaded", message, level="warning", data={"behavior": behavior})
 
     def report_bf16(self) -> None:
-        """Tell if bfloat16 was asked for in vain."""
+        """Report that bfloat16 was asked for and has no effect."""
         if self._attempt.config.torch_settings.bf16 and not self._bf16:
             message = f"torch_settings.bf16 has no effect on {self._device.type}: pictures are encoded in float32"
             self._attempt.events.report("bf16_not_used", message, level="warning")
@@ -296,9 +296,7 @@ class BehaviorRegistry:
             attempt.pool,
             simulators=attempt.config.simulators,
             is_played=lambda: attempt.simulators.is_played(name),
-            report=lambda event, message: attempt.events.report(
-                event, message, level="warning", data={"behavior": name}
-            ),
+            report=report,
         )
         self._attempt.learners[name] = learner
         self._report_registered(learner)
@@ -333,7 +331,7 @@ class BehaviorRegistry:
         )
 
     def _sentence(self, behavior: str, error: DemonstrationError | InitializationError | UnsupportedSpec) -> str:
-        """Say what is wrong, and where: demonstrations with the whole path of their key, others with their behavior."""
+        """Return the error with its place: of demonstrations the whole path of their key."""
         return f"{self._section(behavior)}.{error}" if isinstance(error, DemonstrationError) else str(error)
 
     def _section(self, behavior: str) -> str:
@@ -342,9 +340,8 @@ class BehaviorRegistry:
 
     def _refuse(self, spec: BehaviorSpec, code: str, reason: str) -> None:
         self._attempt.pool.refuse(spec.behavior, code, reason)
-        self._attempt.events.report(
-            "behavior_refused", reason, level="error", data={"behavior": spec.name, "code": code}
-        )
+        data: dict[str, object] = {"behavior": spec.name, "code": code}
+        self._attempt.events.report("behavior_refused", reason, level="error", data=data)
 
     def close(self) -> None:
         """End the processes that share updates."""
@@ -353,5 +350,5 @@ class BehaviorRegistry:
 
 
 def _unusable(reason: str) -> Finished:
-    """Say that a run can't be trained as it is configured."""
+    """Return the end of a run that can't be trained as it is configured."""
     return Finished(outcome="failed", reason=StopReason.INVALID_CONFIG, detail=reason)

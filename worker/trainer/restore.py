@@ -32,19 +32,11 @@ def fetch(store: ArtifactStore, checkpoint: CheckpointRef, folder: Path) -> Path
     """
     shutil.rmtree(folder, ignore_errors=True)
     with _room(folder):
-        folder.mkdir(parents=True)
         for file in checkpoint.files:
             target = folder / file.name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                digest = fetch_file(store, f"{checkpoint.path}/{file.name}", target)
-            except ArtifactNotFound as error:
-                raise CheckpointUnusable(f"{file.name} is missing from the artifact store") from error
-            if digest != file.sha256:
-                raise CheckpointUnusable(
-                    f"{file.name} ({target.stat().st_size} bytes) has the SHA-256 {digest}, not {file.sha256} as when "
-                    f"it was stored ({file.size} bytes)"
-                )
+            if problem := _fetched(store, f"{checkpoint.path}/{file.name}", target, file.sha256):
+                size = f" ({target.stat().st_size} bytes)" if target.exists() else ""
+                raise CheckpointUnusable(f"{file.name}{size} {problem}")
     return folder
 
 
@@ -57,21 +49,24 @@ def fetch_demonstrations(
     """
     found: dict[str, str] = {}
     with _room(folder):
-        folder.mkdir(parents=True, exist_ok=True)
         for demonstration in demonstrations:
             target = folder / demonstration.path.rpartition("/")[2]
-            try:
-                digest = fetch_file(store, demonstration.path, target)
-            except ArtifactNotFound as error:
-                message = f"the file of demonstration {demonstration.id} is missing from the artifact store"
-                raise DemonstrationUnusable(message) from error
-            if digest != demonstration.sha256:
-                raise DemonstrationUnusable(
-                    f"the file of demonstration {demonstration.id} has the SHA-256 {digest}, not "
-                    f"{demonstration.sha256} as when it was stored"
-                )
+            if problem := _fetched(store, demonstration.path, target, demonstration.sha256):
+                raise DemonstrationUnusable(f"the file of demonstration {demonstration.id} {problem}")
             found[demonstration.id] = str(target)
     return found
+
+
+def _fetched(store: ArtifactStore, path: str, target: Path, sha256: str) -> str | None:
+    """Copy a file; return what is wrong with it, None if it is what was stored."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        digest = fetch_file(store, path, target)
+    except ArtifactNotFound:
+        return "is missing from the artifact store"
+    if digest == sha256:
+        return None
+    return f"has the SHA-256 {digest}, not {sha256} as when it was stored"
 
 
 @contextmanager

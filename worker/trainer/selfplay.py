@@ -69,7 +69,7 @@ class SelfPlayCoordinator:
         self._attempt.supervisor.post(MatchesResumed(newest=counted))
 
     def started(self, session_id: str, names: Sequence[str]) -> None:
-        """Note the behaviors and teams that a simulator plays, under these names; called again when it adds some."""
+        """Set the behaviors and teams that a simulator plays, by these names; called again when it adds some."""
         teams = [(name.partition("?")[0], team_of(name)) for name in names]
         self.ghosts.plays(session_id, teams)
         if any(self.ghosts.ghost(behavior) for behavior, _ in teams):

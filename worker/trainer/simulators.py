@@ -43,7 +43,7 @@ class ConnectedSimulators:
         self.any_came = True
 
     def started(self, session_id: str, names: Sequence[str]) -> None:
-        """Note all names of behaviors (`NAME?team=N`) that a simulator has announced by now."""
+        """Set the names of behaviors (`NAME?team=N`) that a simulator has announced by now."""
         self._behaviors[session_id] = {name.partition("?")[0] for name in names}
 
     def left(self, event: SimulatorLeft) -> bool:

@@ -32,7 +32,7 @@ class WaitingLimits:
         if grace is None or time.monotonic() - simulators.absent_since < grace:
             return None
         if attempt.is_inference and simulators.any_came:
-            return "succeeded", StopReason.COMPLETED, "nobody plays any more, and nothing was to be learned"
+            return "succeeded", StopReason.COMPLETED, "no simulator plays any more, and the run does not learn"
         if simulators.any_came:
             why = f"all simulators have been gone for {grace:g} s (simulators.grace_seconds)"
         else:

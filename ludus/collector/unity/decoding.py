@@ -250,7 +250,7 @@ def _fields(data: bytes, start: int, stop: int) -> Iterator[tuple[int, range]]:
             case 5:
                 end = at + 4
             case _:
-                return  # groups: nobody sends them
+                return  # groups: no sender uses them
         yield tag, range(at, end)
         at = end
 

@@ -17,8 +17,8 @@ from ludus.protocol.spec import ActionSpec
 
 _HEADER = b"\x0a\x03\x08\xc8\x01"
 """`UnityMessageProto.header`: status 200."""
-_CLOSING = b"\x0a\x03\x08\x90\x03"
-"""Status 400."""
+CLOSING_REPLY = b"\x0a\x03\x08\x90\x03"
+"""The reply that ends a conversation: status 400."""
 _UNITY_INPUT, _RL_INPUT = b"\x1a", b"\x0a"
 _AGENT_ACTIONS, _COMMAND, _SIDE_CHANNEL = b"\x0a", b"\x20", b"\x2a"
 _KEY, _VALUE = b"\x0a", b"\x12"
@@ -36,7 +36,8 @@ class ActionEncoder:
         key = name.encode()
         self._key = _KEY + varint(len(key)) + key
         continuous, branches = actions.continuous_size, len(actions.discrete_branches)
-        width = _varint_width(max(actions.discrete_branches, default=1) - 1)
+        # Bytes of the varint of the largest choice: seven bits each.
+        width = max(-(-(max(actions.discrete_branches, default=1) - 1).bit_length() // 7), 1)
         message = bytearray()
         self._deprecated = _room(message, _DEPRECATED, 4 * (continuous + branches))
         self._continuous = _room(message, _CONTINUOUS, 4 * continuous)
@@ -81,11 +82,6 @@ def reset_reply(side_channel: bytes) -> bytes:
     return _reply(_COMMAND + RESET, side_channel)
 
 
-def closing_reply() -> bytes:
-    """Return the reply that ends a conversation."""
-    return _CLOSING
-
-
 def _reply(fields: bytes, side_channel: bytes) -> bytes:
     if side_channel:
         fields += _SIDE_CHANNEL + varint(len(side_channel)) + side_channel
@@ -98,10 +94,6 @@ def _room(message: bytearray, tag: bytes, size: int) -> slice:
     if size:
         message += tag + varint(size) + bytes(size)
     return slice(len(message) - size, len(message))
-
-
-def _varint_width(value: int) -> int:
-    return max(-(-value.bit_length() // 7), 1)
 
 
 def _bytes_of(values: Floats) -> Bytes:

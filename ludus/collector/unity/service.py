@@ -1,7 +1,7 @@
 """Service: `communicator_objects.UnityToExternalProto/Exchange` over grpc.aio, as raw bytes.
 
 Whose call is it? A bridge says so (`ludus-session-id`). A player that dials in by itself says nothing, and its calls
-are told by its TCP connection. Several players of one process may share a connection; then only one of them is replied
+are known by its TCP connection. Several players of one process may share a connection; then only one of them is replied
 to at a time, so that the next call can only be that one's (`Line`).
 """
 
@@ -9,7 +9,7 @@ import asyncio
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 import grpc
@@ -17,8 +17,9 @@ import grpc.aio
 import structlog
 from google.protobuf.message import DecodeError
 
-from ludus.collector.session import CONNECTION_LOST, DISCONNECTED, Session
-from ludus.collector.unity.encoding import closing_reply
+from ludus.collector.server import CollectorServer
+from ludus.collector.session import CONNECTION_LOST, DISCONNECTED
+from ludus.collector.unity.encoding import CLOSING_REPLY
 from ludus.collector.unity.session import OK, UnitySession
 from ludus.protocol import simulation_pb2 as sim
 from ludus.protocol.codec import CloseCode, ProtocolError
@@ -37,21 +38,6 @@ log = structlog.get_logger()
 
 GOODBYE_SECONDS = 60.0
 """How long a session that ended between two calls is remembered, so that the next one is told why."""
-
-
-class Host(Protocol):
-    """Keeps the sessions of a process."""
-
-    def opened(self, session: Session) -> None:
-        """A player introduces itself."""
-
-    def ended(self, session: Session) -> None:
-        """A session is over; its `closed` says why."""
-
-    def unity_session(
-        self, peer: str, session_id: str, *, ticket: str | None, client: str, parks: bool, tied: bool
-    ) -> UnitySession:
-        """Make a session for a new player."""
 
 
 class Line:
@@ -75,7 +61,7 @@ class Line:
 
     @property
     def expected(self) -> UnitySession | None:
-        """Whose call comes next; the only player's, even if it is not its turn."""
+        """The player whose call comes next; the only player, even if it is not its turn."""
         if self.caller is None and len(self._players) == 1:
             return next(iter(self._players))
         return self.caller
@@ -88,7 +74,7 @@ class Line:
         return not self._players
 
     def called(self) -> None:
-        """Note that the caller has called: the next reply may go out."""
+        """Record that the caller has called: the next reply may go out."""
         self.caller = None
         while self._waiting and self.caller is None:
             session, turn = self._waiting.popleft()
@@ -109,7 +95,7 @@ class Line:
 class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the stubs only
     """Serves Exchange with sessions of a host. `tickets`: whether players need one."""
 
-    def __init__(self, host: Host, *, tickets: bool) -> None:
+    def __init__(self, host: CollectorServer, *, tickets: bool) -> None:
         self._host = host
         self._tickets = tickets
         self._sessions: dict[str, UnitySession] = {}
@@ -146,7 +132,7 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
             session.on_end = self._when_over(session, lambda: self._forget(session_id, session, earlier), lambda: True)
         if session is None:
             if message.header.status != OK:
-                return closing_reply()  # a bridge also says goodbye where we have noticed that its game has gone
+                return CLOSING_REPLY  # a bridge also says goodbye where we have noticed that its game has gone
             return _refused(context, CloseCode.UNEXPECTED_MESSAGE, _STRANGER)
         if not session.was_opened_with(_ticket(metadata)):
             return _refused(context, CloseCode.BAD_TICKET, _ANOTHER_TICKET)
@@ -198,8 +184,8 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
         # A player that dials in by itself may be the Editor, and a bridge says whether it speaks for one.
         tied = SESSION_ID_METADATA not in metadata
         parks = tied or PARKS_METADATA in metadata
-        session = self._host.unity_session(
-            context.peer(), session_id, ticket=ticket, client=client, parks=parks, tied=tied
+        session = UnitySession(
+            self._host, context.peer(), session_id, ticket=ticket, client=client, parks=parks, tied=tied
         )
         self._host.opened(session)
         return session
@@ -232,7 +218,7 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
         session.on_end()
         if session.goodbye is not None:
             context.set_trailing_metadata(((CLOSE_METADATA, session.goodbye),))
-        return closing_reply()
+        return CLOSING_REPLY
 
     def _forget(self, session_id: str, session: UnitySession, earlier: "weakref.ref[UnitySession] | None") -> None:
         """Forget a session; one that it would have replaced, had it been welcomed, goes on."""
@@ -287,13 +273,10 @@ def _parse(data: bytes) -> shallow.Message:
 def _introduces(message: shallow.Message) -> bool:
     """Whether this is the first call of a player. Later ones carry behaviors in the same field, but no version."""
     output = message.unity_output
-    return bool(output.rl_initialization_output.communication_version) or (
-        message.HasField("unity_output") and not output.HasField("rl_output") and not _announces(output)
-    )
-
-
-def _announces(output: shallow.Output) -> bool:
-    return len(output.rl_initialization_output.brain_parameters) > 0
+    if output.rl_initialization_output.communication_version:
+        return True
+    announces = len(output.rl_initialization_output.brain_parameters) > 0
+    return message.HasField("unity_output") and not output.HasField("rl_output") and not announces
 
 
 def _refused(context: Any, code: CloseCode, reason: str) -> bytes:
@@ -301,4 +284,4 @@ def _refused(context: Any, code: CloseCode, reason: str) -> bytes:
     log.info("call_refused", code=code.value, reason=reason, peer=context.peer())
     close = sim.Close(code=code.value, reason=reason, rejoin=code.rejoin)
     context.set_trailing_metadata(((CLOSE_METADATA, close.SerializeToString()),))
-    return closing_reply()
+    return CLOSING_REPLY

@@ -7,24 +7,28 @@ whichever call is pending. The conversation ends with a reply of status 400.
 
 import asyncio
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import TYPE_CHECKING
 
 from ludus.collector.agents import AgentIndex
-from ludus.collector.session import LEFT, Session, SessionHost
+from ludus.collector.session import LEFT, Session
 from ludus.collector.unity import diagnostics
-from ludus.collector.unity.channels import opening_frames, parameter_frames
 from ludus.collector.unity.decoding import InfoReader
-from ludus.collector.unity.encoding import ActionEncoder, closing_reply, reset_reply, step_reply
+from ludus.collector.unity.encoding import CLOSING_REPLY, ActionEncoder, reset_reply, step_reply
 from ludus.protocol import side_channels
 from ludus.protocol import simulation_pb2 as sim
 from ludus.protocol.batches import BehaviorBatch, Floats, Ints, StatValue
 from ludus.protocol.codec import CloseCode, ProtocolError
 from ludus.protocol.contract import MAX_CLIENT
+from ludus.protocol.environment_parameters import ParameterValue
 from ludus.protocol.mlagents import agent_pb2 as agent
 from ludus.protocol.mlagents import shallow_pb2 as shallow
 from ludus.protocol.mlagents import unity_pb2 as unity
+
+if TYPE_CHECKING:
+    from ludus.collector.server import CollectorServer
 
 COMMUNICATION_VERSION = "1.5.0"
 """Of the protocol: the same major number is compatible (0.x: the same minor, too)."""
@@ -61,7 +65,7 @@ class UnitySession(Session):
 
     def __init__(
         self,
-        collector: SessionHost,
+        collector: "CollectorServer",
         peer: str,
         session_id: str,
         *,
@@ -84,7 +88,7 @@ class UnitySession(Session):
         """None: the player came by a port that asks for none."""
         self._client = client
         self._parks = parks
-        """Whether a long silence is borne while the connection lives: somebody may have paused the Editor."""
+        """Whether a long silence is allowed while the connection lives: the Editor may be paused."""
         self._tied = tied
         """Whether the player is known by its connection alone, and gone with it."""
         self._told_troubles: set[str] = set()
@@ -127,7 +131,7 @@ class UnitySession(Session):
         self._reply = reply
         if self.closed is not None:
             self.told = True
-            self._send(closing_reply())
+            self._send(CLOSING_REPLY)
             return reply
         self.last_activity = self._collector.now()
         try:
@@ -153,10 +157,10 @@ class UnitySession(Session):
         self._forget_agents()
         self._must_reset = True
         if self._phase is Phase.AGENTS and self.waits:
-            self._send_reset()
+            self._send(self._take_reset())
 
     def goes_out(self) -> None:
-        """Note that the reply leaves only now."""
+        """Record that the reply leaves only now."""
         self.is_queued = False
         self.last_activity = self._collector.now()
 
@@ -175,7 +179,12 @@ class UnitySession(Session):
             limit = settings.second_call_timeout
             return diagnostics.second_call_missing(limit) if silence > limit else None
         if not self.started and not self.is_in_the_way():
-            return self._without_agents(now - self._ready_at)
+            seconds, timeout, report_after = now - self._ready_at, settings.startup_timeout, settings.no_agents_after
+            if timeout is not None and seconds > timeout:
+                return diagnostics.no_agents(timeout)
+            if seconds > report_after:
+                self._report_problem(CloseCode.NO_AGENTS.value, diagnostics.no_agents(report_after).message)
+            return None
         if silence <= settings.step_timeout:
             return None
         is_bearable = self._parks and not self.is_in_the_way()
@@ -186,29 +195,20 @@ class UnitySession(Session):
             CloseCode.STEP_TIMEOUT, f"nothing came for {settings.step_timeout:.0f} s after the last reply"
         )
 
-    def _without_agents(self, seconds: float) -> ProtocolError | None:
-        settings = self._collector.settings
-        limit, report_after = settings.startup_timeout, settings.no_agents_after
-        if limit is not None and seconds > limit:
-            return diagnostics.no_agents(limit)
-        if seconds > report_after:
-            self._report_problem(CloseCode.NO_AGENTS.value, diagnostics.no_agents(report_after).message)
-        return None
-
     def _report_problem(self, code: str, sentence: str) -> None:
-        """Tell it once."""
+        """Report a problem once."""
         if code not in self._told_troubles:
             self._told_troubles.add(code)
             self._collector.troubled(self, code, sentence)
 
     def _say_wait(self, reason: str) -> None:
-        """Say nothing: a player waits for its reply, and cannot be told why."""
+        """Do nothing: the protocol has no message for it."""
 
     def _say_close(self, code: str, reason: str, *, rejoin: bool) -> None:
         self.goodbye = sim.Close(code=code, reason=reason, rejoin=rejoin).SerializeToString()
         if self.waits:
             self.told = True
-            self._send(closing_reply())
+            self._send(CLOSING_REPLY)
 
     def _send(self, reply: bytes) -> None:
         assert self._reply is not None, "there is a call to reply to"
@@ -229,7 +229,10 @@ class UnitySession(Session):
             self._step(message.unity_output)
         elif self._phase is Phase.SECOND_CALL:
             self._phase, self._ready_at = Phase.AGENTS, self._collector.now()
-            self._send(reset_reply(opening_frames(self._collector.settings)))
+            # As in ML-Agents, the engine configuration goes with the first reset, behind the environment parameters.
+            settings = self._collector.settings
+            engine = side_channels.join(side_channels.engine_configuration(settings.engine))
+            self._send(reset_reply(_parameter_frames(settings.environment_parameters) + engine))
             self._must_reset = False
             self._note_told()
         else:
@@ -243,7 +246,7 @@ class UnitySession(Session):
         if not is_compatible(version):
             raise diagnostics.version(version, hello.package_version, COMMUNICATION_VERSION)
         number = self._take_number(self._ticket, self.session_id) if self._ticket is not None else None
-        self.number = self._collector.next_number() if number is None else number
+        self.number = next(self._collector.numbers) if number is None else number
         client = f"{self._client} Unity ML-Agents {hello.package_version} (API {version})".strip()
         self._collector.welcomed(self, [], client.encode()[:MAX_CLIENT].decode(errors="ignore"))
         self._phase = Phase.SECOND_CALL
@@ -275,11 +278,12 @@ class UnitySession(Session):
         if stats:
             self._report(stats, batches)
         if not batches:
-            self._send(self._command())  # no agent asks; C# does not send such a message
+            # no agent asks; C# does not send such a message
+            self._send(self._take_reset() if self._must_reset else step_reply([], self._news()))
             return
         self._note_start(batches)
         if self._must_reset:
-            self._send_reset()  # these agents had not heard of it
+            self._send(self._take_reset())  # these agents did not know of it
             return
         self._step_id += 1
         if self._cameras:
@@ -321,7 +325,7 @@ class UnitySession(Session):
         return reader
 
     def _look_at_pictures(self, batches: list[BehaviorBatch]) -> None:
-        """Note cameras that see nothing."""
+        """Report cameras that see a single color."""
         for batch in batches:
             cameras = self._cameras.get(batch.behavior)
             if cameras is None or batch.decisions is None:
@@ -337,12 +341,6 @@ class UnitySession(Session):
                 names = [sensors[index].name or f"observation {index}" for index in sorted(cameras.blind)]
                 self._report_problem(*diagnostics.blind(names))
 
-    def _command(self) -> bytes:
-        return self._take_reset() if self._must_reset else step_reply([], self._news())
-
-    def _send_reset(self) -> None:
-        self._send(self._take_reset())
-
     def _take_reset(self) -> bytes:
         self._must_reset = False
         return reset_reply(self._tell_parameters())
@@ -353,7 +351,7 @@ class UnitySession(Session):
 
     def _tell_parameters(self) -> bytes:
         self._note_told()
-        return parameter_frames(self._environment_parameters)
+        return _parameter_frames(self._environment_parameters)
 
 
 _EVERYTHING = unity.UnityRLCapabilitiesProto(
@@ -365,6 +363,10 @@ _EVERYTHING = unity.UnityRLCapabilitiesProto(
     variableLengthObservation=True,
     multiAgentGroups=True,
 )
+
+
+def _parameter_frames(parameters: Mapping[str, ParameterValue]) -> bytes:
+    return side_channels.join(side_channels.environment_parameter(key, value) for key, value in parameters.items())
 
 
 def is_compatible(version: str) -> bool:

@@ -66,10 +66,9 @@ class Pitch:
             behavior=behavior,
             policy=policy,
             recorder=recorder,
-            quota=quota,
             rng=np.random.default_rng(1),
             low_blocks=0,
-            schedule=lambda: None,
+            request_turn=lambda _: None,
             version=0,
             observer=self.match_recorder,
         )
@@ -80,11 +79,10 @@ class Pitch:
             opponents=self.opponents,
             observer=self.opponents,
             recorder=TrajectoryRecorder(self.arena, 500, StepQuota()),
-            quota=StepQuota(),
             rng=np.random.default_rng(1),
             low_blocks=0,
             recorded=False,
-            schedule=lambda: None,
+            request_turn=lambda _: None,
             version=0,
         )
 

@@ -13,16 +13,17 @@ import numpy as np
 import numpy.typing as npt
 
 from ludus.collector.arena import Arena
-from ludus.collector.messages import OpponentAssignment, PolicySpec
+from ludus.collector.commands import OpponentAssignment, PolicySpec
+from ludus.collector.messages import BehaviorAnnounced
 from ludus.collector.service import METHOD
-from ludus.collector.session_snapshots import State
 from ludus.collector.settings import CollectorSettings
+from ludus.collector.snapshots.state import State
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codec import array_to_tensor, spec_to_message
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from tests.segments import columns_of, rows_of
 from worker.collectors.acting import POLICIES
-from worker.collectors.events import BehaviorAnnounced, CollectorEvent, RoundCollected, SegmentsDelivered
+from worker.collectors.events import CollectorEvent, RoundCollected, SegmentsDelivered
 from worker.collectors.pool import CollectorPool
 from worker.experience.rollout import Rollout, gather
 

@@ -36,12 +36,11 @@ class Court:
             episode_batches=self.episode_batches,
             observer=self.episode_batches,
             recorder=TrajectoryRecorder(self.arena, 500, StepQuota()),
-            quota=StepQuota(),
             rng=np.random.default_rng(1),
             low_blocks=0,
             recorded=False,
             version=0,
-            schedule=lambda: None,
+            request_turn=lambda _: None,
         )
         self.runner.policies[0].load(weights_of(CANDIDATE))
         if policies == 2:

@@ -7,7 +7,8 @@ import numpy as np
 import psutil
 import pytest
 
-from ludus.collector.messages import GhostStepsPlayed, MatchesEnded, OpponentAssignment, SimulatorStarted
+from ludus.collector.commands import OpponentAssignment
+from ludus.collector.messages import GhostStepsPlayed, MatchesEnded, SimulatorStarted
 from ludus.collector.weights import freeze, unfreeze
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codec import array_to_tensor

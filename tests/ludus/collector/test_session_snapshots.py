@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ludus.collector import session_snapshots
 from ludus.collector.agents import IDLE, WAITING
 from ludus.collector.messages import SimulatorConnected, SimulatorProblem
+from ludus.collector.snapshots import state as session_snapshots
 from ludus.collector.step_quota import StepQuota
 from ludus.protocol import simulation_pb2 as pb
 from tests.ludus.collector.stack import SPEC, Learner, Simulator, learner

@@ -23,7 +23,8 @@ from ludus.child_process import ChildProcess
 from ludus.collector import messages
 from ludus.collector.arena import Arena
 from ludus.collector.channel import Channel
-from ludus.collector.messages import PolicySpec
+from ludus.collector.commands import PolicySpec
+from ludus.collector.messages import BehaviorAnnounced
 from ludus.collector.native import NativeSession
 from ludus.collector.server import CollectorServer
 from ludus.collector.settings import CollectorSettings
@@ -33,7 +34,7 @@ from ludus.sdk.session import Session as Client
 from tests.examples import examples
 from tests.segments import rows_of
 from worker.collectors.acting import POLICIES
-from worker.collectors.events import BehaviorAnnounced, RoundCollected, SegmentsDelivered
+from worker.collectors.events import RoundCollected, SegmentsDelivered
 from worker.collectors.pool import CollectorPool
 from worker.collectors.processes import WarmCollector
 
@@ -187,7 +188,7 @@ class Desk:
             with self._pool._lock:
                 self._pool._children._launch(child)
             (frame,) = channel.receive()
-            self.hubs.append(CollectorServer(channel, POLICIES, messages.Settings.unpack(frame.payload)))
+            self.hubs.append(CollectorServer(channel, POLICIES, messages.read(frame)))
             self.hubs[-1].link.tell(messages.Listening(1))
         self.delivered: Counter[tuple[str, int]] = Counter()
         self.rounds: dict[str, int] = {}

@@ -186,10 +186,9 @@ class World:
             behavior=SPEC.behavior,
             policy=self.policy,
             recorder=self.recorder,
-            quota=self.quota,
             rng=np.random.default_rng(0),
             low_blocks=0,
-            schedule=lambda: None,
+            request_turn=lambda _: None,
             version=7,
             ticks=FIRST_TICK,
         )

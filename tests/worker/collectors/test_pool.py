@@ -16,7 +16,14 @@ import psutil
 import pytest
 import torch
 
-from ludus.collector.messages import Kind, SimulatorConnected, SimulatorLeft, SimulatorStarted, StatsReported
+from ludus.collector.messages import (
+    BehaviorAnnounced,
+    Kind,
+    SimulatorConnected,
+    SimulatorLeft,
+    SimulatorStarted,
+    StatsReported,
+)
 from ludus.collector.settings import CollectorSettings
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.batches import Aggregation
@@ -26,14 +33,7 @@ from ludus.protocol.tickets import TicketClaims, sign
 from tests.ludus.collector.stack import SPEC, Learner, Simulator, learner, player
 from tests.ludus.protocol.test_server_tls import CERTIFICATE, PRIVATE
 from tests.waiting import eventually, never
-from worker.collectors.events import (
-    BehaviorAnnounced,
-    CollectorDied,
-    CollectorListening,
-    EpisodesEnded,
-    RoundCollected,
-    SegmentsDelivered,
-)
+from worker.collectors.events import CollectorDied, CollectorListening, EpisodesEnded, RoundCollected, SegmentsDelivered
 from worker.collectors.pool import CollectorPool, CollectorStartError
 from worker.collectors.processes import WarmCollector
 from worker.experience.rollout import Rollout
@@ -612,7 +612,7 @@ def test_a_collector_that_makes_a_mistake_tells_its_simulators_so_before_it_ends
     with learner() as trainer:
         simulator = player(trainer.endpoints[0].address)
         with trainer.pool._lock:
-            trainer.pool._children.send(trainer.pool._children[0], Kind.GRANT, b"no message")
+            trainer.pool._children.send(trainer.pool._children[0], Kind.MESSAGE, b"no message")
 
         close = simulator.closed()
 

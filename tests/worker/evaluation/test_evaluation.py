@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from ludus.collector.messages import EndedGame
+from ludus.protocol.batches import Outcome
 from server.config.assessment import EvaluateSettings
-from worker.evaluation.episodes import Game
 from worker.evaluation.evaluation import EpisodeEvaluator
 
 
@@ -16,7 +17,7 @@ def evaluator(saved: dict[str, object] | None = None, **fields: object) -> Episo
 
 
 def play(evaluator: EpisodeEvaluator, returns: Sequence[float]) -> None:
-    games = [Game("draw", value, int(value), truncated=False) for value in returns]
+    games = [EndedGame(Outcome.DRAW, value, int(value), truncated=False) for value in returns]
     evaluator.count(evaluator.batch(evaluator.next_batch), games)
 
 

@@ -4,8 +4,10 @@ import json
 
 import pytest
 
+from ludus.collector.messages import EndedGame
+from ludus.protocol import batches
 from server.config.assessment import MatchSettings
-from worker.evaluation.episodes import Game, Outcome
+from worker.evaluation.episodes import Outcome
 from worker.evaluation.match import MatchEvaluator
 
 CANDIDATE, CHAMPION = f"ckpt_{'a' * 26}", f"ckpt_{'b' * 26}"
@@ -26,7 +28,7 @@ def evaluator(
 
 def play(evaluator: MatchEvaluator, *outcomes: Outcome) -> None:
     """Play the next batch, with a game for each outcome."""
-    games = [Game(outcome, 0.0, 5, truncated=False) for outcome in outcomes]
+    games = [EndedGame(batches.Outcome[outcome.upper()], 0.0, 5, truncated=False) for outcome in outcomes]
     evaluator.count(evaluator.batch(evaluator.next_batch), games)
 
 
@@ -132,6 +134,6 @@ def test_what_counts_is_numbered_with_the_candidates_side() -> None:
     match = evaluator()
     play(match, "win")
 
-    counted = match.count(match.batch(1), [Game("loss", 0.0, 5, truncated=False)])
+    counted = match.count(match.batch(1), [EndedGame(batches.Outcome.LOSS, 0.0, 5, truncated=False)])
 
     assert [(each.number, each.place, each.outcome) for each in counted] == [(1, 0, "win"), (2, 1, "loss")]

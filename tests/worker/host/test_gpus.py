@@ -31,7 +31,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr("worker.host.gpus.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("worker.host.gpus.LOCK_TIMEOUT_SECONDS", 0.0)
     return tmp_path
 
 

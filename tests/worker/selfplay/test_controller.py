@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ludus.collector.messages import EndedMatch, MatchesEnded, OpponentAssignment
+from ludus.collector.commands import OpponentAssignment
+from ludus.collector.messages import EndedMatch, MatchesEnded
 from server.config.selfplay import SelfPlaySettings
 from worker.selfplay.controller import ELO, LEARNING_TEAM, OPPONENT_ELO_MEAN, OPPONENT_ELO_STD, GhostController
 from worker.selfplay.ghost import Ghost, Weights

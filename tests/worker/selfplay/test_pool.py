@@ -16,8 +16,6 @@ def test_the_newest_are_kept_under_numbers_that_count_on() -> None:
     pool = filled(3, 5)
 
     assert [(one.number, one.step, one.weights[0]) for one in pool.snapshots] == [(2, 20, 2), (3, 30, 3), (4, 40, 4)]
-    assert pool.find(1) is None
-    assert pool.find(4) is pool.snapshots[-1]
 
 
 def test_a_pool_goes_on_from_its_state_and_a_smaller_one_keeps_the_newest() -> None:

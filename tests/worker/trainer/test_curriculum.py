@@ -286,7 +286,7 @@ def test_a_buffer_holds_as_many_episodes_as_the_longest_lesson_of_its_behavior()
     run.ended(9, 2, 2, 2)
 
     assert [status.measured for status in run.manager.statuses()] == [2, 2]
-    assert [run.manager.buffer_size(name) for name in ("Walker", "Runner", "Sitter")] == [3, 7, 1]
+    assert run.manager.sizes == {"Walker": 3, "Runner": 7}
 
 
 def test_progress_is_steps_over_max_steps_and_is_not_smoothed() -> None:

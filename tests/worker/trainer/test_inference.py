@@ -89,7 +89,7 @@ def test_nothing_is_learnt_or_saved_and_the_run_ends_with_its_last_player(
     messages = run(start, spec, inference=True)
 
     assert (messages[-1]["outcome"], messages[-1]["reason"]) == ("succeeded", "completed")
-    assert "nobody plays any more" in messages[-1]["detail"]
+    assert "no simulator plays any more" in messages[-1]["detail"]
     assert points_of(messages, "Environment/Cumulative Reward") == dict.fromkeys((16, 32, 48, 64, 80), 1.0), (
         "summaries beyond max_steps too"
     )

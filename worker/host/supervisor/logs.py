@@ -5,7 +5,7 @@ from pathlib import Path
 
 import structlog
 
-from server.kit.errors import LudusError, StorageFull, StorageRefused, StorageUnavailable
+from server.kit.errors import StorageFull, StorageRefused, StorageUnavailable
 from server.lifecycle.attempts.claim import Claim
 from server.lifecycle.attempts.repository import AttemptLedger
 from worker.host.supervisor.attempt_log import AttemptLog
@@ -25,8 +25,8 @@ class LogPublisher:
         self._ledger = ledger
         self._transfer = transfer
         self._writes = writes
-        self._log = AttemptLog(scratch / "trainer.log")
-        self.path = self._log.path
+        self.log = AttemptLog(scratch / "trainer.log")
+        self.path = self.log.path
         """Where the trainer writes it."""
         self._copy: Future[list[tuple[str, str, int]]] | None = None
         self._problem = ""
@@ -38,20 +38,16 @@ class LogPublisher:
             if not last and not self._copy.done():
                 return
             self._enter(self._copy)
-        self._copy = self._transfer.submit(self._copied)
+        self._copy = self._transfer.submit(self._upload)
         if last:
             self._enter(self._copy)
             self._copy = None
 
-    def last_error(self) -> str | None:
-        """Return the last error in the log as one line, None if it has none."""
-        return self._log.last_error()
-
-    def _copied(self) -> list[tuple[str, str, int]]:
+    def _upload(self) -> list[tuple[str, str, int]]:
         """Copy the parts of the log that have changed; return their names, paths and sizes."""
         return [
             (name, f"{self._folder}/{name}", self._transfer.store.publish(file, f"{self._folder}/{name}")[0].size)
-            for name, file in self._log.due()
+            for name, file in self.log.due()
         ]
 
     def _enter(self, copy: "Future[list[tuple[str, str, int]]]") -> None:
@@ -59,7 +55,10 @@ class LogPublisher:
         try:
             parts = self._transfer.await_(copy)
         except (StorageFull, StorageRefused, StorageUnavailable) as error:
-            self._refused(error)
+            log.warning("log_not_stored", error=str(error))
+            if self._problem != error.code:  # once, since checkpoints will fail too
+                self._problem, data = error.code, {"code": error.code}
+                self._writes.add(self._ledger.event, "log_not_stored", str(error), level="warning", data=data)
             return
         except OSError as error:  # of the host's own disk: a log is not worth a run
             log.warning("log_not_copied", error=str(error))
@@ -67,12 +66,3 @@ class LogPublisher:
         self._problem = ""
         for part in parts:
             self._writes.add(self._ledger.log, *part)
-
-    def _refused(self, error: LudusError) -> None:
-        """Report once that the store fails: checkpoints will fail too."""
-        log.warning("log_not_stored", error=str(error))
-        if self._problem != error.code:
-            self._problem = error.code
-            self._writes.add(
-                self._ledger.event, "log_not_stored", str(error), level="warning", data={"code": error.code}
-            )

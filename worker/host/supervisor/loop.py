@@ -16,7 +16,6 @@ import contextlib
 import errno
 import math
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -43,24 +42,12 @@ from worker.host.supervisor.job import ConfigUnreadable, NoGoodCheckpoint, confi
 from worker.host.supervisor.lease import Lease
 from worker.host.supervisor.logs import LogPublisher
 from worker.host.supervisor.reports import write
+from worker.host.supervisor.requests import UserRequests
 from worker.host.supervisor.scratch import Scratch
 from worker.host.supervisor.transfers import ArtifactTransfer, Unwanted
 from worker.host.supervisor.writes import Writes
 from worker.trainer.connection import ConnectionClosed
-from worker.trainer.messages import (
-    Action,
-    Amend,
-    CheckpointWritten,
-    Command,
-    EditParameters,
-    Finished,
-    Heartbeat,
-    Listening,
-    ParameterEdit,
-    Progress,
-    SaveCheckpoint,
-    ToSupervisor,
-)
+from worker.trainer.messages import Action, CheckpointWritten, Command, Finished, Listening, Progress, ToSupervisor
 from worker.trainer.restore import CheckpointUnusable, DemonstrationUnusable
 
 log = structlog.get_logger()
@@ -104,12 +91,7 @@ class Supervisor:
         self._checkpoints = CheckpointCommits(claim, ledger, self._transfer)
         self._log = LogPublisher(claim, ledger, self._transfer, self._writes, scratch)
         self._state = RunState.STARTING
-        self._edit = 0
-        """Number of the newest edit of environment parameters that was sent."""
-        self._amendment = max((each.seq for each in claim.amendments), default=0)
-        """Number of the newest amendment of the configuration that was sent."""
-        self._request = 0
-        """Number of the newest request for a checkpoint that was sent."""
+        self._requests = UserRequests(claim, ledger)
         self._begun_with: int | None = None
         """The run's step when the trainer began."""
         self._command: Action | None = None
@@ -124,7 +106,11 @@ class Supervisor:
     def run(self, warm: WarmTrainer) -> None:
         """Execute the attempt, from its claim to its last write."""
         try:
-            ending = self._with_reason(self._executed(warm))
+            ending = self._executed(warm)
+            if self._over_memory is not None and ending.outcome in {"released", "lost"}:
+                over = self._over_memory
+                detail = over if ending.outcome == "released" else f"{over} Then {ending.detail}."
+                ending = ending.model_copy(update={"reason": StopReason.MEMORY_LIMIT, "detail": detail})
             self._conclude(ending)
             self._flush_all()
             log.info("attempt_ended", outcome=ending.outcome, reason=ending.reason, detail=ending.detail)
@@ -176,7 +162,7 @@ class Supervisor:
         trainer = warm.take(job)
         log.info("trainer_started", pid=trainer.pid, attempt=self._claim.attempt)
         try:
-            with self._heartbeat(trainer):
+            with trainer.heartbeat(self._settings.heartbeat_seconds):
                 ending = self._watch(trainer)
             if self._finished is not None:
                 self._await_exit(trainer)
@@ -184,24 +170,6 @@ class Supervisor:
             trainer.end()
         self._log.publish(last=True)
         return ending
-
-    @contextlib.contextmanager
-    def _heartbeat(self, trainer: TrainerProcess) -> Iterator[None]:
-        """Send the trainer heartbeats, independent of the database."""
-        over = threading.Event()
-
-        def beat() -> None:
-            with contextlib.suppress(ConnectionClosed):  # `receive` raises it
-                while not over.wait(self._settings.heartbeat_seconds):
-                    trainer.connection.send(Heartbeat())
-
-        thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
 
     def _watch(self, trainer: TrainerProcess) -> Finished:
         """Serve the trainer until it has finished or has died. Raises `LeaseLost`."""
@@ -212,7 +180,7 @@ class Supervisor:
             intent = self._lease.keep()
             if intent is not None:
                 self._apply_intent(trainer, intent)
-                self._send_requests(trainer)
+                self._requests.send(trainer.connection)
                 self._check_memory(trainer)
             try:
                 if self._receive(trainer):
@@ -263,7 +231,7 @@ class Supervisor:
             pass  # `receive` raises it next, when all that the trainer has sent is read
 
     def _check_memory(self, trainer: TrainerProcess) -> None:
-        """Tell a trainer that uses more memory than it may to save a checkpoint and hand the run back."""
+        """Make a trainer that uses more memory than it may save a checkpoint and hand the run back."""
         excess = self._memory.check(trainer.pid) if self._command is None else None
         if excess is None:
             return
@@ -274,29 +242,6 @@ class Supervisor:
         log.warning("trainer_over_memory_limit", **data)
         with contextlib.suppress(ConnectionClosed):  # `receive` raises it next
             self._send_command(trainer, "release", self._settings.stop_seconds, self._over_memory)
-
-    def _send_requests(self, trainer: TrainerProcess) -> None:
-        """Send users' changes and requests for checkpoints; the trainer leaves out those that its checkpoint knows."""
-        try:
-            amendments = self._ledger.amendments.after(self._amendment)
-            if amendments:
-                trainer.connection.send(Amend(amendments=list(amendments)))
-                self._amendment = amendments[-1].seq
-            request = self._ledger.checkpoints.requested()
-            if request is not None and request > self._request:
-                trainer.connection.send(SaveCheckpoint(request=request))
-                self._request = request
-            edits = [
-                ParameterEdit(seq=seq, parameter=parameter, **change)
-                for seq, parameter, change in self._ledger.parameters.edits(self._edit)
-            ]
-            if edits:
-                trainer.connection.send(EditParameters(edits=edits))
-                self._edit = edits[-1].seq
-        except Unavailable as error:
-            log.warning("requests_not_read", error=str(error))
-        except ConnectionClosed:
-            pass  # `receive` raises it next
 
     def _send_command(self, trainer: TrainerProcess, action: Action, seconds: float, why: str | None = None) -> None:
         """Send a command that the trainer has `seconds` to carry out; `why` is the reason of a release."""
@@ -368,13 +313,16 @@ class Supervisor:
     def _trainer_gone(self, trainer: TrainerProcess) -> Finished:
         """Return the end of a trainer whose connection has closed: it has finished, or it died."""
         self._flush_all()
-        self._await_checkpoints(trainer)
+        while self._checkpoints:  # that are still being copied
+            self._lease.keep()
+            self._checkpoints.wait(0.1)
+            self._flush(trainer)
         if self._finished is not None:
             return self._finished
         if self._command == "cancel":
             return Finished(outcome="cancelled", reason=StopReason.USER)
         status = self._await_exit(trainer)
-        reason = self._log.last_error() or trainer.last_line() or "its log says more"
+        reason = self._log.log.last_error() or trainer.last_line() or "its log says more"
         if status == f"signal {signal.SIGKILL.name}":
             if kernel_kills() > self._kernel_kills:
                 detail = "the kernel killed the trainer for want of memory (SIGKILL; oom_kill has risen); give its "
@@ -383,13 +331,6 @@ class Supervisor:
             status += ", not sent by Ludus"
         return _lost(f"the trainer ended unexpectedly ({status or 'its link closed'}): {reason}")
 
-    def _await_checkpoints(self, trainer: TrainerProcess) -> None:
-        """Finish the checkpoints that are still being copied, and keep the lease meanwhile. Raises `LeaseLost`."""
-        while self._checkpoints:
-            self._lease.keep()
-            self._checkpoints.wait(0.1)
-            self._flush(trainer)
-
     def _await_exit(self, trainer: TrainerProcess) -> str | None:
         """Wait a while for the trainer to end, and keep the lease; return how it ended, None if it still lives."""
         deadline = time.monotonic() + EXIT_GRACE_SECONDS
@@ -397,13 +338,6 @@ class Supervisor:
             self._lease.keep()
             time.sleep(0.02)
         return status
-
-    def _with_reason(self, ending: Finished) -> Finished:
-        """Return an ending with the reason that is recorded: a release for want of memory has that reason."""
-        if self._over_memory is None or ending.outcome not in {"released", "lost"}:
-            return ending
-        detail = self._over_memory if ending.outcome == "released" else f"{self._over_memory} Then {ending.detail}."
-        return ending.model_copy(update={"reason": StopReason.MEMORY_LIMIT, "detail": detail})
 
     def _conclude(self, finished: Finished) -> None:
         """Queue the last writes of the attempt."""

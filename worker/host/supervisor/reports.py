@@ -1,5 +1,6 @@
 """Turns the reports of a trainer into writes to the database."""
 
+from dataclasses import asdict
 from typing import assert_never
 
 from ludus.collector.messages import SimulatorConnected, SimulatorLeft, SimulatorStarted
@@ -23,7 +24,7 @@ def write(ledger: AttemptLedger, report: Report) -> None:
     """Write a report. Raises LeaseLost, and Unavailable with nothing written."""
     match report:
         case Listening():
-            ledger.listening([endpoint.model_dump() for endpoint in report.endpoints])
+            ledger.listening([asdict(each) for each in report.endpoints])
         case Metrics():
             ledger.metrics.append(report.points)
         case EventRecord():

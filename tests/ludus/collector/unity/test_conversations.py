@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ludus.collector.messages import SimulatorConnected, SimulatorStarted
+from ludus.collector.messages import BehaviorAnnounced, SimulatorConnected, SimulatorStarted
 from ludus.collector.segments import SegmentEnd
 from ludus.protocol.environment_parameters import Constant
 from ludus.protocol.mlagents import agent_pb2, unity_pb2
@@ -28,7 +28,6 @@ from tests.ludus.collector.unity.players import (
 )
 from tests.unity.descriptions import PACKAGES, Behavior, Package, Sensor
 from tests.unity.transcripts import check_transcript
-from worker.collectors.events import BehaviorAnnounced
 
 MEBI = 1 << 20
 

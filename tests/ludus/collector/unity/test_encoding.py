@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ludus.collector.unity.encoding import ActionEncoder, closing_reply, reset_reply, step_reply
+from ludus.collector.unity.encoding import CLOSING_REPLY, ActionEncoder, reset_reply, step_reply
 from ludus.protocol.mlagents import unity_pb2 as unity
 from ludus.protocol.spec import ActionSpec
 
@@ -75,7 +75,7 @@ def test_resets_carry_side_channels_and_no_actions() -> None:
 
 
 def test_the_end_is_status_400_and_nothing_else() -> None:
-    assert unity.UnityMessageProto.FromString(closing_reply()) == unity.UnityMessageProto(
+    assert unity.UnityMessageProto.FromString(CLOSING_REPLY) == unity.UnityMessageProto(
         header=unity.HeaderProto(status=400)
     )
 

@@ -45,7 +45,7 @@ class SessionSnapshot:
     draws: Mapping[str, Any]
     """`ParameterDraws.state` of those values."""
     agents: Mapping[str, State] = field(default_factory=dict)
-    """By announced behavior: `keeping.keep`."""
+    """By announced behavior: `snapshots.agents.snapshot`."""
 
     def to_state(self) -> State:
         """Return it as a tree."""

@@ -1,0 +1,215 @@
+"""The messages of the learner to a collector; see `ludus.collector.messages` for how they travel."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ludus.collector.arena import ArenaLayout
+from ludus.collector.messages import Message
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSpec:
+    """How a collector builds one network."""
+
+    network_settings: Mapping[str, Any]
+    """`NetworkSettings.model_dump(mode="json")`."""
+    head: str
+    """The kind of its last layer: a key of `ludus.collector.heads.HEADS`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySpec:
+    """How a collector builds the acting policy of a behavior."""
+
+    network_settings: Mapping[str, Any]
+    """`NetworkSettings.model_dump(mode="json")`."""
+    weights_size: int
+    """Length of the flat weight vector."""
+    time_horizon: int
+    """Longest segment, in steps."""
+    head: str = "gaussian"
+    """The kind of the last layer: a key of `ludus.collector.heads.HEADS`."""
+    pink_noise: bool = False
+    """Whether the noise of continuous actions is pink (`ludus.collector.exploration`)."""
+    device: str = "cpu"
+    """Where policies act that need torch: `cpu`, `cuda` or `cuda:N`."""
+    self_play: bool = False
+    """Whether one team learns and the others play frozen policies: no agent is answered before `Opponents` came."""
+    evaluated: tuple[NetworkSpec, ...] = ()
+    """The policies of an evaluation, which answer all agents: the candidate, then the champion. Weights are not
+    published and steps are not granted; what simulators play before `BeginEvaluation` does not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpponentAssignment:
+    """Which team of a behavior learns, and which policies the others play. Keys as in `ludus.collector.opponents`."""
+
+    learning: int | None
+    """None: no team of this behavior."""
+    teams: Mapping[int, Sequence[int]]
+    """The draws of each team: simulator `n` plays draw `n mod k`."""
+    others: Sequence[int]
+    """Draws of teams that are not among them."""
+
+    @property
+    def keys(self) -> set[int]:
+        """All policies that are named."""
+        return {key for keys in (*self.teams.values(), self.others) for key in keys}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings(Message):
+    """First message to a collector. What is in `settings` is `CollectorSettings.to_json`."""
+
+    index: int
+    generation: int
+    """Counts the processes of this collector."""
+    first_number: int
+    """Number of the first simulator that comes without a ticket; the others follow in steps of `count`."""
+    settings: str
+    restored: bool = False
+    """Whether a frame of kind RESTORED follows: the snapshots of a former attempt (`snapshots.state.pack`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admit(Message):
+    """A behavior may act.
+
+    Carries the descriptor of its arena, and that of its weight buffers. An assessment has none of the latter, but the
+    weights of each of its policies (`weights.freeze`).
+    """
+
+    runner: int
+    arena: ArenaLayout
+    """With the spec that the behavior was announced with first."""
+    policy: PolicySpec
+    weight_buffers: int
+    low_blocks: int
+    """Ask for blocks when fewer than this are free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse(Message):
+    """Sessions that announce this behavior, or have done so, end with this code."""
+
+    behavior: str
+    code: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Weights(Message):
+    """A newer version lies in a buffer. Answered by WeightsRead."""
+
+    runner: int
+    index: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenPolicy(Message):
+    """A policy that `Opponents` names from now on. Carries the descriptor of its weights (`weights.freeze`)."""
+
+    runner: int
+    key: int
+    """As in `ludus.collector.opponents`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opponents(Message):
+    """Which team learns, and what the others play; a change of the former is followed by a reset (`Parameters`)."""
+
+    runner: int
+    assignment: OpponentAssignment
+
+
+@dataclass(frozen=True, slots=True)
+class BeginEvaluation(Message):
+    """A simulator begins new episodes, with an evaluation batch. Answered by EvaluationEnded if it stays."""
+
+    runner: int
+    session_id: str
+    episode_batch: int
+    team: int | None
+    """Number of the team that the candidate plays; None: all of them."""
+    parameters: dict[str, Any]
+    """Environment parameters of its own, on top of the run's: `environment_parameters.to_plain`."""
+
+
+@dataclass(frozen=True, slots=True)
+class GrantSteps(Message):
+    """Quota of a round; the fields but the last are those of `StepQuota.grant`."""
+
+    runner: int
+    round: int
+    steps: int
+    size: int
+    report_every: int
+    version: int
+    """No decision is answered by weights older than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndRound(Message):
+    """A round is complete: answer no more of it. Steps that are outstanding are delivered as they return."""
+
+    runner: int
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unrecorded(Message):
+    """Answer this behavior without limits and without recording."""
+
+    runner: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndSession(Message):
+    """End one simulator's session."""
+
+    session_id: str
+    code: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters(Message):
+    """Environment parameters: every simulator is told with its next answer, and begins later episodes with them."""
+
+    environment_parameters: dict[str, Any]
+    """`environment_parameters.to_plain`."""
+    parameter_set: int
+    """Number of this set of parameters; counts changes from 0."""
+    reset: bool
+    """Whether they are told at once, by a reset: every simulator abandons its episodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold(Message):
+    """Answer no agent until Release, and send the snapshot. Answered by a frame of kind SNAPSHOTS."""
+
+    timeout: float
+    """Seconds to wait for simulators to come to rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release(Message):
+    """The checkpoint has been taken: go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forget(Message):
+    """A simulator plays at another collector: it does not come back to where it was in a former attempt."""
+
+    session_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class CloseAll(Message):
+    """Close every session and exit."""
+
+    code: str
+    reason: str
+    rejoin: bool

@@ -1,0 +1,118 @@
+"""A collector's part in a checkpoint: it stops answering, waits until simulators are idle, and sends its snapshot.
+
+Before that it remembers the snapshots of a former attempt, for those simulators that have not come back yet; see
+`snapshots.state` for what they hold.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import structlog
+
+from ludus.collector.native import NativeSession
+from ludus.collector.runners import LearningRunner
+from ludus.collector.session import Session
+from ludus.collector.snapshots.agents import restore_order, slots_in_order
+from ludus.collector.snapshots.state import MAX_BYTES, SessionSnapshot, State, pack
+
+log = structlog.get_logger()
+
+
+class CheckpointBarrier:
+    """Quiesces one collector for a checkpoint and snapshots its sessions."""
+
+    def __init__(self, restored: Mapping[str, Any] | None, send: Callable[[bytes], None]) -> None:
+        """`restored` is what `snapshots.state.merged` returned for this collector; None without a checkpoint."""
+        self._send = send
+        self._runners: dict[str, State] = {} if restored is None else dict(restored["lanes"])
+        """Of behaviors that are not admitted yet."""
+        sessions = [] if restored is None else [SessionSnapshot.from_state(state) for state in restored["sessions"]]
+        self._sessions = {session.session_id: session for session in sessions}
+        """Of simulators that have not come back yet, by session id."""
+        self._number = 0
+        self._until: float | None = None
+        """When simulators will have been waited for long enough; None while no checkpoint is taken."""
+        self.done = False
+        """Whether the snapshot is sent, so that nothing may change before the learner says so."""
+
+    # Coming back ------------------------------------------------------------------------------------------------
+
+    def session(self, session_id: str) -> SessionSnapshot | None:
+        """Return where a simulator was in a former attempt, if it has not gone on since."""
+        return self._sessions.get(session_id)
+
+    def forget(self, session_id: str) -> None:
+        """Forget where a simulator was: it goes on from there, or begins again."""
+        self._sessions.pop(session_id, None)
+
+    def restore(self, runner: LearningRunner) -> None:
+        """Restore the state of a new runner."""
+        saved = self._runners.pop(runner.behavior, None)
+        if saved is None:
+            return
+        runner.rng.bit_generator.state = saved["rng"]
+        runner.ticks = saved["ticks"]
+        restore_order(runner.recorder.agents, saved["places"].tolist())
+        runner.quota.overdraft.update(dict(saved["advance"]))
+        if runner.noise is not None and saved["noise"] is not None:
+            runner.noise.states = saved["noise"].copy()
+
+    # Taking a checkpoint ----------------------------------------------------------------------------------------
+
+    def begin(self, until: float) -> None:
+        """Hold; simulators are waited for until then (the loop's time)."""
+        self._number += 1
+        self._until, self.done = until, False
+
+    def is_complete(self, sessions: Iterable[Session], now: float) -> bool:
+        """Whether a checkpoint is taken, and all simulators that can go back have told where they are or time is up.
+
+        Asks the simulators that rest.
+        """
+        if self._until is None or self.done:
+            return False
+        told = [each.checkpoints.told_position(self._number) for each in _resuming(sessions)]
+        return all(told) or now >= self._until
+
+    def send_snapshot(self, runners: Iterable[LearningRunner], sessions: Iterable[Session]) -> None:
+        """Send everything to the learner."""
+        snapshots = [each.checkpoints.snapshot() for each in _resuming(sessions)]
+        known = {one.session_id: one for one in snapshots if one is not None}
+        state: State = {
+            "lanes": self._runners | {runner.behavior: _runner_state(runner) for runner in runners},
+            "sessions": [one.to_state() for one in (self._sessions | known).values()],
+        }
+        payload = pack(state)
+        if len(payload) > MAX_BYTES:
+            log.warning("sessions_not_kept", bytes=len(payload), limit=MAX_BYTES)
+            payload = pack({**state, "sessions": []})
+        self.done = True
+        self._send(payload)
+
+    def end(self) -> None:
+        """Go on after the checkpoint has been taken."""
+        self._until, self.done = None, False
+
+
+def _resuming(sessions: Iterable[Session]) -> list[NativeSession]:
+    """Return the sessions that can go back to where they are now."""
+    native = [session for session in sessions if isinstance(session, NativeSession)]
+    return [session for session in native if session.checkpoints.resumes and session.started]
+
+
+def _runner_state(runner: LearningRunner) -> State:
+    """Return the state of a runner, beside that of its sessions."""
+    agents = runner.recorder.agents
+    advance = dict(runner.quota.overdraft)
+    opened = agents.length > 0
+    for number, length in zip(agents.round[opened].tolist(), agents.length[opened].tolist(), strict=True):
+        if number in advance:
+            advance[number] -= length  # comes back with its session, or never
+    return {
+        "rng": dict(runner.rng.bit_generator.state),
+        "ticks": runner.ticks,
+        "places": np.array(slots_in_order(agents), np.int64),
+        "noise": None if runner.noise is None else runner.noise.states,
+        "advance": [[number, steps] for number, steps in sorted(advance.items()) if steps > 0],
+    }

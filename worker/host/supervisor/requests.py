@@ -1,0 +1,46 @@
+"""Sends users' changes of a run, and their requests for checkpoints, to its trainer."""
+
+import structlog
+
+from server.kit.errors import Unavailable
+from server.lifecycle.attempts.claim import Claim
+from server.lifecycle.attempts.repository import AttemptLedger
+from worker.trainer.connection import ConnectionClosed, SupervisorConnection
+from worker.trainer.messages import Amend, EditParameters, ParameterEdit, SaveCheckpoint
+
+log = structlog.get_logger()
+
+
+class UserRequests:
+    """Sends each request once; the trainer leaves out those that its checkpoint knows."""
+
+    def __init__(self, claim: Claim, ledger: AttemptLedger) -> None:
+        self._ledger = ledger
+        self._edit = 0
+        """Number of the newest edit of environment parameters that was sent."""
+        self._amendment = max((each.seq for each in claim.amendments), default=0)
+        """Number of the newest amendment of the configuration that was sent."""
+        self._request = 0
+        """Number of the newest request for a checkpoint that was sent."""
+
+    def send(self, connection: SupervisorConnection) -> None:
+        """Read the requests that are new and send them."""
+        try:
+            if amendments := self._ledger.amendments.after(self._amendment):
+                connection.send(Amend(amendments=list(amendments)))
+                self._amendment = amendments[-1].seq
+            request = self._ledger.checkpoints.requested()
+            if request is not None and request > self._request:
+                connection.send(SaveCheckpoint(request=request))
+                self._request = request
+            edits = [
+                ParameterEdit(seq=seq, parameter=parameter, **change)
+                for seq, parameter, change in self._ledger.parameters.edits(self._edit)
+            ]
+            if edits:
+                connection.send(EditParameters(edits=edits))
+                self._edit = edits[-1].seq
+        except Unavailable as error:
+            log.warning("requests_not_read", error=str(error))
+        except ConnectionClosed:
+            pass  # the next `receive` raises it
