@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 STEADY_SECONDS: Final = 60.0
-"""After it has worked for so long, the earlier failures of a process are forgotten."""
+"""After this time without a failure, the earlier failures are cleared."""
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Backoff:
         return seconds * (1 - self.jitter * random.random())  # noqa: S311  not used for secrets
 
     def reset(self) -> None:
-        """Forget all failures, after a success."""
+        """Clear all failures, after a success."""
         self.failures = 0
 
     @property

@@ -23,7 +23,7 @@ LAST_LINES_SECONDS: Final = 1.0
 """Time-out of `end` for the last lines. They end later if the child left a process that keeps the pipe open."""
 POLL_SECONDS: Final = 0.02
 _ON_LINUX: Final = sys.platform.startswith("linux")
-# A child with a group of its own does not get the Ctrl-C of this terminal.
+# A child that leads a group does not get the Ctrl-C of this terminal.
 _NEW_GROUP: Final = int(getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0))
 
 Output = IO[bytes] | Callable[[str], None] | None
@@ -31,7 +31,7 @@ Output = IO[bytes] | Callable[[str], None] | None
 
 
 class ChildProcess:
-    """A process that this one started, and everything in its process group if it has one of its own."""
+    """A process that this one started, and all processes of its group if it leads one."""
 
     def __init__(
         self,
@@ -53,8 +53,8 @@ class ChildProcess:
             own_group: Whether it leads a session and process group, which `end` ends with it.
             tied: Whether it ends when this process does; it must call `end_with_parent`. On Linux it ends when the
                 *thread* ends that started it.
-            stdout: Where its standard output goes.
-            stderr: Where its errors go.
+            stdout: Destination of its standard output.
+            stderr: Destination of its standard error.
         """
         self.started_at = time.monotonic()
         self._own_group = own_group
@@ -82,7 +82,7 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """Process id; also the id of its group if it has one of its own."""
+        """Process id; also the id of its group if it leads one."""
         return self._process.pid
 
     def exit_code(self) -> int | None:
@@ -102,7 +102,7 @@ class ChildProcess:
         self._process.send_signal(signal.SIGINT)
 
     def terminate(self) -> None:
-        """Ask the process to stop; on Windows, end it. Not its group: it ends its own children itself."""
+        """Send SIGTERM to the process, not to its group; on Windows, end it."""
         self._process.terminate()
 
     def kill(self) -> None:
@@ -116,14 +116,14 @@ class ChildProcess:
             self._process.kill()
 
     def wait(self, seconds: float) -> int | None:
-        """Wait until the process has ended, at most so long; return the exit code, None if it still runs."""
+        """Wait at most `seconds` for the end of the process; return the exit code, None if it still runs."""
         deadline = time.monotonic() + seconds
         while (code := self.exit_code()) is None and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
         return code
 
     def end(self, seconds: float = 0.0) -> int:
-        """Wait for the end of the process, at most so long, then kill it and its group; return the exit code."""
+        """Wait at most `seconds` for the end of the process, then kill it and its group; return the exit code."""
         self.wait(seconds)
         self.kill()
         code = self._process.wait()
@@ -163,7 +163,7 @@ class RestartedProcess:
         return pause
 
     def terminate(self) -> None:
-        """Ask the process to stop."""
+        """Send SIGTERM to the process."""
         self._restart_at = None
         if self.process is not None:
             self.process.terminate()
@@ -195,7 +195,7 @@ def end_with_parent(parent: int | None = None) -> None:
 
 
 def describe_exit(code: int) -> str:
-    """Say how a process ended ("exit code 1", "signal SIGKILL"), from its code as in `subprocess`."""
+    """Return the end of a process in words ("exit code 1", "signal SIGKILL"), from its code as in `subprocess`."""
     if code >= 0:
         return f"exit code {code}"
     try:

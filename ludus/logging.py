@@ -2,7 +2,7 @@
 
 Lines go to standard error, as JSON (one object per line: `timestamp`, `level`, `event`, `process`, then the context) or
 for people. Called once, by the mains; nothing else configures logging, and importing this module changes nothing.
-Warnings and what kills a thread or the process are lines like all others, with the traceback as the field `exception`.
+Warnings and uncaught errors of threads and the process are lines like all others, with the traceback as `exception`.
 
 Ids are bound where they begin to hold, never passed by hand: to the process (`bind_process`) what holds for all of its
 threads until its end, to the context (`structlog.contextvars`) what holds for one request, call or attempt.

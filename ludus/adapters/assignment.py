@@ -75,7 +75,7 @@ class Assignment:
 
 
 def assign_agents(name: str, env: Any, lineup: Lineup) -> dict[PlayerId, Assignment]:
-    """Give each of a game's possible players an assignment.
+    """Return the assignment of each possible player of a game.
 
     Raises UnsupportedGame, and UnsupportedSpace for a space that has no counterpart in a behavior.
     """
@@ -110,7 +110,7 @@ def _view(observations: "spaces.Space[Any]", actions: "spaces.Space[Any]") -> Vi
 
 
 def _behaviors(name: str, views: Mapping[PlayerId, View], lineup: Lineup) -> dict[PlayerId, str]:
-    """Name each player's behavior."""
+    """Return the behavior of each player."""
     if lineup.separate:
         if lineup.behavior is not None:
             raise UnsupportedGame("--separate names the behaviors after the players: leave out --behavior")

@@ -53,7 +53,7 @@ def make_simulation(
     seed_parameter: str | None = None,
     arguments: Mapping[str, Any] | None = None,
 ) -> "EnvironmentSimulation":
-    """Make `count` environments of a registered id, with their time limits. Raises what `gymnasium.make` raises.
+    """Make `count` environments of a registered id, with their time limits. Raises the errors of `gymnasium.make`.
 
     `behavior` is the name in the run's configuration, by default that of the environment. `seed` replaces the seed that
     the run gives this simulator; `seed_parameter` is the environment parameter that seeds episodes
@@ -139,7 +139,7 @@ class EnvironmentSimulation(_GymnasiumSimulation):
 
 
 def _check_reset(env: Environment) -> None:
-    """Raise ValueError unless `reset` takes what Gymnasium passes to it. OpenAI Gym's `reset` took nothing."""
+    """Raise ValueError unless `reset` takes Gymnasium's arguments. OpenAI Gym's `reset` had none."""
     try:
         inspect.signature(env.unwrapped.reset).bind(seed=None, options=None)
     except TypeError as error:

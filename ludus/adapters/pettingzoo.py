@@ -48,11 +48,11 @@ def behavior_name(name: str) -> str:
 
 
 def make_environment(name: str, arguments: Mapping[str, Any] | None = None) -> Environment:
-    """Make a game that PettingZoo has, or one's own.
+    """Make a game of PettingZoo, or of another package.
 
     `name` is a module with `env` or `parallel_env` (of PettingZoo: `classic.tictactoe_v3`; of any package:
     `my_package.arena`), such a module with another factory (`my_package.arena:make`), or an id of PettingZoo's
-    registry (`classic/tictactoe-v3`). Raises UnsupportedGame, or what the game raises.
+    registry (`classic/tictactoe-v3`). Raises UnsupportedGame, and the errors of the game.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # PettingZoo would rather have its registry used
@@ -93,9 +93,9 @@ class PettingZooSimulation(GameSimulation):
         seed: int | None = None,
         seed_parameter: str | None = None,
     ) -> None:
-        """Take games that are alike.
+        """Simulate games of one kind.
 
-        `name` is what the behavior is called unless `lineup` says otherwise. `seed` replaces the seed that the run
+        `name` is the behavior's name unless `lineup` has another one. `seed` replaces the seed that the run
         gives this simulator; `seed_parameter` is the environment parameter that seeds episodes.
         """
         self._assignments = assign_agents(name, envs[0], lineup)
@@ -270,7 +270,7 @@ def _factory(name: str) -> Callable[..., Any]:
     if attribute:
         if not hasattr(module, attribute):
             raise UnsupportedGame(f"the module {module.__name__} has no {attribute}")
-        return getattr(module, attribute)  # type: ignore[no-any-return]  # what it is shows when it is called
+        return getattr(module, attribute)  # type: ignore[no-any-return]  # checked when it is called
     for factory in FACTORIES:
         if hasattr(module, factory):
             return getattr(module, factory)  # type: ignore[no-any-return]  # likewise

@@ -116,7 +116,7 @@ def own_traceback(error: BaseException) -> str | None:
 
 
 def _find(name: str) -> tuple[Callable[..., Any], str]:
-    """Return what makes a game, and the name of its behavior."""
+    """Return the factory of a game, and the name of its behavior."""
     path, attribute = split_name(name)
     module = _import_file(path) if path.endswith(".py") else _import_module(path)
     stem = Path(path).stem if path.endswith(".py") else path.rpartition(".")[2]
@@ -196,7 +196,7 @@ def _only_candidate(path: str, module: ModuleType) -> str:
 
 
 def _inventory(module: ModuleType) -> str:
-    """Say which classes and functions a module defines."""
+    """Return a sentence about the classes and functions of a module."""
     classes = [each.__name__ for each in _own_classes(module)]
     functions = [name for name, each in vars(module).items() if _is_own(module, each) and inspect.isfunction(each)]
     kinds = (("class", "classes", classes), ("function", "functions", functions))

@@ -170,7 +170,7 @@ class ActionDecoder:
 
 
 def row(values: Any, index: int) -> Any:
-    """Take one value out of a batch: of an array, or of a dictionary or tuple of batches."""
+    """Return one value of a batch: of an array, or of a dictionary or tuple of batches."""
     if isinstance(values, dict):
         return {key: row(value, index) for key, value in values.items()}
     if isinstance(values, tuple | list):
@@ -223,6 +223,8 @@ def _rescale(actions: Floats, space: spaces.Box) -> Array:
     """Map (N, C) from [-1, 1] to the bounds. Dimensions without two finite bounds get the action as it is."""
     low, high = space.low.reshape(-1).astype(np.float64), space.high.reshape(-1).astype(np.float64)
     bounded = np.isfinite(low) & np.isfinite(high)
+    # Without bounds the interval is [-1, 1] itself: its lower end is -1, its width 2.
     width = np.where(bounded, high - low, 2.0)
     values = np.where(bounded, low, -1.0) + (np.clip(actions, -1, 1) + 1) / 2 * width
+    # Rounding may exceed a bound; a space with one bound still has that one.
     return np.clip(values, low, high).astype(space.dtype)

@@ -20,8 +20,9 @@ from ludus.cli.options import (
     ASSIGNMENT,
     SEED,
     SERVER_VARIABLE,
+    count_option,
+    envs_option,
     json_option,
-    option,
     run_name_option,
     run_tag_option,
     timeout_option,
@@ -93,13 +94,8 @@ def games_options(handler: Command) -> Command:
         multiple=True,
         help="Argument of the --game, as in max_cycles=100. Can be given several times.",
     )
-    @option("--count", type=click.IntRange(1, 1000), default=1, help="Processes of --game.")
-    @option(
-        "--envs",
-        type=click.IntRange(1, 10_000),
-        default=1,
-        help="Games per process. A process waits for its slowest game: more processes waste less time.",
-    )
+    @count_option
+    @envs_option
     @click.option(
         "--gateway",
         metavar="HOST:PORT",

@@ -33,7 +33,7 @@ def explain(error: ApiError) -> str:
 
 
 def answering(text: Callable[[Any], str | None]) -> Callable[[Handler], Handler]:
-    """Make a connected command of a handler, with `--json`, that prints what the handler returns.
+    """Make a connected command of a handler, with `--json`, that prints the handler's result.
 
     `text` returns the line for people, or prints by itself and returns None (`ludus.cli.render.table`).
     """

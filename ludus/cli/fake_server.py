@@ -1,4 +1,4 @@
-"""`ludus fake-server`: a server for testing clients; it trains nothing and prints what it receives."""
+"""`ludus fake-server`: a server for testing clients; it trains nothing and prints the messages that it receives."""
 
 import asyncio
 import json

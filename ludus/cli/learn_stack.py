@@ -1,6 +1,6 @@
 """A Ludus server for one call of `ludus learn`: `ludus up` in a child process, which ends with it.
 
-The server's packages are started by name and never imported: this module is part of what users install everywhere.
+The server's packages are started by name and never imported: users install this module without them.
 """
 
 import importlib.util

@@ -19,7 +19,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class Parsed(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases of click
-    """The type of a value that a function reads from its text. The function's ValueError says what is wrong with it."""
+    """The type of a value that a function reads from its text. The message of its ValueError is the error."""
 
     def __init__(self, name: str, read: Callable[[str], Any]) -> None:
         self.name = name
@@ -59,7 +59,7 @@ def _read_assignment(text: str) -> tuple[str, Any]:
 
 
 ASSIGNMENT: Final = Parsed("path=value", _read_assignment)
-"""`dotted.path=value`. The value is read as YAML, so `3`, `true`, `null` and `[1, 2]` are what they look like."""
+"""`dotted.path=value`. The value is read as YAML, so that `3`, `true`, `null` and `[1, 2]` are not texts."""
 
 
 def _read_finite(text: str) -> float:
@@ -122,6 +122,13 @@ priority_option = click.option(
     "--priority", type=int, default=0, help="Runs of a project with a higher priority are trained first."
 )
 
+count_option = option("--count", type=click.IntRange(1, 1000), default=1, help="Number of simulator processes.")
+envs_option = option(
+    "--envs",
+    type=click.IntRange(1, 10_000),
+    default=1,
+    help="Games per process. A process waits for its slowest game: more processes waste less time.",
+)
 gateway_option = option(
     "--server",
     default=DEFAULT_SERVER,

@@ -203,7 +203,7 @@ class Report:
 class ReportedCommand(click.Command):
     """A command with `--junit` and `--summary` (`report_options`). Its handler takes a `report`, and fills it in.
 
-    Its only argument names what is evaluated.
+    Its only argument names the evaluated run or checkpoint.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -25,6 +25,8 @@ from ludus.cli.options import (
     SEED,
     ca_file_option,
     connect_timeout_option,
+    count_option,
+    envs_option,
     gateway_option,
     option,
     record_option,
@@ -69,7 +71,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> "Plan":
-        """Read what `to_json` wrote."""
+        """Read the output of `to_json`."""
         fields = json.loads(text)
         scripted = {int(team): player for team, player in fields["scripted"].items()}
         return cls(**{**fields, "source": Source(**fields["source"]), "scripted": scripted})
@@ -78,8 +80,8 @@ class Plan:
 @click.command()
 @click.argument("source", metavar=GAME_METAVAR, type=SOURCE)
 @click.option("--run", "run", required=True, help="Id or name of the run; a name means its newest run.")
-@option("--count", type=click.IntRange(1, 1000), default=1, help="Processes.")
-@option("--envs", type=click.IntRange(1, 10_000), default=1, help="Games per process.")
+@count_option
+@envs_option
 @gateway_option
 @token_option
 @ca_file_option

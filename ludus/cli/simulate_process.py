@@ -57,7 +57,7 @@ def _play(plan: Plan) -> ConnectionSummary:
 
 
 def _behavior_hint(plan: Plan) -> str:
-    """Say how a game gets the name that the run's configuration has for its one behavior."""
+    """Return advice on the name of the game's behavior."""
     if plan.source.separate:
         return ""
     unless = " (a Simulation names its behaviors itself)" if plan.source.library == "python" else ""

@@ -172,7 +172,7 @@ def _row(each: Delivery) -> tuple[object, ...]:
 @webhook_argument
 @filter_option("'state = failed AND type = run_*'")
 @limit_option("deliveries, the newest")
-@click.option("--delivery", help="Id of one of them: with its attempts and what was sent.")
+@click.option("--delivery", help="Id of one of them: with its attempts and its payload.")
 @json_option
 @connected
 def deliveries(

@@ -84,7 +84,7 @@ class RunStalled(ApiError):
         if run.state == "PAUSED":
             why = run.stop_detail or run.stop_reason or "no reason was given"
             sentence = f"({why})"
-            if run.stop_reason != "simulators_lost":  # the detail of that one says by itself what to do
+            if run.stop_reason != "simulators_lost":  # its detail has advice already
                 sentence += f"; `ludus run resume {run.id}` resumes it"
         else:
             sentence = f"and does not continue by itself. It waits for: {run.waits_for}"

@@ -12,7 +12,7 @@ from ludus.client.transport import Resource, segment
 from ludus.schemas import Event
 
 STREAM_SILENCE_SECONDS: Final = 45.0
-"""An event stream without a byte for so long is broken: the server sends a ping every 15 s."""
+"""Longest silence of an event stream: the server sends a ping every 15 s."""
 
 
 class Events(Resource):

@@ -68,7 +68,7 @@ class Runs(Resource):
         priority: int = 0,
         owner: str = "",
     ) -> PlannedRun:
-        """Check what `create` would queue, without queuing it; returns the resolved configuration."""
+        """Check a configuration as `create` does, without a run; returns the resolved configuration."""
         body = _body(config, overrides, name=name, tags=[*tags], priority=priority, owner=owner)
         return self._transport.post(PlannedRun, "/v1/runs", {**body, "validate_only": True})
 
@@ -123,7 +123,7 @@ class Runs(Resource):
     def delete(self, run_id: str) -> None:
         """Delete a run that has ended, by its id, with its metrics, events, logs and checkpoints.
 
-        Refused while something outside the run needs it; the problem's `detail` names what. Deleting it again changes
+        Refused while something outside the run needs it; the problem's `detail` names it. Deleting it again changes
         nothing.
         """
         self._transport.delete(_path(run_id))

@@ -49,7 +49,7 @@ def content(archive: zipfile.ZipFile, name: str) -> bytes:
 
 
 class _Bounded(io.BufferedReader):
-    """A file of which no more than `most` bytes are read at once."""
+    """A file that refuses to read more than `most` bytes at once."""
 
     most: int | None = MAX_TABLE_BYTES
 

@@ -30,7 +30,7 @@ ACTION_TOLERANCE = 1e-6
 
 
 class DemonstrationError(ValueError):
-    """A demonstration, or its file, cannot be used. The message says which, where in it, and what to do."""
+    """A demonstration, or its file, cannot be used. The message has the file, the position in it, and the remedy."""
 
     def __init__(self, problem: str, path: Path | None = None, position: int | None = None) -> None:
         where = "" if position is None else f", byte {position:,}"
@@ -175,6 +175,7 @@ class Demonstration:
         """Return the observations after these rows."""
         last = np.isin(rows, self.ends)
         piece = np.searchsorted(self.starts, rows, side="right") - 1
+        # A last row has no following row: row 0 stands in for it, until the final observation replaces it.
         following = np.where(last, 0, rows + 1)
         found = []
         for values, finals in zip(self.observations, self.final_observations, strict=True):

@@ -16,7 +16,7 @@ Deviations from ML-Agents, on purpose:
  c. Group rewards, group ids and action masks are kept.
  d. Images stay uint8 where they were PNG (see `ludus.demonstrations.pictures`); those of packages before 3.0, whose
     channels come last, are turned.
- e. Each record's shapes are compared with the first one's; what is not finite is refused, wherever it is.
+ e. Each record's shapes are compared with the first one's; values that are not finite are refused everywhere.
 """
 
 import itertools
@@ -51,7 +51,7 @@ _VARINT_BYTES: Final = 5
 
 
 def decode(content: bytes, *, legacy_pairing: bool, max_bytes: int) -> Demonstration:
-    """Return what a file holds. Raises `DemonstrationError`, without a path."""
+    """Return the demonstration in a file. Raises `DemonstrationError`, without a path."""
     reader = _Reader(content)
     try:
         meta = reader.message(pb.DemonstrationMetaProto(), "the meta message")
@@ -104,7 +104,7 @@ class _Reader:
         """Offset of the last message's length."""
 
     def message(self, empty: Any, what: str) -> Any:
-        """Read the next message. A length is believed only as far as the file goes."""
+        """Read the next message. A length beyond the end of the file is an error."""
         self.began = min(self.at, len(self.content))
         length = self._varint(what)
         if self.at + length > len(self.content):
@@ -195,10 +195,12 @@ class _Records:
         if not len(rows):
             raise DemonstrationError("all its episodes end before their first step; record at least one step")
         following = rows + 1
+        # The action of row t stands in record t + 1; ML-Agents itself pairs it with record t.
         actions = rows if legacy else following
+        # A row ends its piece if the next record ends the episode, or if it is the last row of the file.
         last = done[following].copy()
         last[-1] = True
-        begins = np.concatenate([[True], last[:-1]])
+        begins = np.concatenate([[True], last[:-1]])  # the row after a last one begins a piece
         limited = np.array(self.limited, np.bool_)[following]
         group_rewards = np.array(self.group_rewards, np.float32)[following]
         group_ids = np.array(self.group_ids, np.int32)[rows]

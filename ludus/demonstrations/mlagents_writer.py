@@ -103,7 +103,7 @@ def _observation_message(values: Array, spec: ObservationSpec) -> Any:
 
 
 def _properties(spec: ObservationSpec) -> tuple[DimensionProperty, ...]:
-    """Return what ML-Agents wants to read of a shape where the spec leaves it open."""
+    """Return ML-Agents' dimension properties for a spec that has none."""
     match len(spec.shape):
         case 2:
             return DimensionProperty.VARIABLE_SIZE, DimensionProperty.NONE

@@ -1,4 +1,4 @@
-"""A simulation that is recorded while it plays: whatever its agents see, do and earn becomes a demonstration.
+"""A simulation that is recorded while it plays: observations, actions and rewards become a demonstration.
 
     connect(RecordedSimulation(Catch(), "catch.npz"), run="catch")
 
@@ -28,7 +28,7 @@ MAX_PIECE_BYTES: Final = 1 << 28
 
 
 class RecordedSimulation(Simulation):
-    """Plays what `simulation` plays. Files that exist are continued.
+    """Wraps a simulation. Files that exist are continued.
 
     With one behavior the recording is `path`; with several, each has its own file, `STEM-BEHAVIOR.npz`.
     """
@@ -79,7 +79,7 @@ class EpisodeLog:
         self._running: dict[tuple[str, int], _Episode] = {}
         """By announced name and agent."""
         self._finished: dict[str, list[Demonstration]] = {}
-        """By behavior: what the next flush writes."""
+        """By behavior: the episodes of the next flush."""
         self._watched: Collection[str] | None = None
 
     def watch(self, names: Collection[str]) -> None:
@@ -212,7 +212,7 @@ class _Episode:
     ) -> Demonstration | None:
         """Return the steps whose outcome is known; None if there is none.
 
-        `final` is what was seen last; None where nothing was seen after the last known outcome's observation.
+        `final` is the last observation; None without an observation after that of the last known outcome.
         """
         steps = len(self.rewards)
         if not steps:

@@ -100,7 +100,7 @@ def _header(archive: zipfile.ZipFile, size: int) -> tuple[BehaviorSpec, int]:
         spec = spec_from_message(json_format.ParseDict(header["spec"], pb.BehaviorSpec()))
         return spec, int(header["flushes"])
     except (KeyError, TypeError, RecursionError, json.JSONDecodeError, json_format.ParseError, ProtocolError) as error:
-        raise DemonstrationError(f"{HEADER} is not what it should be: {error!r}") from None
+        raise DemonstrationError(f"{HEADER} is invalid: {error!r}") from None
 
 
 def _write(archive: zipfile.ZipFile, name: str, values: Array) -> None:
@@ -110,7 +110,7 @@ def _write(archive: zipfile.ZipFile, name: str, values: Array) -> None:
 
 
 def _read(archive: zipfile.ZipFile, name: str, sizes: dict[str, int]) -> Array:
-    """Read an array whose header says no more than what the archive holds."""
+    """Read an array; its header must not announce more than the archive holds."""
     member = f"{name}.npy"
     if member not in sizes:
         raise DemonstrationError(f"{member} is missing in the archive")

@@ -73,9 +73,12 @@ class GameSettings:
         game = "Unity Editor" if self.env is None else self.env.name
         return self.target.label or f"{game} on {platform.node()}"[:200]
 
-    def tap(self, worker: int) -> SideChannelTap | None:
-        """Return the side-channel hook of one worker's games."""
-        return None if self.side_channels is None else SideChannelTap(self.side_channels, worker)
+    def session(self, reporter: GameReporter, worker: int, *, no_graphics: bool, parks: bool) -> BridgeSession:
+        """Return the session of a game of one worker that has made its first call."""
+        tap = None if self.side_channels is None else SideChannelTap(self.side_channels, worker)
+        target, engine = reporter.begin_session(), self.engine
+        options = {"no_graphics": no_graphics, "parks": parks}
+        return BridgeSession(target, reporter.tell, reporter.log_of_run, engine, tap=tap, **options)
 
 
 class GivenUp(SimulatorError):
@@ -198,7 +201,7 @@ class Build:
             await self._port.close()
 
     def _given_up(self, problem: Failure) -> GivenUp:
-        """Report to the run what the caller raises and logs."""
+        """Report a problem to the run; the caller raises and logs it."""
         self._reporter.report(problem)
         return GivenUp(problem)
 
@@ -225,15 +228,7 @@ class Build:
 
     def _new_session(self) -> BridgeSession:
         self._dialled = True
-        reporter = self._reporter
-        return BridgeSession(
-            reporter.begin_session(),
-            reporter.tell,
-            reporter.log_of_run,
-            self._settings.engine,
-            no_graphics=self._no_graphics,
-            tap=self._settings.tap(self._worker),
-        )
+        return self._settings.session(self._reporter, self._worker, no_graphics=self._no_graphics, parks=False)
 
     async def _run_process(self) -> RunEnd | Failure:
         """Start one process and watch it until it has ended. Raises GivenUp or CannotConnect."""
@@ -333,15 +328,7 @@ class Editor:
             await self._port.close()
 
     def _new_session(self) -> BridgeSession:
-        reporter, settings = self._reporter, self._settings
-        return BridgeSession(
-            reporter.begin_session(),
-            reporter.tell,
-            reporter.log_of_run,
-            settings.engine,
-            parks=True,
-            tap=settings.tap(0),
-        )
+        return self._settings.session(self._reporter, 0, no_graphics=False, parks=True)
 
     async def _one_play(self) -> RunEnd | None:
         """Wait until Play was pressed and stopped. Returns the run's end if it came first. Raises CannotConnect."""
@@ -383,7 +370,7 @@ def _interpreted(outcome: RunEnd | SimulatorError) -> RunEnd | Failure:
 
 
 async def _ended(player: Player, seconds: float) -> None:
-    """Wait until a process has ended, at most so long."""
+    """Wait at most `seconds` for the end of a process."""
     deadline = time.monotonic() + seconds
     while player.exit_code() is None and time.monotonic() < deadline:
         await asyncio.sleep(TICK_SECONDS)

@@ -1,4 +1,4 @@
-"""Problems between a game and its run, each with a stable code and a sentence that says what to do.
+"""Problems between a game and its run, each with a stable code and a sentence with the remedy.
 
 Only the machine of a game knows whether its process lives, whether it ever called and how it was started. The server
 reports problems with versions, specs and data.

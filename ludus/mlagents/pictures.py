@@ -1,6 +1,6 @@
 """Pictures in ML-Agents' messages: one or more PNG files, one behind the other, and which channel is which.
 
-The numbers stay what they are in the files, uint8 from 0 to 255; ML-Agents divides by 255 at once, a Ludus network does
+The numbers stay as in the files, uint8 from 0 to 255; ML-Agents divides by 255 at once, a Ludus network does
 so on the device. Where several decoded channels are averaged into one the mean is rounded to a whole number.
 """
 

@@ -23,7 +23,7 @@ CHANNELS_FIRST = (CHANNELS_LAST[2], *CHANNELS_LAST[:2])
 
 
 class ObservationError(ValueError):
-    """An observation's message is not what it should be. The message is a phrase that begins with "it"."""
+    """An observation's message is invalid. The message is a phrase that begins with "it"."""
 
 
 class Sensor(NamedTuple):

@@ -84,11 +84,11 @@ class EndlessGame(ValueError):
 def play_episode(
     simulation: Simulation, players: Mapping[str, Player], seed: int, log: EpisodeLog | None = None
 ) -> dict[str, Part]:
-    """Play one episode of a simulation with a single game; return what it was, by announced name.
+    """Play one episode of a simulation with a single game; return the results by announced name.
 
     Each announced behavior needs its player. The game is seeded by its first start and through `SEED_PARAMETER`, and
     so are the players. `log` hears of everything. Where a simulation does not count its games (`GameSimulation`), its
-    game is what it is to an evaluation: the first episodes of the agents that ask first. Raises EndlessGame.
+    game is the same as in an evaluation: the first episodes of the agents that ask first. Raises EndlessGame.
     """
     layouts = {spec.name: BehaviorLayout(spec) for spec in simulation.behaviors}
     for number, player in enumerate(players.values()):
@@ -243,6 +243,6 @@ class _Tally:
 
 
 def _rewards(batch: DecisionBatch | TerminalBatch) -> list[float]:
-    """Return what each agent earned, its group's rewards included."""
+    """Return the reward of each agent, with that of its group."""
     total = batch.rewards if batch.group_rewards is None else batch.rewards + batch.group_rewards
     return total.tolist()  # type: ignore[no-any-return]  # numpy's stubs say Any

@@ -23,14 +23,14 @@ class UnusableModel(ValueError):
 
 
 class ModelPlayer(Player):
-    """Plays what a model says: its likeliest actions, or actions drawn from it where `sample` is set.
+    """Plays the actions of a model: the likeliest ones, or with `sample` drawn ones.
 
     With a `seed` the same model draws the same actions in the same order. onnxruntime seeds a model once, when it is
     loaded: `begin` cannot do it.
     """
 
     def __init__(self, path: AnyPath, spec: BehaviorSpec, *, sample: bool = False, seed: int | None = None) -> None:
-        """Load the model. Raises UnusableModel if it is none for what `spec` describes."""
+        """Load the model. Raises UnusableModel if it does not fit `spec`."""
         path = Path(path)
         self._session = _load(path, seed)
         self._spec = spec
@@ -49,7 +49,7 @@ class ModelPlayer(Player):
             self._outputs.append("recurrent_out")
 
     def act(self, decisions: DecisionBatch) -> tuple[Floats, Ints]:
-        """Ask the model."""
+        """Run the model."""
         agents, count = decisions.agent_ids.tolist(), len(decisions.agent_ids)
         answers = dict(zip(self._outputs, self._session.run(self._outputs, self._feed(decisions)), strict=True))
         if "recurrent_out" in answers:
@@ -85,7 +85,7 @@ class ModelPlayer(Player):
         return feed
 
     def _check(self, path: Path, outputs: set[str]) -> None:
-        """Raise UnusableModel unless the model sees what the game shows, and does what can be done in it."""
+        """Raise UnusableModel unless the model has the observations and actions of the game."""
         sees = [self._inputs[name][1:] for name in sorted(self._inputs, key=_number) if name.startswith("obs_")]
         shown = [list(observation.shape) for observation in self._spec.observations]
         if sees != shown:

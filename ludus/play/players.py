@@ -21,17 +21,17 @@ class Player(ABC):
 
     @abstractmethod
     def act(self, decisions: DecisionBatch) -> tuple[Floats, Ints]:
-        """Return what the agents do: (N, C) in [-1, 1] and (N, D)."""
+        """Return the agents' actions: (N, C) in [-1, 1] and (N, D)."""
 
     def forget(self, agents: Iterable[int]) -> None:  # noqa: B027  most players remember nothing
         """Clear the memory of agents whose episodes have ended."""
 
     def begin(self, seed: int | None) -> None:  # noqa: B027  likewise
-        """Forget all episodes. Draw from `seed` on, if there is one, as far as anything is drawn at all."""
+        """Clear all episodes, and seed the generator if there are both a seed and a generator."""
 
 
 class RandomPlayer(Player):
-    """Chooses evenly among what is allowed; continuous actions evenly in [-1, 1]."""
+    """Chooses evenly among the allowed choices; continuous actions evenly in [-1, 1]."""
 
     def __init__(self, actions: ActionSpec, seed: int = 0) -> None:
         self._actions = actions
@@ -52,7 +52,7 @@ class RandomPlayer(Player):
         return continuous, discrete
 
     def begin(self, seed: int | None) -> None:
-        """Draw from `seed` on; without one, go on."""
+        """Seed the generator; without a seed, do nothing."""
         if seed is not None:
             self._random = np.random.default_rng((_STREAM, seed))
 

@@ -29,7 +29,7 @@ MOST_REPORTED: Final = MAX_STATS // 2 // len(OUTCOME_KEYS)
 
 
 class ScriptedSimulation(Simulation):
-    """Plays what `simulation` plays; `players` act for the announced behaviors that they are named for."""
+    """Wraps a simulation; `players` act for announced behaviors, by their names."""
 
     def __init__(self, simulation: Simulation, players: Mapping[str, Player]) -> None:
         """Raise ValueError if no behavior is left to be trained, or a player has no behavior."""
@@ -59,7 +59,7 @@ class ScriptedSimulation(Simulation):
         self._pass_on(inner, builder)
 
     def step(self, builder: StepBuilder, actions: Actions) -> None:
-        """Carry out what the run and the built-in players do."""
+        """Carry out the actions of the run and of the built-in players."""
         inner = self._turn(builder)
         self._simulation.step(inner, Actions([*actions.batches, *self._answers]))
         self._pass_on(inner, builder)

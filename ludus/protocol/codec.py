@@ -1,6 +1,6 @@
 """Tensors and columns to bytes and back, without a Python loop over agents.
 
-Decoding is strict: whatever the protocol forbids within one message raises `ProtocolError` with a stable code. What
+Decoding is strict: everything that the protocol forbids in one message raises `ProtocolError` with a stable code. What
 needs the memory of a session (does the agent still wait, did `step_id` grow) is the collector's to check. Arrays that
 decoding returns are read-only views of the message's bytes; encoding copies each array once, into the message. The
 legend of dimensions is in `ludus.protocol.batches`.
@@ -259,7 +259,7 @@ class _Columns(NamedTuple):
         return self.floats(data, "group_rewards") if data else None
 
     def _agents(self, rows: npt.NDArray[np.bool_]) -> str:
-        """Name the first few of the agents that `rows` (N,) selects."""
+        """Return the first few agents that `rows` (N,) selects, in words."""
         ids = self.agent_ids[rows].tolist()
         return (
             ("agent " if len(ids) == 1 else "agents ")

@@ -1,7 +1,7 @@
 """The rules of `ludus.v1` that a server checks in a client's messages, beside those of a single step (`codec`).
 
 The collector and the gateway check with these functions, and so does the fake server for client authors
-(`ludus.sdk.fake_server`): what passes there passes here, and each violation has the same code and sentence.
+(`ludus.sdk.fake_server`): a message that passes there passes here, and each violation has the same code and sentence.
 """
 
 import re
@@ -36,11 +36,11 @@ HELLO_SECONDS: Final = 30.0
 """Time from the stream's opening to Hello."""
 
 Problem = tuple[str, str]
-"""A field of a unary request, and what is wrong with it: the rest of a sentence that begins with the field."""
+"""A field of a unary request, and its error: the rest of a sentence that begins with the field."""
 
 
 def join_problem(message: pb.JoinRequest) -> Problem | None:
-    """Return what is wrong with the fields of a JoinRequest whose protocol version is right."""
+    """Return the first invalid field of a JoinRequest whose protocol version is right."""
     problem = identity_problem(message)
     if problem is not None:
         return problem
@@ -51,7 +51,7 @@ def join_problem(message: pb.JoinRequest) -> Problem | None:
 
 
 def report_problem(message: pb.ReportRequest) -> Problem | None:
-    """Return what is wrong with a ReportRequest."""
+    """Return the first invalid field of a ReportRequest."""
     problem = identity_problem(message)
     if problem is not None:
         return problem
@@ -63,7 +63,7 @@ def report_problem(message: pb.ReportRequest) -> Problem | None:
 
 
 def identity_problem(message: pb.JoinRequest | pb.ReportRequest) -> Problem | None:
-    """Return what is wrong with the run and the session id that a request names."""
+    """Return the first invalid one of a request's run and session id."""
     if not message.run:
         return "run", "is missing; name a run or give its id"
     if len(message.run.encode()) > MAX_RUN or not message.run.isprintable():
@@ -148,36 +148,36 @@ def check_introduction(spec: BehaviorSpec, known: dict[str, BehaviorSpec]) -> No
 
 
 def decision_pending(agent: int) -> ProtocolError:
-    """Say that an agent asks while it waits."""
+    """The error of an agent that asks while it waits."""
     return ProtocolError(
         CloseCode.DECISION_PENDING, f"agent {agent} asks for a decision while its last one is unanswered"
     )
 
 
 def too_many_unadmitted() -> ProtocolError:
-    """Say that a behavior has too many steps in flight before its first answer."""
+    """The error of a behavior with too many steps before its first answer."""
     return ProtocolError(
         CloseCode.DECISION_PENDING, f"more than {MAX_UNADMITTED_STEPS} steps came before the first answer"
     )
 
 
 def too_many_agents() -> ProtocolError:
-    """Say that a session has too many agents."""
+    """The error of a session with too many agents."""
     return ProtocolError(CloseCode.TOO_MANY_AGENTS, f"more than {MAX_AGENTS} agents of one behavior")
 
 
 def hello_timeout() -> ProtocolError:
-    """Say that Hello did not come in time."""
+    """The error of a stream without Hello in time."""
     return ProtocolError(CloseCode.HELLO_TIMEOUT, f"no Hello within {HELLO_SECONDS:.0f} s")
 
 
 def step_timeout(seconds: float) -> ProtocolError:
-    """Say that a client fell silent."""
+    """The error of a client that does not send its next step in time."""
     return ProtocolError(CloseCode.STEP_TIMEOUT, f"nothing came for {seconds:.0f} s after actions were sent")
 
 
 def conflict(known: BehaviorSpec, announced: BehaviorSpec) -> str:
-    """Say how two specs of one behavior differ."""
+    """Return the difference of two specs of one behavior, in words."""
     return (
         f"behavior {announced.behavior!r} was announced with {_described(announced)}, "
         f"but the run uses {_described(known)}; all simulators of a run must agree"

@@ -29,7 +29,7 @@ class Credential:
 def credential(given: str | None, variables: tuple[str, ...] = VARIABLES) -> Credential | None:
     """Return the token that was given, or that of the first variable with one; None where none is to be shown.
 
-    The empty text stands for no token, whatever the variables say.
+    The empty text stands for no token, also if the variables name one.
     """
     if given is not None:
         return Credential(given, "that was given") if given else None

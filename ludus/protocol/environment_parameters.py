@@ -63,7 +63,7 @@ def to_plain(values: Mapping[str, ParameterValue]) -> dict[str, Any]:
 
 
 def from_plain(plain: Mapping[str, Any]) -> dict[str, ParameterValue]:
-    """Read what `to_plain` returned, lists for tuples or not."""
+    """Read the output of `to_plain`, also with lists for tuples."""
     values: dict[str, ParameterValue] = {}
     for key, fields in plain.items():
         own = {name: value for name, value in fields.items() if name != "kind"}

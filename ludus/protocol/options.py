@@ -21,7 +21,7 @@ player's calls carry it here alone."""
 SESSION_ID_METADATA: Final = "ludus-session-id"
 """Metadata of a Unity player's calls: whose they are. Without it they belong to the connection that they come by."""
 CLIENT_METADATA: Final = "ludus-client"
-"""Metadata of a Unity player's calls: what speaks for it, such as `ludus-unity/1.0`."""
+"""Metadata of a Unity player's calls: its client, such as `ludus-unity/1.0`."""
 PARKS_METADATA: Final = "ludus-parks"
 """Metadata of the calls of a player that may fall silent for as long as it likes: an Editor, which people pause."""
 CLOSE_METADATA: Final = "ludus-close-bin"
@@ -48,7 +48,7 @@ _COMMON: Final[Options] = [
 
 
 def client_options(host: str) -> Options:
-    """Options of a channel to `host`. Loopback is never reached through a proxy, whatever the environment says."""
+    """Options of a channel to `host`. Loopback is never reached through a proxy, even if the environment names one."""
     options = [*_COMMON, ("grpc.initial_reconnect_backoff_ms", 200), ("grpc.max_reconnect_backoff_ms", 2000)]
     if host in {"localhost", "127.0.0.1", "::1"}:
         options.append(("grpc.enable_http_proxy", 0))

@@ -24,7 +24,7 @@ class TlsFiles:
         return {name: str(file.absolute()) for name, file in files.items() if file is not None}
 
     def check(self) -> None:
-        """Raise ValueError with the file and what is wrong with it, before a transport stumbles over it."""
+        """Raise ValueError with the file and its error, before a transport uses it."""
         for file in (self.certificate, self.client_ca):
             if file is not None:
                 check_certificates(file)

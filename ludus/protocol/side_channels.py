@@ -23,7 +23,7 @@ ENGINE_CONFIGURATION: Final = UUID("e951342c-4f7e-11ea-b238-784f4387d1f7")
 ENVIRONMENT_PARAMETERS: Final = UUID("534c891e-810f-11ea-a9d0-822485860400")
 """Trainer to player: numbers that the game looks up by name."""
 FLOAT_PROPERTIES: Final = UUID("60ccf7d0-4f7e-11ea-b238-784f4387d1f7")
-"""Both ways: named numbers, for whatever a game wants."""
+"""Both ways: named numbers, for the game's own use."""
 STATS: Final = UUID("a1d8f7b7-cec8-50f9-b78b-d3e165a78520")
 """Player to trainer: numbers for the run's metrics."""
 TRAINING_ANALYTICS: Final = UUID("b664a4a9-d86f-5a5f-95cb-e8353a7e8356")
@@ -39,7 +39,7 @@ _TRAINERS: Final = {
     ENGINE_CONFIGURATION: "the engine configuration",
     ENVIRONMENT_PARAMETERS: "the environment parameters",
 }
-"""Channels that only the trainer writes, and what they carry."""
+"""Channels that only the trainer writes, and their contents."""
 _AGGREGATIONS: Final = (Aggregation.AVERAGE, Aggregation.MOST_RECENT, Aggregation.SUM, Aggregation.HISTOGRAM)
 """By ML-Agents' numbers, which begin at 0."""
 
@@ -117,7 +117,7 @@ def split(data: bytes) -> list[Frame]:
 
 
 def read(data: bytes) -> Received:
-    """Decode what a player's message carries in `side_channel`.
+    """Decode `side_channel` of a player's message.
 
     Raises ProtocolError: `bad_side_channel` for bytes that cannot be read and for channels that only the trainer
     writes, `bad_stat` for an aggregation that does not exist. Training analytics are not looked at.

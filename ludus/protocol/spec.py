@@ -81,7 +81,7 @@ class BehaviorSpec:
 
 
 def team_of(name: str) -> int:
-    """Return the team in a behavior's name (`Striker?team=1`); 0 where none is named, or what is named is no number."""
+    """Return the team in a behavior's name (`Striker?team=1`); 0 without a team, or if it is not a number."""
     found = TEAM.search(name.partition("?")[2])
     return int(found[1]) if found else 0
 

@@ -58,7 +58,7 @@ def sign(key: bytes, claims: TicketClaims) -> str:
 
 
 def verify(key: bytes, ticket: str, now: float) -> TicketClaims:
-    """Return what a ticket says. `now` in seconds since 1970. Raises TicketInvalid or TicketExpired."""
+    """Return the content of a ticket. `now` in seconds since 1970. Raises TicketInvalid or TicketExpired."""
     _check_key(key)
     body, _, signature = ticket.rpartition(".")
     if len(ticket) > MAX_TICKET_BYTES or not body:

@@ -45,11 +45,11 @@ class ClientTls:
 
     @classmethod
     def from_environment(cls) -> "ClientTls":
-        """Return what LUDUS_CA_FILE, LUDUS_CLIENT_CERTIFICATE and LUDUS_CLIENT_KEY name."""
+        """Return the files of LUDUS_CA_FILE, LUDUS_CLIENT_CERTIFICATE and LUDUS_CLIENT_KEY."""
         return cls(named_by(CA_VARIABLE), named_by(CERTIFICATE_VARIABLE), named_by(KEY_VARIABLE))
 
     def context(self) -> ssl.SSLContext | bool:
-        """Return what an HTTP client verifies with. Raises ValueError with a file that cannot be used."""
+        """Return the TLS context of an HTTP client. Raises ValueError with a file that cannot be used."""
         if self == ClientTls():
             return True
         if self.certificate is None and self.key is not None:

@@ -60,8 +60,8 @@ def connect(
     """Play in a run until it ends, and return how it ended.
 
     `run` is a run's id or name, `server` the gateway's host:port, `token` the gateway's bearer token (by default that
-    in LUDUS_SIMULATOR_TOKEN, else in LUDUS_TOKEN; empty: none), `label` what people read in the list of simulators;
-    `ca_file` (PEM) turns TLS on, and LUDUS_CLIENT_CERTIFICATE and LUDUS_CLIENT_KEY name what to show to a gateway that
+    in LUDUS_SIMULATOR_TOKEN, else in LUDUS_TOKEN; empty: none), `label` the name in the list of simulators;
+    `ca_file` (PEM) turns TLS on, and LUDUS_CLIENT_CERTIFICATE and LUDUS_CLIENT_KEY name the files for a gateway that
     wants a certificate. Waits while the run is queued or paused. Reconnects with exponential back-off until the
     gateway has been unreachable for `connect_timeout_seconds` (None: no limit). Logs to the logger `ludus.sdk`; a
     program that has not configured logging prints these messages to standard error.
@@ -180,10 +180,12 @@ class SimulatorConnection:
         else:
             game.reset(builder, start())
         while True:
+            # Only the first step after `resume` is marked as resumed.
             requests, resumed = session.requests(builder, resumed=resumed), False
             for request in requests:
                 _check_size(request, welcome.max_message_bytes)
                 await stream.write(request)
+            # If no agent waits, no answer will come: look for a message without waiting, then step the game again.
             message = await (stream.poll() if session.idle else stream.read())
             builder = session.new_step()
             kind = None if message is None else message.WhichOneof("message")

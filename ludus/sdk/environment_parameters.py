@@ -24,7 +24,7 @@ class ParameterDraws:
         self.change(values)
 
     def change(self, values: Mapping[str, ParameterValue]) -> None:
-        """Draw from these from now on. Samplers that have not changed go on where they are."""
+        """Draw from these values from now on. Samplers that have not changed keep their generators."""
         kept = {name for name, value in values.items() if self._values.get(name) == value}
         self._generators = {
             name: self._generators[name] if name in kept else np.random.default_rng([value.seed % 2**32, *self._key])
@@ -85,7 +85,7 @@ class EnvironmentParameters(Mapping[str, float]):
         """`samplers` are those of the parameters that are not constant; `number` is the simulator's in its run."""
         self._values = dict(values or {})
         self._samplers = dict(samplers or {})
-        self._draws = ParameterDraws(self._samplers, number, 1)  # not again what the server has drawn
+        self._draws = ParameterDraws(self._samplers, number, 1)  # other draws than those of the server
 
     def __getitem__(self, name: str) -> float:
         return self._values[name]

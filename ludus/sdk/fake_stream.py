@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 RUN_ID: Final = "run-fake"
 LINGER_SECONDS: Final = 5.0
-"""A stream stays open for so long after Close, unless its client ends it. Real servers allow 1 s; a loaded developer's
+"""How long a stream stays open after Close, unless its client ends it. Real servers allow 1 s; a loaded developer's
 machine may take longer."""
 BREAKS: Final = "break"
 """The ending of a run that breaks the stream off, without `Close`."""

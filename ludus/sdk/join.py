@@ -30,7 +30,7 @@ from ludus.sdk.errors import CannotConnect, Failure, SessionRefused, explain
 SERVICE: Final = "/ludus.v1.SimulationService/"
 JOIN_SECONDS: Final = 10.0
 LONGEST_WAIT_SECONDS: Final = 30.0
-"""Upper limit on what a `Wait` can ask for, so that a simulator does not sleep through its run."""
+"""Upper limit of the pause in a `Wait`, so that a simulator does not sleep through its run."""
 
 REPORT_SECONDS: Final = 3.0
 """Time-out of the report of a problem."""
@@ -111,7 +111,7 @@ class RunEnd:
     reason: str
     """A sentence for people."""
     run_id: str
-    """The run's id where it is known, else what was asked for."""
+    """The run's id if it is known, else the requested name."""
 
     @property
     def finished(self) -> bool:

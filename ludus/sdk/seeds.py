@@ -1,9 +1,9 @@
 """Seeds of episodes: repeatable, and never the same for two games at once.
 
-Usually a game is seeded once, at its very start, and goes on from there. Where a run pairs its episodes (a gate plays
-both sides of the same opening), it names the seed of what comes next in one of its environment parameters: a whole
-number from 0 to 2^24, beyond which the float32 that it travels as has gaps. From the reset that brings it on, episode k
-of game i begins with `episode_seed(value, i, k)`, which is the value itself for the first episode of the first game.
+Usually a game is seeded once, at its very start. Where a run pairs its episodes (a gate plays both sides of the same
+opening), one of its environment parameters has the seed of the next episodes: a whole number from 0 to 2^24, beyond
+which float32, its type on the wire, has gaps. From the reset that brings it on, episode k of game i begins with
+`episode_seed(value, i, k)`, which is the value itself for the first episode of the first game.
 """
 
 from collections import Counter
@@ -29,7 +29,7 @@ def episode_seed(value: int, index: int, episode: int) -> int:
 
 
 class EpisodeSeeds:
-    """Hands out the seed of each episode, or None where a game goes on with the randomness that it has.
+    """Hands out the seed of each episode, or None where a game keeps its generator.
 
     `seed` replaces the simulator's own seed; `parameter` names the environment parameter that seeds episodes.
     """
@@ -45,14 +45,14 @@ class EpisodeSeeds:
         """Environment parameters that are not seeds, for the games' own `reset`."""
 
     def restart(self, start: ResetInfo) -> None:
-        """Take over what a reset brings. Raises SimulatorError for a parameter that can be no seed."""
+        """Apply a reset. Raises SimulatorError for a parameter that can be no seed."""
         self._first = start.first
         self._base = start.seed if self._seed is None else self._seed
         self._begun.clear()
         self.change(start.parameters)
 
     def change(self, parameters: Mapping[str, float]) -> None:
-        """Take over what parameters are for the next episode; another seed begins to count again.
+        """Set the parameters of the next episode; another seed restarts the count of episodes.
 
         Raises SimulatorError for a parameter that can be no seed.
         """

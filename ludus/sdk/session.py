@@ -91,6 +91,7 @@ class Session:
             waiting = self._waiting.setdefault(name, {})
             if terminals is not None:
                 self.episodes += len(terminals.agent_ids)
+                # The end of an episode voids a decision that was not answered yet.
                 for agent in waiting.keys() & terminals.agent_ids.tolist():
                     self._settle(waiting.pop(agent), 1)
             if decisions is not None:
@@ -155,6 +156,7 @@ class Session:
             )
         ids = np.array(agents, np.int32)
         batch = batch._replace(agent_ids=ids)
+        # An agent that waits for a later step, or that ended meanwhile, does not take this answer.
         keep = [waiting.get(agent) == step_id for agent in agents]
         for agent, kept in zip(agents, keep, strict=True):
             if kept:

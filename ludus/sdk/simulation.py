@@ -28,7 +28,7 @@ class ResetInfo:
 class Simulation(ABC):
     """A game, as the server sees it. Subclass it, then pass an instance to `ludus.sdk.connect`.
 
-    `reset` and `step` play until an agent needs an action, and record what happened with `builder`. The first
+    `reset` and `step` play until an agent needs an action, and record the events with `builder`. The first
     `builder.request_decision` of an agent id begins an episode, `builder.end_episode` ends it; agents may come and go
     at any time. If no agent asks for an action and none waits for one, `step` is called again at once, without actions.
     """
@@ -49,11 +49,11 @@ class Simulation(ABC):
         """
 
     def close(self) -> None:  # noqa: B027  most games hold nothing
-        """Release what the game holds. Called once, when the connection has ended for good."""
+        """Release the resources of the game. Called once, when the connection has ended for good."""
 
 
 class ResumableSimulation(Simulation):
-    """A game that can go back to where it was, so that a run goes on from a checkpoint in the middle of its episodes.
+    """A game that can restore its position, so that a run resumes from a checkpoint in the middle of its episodes.
 
     Whenever the run writes a checkpoint it asks the game for its `position`, which becomes part of it. When the run
     continues from there, in another process or on another machine, the server asks this game to `resume` at it;

@@ -1,4 +1,4 @@
-"""One step of a game: `StepBuilder` collects what happened, `Actions` holds the server's answers.
+"""One step of a game: `StepBuilder` collects the events, `Actions` holds the server's answers.
 
 A game reports agents one by one (`request_decision`, `end_episode`, `for action in actions`), or whole columns if it
 keeps its agents in arrays (`request_decisions`, `end_episodes`, `actions.batches`).
@@ -109,7 +109,7 @@ class _Rows:
 
 
 class StepBuilder:
-    """Collects what happened in the game until some agents need an action.
+    """Collects the events of the game until some agents need an action.
 
     Ends take effect before decisions: an agent may end an episode and begin the next one in the same step.
     """
@@ -139,7 +139,7 @@ class StepBuilder:
     ) -> None:
         """Ask for an agent's next action. An agent that has no running episode begins one.
 
-        `reward` is what the agent earned since its previous decision. `mask` says for each choice of all branches, one
+        `reward` is the agent's reward since its previous decision. `mask` says for each choice of all branches, one
         branch after the other, whether it is allowed. `group` (1 or more) names the agent's team mates, who share
         `group_reward`. `behavior` can be left out where there is only one.
         """
@@ -271,7 +271,7 @@ class StepBuilder:
 def _filled_up(part: npt.ArrayLike, expected: ObservationLayout) -> Array:
     """Copy the entities that there are, and zeros behind them. What does not fit is returned as it is."""
     given = np.array(part, expected.dtype)
-    if not given.size:  # no entity at all, of whatever width
+    if not given.size:  # no entity: a list without elements has no width
         given = given.reshape(0, *expected.shape[1:])
     if given.shape[1:] != tuple(expected.shape[1:]) or given.shape[:1] > tuple(expected.shape[:1]):
         return given

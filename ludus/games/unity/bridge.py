@@ -1,6 +1,6 @@
 """One session of a Unity game: forward its calls to a collector, and hold the pending call while there is none.
 
-A game makes one call at a time and waits for the reply, without a limit. So whatever happens to the run meanwhile
+A game makes one call at a time and waits for the reply, without a limit. So when the run is interrupted
 (its collector dies, it is paused, its server is upgraded), the bridge joins again, shows the new collector the game's
 first two calls, and gives the reply to the second one, a RESET, to the game as the reply to the call that it waits in.
 The game begins new episodes and notices nothing else. The game announces its behaviors only once, so the bridge adds
@@ -174,7 +174,7 @@ class BridgeSession:
 
     async def _attempt(self, request: bytes, top: Outline) -> bytes | RunEnd | Failure:
         """Send one call to the collector, after the first two calls if the collector is new."""
-        if self._endpoint is None:
+        if self._endpoint is None:  # no collector yet, or its session ended
             found = await self._join_client.find()
             if isinstance(found, RunEnd):
                 return found
@@ -245,7 +245,7 @@ class BridgeSession:
             await endpoint.close()
 
     def _remember(self, request: bytes, top: Outline) -> None:
-        """Keep what the game sends only once."""
+        """Keep the messages that the game sends only once."""
         if self.calls == 1:
             self._introduction = request
         elif self.calls == 2:
@@ -262,7 +262,7 @@ class BridgeSession:
                         )
 
     def _with_announcements(self, request: bytes, top: Outline) -> bytes:
-        """Add the behaviors that the collector does not know, as far as they have agents in this message."""
+        """Add the behaviors that the collector does not know and that have agents in this message."""
         if not self._owed:
             return request
         heard = self._owed.intersection(populated(request, top))

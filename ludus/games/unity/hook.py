@@ -51,12 +51,12 @@ class SideChannelTap:
         try:
             frames = split(given)
         except ProtocolError:
-            return  # the collector says what is wrong with it
+            return  # the collector reports the error
         try:
             for frame in frames:
                 if frame.channel not in RUNS_CHANNELS:
                     self.hook.received(self.worker, frame)
-        except Exception as error:  # not our code: what it raises must not pass for an error of the call
+        except Exception as error:  # not our code: its errors are not errors of the call
             raise _failed("received", error) from error
 
     def add(self, reply: bytes) -> bytes:

@@ -128,7 +128,7 @@ def announcing(message: bytes, behaviors: Iterable[bytes]) -> bytes:
 
 
 def with_frames(reply: bytes, more: Callable[[bytes], bytes]) -> bytes:
-    """Add to a reply's frames of side channels what `more` makes of them; on what is no message, do nothing."""
+    """Append the frames that `more` returns to a reply's side channels; other bytes are not changed."""
     try:
         message = pb.UnityMessageProto.FromString(reply)
     except DecodeError:
@@ -169,12 +169,13 @@ def _safely(message: bytes, part: tuple[int, int]) -> Iterator[Field]:
 def _fields(message: bytes, position: int, end: int) -> Iterator[Field]:
     """Yield the fields between two positions. Raises ValueError or IndexError where there are none."""
     while position < end:
+        # A field is a tag (field number and wire type), for bytes a length, then the content.
         tag, position = _varint(message, position)
         if tag < 8:
             raise ValueError("field 0")
         kind, start = tag & 7, position
         if kind == _VARINT:
-            _, position = _varint(message, position)
+            _, position = _varint(message, position)  # the content is its own length
         elif kind == _BYTES:
             size, start = _varint(message, position)
             position = start + size
@@ -191,6 +192,7 @@ def _varint(message: bytes, position: int) -> tuple[int, int]:
     """Return a number and the position behind it."""
     value = shift = 0
     while True:
+        # Seven bits in each byte, the lowest first; the eighth bit says that another byte follows.
         byte = message[position]
         position += 1
         value |= (byte & 0x7F) << shift

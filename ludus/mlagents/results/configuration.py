@@ -153,7 +153,7 @@ def behavior_settings(resolved: Mapping[str, Any], given: Any = None) -> dict[st
 
 
 def given_to(given: Mapping[str, Any], behavior: str) -> dict[str, Any]:
-    """Return what the user's document says of a behavior, its template's keys below its own."""
+    """Return the user's settings of a behavior: its own keys over those of its template."""
     return _merge(_mapping(given.get("default_settings")), _mapping(_mapping(given.get("behaviors")).get(behavior)))
 
 
@@ -182,7 +182,7 @@ def _signal(name: str, resolved: Any, given: Any) -> Any:
 
 
 def _parameters(resolved: Any, seed: int) -> dict[str, Any] | None:
-    """Write parameters as ML-Agents does: each as a curriculum, what doesn't change as its only lesson."""
+    """Write parameters as ML-Agents does: each as a curriculum, a constant as its only lesson."""
     if not resolved:
         return None
     written: dict[str, Any] = {}

@@ -15,7 +15,7 @@ ELO = "Self-play/ELO"
 
 @dataclass(frozen=True)
 class Summary:
-    """One behavior's summary: what was measured up to a multiple of `summary_freq`."""
+    """One behavior's summary: the metrics at a multiple of `summary_freq`."""
 
     behavior: str
     step: int

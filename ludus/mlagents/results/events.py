@@ -44,7 +44,7 @@ class EventWriter:
     """Appends to one event file."""
 
     def __init__(self, path: Path, size: int | None = None) -> None:
-        """Create a file; or open one that has `size` good bytes, and cut off what lies behind them.
+        """Create a file; or open one that has `size` good bytes, and cut off the bytes after them.
 
         Raises TensorBoardMissing, and OSError where the file can't be written or is shorter than that.
         """
@@ -111,7 +111,7 @@ class EventWriter:
         self._write(self._events.Event(wall_time=time.time(), step=step, session_log=log))
 
     def sync(self) -> int:
-        """Bring everything to the disk and return the file's size in bytes."""
+        """Write everything to the disk and return the file's size in bytes."""
         self._records.flush()
         os.fsync(self._file.fileno())
         return self._file.tell()

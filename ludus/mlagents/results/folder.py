@@ -198,7 +198,7 @@ def pack(files: Sequence[Path], target: Path) -> None:
 
 
 def place_copy(source: Path, target: Path) -> None:
-    """Give a file's content a second name in one step, without a second copy of it where the disk can do that."""
+    """Copy a file in one step, as a second name of the same content if the file system has links."""
     temporary = target.with_name(f".{target.name}.part")
     temporary.unlink(missing_ok=True)
     try:

@@ -305,7 +305,7 @@ class Mirror:
         journal.event_file.size = writer.sync()
 
     def _gauges(self) -> list[Gauge]:
-        """Ask for the range of every metric."""
+        """Return a gauge with the range of each metric."""
         gauges = []
         for metric in self._metrics:
             (series,) = self._client.metrics.series(self.journal.run, metric.key, metric.behavior, 1)

@@ -185,9 +185,9 @@ class TestHostileFiles:
             ("rewards.npy", b"no array", r"rewards\.npy is no array"),
             ("rewards.npy", array(np.zeros(5, "U3")), r"rewards\.npy holds <U3"),
             ("starts.npy", array(np.array([0, 9])), "starts must begin with 0 and grow"),
-            ("demonstration.json", b"{", "demonstration.json is not what it should be"),
-            ("demonstration.json", b"[]", "demonstration.json is not what it should be"),
-            ("demonstration.json", b"[" * 100_000, "demonstration.json is not what it should be"),
+            ("demonstration.json", b"{", "demonstration.json is invalid"),
+            ("demonstration.json", b"[]", "demonstration.json is invalid"),
+            ("demonstration.json", b"[" * 100_000, "demonstration.json is invalid"),
             ("demonstration.json", json.dumps({"format": "other"}).encode(), "names the format 'other'"),
             (
                 "demonstration.json",
@@ -197,7 +197,7 @@ class TestHostileFiles:
             (
                 "demonstration.json",
                 json.dumps({"format": "ludus-demonstration", "version": 1, "spec": {}, "flushes": 0}).encode(),
-                "demonstration.json is not what it should be",
+                "demonstration.json is invalid",
             ),
         ],
     )
