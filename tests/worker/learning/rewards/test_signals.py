@@ -32,7 +32,7 @@ NAMES = ("extrinsic", "curiosity", "gail", "gail_2", "rnd")
 
 def make_signal(name: str, spec: BehaviorSpec, generator: torch.Generator, strength: float) -> RewardSignal:
     config: dict[str, Any] = {"strength": strength, "learning_rate": 1e-3, "network_settings": NETWORK}
-    expert = {**config, "demo_path": "there", "use_actions": True, "use_vail": name == "gail_2"}
+    gail = {**config, "demo_path": "there", "use_actions": True, "use_vail": name == "gail_2"}
     match name:
         case "extrinsic":
             return ExtrinsicReward()
@@ -42,7 +42,7 @@ def make_signal(name: str, spec: BehaviorSpec, generator: torch.Generator, stren
             return RNDReward(RNDConfig.model_validate(config), spec, CPU, generator)
         case _:
             expert = Expert(random_transitions(spec, seed=77))
-            return GAILReward(GAILConfig.model_validate(expert), spec, CPU, generator, expert, name)
+            return GAILReward(GAILConfig.model_validate(gail), spec, CPU, generator, expert, name)
 
 
 def make_signals(names: tuple[str, ...], spec: BehaviorSpec, seed: int = 1) -> SignalSet:
