@@ -27,13 +27,13 @@ def score_of(task: Task, seed: int) -> float:
     """Train one seed here and return its score."""
     import numpy as np  # noqa: PLC0415
     import torch  # noqa: PLC0415
-    from stable_baselines3 import PPO, SAC  # noqa: PLC0415
+    from stable_baselines3 import DQN, PPO, SAC  # noqa: PLC0415
     from stable_baselines3.common.env_util import make_vec_env  # noqa: PLC0415
     from stable_baselines3.common.vec_env import VecNormalize  # noqa: PLC0415
 
     torch.set_num_threads(1)
     arguments = dict(task.peer)
-    algorithm = SAC if arguments.pop("algorithm", "ppo") == "sac" else PPO
+    algorithm = {"dqn": DQN, "ppo": PPO, "sac": SAC}[arguments.pop("algorithm", "ppo")]
     environments = arguments.pop("n_envs", 1)
     normalize = arguments.pop("normalize", False)
     if arguments.pop("linear", False):

@@ -1,9 +1,10 @@
 """The tasks that Ludus must learn: configuration, budget, bar. One table, read by the tests and by the report.
 
 The hyperparameters are those of Stable-Baselines3's zoo for the task where it has some, in our words, with its networks
-(2 x 64 units, tanh for PPO; 2 x 256, relu for SAC) and its number of environments; but for the landers, where larger
-steps and more epochs learn more of the same million steps (a continuous action of ML-Agents' scale explores a third as
-far as Stable-Baselines3's), for MountainCarContinuous, which explores with pink noise, and for CartPole with SAC, which
+(2 x 64 units, tanh for PPO; 2 x 256, relu for SAC and DQN) and its number of environments; but for the landers with
+PPO, where larger steps and more epochs learn more of the same million steps (a continuous action of ML-Agents' scale
+explores a third as far as Stable-Baselines3's), for MountainCarContinuous, which explores with pink noise, for CartPole
+with DQN, which looks five steps ahead and so needs half the gradient steps, and for CartPole with SAC, which
 Stable-Baselines3 has for continuous actions only. The bars are those that published results of the same libraries
 support at the same number of steps; for CartPole with SAC there is none, and the bar lies far above the 170 of
 Tianshou's own test.
@@ -127,6 +128,34 @@ def _sac(
         },
         "network_settings": {"hidden_units": units, "num_layers": 2, "activation": "relu", **(network or {})},
         "reward_signals": {"extrinsic": {"gamma": gamma}},
+        "max_steps": steps,
+        "time_horizon": 64,
+        "summary_freq": max(steps // 50, 1),
+    }
+
+
+def _dqn(
+    *,
+    steps: int,
+    rate: float,
+    batch: int,
+    init_steps: int,
+    explore: int,
+    network: dict[str, Any] | None = None,
+    **hyperparameters: Any,
+) -> dict[str, Any]:
+    return {
+        "trainer_type": "dqn",
+        "hyperparameters": {
+            "batch_size": batch,
+            "buffer_size": 50_000,
+            "buffer_init_steps": init_steps,
+            "learning_rate": rate,
+            "exploration_steps": explore,
+            **hyperparameters,
+        },
+        "network_settings": {"hidden_units": 256, "num_layers": 2, "activation": "relu", **(network or {})},
+        "reward_signals": {"extrinsic": {"gamma": 0.99}},
         "max_steps": steps,
         "time_horizon": 64,
         "summary_freq": max(steps // 50, 1),
@@ -270,6 +299,73 @@ TASKS: tuple[Task, ...] = (
             learning_rate_schedule="linear",
         ),
         bar=450.0,
+    ),
+    Task(
+        name="cartpole-dqn",
+        env_id="CartPole-v1",
+        behavior=_dqn(
+            steps=40_000,
+            rate=2e-3,
+            batch=128,
+            init_steps=1000,
+            explore=8000,
+            network={"hidden_units": 128, "normalize": True},
+            learning_rate_schedule="linear",
+            steps_per_update=4,
+            exploration_final_eps=0.04,
+            tau=1.0,
+            target_update_interval=100,
+            dueling=True,
+            n_step=5,
+        ),
+        bar=475.0,
+        margin=10.0,
+        peer={
+            "algorithm": "dqn",
+            "learning_rate": 2.3e-3,
+            "batch_size": 64,
+            "buffer_size": 100_000,
+            "learning_starts": 1000,
+            "gamma": 0.99,
+            "target_update_interval": 10,
+            "train_freq": 256,
+            "gradient_steps": 128,
+            "exploration_fraction": 0.16,
+            "exploration_final_eps": 0.04,
+            "policy_kwargs": {"net_arch": [256, 256]},
+        },
+    ),
+    Task(
+        name="lunarlander-dqn",
+        env_id="LunarLander-v3",
+        behavior=_dqn(
+            steps=100_000,
+            rate=6.3e-4,
+            batch=128,
+            init_steps=0,
+            explore=12_000,
+            steps_per_update=1,
+            exploration_final_eps=0.1,
+            tau=1.0,
+            target_update_interval=250,
+        ),
+        bar=100.0,
+        environments=4,
+        margin=20.0,
+        peer={
+            "algorithm": "dqn",
+            "learning_rate": 6.3e-4,
+            "batch_size": 128,
+            "buffer_size": 50_000,
+            "learning_starts": 0,
+            "gamma": 0.99,
+            "target_update_interval": 250,
+            "train_freq": 4,
+            "gradient_steps": -1,
+            "exploration_fraction": 0.12,
+            "exploration_final_eps": 0.1,
+            "policy_kwargs": {"net_arch": [256, 256]},
+        },
     ),
     Task(
         name="mountaincarcontinuous-sac",
