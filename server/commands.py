@@ -211,4 +211,4 @@ COMMANDS: dict[str, click.Command] = {
     "controller": controller,
     "up": up,
 }
-"""What `server` adds to `ludus`."""
+"""The commands that `server` adds to `ludus`."""

@@ -10,7 +10,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from pettingzoo import AECEnv, ParallelEnv
+from pettingzoo import ParallelEnv
 
 PlayerId = Hashable
 """The game's name of a player: usually text."""
@@ -50,6 +50,11 @@ class Moment:
 class Game(ABC):
     """One game of either kind."""
 
+    def __init__(self, env: Any) -> None:
+        self._env = env
+        self._seen: dict[PlayerId, Any] = {}
+        """Last observation of each player, for games that have none at the end."""
+
     @abstractmethod
     def reset(self, seed: int | None, options: dict[str, Any] | None) -> Moment:
         """Abandon the game and begin it again."""
@@ -58,18 +63,13 @@ class Game(ABC):
     def play(self, actions: Mapping[PlayerId, Any]) -> Moment:
         """Carry out the actions of all players that were asked, and continue."""
 
-    @abstractmethod
     def close(self) -> None:
-        """Release the resources of the game."""
+        """Close the environment."""
+        self._env.close()
 
 
 class AECGame(Game):
     """A game in which one player acts at a time."""
-
-    def __init__(self, env: AECEnv[Any, Any, Any]) -> None:
-        self._env = env
-        self._seen: dict[PlayerId, Any] = {}
-        """Last observation of each player, for games that have none at the end."""
 
     def reset(self, seed: int | None, options: dict[str, Any] | None) -> Moment:
         """Begin, and continue to the first player."""
@@ -81,10 +81,6 @@ class AECGame(Game):
         """Carry out the action of the player whose turn it is."""
         self._env.step(actions[self._env.agent_selection])
         return self._play_on()
-
-    def close(self) -> None:
-        """Close the environment."""
-        self._env.close()
 
     def _play_on(self) -> Moment:
         """Step the players whose episode has ended, which PettingZoo asks for once each, until a player has to act."""
@@ -105,9 +101,7 @@ class ParallelGame(Game):
     """A game in which all players act at once. Some may leave it before the others, or enter it late."""
 
     def __init__(self, env: ParallelEnv[Any, Any, Any]) -> None:
-        self._env = env
-        self._seen: dict[PlayerId, Any] = {}
-        """Observation of each player that has to act."""
+        super().__init__(env)
         self._known: set[PlayerId] = set()
         """All players of the game, including those that have left it."""
 
@@ -141,7 +135,3 @@ class ParallelGame(Game):
             for player, seen in self._seen.items()
         ]
         return Moment(asks, ends)
-
-    def close(self) -> None:
-        """Close the environment."""
-        self._env.close()

@@ -19,16 +19,15 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Final
 
-from ludus.protocol.spec import BehaviorSpec
 from ludus.sdk.seeds import EpisodeSeeds
-from ludus.sdk.simulation import ResetInfo, ResumableSimulation, Simulation
-from ludus.sdk.steps import Actions, StepBuilder
+from ludus.sdk.simulation import ResetInfo, ResumableSimulation, Simulation, SimulationWrapper
+from ludus.sdk.steps import StepBuilder
 
 KINDS: Final = "a gymnasium.Env, a PettingZoo AECEnv or ParallelEnv, or a ludus.sdk.Simulation"
 FACTORIES: Final = ("parallel_env", "env")
@@ -245,52 +244,38 @@ def _classes(*kinds: tuple[str, str]) -> Iterator[type]:
     return (getattr(sys.modules[library], kind) for library, kind in kinds if sys.modules.get(library) is not None)
 
 
-class _Seeded(Simulation):
-    """A simulation whose seed the command line or the run decides about.
+class _Seeded(SimulationWrapper):
+    """A simulation whose seed comes from the command line or from the run.
 
-    Where the run names a seed in an environment parameter, each reset is a first start with that seed.
+    If an environment parameter of the run has a seed, each reset is a first start with that seed.
     """
 
     def __init__(self, simulation: Simulation, seed: int | None, parameter: str | None) -> None:
-        self._simulation = simulation
+        super().__init__(simulation)
         self._seed = seed
         self._parameter = parameter
         self._seeds = EpisodeSeeds(seed, parameter)
 
-    @property
-    def behaviors(self) -> Sequence[BehaviorSpec]:  # type: ignore[override]  # a game may know them late
-        """Those of the simulation."""
-        return self._simulation.behaviors
-
     def reset(self, builder: StepBuilder, start: ResetInfo) -> None:
-        """Begin again, with the seed that counts. Raises SimulatorError for a parameter that can be no seed."""
-        self._simulation.reset(builder, self._seeded(start))
-
-    def step(self, builder: StepBuilder, actions: Actions) -> None:
-        """Play on."""
-        self._simulation.step(builder, actions)
-
-    def close(self) -> None:
-        """Close the simulation."""
-        self._simulation.close()
-
-    def _seeded(self, start: ResetInfo) -> ResetInfo:
+        """Begin again with the chosen seed. Raises SimulatorError for a parameter that can be no seed."""
         self._seeds.restart(start)  # checks the parameter, and leaves it out of the options
         named = None if self._parameter is None else start.parameters.get(self._parameter)
         if named is not None:
-            return replace(start, seed=int(named), parameters=self._seeds.options or {}, first=True)
-        return start if self._seed is None else replace(start, seed=self._seed)
+            start = replace(start, seed=int(named), parameters=self._seeds.options or {}, first=True)
+        elif self._seed is not None:
+            start = replace(start, seed=self._seed)
+        self._simulation.reset(builder, start)
 
 
 class _SeededResumable(_Seeded, ResumableSimulation):
-    """The same for a simulation that can go back to where it was."""
+    """The same for a simulation that can restore its position."""
 
     _simulation: ResumableSimulation
 
     def position(self) -> bytes:
-        """Return where the simulation is."""
+        """Return the position of the simulation."""
         return self._simulation.position()
 
     def resume(self, builder: StepBuilder, start: ResetInfo, position: bytes) -> None:
-        """Go back there. The generators are part of the position, so that no seed is needed."""
+        """Restore the position. It includes the generators, so that no seed is needed."""
         self._simulation.resume(builder, start, position)

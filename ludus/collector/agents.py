@@ -285,11 +285,13 @@ class Agents:
 
     def have_mates(self, slots: Slots) -> npt.NDArray[np.bool_]:
         """Whether another agent of the same group and session is in an episode. Those that end are idle by now."""
-        team = self.owner << 32 | self.group
+        team = self.owner << 32 | self.group  # one number for each group of each session
         alive = (self.state == WAITING) | (self.state == ACTING)
         teams = np.sort(team[alive])
         own = team[slots]
+        # In the sorted teams all members of one team are neighbors: the difference of both ends counts them.
         members = np.searchsorted(teams, own, "right") - np.searchsorted(teams, own)
+        # An agent that is alive is one of the members itself; group 0 stands for no group.
         living: npt.NDArray[np.bool_] = (members > alive[slots]) & (self.group[slots] != 0)
         return living
 

@@ -176,6 +176,8 @@ class SegmentBuilder:
         agents = self._agents
         one = np.array([slot], np.intp)
         row, length = int(agents.row[slot]), int(agents.length[slot])
+        # If the newest step is the first one of its block, the new segment takes the block over. Else the step moves to
+        # the first row of another block.
         last_block, within = divmod(length - 1, self._rows)
         own_block = within == 0
         block = int(agents.blocks[slot, last_block]) if own_block else self.blocks.pop()
@@ -186,6 +188,7 @@ class SegmentBuilder:
             previous = row - 1
         else:
             previous = int(agents.blocks[slot, last_block - 1]) * self._stride + self._rows - 1
+        # The segment ends at the step before; `close` writes what followed behind it.
         agents.length[slot] = length - 1
         agents.row[slot] = previous
         # The observation of the step that is out is what followed the steps before it.

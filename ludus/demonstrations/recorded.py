@@ -7,7 +7,7 @@ connection cuts are kept without their last action, whose outcome is unknown.
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -20,27 +20,22 @@ from ludus.demonstrations.journal import Recorder
 from ludus.paths import AnyPath
 from ludus.protocol.batches import Array, BehaviorBatch, DecisionBatch, TerminalBatch
 from ludus.protocol.spec import BehaviorSpec
-from ludus.sdk.simulation import ResetInfo, Simulation
+from ludus.sdk.simulation import ResetInfo, Simulation, SimulationWrapper
 from ludus.sdk.steps import Actions, StepBuilder
 
 MAX_PIECE_BYTES: Final = 1 << 28
 """An episode whose observations grow beyond this is written in several pieces, so that no game fills the memory."""
 
 
-class RecordedSimulation(Simulation):
+class RecordedSimulation(SimulationWrapper):
     """Wraps a simulation. Files that exist are continued.
 
     With one behavior the recording is `path`; with several, each has its own file, `STEM-BEHAVIOR.npz`.
     """
 
     def __init__(self, simulation: Simulation, path: AnyPath) -> None:
-        self._simulation = simulation
+        super().__init__(simulation)
         self._log = EpisodeLog(path)
-
-    @property
-    def behaviors(self) -> Sequence[BehaviorSpec]:  # type: ignore[override]  # a game may know them late
-        """The behaviors of the recorded simulation."""
-        return self._simulation.behaviors
 
     def reset(self, builder: StepBuilder, start: ResetInfo) -> None:
         """Cut all running episodes, and let the game begin new ones."""

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ludus.play.players import Player, answer
-from ludus.protocol.batches import ActionBatch, Outcome, TerminalBatch
+from ludus.protocol.batches import ActionBatch, Outcome
 from ludus.protocol.spec import BehaviorSpec
 from ludus.protocol.specs import MAX_STATS, BehaviorLayout
 from ludus.sdk.seeds import environment_seed
-from ludus.sdk.simulation import ResetInfo, Simulation
+from ludus.sdk.simulation import ResetInfo, Simulation, SimulationWrapper
 from ludus.sdk.steps import Actions, StepBuilder
 
 OUTCOME_KEYS: Final[Mapping[Outcome, str]] = {
@@ -28,7 +28,7 @@ MOST_REPORTED: Final = MAX_STATS // 2 // len(OUTCOME_KEYS)
 """Most outcomes that are reported in one step: a step has room for so many stats. More games may end at once."""
 
 
-class ScriptedSimulation(Simulation):
+class ScriptedSimulation(SimulationWrapper):
     """Wraps a simulation; `players` act for announced behaviors, by their names."""
 
     def __init__(self, simulation: Simulation, players: Mapping[str, Player]) -> None:
@@ -39,7 +39,7 @@ class ScriptedSimulation(Simulation):
             raise ValueError(f"there is no {unknown[0]!r} to be played, only {', '.join(names)}")
         if players.keys() == set(names):
             raise ValueError(f"no team is left to train: {', '.join(names)} would all be scripted")
-        self._simulation = simulation
+        super().__init__(simulation)
         self._players = dict(players)
         self._layouts = {spec.name: BehaviorLayout(spec) for spec in simulation.behaviors}
         self._answers: list[ActionBatch] = []
@@ -64,12 +64,8 @@ class ScriptedSimulation(Simulation):
         self._simulation.step(inner, Actions([*actions.batches, *self._answers]))
         self._pass_on(inner, builder)
 
-    def close(self) -> None:
-        """Close the game."""
-        self._simulation.close()
-
     def _turn(self, outer: StepBuilder) -> StepBuilder:
-        # Who waits for the server is the outer turn's to know: built-in players never do.
+        # Only the outer builder knows the agents that wait for the server; those of built-in players never wait.
         return StepBuilder(self._layouts, {}, outer.parameters)
 
     def _pass_on(self, inner: StepBuilder, builder: StepBuilder) -> None:
@@ -85,16 +81,10 @@ class ScriptedSimulation(Simulation):
             if name in self._players:
                 continue
             if terminals is not None:
-                _report_outcomes(builder, terminals)
+                outcomes = [] if terminals.outcomes is None else [each for each in terminals.outcomes.tolist() if each]
+                for value in outcomes[:MOST_REPORTED]:
+                    for outcome, key in OUTCOME_KEYS.items():
+                        builder.report(key, float(value == outcome))
                 builder.end_episodes(terminals, name)
             if decisions is not None:
                 builder.request_decisions(decisions, name)
-
-
-def _report_outcomes(builder: StepBuilder, terminals: TerminalBatch) -> None:
-    if terminals.outcomes is None:
-        return
-    known = terminals.outcomes[terminals.outcomes != Outcome.UNSPECIFIED]
-    for value in known[:MOST_REPORTED].tolist():
-        for outcome, key in OUTCOME_KEYS.items():
-            builder.report(key, float(value == outcome))

@@ -11,6 +11,6 @@ class ProblemDetail:
     code: str
     """Stable name of the mistake."""
     message: str
-    """What is wrong and what would be right, for people."""
+    """The mistake and its correction, for people."""
     location: str = "body"
     """`config`, `body`, `query`, `path` or `header`: what `path` is a path in."""

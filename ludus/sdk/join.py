@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
-from typing import Final, Self
+from typing import Any, Final, Self
 from uuid import uuid4
 
 import grpc
@@ -245,13 +245,8 @@ class JoinClient:
         request = pb.ReportRequest(
             run=self.run_id, session_id=session_id, code=problem.code, sentence=_fitting(problem.sentence)
         )
-        report = self._gateway.unary_unary(
-            f"{SERVICE}Report",
-            request_serializer=pb.ReportRequest.SerializeToString,
-            response_deserializer=pb.ReportResponse.FromString,
-        )
         try:
-            await report(request, timeout=REPORT_SECONDS, metadata=self._authorization)
+            await self._call("Report", request, pb.ReportResponse, REPORT_SECONDS)
         except grpc.aio.AioRpcError as error:
             failure = explain(error, self.target.server, tls=self._tls, token=self.target.credential)
             self._report(logging.DEBUG, f"the problem {problem.code} was not reported to the run: {failure.sentence}")
@@ -287,10 +282,16 @@ class JoinClient:
             self._report(level, sentence)
         self._last_report = sentence
 
-    @property
-    def _authorization(self) -> tuple[tuple[str, str], ...]:
+    async def _call(self, method: str, request: Any, response: Any, timeout: float) -> Any:
+        """Call a unary method of the gateway with the token."""
+        call: Any = self._gateway.unary_unary(
+            f"{SERVICE}{method}",
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=response.FromString,
+        )
         shown = self.target.credential
-        return () if shown is None else (("authorization", f"Bearer {shown.token}"),)
+        metadata = () if shown is None else (("authorization", f"Bearer {shown.token}"),)
+        return await call(request, timeout=timeout, metadata=metadata)
 
     async def _attempt(self) -> CollectorEndpoint | RunEnd | Failure | None:
         """Join and connect to the collector once. Returns None to retry at once."""
@@ -325,13 +326,8 @@ class JoinClient:
             label=self.target.label,
             client=self._client,
         )
-        join = self._gateway.unary_unary(
-            f"{SERVICE}Join",
-            request_serializer=pb.JoinRequest.SerializeToString,
-            response_deserializer=pb.JoinResponse.FromString,
-        )
         try:
-            response: pb.JoinResponse = await join(request, timeout=JOIN_SECONDS, metadata=self._authorization)
+            response: pb.JoinResponse = await self._call("Join", request, pb.JoinResponse, JOIN_SECONDS)
         except grpc.aio.AioRpcError as error:
             failure = explain(
                 error,

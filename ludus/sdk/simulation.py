@@ -52,6 +52,30 @@ class Simulation(ABC):
         """Release the resources of the game. Called once, when the connection has ended for good."""
 
 
+class SimulationWrapper(Simulation):
+    """A simulation that changes or observes another one, to which it forwards all that its subclass does not change."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+
+    @property
+    def behaviors(self) -> Sequence[BehaviorSpec]:  # type: ignore[override]  # a game may know them late
+        """The behaviors of the wrapped simulation."""
+        return self._simulation.behaviors
+
+    def reset(self, builder: StepBuilder, start: ResetInfo) -> None:
+        """Reset the wrapped simulation."""
+        self._simulation.reset(builder, start)
+
+    def step(self, builder: StepBuilder, actions: Actions) -> None:
+        """Step the wrapped simulation."""
+        self._simulation.step(builder, actions)
+
+    def close(self) -> None:
+        """Close the wrapped simulation."""
+        self._simulation.close()
+
+
 class ResumableSimulation(Simulation):
     """A game that can restore its position, so that a run resumes from a checkpoint in the middle of its episodes.
 

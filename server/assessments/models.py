@@ -23,5 +23,5 @@ class RunAssessment(Base):
     result: Mapped[dict[str, Any]] = mapped_column(Json)
     """The JSON form of `ludus.schemas.MatchResult` or `EvaluationResult`."""
     state: Mapped[dict[str, Any]] = mapped_column(Json)
-    """What the next attempt goes on with; the trainer's own."""
+    """The trainer's counts, from which the next attempt continues."""
     updated_at: Mapped[float] = mapped_column(Timestamp)

@@ -6,11 +6,12 @@ from typing import Any, Final
 
 from server.assessments.repository import AssessmentRepository
 from server.checkpoints.aliases.repository import AliasRepository
+from server.checkpoints.errors import AliasNotFound
 from server.checkpoints.models import Checkpoint
 from server.checkpoints.repository import CheckpointRepository, InitialCheckpoints
 from server.config.assessment import CHECKPOINT, checkpoints_named
 from server.kit.db.database import Session
-from server.kit.errors import AliasNotFound, CheckpointNotFound, InvalidConfig, Problem, RunNotFound
+from server.kit.errors import CheckpointNotFound, InvalidConfig, Problem, RunNotFound
 from server.runs.repository import RunRepository
 
 LATEST: Final = "latest"

@@ -1,4 +1,4 @@
-"""What an attempt reads and writes of an assessment."""
+"""The assessment of an attempt's run: the policies to evaluate, and the counts so far."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,13 +14,14 @@ from server.runs.attempts.repository import AttemptFence
 class AssessmentWriter:
     """Reads and writes the assessment of one attempt's run. Reads are not fenced."""
 
-    def __init__(self, fence: AttemptFence, config: Mapping[str, Any]) -> None:
+    def __init__(self, fence: AttemptFence) -> None:
         self._fence = fence
-        self._config = config
 
-    def policies(self) -> dict[str, dict[str, Any]]:
-        """Return how the policies were trained that the run assesses, by checkpoint, as far as those still exist."""
-        config = RunConfig.model_validate(self._config)
+    def policies(self, config: RunConfig) -> dict[str, dict[str, Any]]:
+        """Return the behavior configurations of the policies under test, by checkpoint; deleted ones are left out.
+
+        `config`: the configuration of the attempt's run.
+        """
         if config.assessment is None:
             return {}
         with self._fence.database.read() as session:

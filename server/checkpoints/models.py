@@ -35,19 +35,19 @@ class Checkpoint(OfRun, Base):
     """Per behavior: mean episode return since the previous checkpoint, or null."""
     created_at: Mapped[float] = mapped_column(Timestamp)
     deleted_at: Mapped[float | None] = mapped_column(Timestamp)
-    """Set when it is given up: nobody shall use it any more, and its files are to be removed."""
+    """Set when it is given up: it must not be used any more, and its files will be removed."""
     purged_at: Mapped[float | None] = mapped_column(Timestamp)
     """Set when its files are removed."""
     scores: Mapped[dict[str, Any] | None] = mapped_column(Json, default=dict)
     """`{"CartPole": {"Environment/Cumulative Reward": 475.0}}`: metrics at its moment, and what evaluations said."""
     score: Mapped[float | None] = mapped_column(Double)
-    """What `best` goes by, higher is better; None: nobody knows (`server.checkpoints.score`)."""
+    """The value that `best` compares, higher is better; None: no score yet (`server.checkpoints.score`)."""
     pinned_at: Mapped[float | None] = mapped_column(Timestamp)
-    """Set while somebody wants it kept, whatever the rules say."""
+    """Set while it is pinned: the retention rules do not apply to it."""
     damaged_at: Mapped[float | None] = mapped_column(Timestamp)
     """Set when a file was found to be missing or altered."""
     damage: Mapped[str | None] = mapped_column(Text)
-    """Which file, and what is wrong with it."""
+    """The damaged file, and its defect."""
 
     __table_args__ = (
         Index(None, "run_id", "created_at"),
@@ -73,7 +73,7 @@ class UploadedCheckpoint(Owned, Base):
     format: Mapped[str] = mapped_column(String(16))
     """`mlagents` (`checkpoint.pt`)."""
     modules: Mapped[list[Any]] = mapped_column(Json)
-    """What the file says is in it, as in `["Policy", "Optimizer:critic"]`."""
+    """The names of the file's modules, as in `["Policy", "Optimizer:critic"]`."""
     path: Mapped[str] = mapped_column(Text)
     """Its folder in the artifact store."""
     file: Mapped[str] = mapped_column(String(200))

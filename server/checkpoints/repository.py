@@ -197,7 +197,7 @@ class InitialCheckpoints:
         self._session = session
 
     def existing(self, ids: Collection[str], *, lock: bool) -> dict[str, Checkpoint | UploadedCheckpoint]:
-        """Return those of these checkpoints that have a row; with `lock` nobody deletes them before the commit."""
+        """Return those of these checkpoints that have a row; with `lock` they stay until the commit."""
         of_runs = select(Checkpoint).where(Checkpoint.id.in_(ids)).order_by(Checkpoint.id)
         uploaded = select(UploadedCheckpoint).where(UploadedCheckpoint.id.in_(ids)).order_by(UploadedCheckpoint.id)
         if lock:

@@ -7,6 +7,7 @@ from fastapi import Path as InPath
 from pydantic import Field as ModelField
 
 from ludus import schemas
+from server.checkpoints.errors import CheckpointInUse, CheckpointInvalid
 from server.checkpoints.integrity import damage
 from server.checkpoints.models import Checkpoint, UploadedCheckpoint
 from server.checkpoints.repository import CheckpointRepository, UploadedCheckpointRepository, ref
@@ -16,8 +17,6 @@ from server.kit.db.database import Session
 from server.kit.errors import (
     ArtifactNotFound,
     CheckpointDeleted,
-    CheckpointInUse,
-    CheckpointInvalid,
     CheckpointNotFound,
     RunNotFound,
     StorageFull,

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from server.checkpoints.errors import CheckpointInUse
 from server.checkpoints.models import Checkpoint, UploadedCheckpoint
 from server.checkpoints.refs import CheckpointRef
 from server.checkpoints.repository import (
@@ -17,7 +18,7 @@ from server.config.problems import join_path
 from server.config.run import RunConfig
 from server.kit.artifacts.publication import Stored
 from server.kit.db.database import Session, after_commit
-from server.kit.errors import CheckpointInUse, InvalidConfig, Problem
+from server.kit.errors import InvalidConfig, Problem
 from server.runs.events.repository import Note, lock_run, record
 from server.runs.repository import RunRepository
 
@@ -38,7 +39,7 @@ class CheckpointService:
         return row
 
     def delete(self, checkpoint_id: str) -> CheckpointRef:
-        """Forget an uploaded checkpoint; its file is the caller's to remove, after the commit.
+        """Delete an uploaded checkpoint; the caller removes its file after the commit.
 
         Raises CheckpointNotFound, CheckpointInUse (a run that has not ended may still fetch it).
         """
@@ -51,7 +52,7 @@ class CheckpointService:
         return gone
 
     def pin(self, run_id: str, checkpoint_id: str, *, pinned: bool) -> Checkpoint:
-        """Keep a checkpoint whatever the rules say, or let the rules decide again.
+        """Exempt a checkpoint from the retention rules, or apply them again.
 
         Raises CheckpointNotFound, CheckpointDeleted.
         """
@@ -62,7 +63,7 @@ class CheckpointService:
         return checkpoint
 
     def score(self, run_id: str, checkpoint_id: str, metric: str, value: float, behavior: str = "") -> Checkpoint:
-        """Enter what an evaluation says of a checkpoint. Raises CheckpointNotFound, CheckpointDeleted."""
+        """Store the score of an evaluation of a checkpoint. Raises CheckpointNotFound, CheckpointDeleted."""
         lock_run(self._session, run_id)
         checkpoint = self._of_runs.get_stored(run_id, checkpoint_id)
         scores = {name: dict(values) for name, values in (checkpoint.scores or {}).items()}
@@ -72,7 +73,7 @@ class CheckpointService:
         return checkpoint
 
     def verified(self, run_id: str, checkpoint_id: str, problems: Sequence[str]) -> Checkpoint:
-        """Note what a look into the files of a checkpoint has shown. Raises CheckpointNotFound, CheckpointDeleted."""
+        """Store the result of verifying the files of a checkpoint. Raises CheckpointNotFound, CheckpointDeleted."""
         lock_run(self._session, run_id)
         checkpoint = self._of_runs.get_stored(run_id, checkpoint_id)
         if not problems:

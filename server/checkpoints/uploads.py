@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Final
 
 from ludus.demonstrations.archives import DAMAGED, content, opened
+from server.checkpoints.errors import CheckpointInvalid
 from server.kit.artifacts.publication import Stored, published
 from server.kit.artifacts.store import ArtifactStore
 from server.kit.db.ids import new_id
-from server.kit.errors import CheckpointInvalid
 
 FILE: Final = "checkpoint.pt"
-"""What the file is called in its folder."""
+"""Name of the file in its folder."""
 MLAGENTS: Final = "mlagents"
 LUDUS: Final = "ludus"
 """Format of a checkpoint of our own as one file, an archive of its two: what `ludus learn` keeps on its machine."""
@@ -31,7 +31,7 @@ MAX_STATE_BYTES: Final = 16 << 20
 POLICY: Final = "Policy"
 """The module that every checkpoint of ML-Agents has."""
 MODULES: Final = (POLICY, "Optimizer:", "Module:")
-"""How the names of its modules begin."""
+"""Prefixes of the names of its modules."""
 MAX_PICKLE_BYTES: Final = 4 << 20
 """It names tensors and holds none: a few hundred KiB. Each byte may be an operation, which takes a microsecond."""
 MAX_MODULES: Final = 100
@@ -45,7 +45,7 @@ class Inspected:
     format: str
     """`mlagents` or `ludus`."""
     modules: tuple[str, ...]
-    """What is in it: ML-Agents' modules, or the behaviors of a run of ours."""
+    """Its content: ML-Agents' modules, or the behaviors of a run of Ludus."""
     size: int
     sha256: str
 
@@ -96,7 +96,8 @@ def _modules(archive: zipfile.ZipFile) -> tuple[str, ...]:
         texts = {
             argument: None
             for _, argument, _ in pickletools.genops(content(archive, pickles[0].filename))
-            if isinstance(argument, str) and _names_module(argument)
+            if isinstance(argument, str)
+            and (argument.startswith(MODULES) and len(argument) <= MAX_NAME and argument.isprintable())
         }
     except (ValueError, EOFError) as error:
         raise CheckpointInvalid(f"its data.pkl is damaged ({error})") from error
@@ -104,10 +105,6 @@ def _modules(archive: zipfile.ZipFile) -> tuple[str, ...]:
     if POLICY not in modules:
         raise CheckpointInvalid(f"it has no module {POLICY!r}, so that it is no checkpoint of ML-Agents")
     return tuple(modules[:MAX_MODULES])
-
-
-def _names_module(text: str) -> bool:
-    return text.startswith(MODULES) and len(text) <= MAX_NAME and text.isprintable()
 
 
 def publish(store: ArtifactStore, file: Path, inspected: Inspected) -> AbstractContextManager[Stored[Inspected]]:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from server.config.behavior import CloneConfig, POCAConfig, PPOConfig, SACConfig, TrainerConfig
+from server.config.behavior import CloneConfig, DQNConfig, POCAConfig, PPOConfig, SACConfig, TrainerConfig
 from server.config.divergence import DivergenceSettings
 from server.config.document import Path
 from server.config.hyperparameters import PPOHyperparameters
@@ -30,6 +30,9 @@ _ON_POLICY: Final = _RATE | {
     *("beta", "beta_schedule", "epsilon", "epsilon_schedule", "lambd", "num_epoch", "max_grad_norm"),
     "clip_value_loss",
 }
+_EXPLORATION: Final = frozenset(
+    {"exploration_schedule", "exploration_initial_eps", "exploration_final_eps", "exploration_steps"}
+)
 _GROUPS: Final = frozenset({"hyperparameters", "divergence"})
 """Keys of a behavior's section whose own keys change one by one."""
 
@@ -44,6 +47,7 @@ MUTABLE: Final[Mapping[type[TrainerConfig], frozenset[str]]] = {
     PPOConfig: _mutable(*_ON_POLICY, "critic_learning_rate") | _LIMITS,
     POCAConfig: _mutable(*_ON_POLICY) | _LIMITS,
     SACConfig: _mutable(*_RATE, "tau") | _LIMITS,
+    DQNConfig: _mutable(*_RATE, *_EXPLORATION, "tau", "target_update_interval", "importance_exponent") | _LIMITS,
     CloneConfig: _mutable(*_RATE),
 }
 """The keys of each trainer's section that may change while a run goes on. A test holds it against the models."""

@@ -54,9 +54,7 @@ class MatchSettings(Section):
     @classmethod
     def _another(cls, champion: str, info: ValidationInfo) -> str:
         if champion == info.data.get("candidate"):
-            raise config_error(
-                "contradiction", f"is {champion}, the candidate itself: nobody is stronger than itself; name another"
-            )
+            raise config_error("contradiction", f"is {champion}, the candidate itself; name another checkpoint")
         return champion
 
     @field_validator("elo1")

@@ -18,6 +18,7 @@ from server.config.divergence import DivergenceSettings
 from server.config.hyperparameters import (
     MAX_STEPS,
     CloneHyperparameters,
+    DQNHyperparameters,
     Hyperparameters,
     POCAHyperparameters,
     PPOHyperparameters,
@@ -176,6 +177,36 @@ class POCAConfig(ReinforcementConfig):
         )
 
 
+class DQNConfig(ReinforcementConfig):
+    """One behavior with discrete actions, trained by DQN (Ludus' own: ML-Agents has it as an example of a plug-in)."""
+
+    head: ClassVar[str] = "epsilon_greedy"
+    trainer_type: Literal["dqn"] = Field(default="dqn", description="The algorithm.", json_schema_extra=OWN)
+    hyperparameters: DQNHyperparameters = Field(default=DQNHyperparameters(), description="The algorithm's numbers.")
+
+    @field_validator("network_settings")
+    @classmethod
+    def _no_memory(cls, network_settings: NetworkSettings) -> NetworkSettings:
+        if network_settings.memory is None:
+            return network_settings
+        raise config_error(
+            "contradiction",
+            "trainer_type dqn has no memory; remove network_settings.memory, or take trainer_type sac or ppo",
+            at="network_settings.memory",
+        )
+
+    @field_validator("behavioral_cloning")
+    @classmethod
+    def _no_cloning(cls, behavioral_cloning: BehavioralCloningConfig | None) -> BehavioralCloningConfig | None:
+        if behavioral_cloning is None:
+            return None
+        raise config_error(
+            "contradiction",
+            "trainer_type dqn learns values of choices, not their probabilities, which behavioral_cloning imitates; "
+            "reward what was demonstrated by reward_signals.gail, or take trainer_type sac or ppo",
+        )
+
+
 class CloneConfig(FromDemonstrations, TrainerConfig):
     """One behavior that imitates demonstrations alone (Ludus' own): simulators are not needed, but evaluate it."""
 
@@ -196,7 +227,7 @@ class CloneConfig(FromDemonstrations, TrainerConfig):
     """Episodes per evaluation; 0 = no evaluations."""
 
 
-LearningConfig: TypeAlias = PPOConfig | SACConfig | POCAConfig
+LearningConfig: TypeAlias = PPOConfig | SACConfig | POCAConfig | DQNConfig
 """The trainers that learn from a simulator."""
 TRAINERS: Final[dict[str, type[TrainerConfig]]] = {
     trainer.model_fields["trainer_type"].default: trainer for trainer in (*get_args(LearningConfig), CloneConfig)

@@ -15,7 +15,7 @@ MAX_PIXELS = 16_384
 
 
 class EnvironmentSettings(Section):
-    """Which build is started how often, and when one that ends is started again."""
+    """The build to start, the number of copies, and the restarts of those that end."""
 
     env_path: Annotated[Text, StringConstraints(min_length=1, max_length=4096)] | None = None
     """The build. A path on the game's machine, which a server refuses: `ludus unity --env` takes it."""

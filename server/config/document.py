@@ -14,14 +14,7 @@ from typing import Any, Final, NoReturn, TypeAlias
 
 import yaml
 from yaml.constructor import SafeConstructor
-from yaml.events import (
-    AliasEvent,
-    MappingEndEvent,
-    MappingStartEvent,
-    ScalarEvent,
-    SequenceEndEvent,
-    StreamEndEvent,
-)
+from yaml.events import AliasEvent, MappingEndEvent, MappingStartEvent, ScalarEvent, SequenceEndEvent, StreamEndEvent
 
 from server.config.problems import join_path, show
 from server.kit.errors import InvalidConfig, Problem

@@ -119,7 +119,7 @@ class POCAHyperparameters(OnPolicyHyperparameters):
 
 
 class OffPolicyHyperparameters(_Buffered):
-    """Parent of the numbers of trainers that learn from a replay buffer: SAC's."""
+    """Parent of the numbers of trainers that learn from a replay buffer: SAC's and DQN's."""
 
     batch_size: Whole = Field(default=128, ge=1, le=MAX_BUFFER)
     """Experiences per gradient step. Typical: 128 to 1,024 with continuous actions, 32 to 512 with discrete ones."""
@@ -162,6 +162,79 @@ class SACHyperparameters(OffPolicyHyperparameters):
     all time scales up to 512 steps (pink; Eberhard et al. 2023). Pink noise reaches goals that white noise, which
     cancels out over time, does not reach (MountainCarContinuous).
     """
+
+
+class DQNHyperparameters(OffPolicyHyperparameters):
+    """Deep Q-learning (Mnih et al. 2015). The keys of exploration and target are those of ML-Agents' plug-in."""
+
+    exploration_schedule: Schedule = Field(
+        default="linear",
+        description="How the share of random choices changes; linear goes from `exploration_initial_eps` to "
+        "`exploration_final_eps`.",
+    )
+    exploration_initial_eps: Real = Field(
+        default=1.0, ge=0, le=1, description="Share of random choices at first, until gradient steps begin. Typical: 1."
+    )
+    exploration_final_eps: Real = Field(
+        default=0.05,
+        ge=0,
+        le=1,
+        description="Share of random choices at the end of the schedule. Typical: 0.01 to 0.1.",
+    )
+    exploration_steps: Whole | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_STEPS,
+        description="Agent steps until a linear schedule reaches `exploration_final_eps`; null = `max_steps`. Typical: "
+        "a tenth to a half of `max_steps`.",
+        json_schema_extra=OWN,
+    )
+    target_update_interval: Whole = Field(
+        default=1,
+        ge=1,
+        le=MAX_STEPS,
+        description="Gradient steps after which the target network moves by `tau`. Typical: 1 with a "
+        "small `tau`; 10 to 10,000 with `tau: 1`, which copies.",
+    )
+    double: Flag = Field(
+        default=True,
+        description="The network chooses the best next choice and the target network values it (van Hasselt et al. "
+        "2016): overestimates less.",
+        json_schema_extra=OWN,
+    )
+    dueling: Flag = Field(
+        default=False,
+        description="A value and advantages in place of a value for each choice (Wang et al. 2016).",
+        json_schema_extra=OWN,
+    )
+    n_step: Whole = Field(
+        default=1,
+        ge=1,
+        le=1000,
+        description="Steps whose rewards are added up before the target network stands for the rest: more learns "
+        "faster from late rewards, and is noisier. Typical: 1 to 5.",
+        json_schema_extra=OWN,
+    )
+    prioritized: Flag = Field(
+        default=False,
+        description="Draw steps with large errors more often (Schaul et al. 2016).",
+        json_schema_extra=OWN,
+    )
+    priority_exponent: Real = Field(
+        default=0.6,
+        ge=0,
+        le=1,
+        description="With `prioritized`: how much more often; 0 draws all steps alike. Typical: 0.4 to 0.7.",
+        json_schema_extra=OWN,
+    )
+    importance_exponent: Real = Field(
+        default=0.4,
+        ge=0,
+        le=1,
+        description="With `prioritized`: how far the loss makes up for it at first; rises to 1, fully, at `max_steps`. "
+        "Typical: 0.4 to 0.6.",
+        json_schema_extra=OWN,
+    )
 
 
 class CloneHyperparameters(Hyperparameters):

@@ -15,10 +15,7 @@ from server.config.environment_parameters import SAMPLERS, Curriculum, Lesson
 from server.config.hyperparameters import Hyperparameters
 from server.config.mlagents_keys import UPGRADE, MLAgentsKey, mlagents_keys_of, path_keys
 from server.config.problems import join_path, show
-from server.config.rewards import (
-    IntrinsicConfig,
-    RewardSignals,
-)
+from server.config.rewards import IntrinsicConfig, RewardSignals
 from server.config.run import RunConfig
 from server.config.values import Section
 from server.kit.errors import InvalidConfig, Problem
@@ -123,7 +120,7 @@ class _KeyValidation:
         refused = None if self._local else path_keys(section).get(key)
         if refused is not None and not refused.accepts(value):
             self._add(path, refused.code, refused.message(key, value))
-            return "refused"  # whatever it was: the models have nothing to add
+            return "refused"  # any text: the models have nothing to add
         inner = _inner_section(section.model_fields[key].annotation)
         if inner is None:
             return value
@@ -171,7 +168,9 @@ class _KeyValidation:
 
     def _unknown(self, section: type[Section], key: str, path: Path) -> None:
         message = _unknown_message(key, list(section.model_fields), list(mlagents_keys_of(section)))
-        if home := next((home for home, inner in _homes(section) if key in _known(inner)), None):
+        if home := next(
+            (home for home, inner in _homes(section) if key in {*inner.model_fields, *mlagents_keys_of(inner)}), None
+        ):
             message = f"{show(key)} is not a key here; it belongs under `{home}`"
         elif others := _trainers_with(section, key):
             message = (
@@ -212,10 +211,6 @@ def _homes(section: type[Section]) -> Iterator[tuple[str, type[Section]]]:
         inner = _inner_section(field.annotation)
         if inner is not None:
             yield key, inner
-
-
-def _known(section: type[Section]) -> set[str]:
-    return {*section.model_fields, *mlagents_keys_of(section)}
 
 
 def _trainers_with(section: type[Section], key: str) -> list[str]:

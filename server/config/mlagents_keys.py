@@ -14,9 +14,7 @@ from server.config.behavior import TrainerConfig
 from server.config.builds import EnvironmentSettings
 from server.config.hyperparameters import POCAHyperparameters, SACHyperparameters
 from server.config.imitation import FromDemonstrations
-from server.config.rewards import (
-    ExtrinsicConfig,
-)
+from server.config.rewards import ExtrinsicConfig
 from server.config.run import CheckpointSettings, RunConfig
 from server.config.values import Section
 

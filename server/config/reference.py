@@ -287,7 +287,7 @@ Begin with PPO. Take SAC if a step costs about 0.1 s or more, or if only few ste
 function stand for the rest, so it is a hyperparameter there. SAC learns from single transitions, each with the
 observation that followed it; an LSTM learns from sequences that follow an episode across pieces. The position of a cut
 does not change the result. It delays nothing either: steps are in the buffer when their round is
-complete, whatever the length of a piece. (In ML-Agents they wait for `time_horizon` steps or the end of the episode.)
+complete, for every length of a piece. (In ML-Agents they wait for `time_horizon` steps or the end of the episode.)
 """
 
 _DEFAULTS: Final = """

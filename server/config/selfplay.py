@@ -64,7 +64,7 @@ class SelfPlaySettings(Section):
     with random actions.
     """
     opponent_selection: OpponentSelection = Field(default="uniform", json_schema_extra=OWN)
-    """How an opponent is drawn from the window and `opponents`: uniformly (`uniform`, as in ML-Agents), or by the
+    """Drawing of an opponent from the window and `opponents`: uniformly (`uniform`, as in ML-Agents), or by the
     policy's share of points p against each: `pfsp_hard` prefers opponents that beat it, (1 - p)^2, `pfsp_variance` its
     equals, p (1 - p).
     """

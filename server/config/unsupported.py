@@ -1,6 +1,6 @@
 """Legal keys and values that no run supports yet, each with its path and a replacement.
 
-Resolving a document gives its values, whatever they are (`server.config.resolution`); this is asked before a run is
+Resolving a document gives its values (`server.config.resolution`); this is asked before a run is
 created from it, and by a trainer that runs alone, so that nothing is ignored silently.
 """
 

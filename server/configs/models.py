@@ -29,6 +29,6 @@ class ConfigVersion(Owned, Base):
     created_at: Mapped[float] = mapped_column(Timestamp)
 
     key = column_property(project + "/" + name)
-    """What tells names apart where those of every project are listed."""
+    """Distinguishes equal names where the rows of all projects are listed."""
 
     __table_args__ = (PrimaryKeyConstraint("name", "version", "project"),)

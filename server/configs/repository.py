@@ -88,7 +88,7 @@ class ConfigRepository:
     def insert(self, new: NewConfigVersion) -> tuple[ConfigVersion, bool]:
         """Store a version unless the newest one is equal; return what is stored, and whether it is new.
 
-        Several writers may race for one number: whoever loses looks again at what is newest by then.
+        Several writers may race for one number: the loser reads the newest version again.
         """
         for _ in range(ATTEMPTS - 1):
             try:

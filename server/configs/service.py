@@ -114,7 +114,7 @@ class Upgraded:
 
     upgrade: Upgrade
     problems: tuple[Problem, ...]
-    """What a run of it would be refused for."""
+    """The reasons for which a run of it would be refused."""
 
 
 def upgrade_config(document: Document, curriculum: Document | None, sampler: Document | None) -> Upgraded:
@@ -123,7 +123,7 @@ def upgrade_config(document: Document, curriculum: Document | None, sampler: Doc
     try:
         refuse_unsupported(resolve(upgraded.document))
     except InvalidConfig as error:
-        return Upgraded(upgraded, error.problems)
+        return Upgraded(upgraded, tuple(error.problems))
     return Upgraded(upgraded, ())
 
 

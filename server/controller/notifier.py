@@ -61,7 +61,7 @@ class WakeUpNotifier:
     def _repeat(self) -> None:
         """Send the message again for runs that have waited longer than a message should take.
 
-        Not while earlier messages are pending: each of them wakes a worker that takes whatever run is best, so more
+        Not while earlier messages are pending: each of them wakes a worker that takes the best run, so more
         would only pile up while all workers are busy. And once for each idle slot at least: the first slot that wakes
         up may lack what the run demands.
         """

@@ -13,16 +13,16 @@ import numpy as np
 from ludus.demonstrations import Demonstration, DemonstrationError, inspect, merge, read, thin, write
 from ludus.protocol.spec import BehaviorSpec
 from ludus.schemas import DemonstrationStatistics
+from server.demonstrations.errors import DemonstrationInvalid
 from server.demonstrations.refs import DemonstrationRef
 from server.kit.artifacts.publication import Stored, published
 from server.kit.artifacts.store import ArtifactStore, fetch
 from server.kit.db.ids import new_id
-from server.kit.errors import DemonstrationInvalid
 
 SUFFIXES: Final = {"mlagents": ".demo", "ludus": ".npz"}
 """Format -> how a file of it is called."""
 ARCHIVE: Final = b"PK\x03\x04"
-"""What Ludus' own recordings, and no recording of ML-Agents', begin with."""
+"""First bytes of Ludus' own recordings; no recording of ML-Agents begins with them."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
+from server.demonstrations.errors import DemonstrationNotFound
 from server.demonstrations.files import Inspected
 from server.demonstrations.models import Demonstration, RunDemonstration
 from server.demonstrations.refs import DemonstrationRef
@@ -15,7 +16,6 @@ from server.kit.artifacts.publication import Stored
 from server.kit.db.clock import now
 from server.kit.db.keyset import Columns, select_page
 from server.kit.db.texts import storable, storable_json
-from server.kit.errors import DemonstrationNotFound
 from server.kit.listing import ListQuery, Order, Page
 from server.kit.states import TERMINAL
 from server.runs.models import Run
@@ -51,7 +51,7 @@ class DemonstrationRepository:
         return select_page(self._session, select(Demonstration), query, self.COLUMNS, Demonstration.id)
 
     def existing(self, ids: Collection[str], *, lock: bool) -> dict[str, Demonstration]:
-        """Return those of these demonstrations that exist, by id; with `lock` nobody deletes them before the commit."""
+        """Return the existing ones of these demonstrations, by id; with `lock` they stay until the commit."""
         query = select(Demonstration).where(Demonstration.id.in_(ids)).order_by(Demonstration.id)
         found = self._session.scalars(query.with_for_update(read=True) if lock else query)
         return {each.id: each for each in found}

@@ -22,9 +22,9 @@ class DemonstrationSubsample(Write):
     """Some episodes of a demonstration, some of its transitions, or some transitions of some episodes."""
 
     count: int | None = Field(default=None, ge=1, le=100_000_000)
-    """How many transitions, drawn without replacement."""
+    """Number of transitions, drawn without replacement."""
     episodes: int | None = Field(default=None, ge=1, le=100_000_000)
-    """How many complete episodes: the first ones, or drawn by `seed`."""
+    """Number of complete episodes: the first ones, or drawn by `seed`."""
     every: int | None = Field(default=None, ge=1, le=100_000_000)
     """Keep every n-th transition of each episode: from its first one on, or from one drawn by `seed`."""
     seed: int | None = Field(default=None, ge=0, le=2**31 - 1)

@@ -9,18 +9,13 @@ from fastapi import APIRouter, Query, Response
 from fastapi import Path as InPath
 
 from ludus import schemas
+from server.demonstrations.errors import DemonstrationInUse, DemonstrationInvalid, DemonstrationNotFound
 from server.demonstrations.files import DemonstrationFiles
 from server.demonstrations.models import Demonstration
 from server.demonstrations.repository import DemonstrationRepository, ref
 from server.demonstrations.requests import DemonstrationMerge, DemonstrationSubsample
 from server.demonstrations.service import DemonstrationService
-from server.kit.errors import (
-    ArtifactNotFound,
-    DemonstrationInUse,
-    DemonstrationInvalid,
-    DemonstrationNotFound,
-    StorageFull,
-)
+from server.kit.errors import ArtifactNotFound, StorageFull
 from server.kit.http import filters
 from server.kit.http.bodies import BodyDep, declare_json
 from server.kit.http.downloads import DOWNLOAD, ConditionalHeadersDep, Content, send

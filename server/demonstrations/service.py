@@ -7,6 +7,7 @@ from ludus.demonstrations import DemonstrationError, check_fit
 from server.config.document import Path
 from server.config.problems import join_path
 from server.config.run import RunConfig
+from server.demonstrations.errors import DemonstrationInUse
 from server.demonstrations.files import Inspected
 from server.demonstrations.models import Demonstration
 from server.demonstrations.refs import DemonstrationRef
@@ -14,7 +15,7 @@ from server.demonstrations.repository import DemonstrationRepository, ref
 from server.demonstrations.specs import spec_from_json
 from server.kit.artifacts.publication import Stored
 from server.kit.db.database import Session, after_commit
-from server.kit.errors import DemonstrationInUse, InvalidConfig, Problem
+from server.kit.errors import InvalidConfig, Problem
 
 
 class DemonstrationService:
@@ -54,7 +55,7 @@ class DemonstrationService:
         found = self._demonstrations.existing({each for ids in sections.values() for each in ids}, lock=lock)
         behaviors: dict[Path, list[tuple[Path, str]]] = {}
         for path, ids in sections.items():
-            named = behaviors.setdefault(_behavior(path), [])
+            named = behaviors.setdefault((path[:1] if path[0] == "default_settings" else path[:2]), [])
             named += [((*path, index), each) for index, each in enumerate(ids)]
         problems = [problem for named in behaviors.values() for problem in _problems(named, found)]
         for path, section in config.imitating().items():
@@ -63,11 +64,6 @@ class DemonstrationService:
         if problems:
             raise InvalidConfig(problems)
         return sorted(found)
-
-
-def _behavior(path: Path) -> Path:
-    """Return the path of the behavior, or of the default settings, that has a section."""
-    return path[:1] if path[0] == "default_settings" else path[:2]
 
 
 def _unpaired(path: Path, demonstrations: Sequence[Demonstration]) -> Iterator[Problem]:

@@ -1,8 +1,8 @@
 """`python -m server.embedded.orphan_reaper MARK`: kills the processes of a killed `ludus up`.
 
 Nothing can act on its own SIGKILL. So `ludus up` starts this first, with a pipe as standard input whose other end
-nobody else holds: the end of file says that `ludus up` is gone, whatever the reason. The warden also holds the lock on
-the home folder meanwhile, so that the next `ludus up` doesn't start among the leftovers.
+no other process holds: the end of file says that `ludus up` has ended, for any reason. The reaper also holds the lock
+on the home folder meanwhile, so that the next `ludus up` doesn't start among the leftovers.
 """
 
 import os

@@ -102,7 +102,7 @@ class Interrupts:
 
 
 class _StopRequestedError(Exception):
-    """Leaves whatever the stack is at."""
+    """Ends the stack at any point of its start."""
 
 
 class Stack:

@@ -5,6 +5,7 @@ A failed call carries a status, a sentence as its details, and the error's stabl
 """
 
 from collections.abc import Collection
+from dataclasses import field
 from typing import Final, NoReturn
 
 import grpc
@@ -34,140 +35,129 @@ STATUS: Final = {
 }
 
 
-class BadJoin(Invalid):
+class BadJoin(Invalid, code="bad_join"):
     """A field of a JoinRequest is missing or malformed."""
 
-    code = "bad_join"
+    name: str
+    """The field."""
+    problem: str
+    sentence = "JoinRequest.{name} {problem}."
 
-    def __init__(self, field: str, problem: str) -> None:
-        super().__init__(f"JoinRequest.{field} {problem}.")
 
-
-class RunEnded(Conflict):
+class RunEnded(Conflict, code="run_ended"):
     """The run takes no simulators any more."""
 
-    code = "run_ended"
-
-    def __init__(self, run_id: str, state: str) -> None:
-        super().__init__(f"Run {run_id} has ended ({state}) and takes no simulators any more. Create a new run.")
-        self.state = state
+    run_id: str
+    state: str
+    sentence = "Run {run_id} has ended ({state}) and takes no simulators any more. Create a new run."
 
 
-class ProtocolNotSpoken(Conflict):
+class ProtocolNotSpoken(Conflict, code="protocol_version"):
     """Client and server speak different versions of the protocol."""
 
-    code = "protocol_version"
+    spoken: int
+    asked: int
+    sentence = (
+        "The client speaks version {asked} of the protocol, this server version {spoken}. "
+        "Use a client library for version {spoken}."
+    )
 
-    def __init__(self, spoken: int, asked: int) -> None:
-        super().__init__(
-            f"The client speaks version {asked} of the protocol, this server version {spoken}. "
-            f"Use a client library for version {spoken}."
-        )
 
-
-class TokenRefused(Unauthenticated):
+class TokenRefused(Unauthenticated, code="unauthenticated"):
     """The bearer token is missing or wrong."""
 
-    code = "unauthenticated"
+    given: bool = field(kw_only=True)
 
-    def __init__(self, *, given: bool) -> None:
-        what = "The token is not the gateway's" if given else "The gateway wants a token"
-        super().__init__(
-            f"{what}. Send `authorization: Bearer TOKEN` as metadata, of a token with the scope `simulate` "
+    def _sentence(self) -> str:
+        problem = "The token is not the gateway's" if self.given else "The gateway wants a token"
+        return (
+            f"{problem}. Send "
+            "`authorization: Bearer TOKEN` as metadata, of a token with the scope `simulate` "
             "(LUDUS_SIMULATOR_TOKEN or LUDUS_TOKEN for the SDK and the CLI)."
         )
 
 
-class TokenNotForSimulators(Forbidden):
-    """The token has not the scope that simulators need."""
+class TokenNotForSimulators(Forbidden, code="scope_missing"):
+    """The token does not have the scope that simulators need."""
 
-    code = "scope_missing"
-
-    def __init__(self) -> None:
-        super().__init__(
-            "This token is not for simulators: they need one with the scope `simulate`, which "
-            "`ludus token create --scope simulate` makes."
-        )
+    sentence = (
+        "This token is not for simulators: they need one with the scope `simulate`, which "
+        "`ludus token create --scope simulate` makes."
+    )
 
 
-class RunForbidden(Forbidden):
+class RunForbidden(Forbidden, code="run_forbidden"):
     """The token is bound to another run."""
 
-    code = "run_forbidden"
-
-    def __init__(self, run: str) -> None:
-        super().__init__(f"The token is bound to another run than {run!r}. Ask for a token of this run.")
-        self.run = run
+    run: str
+    sentence = "The token is bound to another run than {run!r}. Ask for a token of this run."
 
 
-class RunNameAmbiguous(Conflict):
+class RunNameAmbiguous(Conflict, code="name_ambiguous"):
     """A simulator that may join runs of all projects asks by a name that runs of several projects have."""
 
-    code = "name_ambiguous"
+    run: str
+    projects: Collection[str]
 
-    def __init__(self, run: str, projects: Collection[str]) -> None:
-        super().__init__(
-            f"Several projects have a run named {run!r}: {', '.join(sorted(projects))}. Join by the run's id, or with "
-            "a token that is bound to the run's project."
+    def _sentence(self) -> str:
+        return (
+            f"Several projects have a run named {self.run!r}: {', '.join(sorted(self.projects))}. Join by the run's "
+            "id, or with a token that is bound to the run's project."
         )
-        self.run = run
 
 
-class TooManyFailures(Exhausted):
+class TooManyFailures(Exhausted, code="too_many_requests"):
     """An address has sent too many unknown tokens."""
 
-    code = "too_many_requests"
+    per_minute: int
+    seconds: float
+    sentence = (
+        "More than {per_minute} calls with wrong tokens in a minute came from this address. Correct the token, and try "
+        "again in {seconds:.0f} s."
+    )
 
-    def __init__(self, per_minute: int, seconds: float) -> None:
-        super().__init__(
-            f"More than {per_minute} calls with wrong tokens in a minute came from this address. Correct the token, "
-            f"and try again in {seconds:.0f} s."
-        )
 
-
-class BadTicket(Unauthenticated):
+class BadTicket(Unauthenticated, code="bad_ticket"):
     """The `ludus-ticket` of a stream to be relayed is missing, wrong or of another installation."""
 
-    code = "bad_ticket"
+    problem: str
+    sentence = "{problem}"
 
 
-class NoBridge(BadTicket):
-    """A Unity game calls the gateway itself, which has no way to know its run."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "A Unity game cannot dial the gateway itself: run `ludus unity RUN` on the game's machine, which brings it "
-            f"to its run (it sends {TICKET_METADATA} with each call)."
-        )
-
-
-class OldTicket(Unauthenticated):
+class OldTicket(Unauthenticated, code="ticket_expired"):
     """The `ludus-ticket` of a stream to be relayed has expired."""
 
-    code = "ticket_expired"
+    problem: str
+    sentence = "{problem}"
 
 
-class CollectorUnreachable(Unavailable):
-    """The gateway itself cannot reach the collector that a stream should be relayed to."""
+class NoBridge(Unauthenticated, code="bad_ticket"):
+    """A Unity game calls the gateway itself, which has no way to know its run."""
 
-    code = "collector_unreachable"
+    sentence = (
+        "A Unity game cannot dial the gateway itself: run `ludus unity RUN` on the game's machine, which brings it to "
+        f"its run (it sends {TICKET_METADATA} with each call)."
+    )
 
-    def __init__(self, endpoint: str, *, tls: bool) -> None:
+
+class CollectorUnreachable(Unavailable, code="collector_unreachable"):
+    """The gateway itself cannot reach the collector to which a stream should be relayed."""
+
+    endpoint: str
+    tls: bool = field(kw_only=True)
+
+    def _sentence(self) -> str:
         trust = ", or does not show a certificate of the authority in LUDUS_GATEWAY__TLS_CA, or refuses this gateway's"
-        super().__init__(
-            f"The collector at {endpoint} does not answer{trust if tls else ''}. Join again for another one."
+        return (
+            f"The collector at {self.endpoint} does not answer{trust if self.tls else ''}. Join again for another one."
         )
 
 
-class CollectorLost(Unavailable):
+class CollectorLost(Unavailable, code="collector_lost"):
     """The collector ended while this gateway forwarded a stream or a call, or the connection to it broke."""
 
-    code = "collector_lost"
-
-    def __init__(self, endpoint: str) -> None:
-        super().__init__(
-            f"The connection to the collector at {endpoint} was lost; it may have ended. Join again for another one."
-        )
+    endpoint: str
+    sentence = "The connection to the collector at {endpoint} was lost; it may have ended. Join again for another one."
 
 
 async def abort(context: "grpc.aio.ServicerContext[bytes, bytes]", error: LudusError) -> NoReturn:

@@ -171,7 +171,7 @@ class Gateway:
         """Return who calls. Raises TokenRefused, TooManyFailures, TokenNotForSimulators."""
         metadata = {str(key): value for key, value in context.invocation_metadata() or ()}
         given = str(metadata.get("authorization", ""))
-        principal = await self._principal(given, _address(context))
+        principal = await self._principal(given, str(context.peer()).rpartition(":")[0])
         if not principal.may(Scope.SIMULATE):
             raise TokenNotForSimulators
         return principal
@@ -272,11 +272,6 @@ class Gateway:
             simulator_number=assigned.number,
             run_id=assigned.run_id,
         )
-
-
-def _address(context: Context) -> str:
-    """Return where a call comes from, without the port, which changes."""
-    return str(context.peer()).rpartition(":")[0]
 
 
 def _parse(

@@ -73,8 +73,8 @@ class QueueSettings(Group):
 
 
 class SchedulingSettings(Group):
-    """Which waiting run a free worker takes: one of the project with the fewest in training; of a project's runs the
-    one with the highest priority, then of the token and the owner with the fewest, then the oldest.
+    """The order in which free workers take waiting runs: one of the project with the fewest in training; of a project's
+    runs the one with the highest priority, then of the token and the owner with the fewest, then the oldest.
     """
 
     aging_seconds: Seconds = 3600
@@ -438,9 +438,7 @@ class Settings(BaseSettings):
     @model_validator(mode="before")
     @classmethod
     def _names_a_group(cls, data: Any) -> Any:
-        """Refuse variables like `LUDUS_WORKR__SLOTS` and `LUDUS_API_TOKEN`: nobody would read them, and their author
-        would never know.
-        """
+        """Refuse variables like `LUDUS_WORKR__SLOTS` and `LUDUS_API_TOKEN`: they would have no effect."""
         for variable in os.environ:
             group, nested, _ = variable.removeprefix("LUDUS_").lower().partition("__")
             if variable.startswith("LUDUS_") and nested and group not in cls.model_fields:

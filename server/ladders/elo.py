@@ -10,7 +10,7 @@ import math
 from typing import Final
 
 K: Final = 1.0
-"""How much one match can change a rating."""
+"""Greatest change of a rating by one match."""
 SCALE: Final = 400.0
 """A lead of so many points makes a win ten times as likely as a loss."""
 _STEEPEST: Final = 300.0

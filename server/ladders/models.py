@@ -52,12 +52,12 @@ class Ladder(Owned, Base):
     rated_through: Mapped[int] = mapped_column(BigInteger)
     """All matches up to this number are in the ratings and in the counts of pairs."""
     generation: Mapped[int] = mapped_column(Integer)
-    """Raised whenever ratings are taken back, so that nobody adds to what is no longer there."""
+    """Raised whenever ratings are taken back, so that a batch computed before is not added to them."""
     created_at: Mapped[float] = mapped_column(Timestamp)
     name: Mapped[str] = column_property(
         func.coalesce(select(Run.name).where(Run.id == run_id).correlate_except(Run).scalar_subquery(), key)
     )
-    """What it is called: a run's own ladder like the run is called now."""
+    """Its name; a run's own ladder has the present name of the run."""
 
     __table_args__ = (
         Index(None, "created_at", "id"),
@@ -103,7 +103,7 @@ class LadderPlayer(Base):
     mu: Mapped[float] = mapped_column(Double)
     sigma: Mapped[float] = mapped_column(Double)
     ordinal: Mapped[float] = column_property(mu - 3 * sigma)
-    """What the player's strength very probably exceeds."""
+    """Lower bound of the player's strength: mu - 3 sigma."""
     games: Mapped[int] = mapped_column(BigInteger)
     """Rated matches."""
     created_at: Mapped[float] = mapped_column(Timestamp)
@@ -116,7 +116,7 @@ class LadderPlayer(Base):
             key,
         )
     )
-    """What it is called: the key with the run's present name in place of its id."""
+    """Its name: the key with the run's present name in place of its id."""
 
     __table_args__ = (UniqueConstraint("ladder_id", "name"),)
 
@@ -141,7 +141,7 @@ class LadderMatch(Base):
     """The run that played it; None if it was reported over the API, as are the next five."""
     attempt: Mapped[int | None] = mapped_column(Integer)
     behavior: Mapped[str | None] = mapped_column(ordered_text(200))
-    """Whose team learned."""
+    """The behavior of the learning team."""
     number: Mapped[int | None] = mapped_column(BigInteger)
     """Counts the matches of that behavior in the run."""
     simulator: Mapped[int | None] = mapped_column(Integer)
@@ -201,7 +201,7 @@ class RatingPoint(Base):
 
 
 class LadderPair(Base):
-    """How two players did against each other, in the matches that are rated. `first` is below `second`."""
+    """Results of two players against each other in rated matches. `first` is below `second`."""
 
     __tablename__ = "ladder_pairs"
 

@@ -1,4 +1,4 @@
-"""How matches change ratings: Elo as ML-Agents has it, and a rating with its uncertainty. Pure arithmetic.
+"""Rating systems: Elo as in ML-Agents, and a rating with its uncertainty. Pure arithmetic.
 
 The second rating is Weng and Lin's (A Bayesian Approximation Method for Online Ranking, JMLR 12, 2011, algorithm 1,
 Bradley-Terry with full pairs), by the library `openskill` with its defaults: strength is believed to be normal with
@@ -13,7 +13,7 @@ What is added to the two formulas:
   conserved. A run only knows how its first participant did: then only pairings with that one count, and for the second
   rating the others drew.
 - Two participants of one player (a policy that plays against itself) say nothing about each other.
-- A fixed player's ratings stay what they are. What its opponents gain or lose, nobody loses or gains.
+- A fixed player's ratings stay what they are. The gains and losses of its opponents have no counterpart.
 """
 
 import itertools
@@ -32,7 +32,7 @@ INITIAL_SIGMA: Final = float(_MODEL.sigma)
 
 
 class Rating(NamedTuple):
-    """How strong a player is."""
+    """The strength of a player."""
 
     elo: float
     mu: float

@@ -14,9 +14,10 @@ from server.kit.db.clock import now
 from server.kit.db.ids import new_id
 from server.kit.db.keyset import Columns, parts, select_page
 from server.kit.db.projects import DEFAULT, project_of
-from server.kit.errors import LadderExists, LadderNotFound, NameAmbiguous, PlayerNotFound
+from server.kit.errors import NameAmbiguous
 from server.kit.listing import ListQuery, Page
 from server.kit.states import TERMINAL
+from server.ladders.errors import LadderExists, LadderNotFound, PlayerNotFound
 from server.ladders.models import Ladder, LadderPlayer, RunLadder
 from server.ladders.rating_systems import INITIAL_MU, INITIAL_SIGMA
 from server.ladders.refs import PlayedParticipant, PlayerKind
@@ -40,12 +41,12 @@ class Policy(NamedTuple):
 
     @classmethod
     def at(cls, participant: PlayedParticipant) -> Self:
-        """Return who sits at a participant."""
+        """Return the policy of a participant."""
         return cls(participant.behavior, participant.snapshot, participant.checkpoint, participant.scripted)
 
     @property
     def kind(self) -> PlayerKind:
-        """What ladders call it."""
+        """The kind of the player in ladders."""
         if self.scripted is not None:
             return PlayerKind.SCRIPTED
         if self.snapshot is not None:
@@ -100,7 +101,7 @@ class LadderRepository:
         return {each.key: each for each in found}
 
     def lock(self, ladder: str) -> Ladder:
-        """Return a ladder (id or name) that nobody else changes until the commit. Raises LadderNotFound."""
+        """Return a ladder (id or name), locked until the commit. Raises LadderNotFound."""
         query = select(Ladder).where(Ladder.id == self.get(ladder).id).with_for_update()
         found = self._session.scalars(query, execution_options={"populate_existing": True}).one_or_none()
         if found is None:
@@ -121,16 +122,17 @@ class LadderRepository:
         return ladder
 
     def join(self, run_id: str, ladder_id: str) -> None:
-        """Let the matches of a run go to a ladder."""
+        """Connect a run to a ladder: its matches are stored there."""
         self._session.execute(insert(RunLadder).values(run_id=run_id, ladder_id=ladder_id))
 
     def insert(self, name: str, *, description: str, initial_elo: float | None, run_id: str | None = None) -> Ladder:
-        """Insert a ladder without players. Raises LadderExists, also if somebody else takes the name at this moment."""
+        """Insert a ladder without players. Raises LadderExists, also if another transaction takes the name now."""
         dialect = sqlite if self._session.get_bind().dialect.name == "sqlite" else postgresql
         ladder_id = new_id("ldr")
         values = dialect.insert(Ladder).values(
             id=ladder_id,
-            project=project_of(self._session) or self._project_of_run(run_id),
+            project=project_of(self._session)
+            or (self._session.scalar(select(Run.project).where(Run.id == run_id)) or DEFAULT),
             key=name,
             former_name=run_id or ladder_id,
             description=description,
@@ -146,9 +148,6 @@ class LadderRepository:
         if self._session.scalar(inserted) is None:
             raise LadderExists(name)
         return self._session.get_one(Ladder, ladder_id)
-
-    def _project_of_run(self, run_id: str | None) -> str:
-        return self._session.scalar(select(Run.project).where(Run.id == run_id)) or DEFAULT
 
     def delete(self, ladder: Ladder) -> None:
         """Remove a ladder with all that belongs to it."""
@@ -292,7 +291,7 @@ class PlayerRepository:
         return {row.id: row.run_id for row in self._session.execute(query)}
 
     def _registered(self, ladder_id: str, policies: Sequence[Policy]) -> dict[Policy, int]:
-        """Return the numbers of policies of checkpoints that somebody registered, or that have played before."""
+        """Return the numbers of policies of checkpoints that were registered, or that have played before."""
         found: dict[Policy, int] = {}
         for policy in policies:
             same = (LadderPlayer.kind == PlayerKind.CHECKPOINT, LadderPlayer.checkpoint_id == policy.checkpoint)
@@ -333,7 +332,7 @@ class PlayerRepository:
 
 
 def policy_key(run_id: str | None, policy: Policy) -> str:
-    """Return the key of a policy of a run in ladders; None: of a run that nobody knows any more."""
+    """Return the key of a policy of a run in ladders; None: the run is unknown."""
     if policy.scripted is not None:
         return policy.scripted
     name = f"{run_id or policy.checkpoint}/{policy.behavior}"

@@ -30,7 +30,7 @@ class PlayerCreate(Write):
     checkpoint_id: Annotated[str, StringConstraints(pattern=r"^ckpt_[0-9a-z]{26}$")] | None = None
     """Of any run, or uploaded; for kind `checkpoint`."""
     behavior: Text | None = None
-    """Whose policy of the checkpoint it is."""
+    """The behavior whose policy of the checkpoint plays."""
     elo: Number | None = None
     """To begin with; the ladder's `initial_elo`."""
     mu: Number = INITIAL_MU

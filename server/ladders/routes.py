@@ -8,16 +8,7 @@ from pydantic import Field as Within
 
 from ludus import schemas
 from server.kit.db.database import Session
-from server.kit.errors import (
-    CheckpointNotFound,
-    LadderExists,
-    LadderInUse,
-    LadderNotFound,
-    MatchInvalid,
-    NameAmbiguous,
-    PlayerExists,
-    PlayerNotFound,
-)
+from server.kit.errors import CheckpointNotFound, NameAmbiguous
 from server.kit.http import filters
 from server.kit.http.bodies import BodyDep, declare_json
 from server.kit.http.errors import BodyInvalid, UnsupportedMediaType, problems
@@ -28,13 +19,14 @@ from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, DatabaseDep, ServicesDep
 from server.kit.listing import ListQuery, Operator, Order, Page
+from server.ladders.errors import LadderExists, LadderInUse, LadderNotFound, MatchInvalid, PlayerExists, PlayerNotFound
 from server.ladders.matches.repository import MatchRepository, MatchWithParticipants
 from server.ladders.models import Ladder, LadderPlayer
 from server.ladders.ratings.repository import History, RatingRepository
-from server.ladders.refs import PlayerKind, ReportedMatch, ReportedParticipant
+from server.ladders.refs import PlayerKind
 from server.ladders.repository import LadderRepository, PlayerRepository
 from server.ladders.requests import LadderCreate, MatchReport, PlayerCreate
-from server.ladders.service import LadderService, NewPlayer
+from server.ladders.service import LadderService
 
 router = APIRouter(prefix="/v1/ladders", tags=["ladders"])
 
@@ -192,18 +184,8 @@ def list_players(ladder: LadderKey, listing: ListingDep, database: DatabaseDep) 
 def register_player(ladder: LadderKey, body: BodyDep, command: CommandDep) -> Response:
     """Register a script, a person or a checkpoint, whose matches are reported. Policies of runs join by themselves."""
     wanted = body.read(PlayerCreate, {})
-    new = NewPlayer(
-        name=wanted.name,
-        kind=PlayerKind(wanted.kind),
-        checkpoint_id=wanted.checkpoint_id,
-        behavior=wanted.behavior,
-        elo=wanted.elo,
-        mu=wanted.mu,
-        sigma=wanted.sigma,
-        fixed=wanted.fixed,
-    )
     return command.run(
-        lambda session: Answer(201, resource(schemas.Player, LadderService(session).add_player(ladder, new)))
+        lambda session: Answer(201, resource(schemas.Player, LadderService(session).add_player(ladder, wanted)))
     )
 
 
@@ -329,16 +311,7 @@ def list_matches(ladder: LadderKey, listing: ListingDep, database: DatabaseDep) 
 def report_match(ladder: LadderKey, body: BodyDep, command: CommandDep) -> Response:
     """Store a match that was played elsewhere: for instance a person's against a policy."""
     wanted = body.read(MatchReport, {})
-    match = ReportedMatch(
-        participants=tuple(
-            ReportedParticipant(participant.player, participant.team, participant.score)
-            for participant in wanted.participants
-        ),
-        outcome=wanted.outcome,
-        at=None if wanted.at is None else wanted.at.timestamp(),
-        truncated=wanted.truncated,
-    )
-    return command.run(lambda session: Answer(201, _match(LadderService(session).report(ladder, match))))
+    return command.run(lambda session: Answer(201, _match(LadderService(session).report(ladder, wanted))))
 
 
 def _ladder(row: Ladder) -> schemas.Ladder:

@@ -1,7 +1,6 @@
 """Commands on ladders: make, delete, register players, enter matches, recompute; and the ladder of a run."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from server.checkpoints.repository import InitialCheckpoints
 from server.config.behavior import BehaviorConfig, ReinforcementConfig
@@ -9,29 +8,14 @@ from server.config.document import Path
 from server.config.problems import join_path
 from server.config.run import RunConfig
 from server.kit.db.database import Session
-from server.kit.errors import CheckpointNotFound, InvalidConfig, LadderInUse, PlayerExists, Problem
+from server.kit.errors import CheckpointNotFound, InvalidConfig, Problem
+from server.ladders.errors import LadderInUse, PlayerExists
 from server.ladders.matches.repository import MatchLedger, MatchRepository, MatchWithParticipants
 from server.ladders.models import Ladder, LadderPlayer
-from server.ladders.rating_systems import INITIAL_MU, INITIAL_SIGMA
 from server.ladders.ratings.repository import RatingRepository
-from server.ladders.refs import PlayerKind, ReportedMatch
+from server.ladders.refs import PlayerKind
 from server.ladders.repository import LadderRepository, PlayerRepository
-
-
-@dataclass(frozen=True)
-class NewPlayer:
-    """A player that somebody registers."""
-
-    name: str
-    kind: PlayerKind
-    checkpoint_id: str | None = None
-    behavior: str | None = None
-    """Of the checkpoint."""
-    elo: float | None = None
-    """None: the ladder's initial one."""
-    mu: float = INITIAL_MU
-    sigma: float = INITIAL_SIGMA
-    fixed: bool = False
+from server.ladders.requests import MatchReport, PlayerCreate
 
 
 class LadderService:
@@ -57,7 +41,7 @@ class LadderService:
             raise LadderInUse(found.id, user)
         self._ladders.delete(found)
 
-    def add_player(self, ladder: str, new: NewPlayer) -> LadderPlayer:
+    def add_player(self, ladder: str, new: PlayerCreate) -> LadderPlayer:
         """Register a player. Raises LadderNotFound, PlayerExists, CheckpointNotFound."""
         found = self._ladders.lock(ladder)
         if self._players.exists(found.id, new.name):
@@ -66,7 +50,7 @@ class LadderService:
         if checkpoint is not None and not InitialCheckpoints(self._session).existing({checkpoint}, lock=True):
             raise CheckpointNotFound(checkpoint)
         row = {
-            "kind": new.kind,
+            "kind": PlayerKind(new.kind),
             "key": new.name,
             "checkpoint_id": checkpoint,
             "behavior": new.behavior,
@@ -78,7 +62,7 @@ class LadderService:
         (number,) = self._players.insert(found, [row])
         return self._players.get(found.id, number)
 
-    def report(self, ladder: str, match: ReportedMatch) -> MatchWithParticipants:
+    def report(self, ladder: str, match: MatchReport) -> MatchWithParticipants:
         """Enter a match that was played elsewhere. Raises LadderNotFound, PlayerNotFound, MatchInvalid."""
         entered = MatchLedger(self._session).report(self._ladders.lock(ladder), match)
         (with_participants,) = MatchRepository(self._session).with_participants([entered])

@@ -22,11 +22,7 @@ from server.kit.errors import (
     InvalidQuery,
     Problem,
     RunEnded,
-    RunEnding,
-    RunInUse,
-    RunNotEnded,
     RunNotFound,
-    RunNotPaused,
     TooManyTags,
 )
 from server.kit.http import filters
@@ -43,6 +39,7 @@ from server.kit.listing import ListQuery, Order, Page
 from server.ladders.service import LadderService
 from server.lifecycle.blocked.repository import BlockedRepository
 from server.lifecycle.deletion.service import DeletionService
+from server.lifecycle.errors import RunEnding, RunInUse, RunNotEnded, RunNotPaused
 from server.lifecycle.service import RunService
 from server.metrics.listed import ListedMetric
 from server.metrics.repository import MetricRepository, values_by_run
@@ -134,7 +131,19 @@ def create_run(
     wanted = body.read(RunCreate, {"name": name, "tags": tag, "validate_only": validate_only})
     prepared = _prepare(services.database, wanted)
     if wanted.validate_only:
-        return command.preview(_plan(prepared))
+        return command.preview(
+            schemas.PlannedRun(
+                kind=prepared.config.kind,
+                name=prepared.name,
+                tags=tuple(sorted(set(prepared.tags))),
+                priority=prepared.priority,
+                owner=prepared.owner,
+                config_name=prepared.config_name,
+                config_version=prepared.config_version,
+                config=prepared.config.model_dump(mode="json"),
+                warnings=tuple(resource(schemas.ConfigWarning, each) for each in prepared.warnings),
+            )
+        )
 
     def create(session: Session) -> Answer:
         new = replace(
@@ -325,20 +334,6 @@ def _prepare(database: Database, wanted: RunCreate) -> NewRun:
         config_name=prepared.name,
         config_version=prepared.version,
         warnings=prepared.warnings,
-    )
-
-
-def _plan(new: NewRun) -> schemas.PlannedRun:
-    return schemas.PlannedRun(
-        kind=new.config.kind,
-        name=new.name,
-        tags=tuple(sorted(set(new.tags))),
-        priority=new.priority,
-        owner=new.owner,
-        config_name=new.config_name,
-        config_version=new.config_version,
-        config=new.config.model_dump(mode="json"),
-        warnings=tuple(resource(schemas.ConfigWarning, each) for each in new.warnings),
     )
 
 

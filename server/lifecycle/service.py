@@ -13,10 +13,11 @@ from server.checkpoints.requests.repository import CheckpointRequestRepository
 from server.demonstrations.repository import DemonstrationRepository
 from server.kit.db.database import Session, after_commit
 from server.kit.db.projects import DEFAULT, project_of
-from server.kit.errors import IllegalTransition, RunEnding, RunNotPaused
+from server.kit.errors import IllegalTransition
 from server.kit.states import EVENT_OF, LEASED, TERMINAL, Intent
 from server.kit.wake_up import WakeUp
 from server.ladders.service import LadderService
+from server.lifecycle.errors import RunEnding, RunNotPaused
 from server.runs.amendments.requests import RunChanges
 from server.runs.amendments.service import AmendmentService
 from server.runs.events.repository import Note, record
@@ -72,7 +73,7 @@ class RunService:
         return self._runs.intend(found, Intent.PAUSE, Note("pause_requested", "A user asked to pause the run."))
 
     def resume(self, run: str, changes: RunChanges | None = None) -> Run:
-        """Queue a paused run again, whatever it paused for; it goes on from its newest checkpoint, with all restarts.
+        """Queue a run again, paused for any reason; it continues from its newest checkpoint, with all restarts.
 
         `changes` are made first; the run goes on with them. Raises RunNotFound, RunNotPaused, InvalidEdit.
         """

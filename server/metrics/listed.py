@@ -10,7 +10,7 @@ _FORM = re.compile(r"(?:(?P<behavior>[^:@]+):)?(?P<key>[^:@]+)(?:@(?P<which>last
 
 @dataclass(frozen=True)
 class ListedMetric:
-    """Which number: the newest, the highest or the lowest of a key.
+    """The number to show: the newest, the highest or the lowest of a key.
 
     Where several behaviors of a run have the key and none is named, the highest of theirs counts (with `min` the
     lowest).
@@ -33,5 +33,5 @@ class ListedMetric:
 
     @property
     def choose(self) -> Callable[[float, float], float]:
-        """Which of two behaviors' numbers counts."""
+        """Whether the number of one behavior goes before that of another."""
         return min if self.which == "min" else max

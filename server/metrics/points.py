@@ -1,7 +1,7 @@
 """Points of a metric: packing for storage and thinning for display. Pure arithmetic.
 
 A series is thinned to at most N buckets of (nearly) equal numbers of consecutive points. Each bucket keeps its mean,
-its minimum and its maximum, so that no spike disappears and the curve's level stays true, whatever N is; it stands
+its minimum and its maximum, so that no spike disappears and the curve's level stays true for every N; it stands
 at its last point's step and time, so that the curve ends where the run is. Choosing single points (every k-th, or
 largest-triangle) would hide either the spikes or the level.
 """
@@ -104,7 +104,7 @@ class Series:
     minima: NDArray[np.float64]
     maxima: NDArray[np.float64]
     counts: NDArray[np.int64]
-    """How many points a bucket stands for. All 1 when nothing was thinned."""
+    """Number of points in each bucket. All 1 when nothing was thinned."""
 
     @property
     def total(self) -> int:

@@ -1,7 +1,6 @@
 """Metrics of a run: newest values, and history thinned on the server."""
 
 import math
-from collections.abc import Iterable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -66,12 +65,11 @@ def metric_series(
                 schemas.Series,
                 each,
                 **{name: getattr(each, name).tolist() for name in columns},
-                **{name: _finite(getattr(each, name).tolist()) for name in ("values", "minima", "maxima")},
+                **{
+                    name: [value if math.isfinite(value) else None for value in getattr(each, name).tolist()]
+                    for name in ("values", "minima", "maxima")
+                },
             )
             for each in found
         ]
     }
-
-
-def _finite(values: Iterable[float]) -> list[float | None]:
-    return [value if math.isfinite(value) else None for value in values]

@@ -66,7 +66,7 @@ class Run(Owned, Base):
     """The token that created it, by which quotas count; empty: no token of the database did, or the release before
     `0012`. No foreign key: the number of a token that is deleted still counts."""
     demand: Mapped[str] = mapped_column(ordered_text(LARGEST), default="", server_default="")
-    """What it wants of a slot: `server.runs.scheduling.demand.Demand.text`."""
+    """Its requirements on a slot: `server.runs.scheduling.demand.Demand.text`."""
     waits_for: Mapped[str | None] = mapped_column(Text)
     """Why no worker can take it, as a sentence for people; None where it only waits for its turn."""
     self_play: Mapped[dict[str, Any] | None] = mapped_column(Json)
@@ -121,7 +121,7 @@ class Run(Owned, Base):
 
 
 BEHIND = (Run.config, Run.owner, Run.demand, Run.waits_for, Run.token_id, Run.self_play)
-"""What may lie behind the first page of a row in SQLite. Lists and heartbeats leave it out."""
+"""Columns that may lie behind the first page of a row in SQLite. Lists and heartbeats leave them out."""
 
 
 class RunTag(Base):
@@ -154,9 +154,9 @@ class Attempt(Base):
     resume_step: Mapped[int] = mapped_column(BigInteger, default=0)
     """Step of that checkpoint; 0 from the beginning. A checkpoint beyond it is progress."""
     fingerprint: Mapped[dict[str, Any] | None] = mapped_column(Json)
-    """What it ran on: release, commit, libraries and hardware of the worker (`worker.host.fingerprint`)."""
+    """Its platform: release, commit, libraries and hardware of the worker (`worker.host.fingerprint`)."""
     outcome: Mapped[str | None] = mapped_column(String(32))
-    """How it ended: a StopReason, `paused`, `lease_expired`, or what the supervisor gave when it released the run."""
+    """The reason of its end: a StopReason, `paused`, `lease_expired`, or the supervisor's when it released the run."""
     detail: Mapped[str | None] = mapped_column(Text)
     started_at: Mapped[float] = mapped_column(Timestamp)
     ended_at: Mapped[float | None] = mapped_column(Timestamp)

@@ -196,7 +196,7 @@ class RunRepository:
         return run
 
     def lock(self, run: str) -> Run:
-        """Return a run (id or name) that nobody else changes until the commit. Raises RunNotFound."""
+        """Return a run (id or name), locked until the commit. Raises RunNotFound."""
         return lock_run(self._session, self.get(run).id)
 
     def label(self, run: Run, *, name: str | None, add: Collection[str], remove: Collection[str]) -> None:
@@ -225,7 +225,7 @@ class RunRepository:
         return run
 
     def intend(self, run: Run, intent: Intent, note: Note) -> Run:
-        """Tell the supervisor of a locked run what is wanted; it learns so with its next heartbeat."""
+        """Set the intent of a locked run; its supervisor reads it with the next heartbeat."""
         return self.annotate(run, note, intent=intent)
 
     def annotate(self, run: Run, note: Note, **columns: Any) -> Run:

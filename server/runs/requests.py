@@ -29,7 +29,7 @@ class RunCreate(Write):
     """Of a project's runs, those with a higher one are trained first."""
     owner: Annotated[str, StringConstraints(max_length=200, pattern=TEXT)] = ""
     """A label: of the runs that one token created, those of the owner with fewer in training go first. Quotas count by
-    project and token, whatever owner is named.
+    project and token, not by owner.
     """
     kind: RunKind | None = None
     """Default: the kind that the configuration implies; another kind is refused."""

@@ -131,7 +131,7 @@ class Placement:
     def _wake(self, run_id: str) -> JoinAnswer:
         """Queue a run again that had paused because all its simulators were gone: here is one.
 
-        The race: somebody resumes, stops or pauses the run at the same moment. Its row is locked, and looked at again.
+        The race: a user resumes, stops or pauses the run at the same moment. Its row is locked, and looked at again.
         """
         with self._database.read() as session:
             config = session.scalar(select(Run.config).where(Run.id == run_id)) or {}
@@ -233,7 +233,7 @@ def _waiting(session: Session, run: Run) -> Ended | NotReady | None:
         return Ended(run.id, state, run.stop_reason)
     if state is RunState.PAUSED:
         return NotReady(run.id, f"Run {run.id} is PAUSED ({run.stop_reason}); it continues when a user resumes it.")
-    if state is RunState.PAUSING:  # its collectors dismiss everybody: nobody new is sent there
+    if state is RunState.PAUSING:  # its collectors end all sessions: no new one is sent there
         return NotReady(run.id, f"Run {run.id} is PAUSING; wait here.")
     if state not in LEASED:
         why = f": {run.waits_for}" if run.waits_for else "; no worker trains it at the moment."

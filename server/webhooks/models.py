@@ -46,7 +46,7 @@ class Webhook(Owned, Base):
 
 
 class WebhookCursor(Base):
-    """The events of this run up to `seq` have become deliveries, where somebody wanted them.
+    """The events of this run up to `seq` have become deliveries, where a webhook subscribes to them.
 
     Numbers of a run become visible in their order and without gaps (`server.runs.events.repository`), so nothing below
     the cursor can appear later. No foreign key: telling must not wait for those who lock the run.
@@ -79,7 +79,7 @@ class Delivery(Base):
     attempts: Mapped[int] = mapped_column(Integer)
     """Attempts begun; also the fencing number of the newest one."""
     attempts_before: Mapped[int] = mapped_column(Integer)
-    """How many of them there were when it was last asked for again; back-off counts from there."""
+    """Number of attempts when it was last redelivered; back-off counts from there."""
     next_try_at: Mapped[float | None] = mapped_column(Timestamp)
     """While an attempt is under way: when it counts as lost. None once it is over."""
     created_at: Mapped[float] = mapped_column(Timestamp)
@@ -114,4 +114,4 @@ class DeliveryAttempt(Base):
     error: Mapped[str | None] = mapped_column(Text)
     """Why it failed, as a sentence; None where it succeeded."""
     response: Mapped[str | None] = mapped_column(Text)
-    """How the receiver's answer began."""
+    """The first part of the receiver's answer."""

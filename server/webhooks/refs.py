@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 PATTERN: Final = r"^[a-z0-9_*]{1,64}$"
-"""What patterns of event types are made of."""
+"""The form of patterns of event types."""
 
 
 class DisabledReason(StrEnum):
@@ -35,7 +35,7 @@ class Subscription:
 
     webhook_id: str
     project: str
-    """Whose runs' events."""
+    """The project of the runs."""
     events: Sequence[str]
     """Patterns of event types; `*` stands for anything."""
     run_id: str | None
@@ -57,6 +57,6 @@ class Subscription:
 def matches(pattern: str, event_type: str) -> bool:
     """Whether a pattern stands for a type of events: `run_*` for `run_created`.
 
-    Never by trying all ways to share a type out among many `*`: whoever makes a webhook would decide how long it takes.
+    Never by trying all ways to share a type out among many `*`: the author of a webhook would decide how long it takes.
     """
     return fnmatchcase(event_type, pattern)

@@ -43,7 +43,7 @@ class WebhookRepository:
         return found
 
     def lock(self, webhook_id: str) -> Webhook:
-        """Return a webhook that nobody else changes until the commit. Raises WebhookNotFound."""
+        """Return a webhook, locked until the commit. Raises WebhookNotFound."""
         query = select(Webhook).where(Webhook.id == webhook_id).with_for_update()
         found = self._session.scalars(query, execution_options={"populate_existing": True}).one_or_none()
         if found is None:

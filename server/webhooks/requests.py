@@ -41,7 +41,7 @@ class WebhookUpdate(Write):
     run: Name | Annotated[str, StringConstraints(max_length=0)] | None = None
     """Id or name of a run; the empty text: all runs."""
     tag: Tag | Annotated[str, StringConstraints(max_length=0)] | None = None
-    """A tag; the empty text: whatever the tags."""
+    """A tag; the empty text: any tags."""
     enabled: bool | None = None
     """Enabled again, a webhook is told of what happens from then on."""
 
@@ -53,7 +53,7 @@ class WebhookUpdate(Write):
 
 
 class SecretRotation(Write):
-    """How a secret is replaced."""
+    """The replacement of a secret."""
 
     overlap_seconds: float = Field(default=86400, ge=0, le=30 * 86400)
     """For so long messages are signed with the old secret, too."""

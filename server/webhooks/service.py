@@ -15,12 +15,12 @@ from server.webhooks.refs import DisabledReason
 from server.webhooks.repository import WebhookRepository
 
 TEST_HOLD_SECONDS: Final = 300.0
-"""A test message that nobody sent (its server died) goes the way of all others after this time."""
+"""A test message that was not sent (its server died) is sent like all others after this time."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """What is to be different; None leaves it as it is, and the empty text takes a filter away."""
+    """The fields to change; None leaves a field as it is, and the empty text removes a filter."""
 
     url: str | None = None
     description: str | None = None
@@ -83,7 +83,7 @@ class WebhookService:
         return webhook
 
     def redeliver(self, webhook_id: str, delivery_id: str) -> Delivery:
-        """Send a message again, with all its retries, whatever came of it before.
+        """Send a message again, with all its retries, after any former result.
 
         Raises WebhookNotFound, DeliveryNotFound, WebhookDisabled.
         """

@@ -128,6 +128,7 @@ class StepQuota:
             return []
         extension = self._lacking
         if len(self._collectors) > 1:
+            # Steps that have returned to collectors and are not delivered yet will come without another grant.
             delivered = self._delivered[number]
             coming = sum(max(count - delivered[other], 0) for other, count in self._progress.items())
             extension = max((self._lacking - coming) // (2 * len(self._collectors)), min(self._lacking, FEWEST_STEPS))

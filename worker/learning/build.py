@@ -17,7 +17,7 @@ import torch
 from ludus.collector.layout import UnsupportedSpec
 from ludus.demonstrations import Demonstration, DemonstrationError, check_fit
 from ludus.protocol.spec import BehaviorSpec
-from server.config.behavior import CloneConfig, LearningConfig, POCAConfig, PPOConfig, SACConfig
+from server.config.behavior import CloneConfig, DQNConfig, LearningConfig, POCAConfig, PPOConfig, SACConfig
 from server.config.imitation import FromDemonstrations
 from server.config.rewards import (
     CuriosityConfig,
@@ -32,6 +32,7 @@ from server.config.run import TorchSettings
 from worker.experience.demonstrations import DemonstrationBuffer, load_demonstrations
 from worker.learning.algorithms.algorithm import Algorithm
 from worker.learning.algorithms.clone import Cloning
+from worker.learning.algorithms.dqn import DQN
 from worker.learning.algorithms.poca import POCA
 from worker.learning.algorithms.ppo import PPO
 from worker.learning.algorithms.sac import SAC
@@ -135,6 +136,8 @@ def build_algorithm(
             return SAC(config, spec, device, seed, signals, expert)
         case POCAConfig():
             return POCA(config, spec, device, seed, signals, expert)
+        case DQNConfig():
+            return DQN(config, spec, device, seed, signals, expert)
         case _:
             assert_never(config)
 

@@ -152,8 +152,7 @@ def _continuous(graph: Graph, actor: Actor, head: Node, on: GraphOperations) -> 
     """Add the outputs of continuous actions."""
     size, continuous = actor.layout.continuous_size, actor.layout.kind.continuous
     assert continuous is not None, "layouts refuse columns for such heads"
-    parameters = {name: Node(on, graph.constant(name, values)) for name, values in actor.head_parameters().items()}
-    mean, log_sigma = continuous.moments(on, head, parameters, size)
+    mean, log_sigma = continuous.moments(on, head, _parameters(graph, actor, on), size)
     noise = on.node("RandomNormalLike", mean, dtype=FLOAT)
     sample = mean + noise * on.exp(log_sigma)
     for drawn, output in ((sample, "continuous_actions"), (mean, "deterministic_continuous_actions")):
@@ -164,7 +163,6 @@ def _continuous(graph: Graph, actor: Actor, head: Node, on: GraphOperations) -> 
 def _discrete(graph: Graph, actor: Actor, head: Node, on: GraphOperations) -> None:
     """Add the outputs of discrete actions. A forbidden choice has the logit -1e8, ML-Agents' number."""
     first, discrete = actor.layout.logits_start, actor.layout.kind.discrete
-    parameters = {name: Node(on, graph.constant(name, values)) for name, values in actor.head_parameters().items()}
     drawn, best = [], []
     for start, stop in branch_bounds(actor.layout.discrete_branches):
         mask = on.columns(Node(on, "action_masks"), start, stop)
@@ -173,12 +171,18 @@ def _discrete(graph: Graph, actor: Actor, head: Node, on: GraphOperations) -> No
         if discrete.explores:
             drawn.append(best[-1])
         else:
-            log_p = on.log(on.node("Softmax", discrete.logits(on, values, parameters), axis=1))
+            logits = discrete.logits(on, values, _parameters(graph, actor, on))
+            log_p = on.log(on.node("Softmax", logits, axis=1))
             drawn.append(on.node("Multinomial", log_p, dtype=int(TensorProto.INT64), sample_size=1))
     for choices, output in ((drawn, "discrete_actions"), (best, "deterministic_discrete_actions")):
         graph.node("Concat", [choice.name for choice in choices], output, axis=1)
     sizes = np.array([actor.layout.discrete_branches], np.float32)
     graph.node("Identity", [graph.constant("branches", sizes)], "discrete_action_output_shape")
+
+
+def _parameters(graph: Graph, actor: Actor, on: GraphOperations) -> dict[str, Node]:
+    """Return the parameters of the head as constants."""
+    return {name: Node(on, graph.constant(name, values)) for name, values in actor.head_parameters().items()}
 
 
 def _check_form(model: onnx.ModelProto, layout: ActorLayout) -> None:

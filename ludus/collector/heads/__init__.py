@@ -10,6 +10,7 @@ To add a kind of head, describe it in a file of this folder and name it in `HEAD
 from collections.abc import Mapping
 
 from ludus.collector.heads.categorical import Categorical
+from ludus.collector.heads.epsilon_greedy import EpsilonGreedy
 from ludus.collector.heads.gaussian import Gaussian
 from ludus.collector.heads.head import Head
 from ludus.collector.heads.squashed import Squashed
@@ -17,5 +18,6 @@ from ludus.collector.heads.squashed import Squashed
 HEADS: Mapping[str, Head] = {
     "gaussian": Head(Gaussian(), Categorical()),  # PPO, POCA, clones
     "squashed": Head(Squashed(), Categorical()),  # SAC
+    "epsilon_greedy": Head(None, EpsilonGreedy()),  # DQN
 }
 """By the name that `ActorLayout.head` and messages to collectors have."""

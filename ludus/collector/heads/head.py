@@ -101,7 +101,7 @@ class DiscreteHead(Protocol):
     def logits(self, on: Operations[A], values: A, parameters: Any) -> A:
         """Return the logits with which choices are drawn, `(B, N)`; the best choice has the largest value.
 
-        `values` are the columns of a branch, where forbidden choices have `FORBIDDEN`. They are applied again after.
+        `values` are the columns of a branch, where forbidden choices have `FORBIDDEN`; so must their logits.
         """
 
 

@@ -19,13 +19,11 @@ ACTOR = "ludus admin"
 """The token's `created_by` in the database."""
 
 
-class TokenInvalid(Invalid):
-    """The request is not one for a token."""
+class TokenInvalid(Invalid, code="invalid_token"):
+    """The request does not describe a valid token."""
 
-    code = "invalid_token"
-
-    def __init__(self, problem: str) -> None:
-        super().__init__(f"Such a token cannot be made: {problem}.")
+    problem: str
+    sentence = "Such a token cannot be made: {problem}."
 
 
 def create_first_token(settings: Settings, name: str, scopes: Iterable[str], project: str = EVERY) -> tuple[str, str]:

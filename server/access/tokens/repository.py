@@ -8,12 +8,12 @@ from sqlalchemy import or_, select, update
 from sqlalchemy.orm import Session
 
 from ludus.schemas.tokens import Scope
+from server.access.tokens.errors import TokenNotFound
 from server.access.tokens.models import Token
 from server.access.tokens.secrets import NewToken
 from server.kit.db.clock import now
 from server.kit.db.keyset import Columns, select_page
 from server.kit.db.projects import project_of
-from server.kit.errors import TokenNotFound
 from server.kit.listing import ListQuery, Order, Page
 
 NEWEST_FIRST = ListQuery(Order("created_at"))
@@ -60,12 +60,12 @@ class TokenRepository:
         return found
 
     def find(self, token_id: str) -> Known | None:
-        """Return a token, whatever project it is of, with the present time."""
+        """Return a token of any project, with the present time."""
         row = self._session.execute(select(Token, now()).where(Token.id == token_id)).one_or_none()
         return None if row is None else Known(row[0], row[1])
 
     def find_all(self, token_ids: Collection[str]) -> dict[str, Known]:
-        """Return those of these tokens that there are, by id, whatever project they are of."""
+        """Return the existing ones of these tokens, by id, of any project."""
         rows = self._session.execute(select(Token, now()).where(Token.id.in_(token_ids)))
         return {token.id: Known(token, at) for token, at in rows}
 

@@ -7,11 +7,12 @@ from fastapi import APIRouter, Depends, Path, Response
 from ludus import schemas
 from ludus.schemas.tokens import Scope
 from server.access.tokens.checker import TokenChecker
+from server.access.tokens.errors import TokenForRun, TokenNotFound
 from server.access.tokens.repository import TokenRepository
 from server.access.tokens.requests import SimulatorTokenCreate, TokenCreate
 from server.access.tokens.service import Made, TokenService
 from server.kit.db.database import Session
-from server.kit.errors import ProjectForbidden, RunNotFound, TokenForRun, TokenNotFound
+from server.kit.errors import ProjectForbidden, RunNotFound
 from server.kit.http import filters
 from server.kit.http.auth import AuthDep, needs
 from server.kit.http.bodies import BodyDep, declare_json

@@ -4,12 +4,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ludus.schemas.tokens import Scope
+from server.access.tokens.errors import TokenForRun
 from server.access.tokens.models import Token
 from server.access.tokens.repository import TokenRepository
 from server.access.tokens.secrets import draw
 from server.kit.db.database import Session
 from server.kit.db.projects import EVERY
-from server.kit.errors import ProjectForbidden, ScopeMissing, TokenForRun
+from server.kit.errors import ProjectForbidden, ScopeMissing
 from server.kit.principal import Principal
 from server.runs.repository import RunRepository
 

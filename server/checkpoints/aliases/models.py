@@ -21,6 +21,6 @@ class CheckpointAlias(Owned, Base):
     moved_at: Mapped[float] = mapped_column(Timestamp)
 
     key = column_property(project + "/" + name)
-    """What tells names apart where those of every project are listed."""
+    """Distinguishes equal names where the rows of all projects are listed."""
 
     __table_args__ = (PrimaryKeyConstraint("name", "project"),)

@@ -8,11 +8,12 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from server.checkpoints.aliases.models import CheckpointAlias
+from server.checkpoints.errors import AliasNotFound
 from server.checkpoints.models import Checkpoint
 from server.kit.db.clock import now
 from server.kit.db.keyset import Columns, select_page
 from server.kit.db.projects import DEFAULT, project_of
-from server.kit.errors import AliasNotFound, CheckpointNotFound, NameAmbiguous
+from server.kit.errors import CheckpointNotFound, NameAmbiguous
 from server.kit.listing import ListQuery, Order, Page
 
 BY_NAME = ListQuery(Order("name", descending=False))
@@ -41,7 +42,7 @@ class AliasRepository:
         return found[0]
 
     def lock(self, name: str) -> CheckpointAlias | None:
-        """Return an alias that nobody else moves before the commit; None if there is none."""
+        """Return an alias, locked until the commit; None if there is none."""
         same = (CheckpointAlias.name == name, CheckpointAlias.project == self._project)
         query = select(CheckpointAlias).where(*same).with_for_update()
         return self._session.scalars(query, execution_options={"populate_existing": True}).one_or_none()
@@ -64,7 +65,7 @@ class AliasRepository:
         return found
 
     def insert(self, name: str, checkpoint_id: str) -> CheckpointAlias | None:
-        """Make an alias; None if somebody else has made it at this moment."""
+        """Insert an alias; return None if another transaction has just inserted it."""
         dialect = sqlite if self._session.get_bind().dialect.name == "sqlite" else postgresql
         values = dialect.insert(CheckpointAlias).values(
             name=name,
@@ -79,7 +80,7 @@ class AliasRepository:
         return None if self._session.scalar(made) is None else self.get(name)
 
     def move(self, alias: CheckpointAlias, checkpoint_id: str) -> CheckpointAlias:
-        """Let a locked alias stand for another checkpoint."""
+        """Set a locked alias to another checkpoint."""
         alias.checkpoint_id = checkpoint_id
         alias.version += 1
         alias.moved_at = now()

@@ -8,15 +8,9 @@ from pydantic import Field as ModelField
 from ludus import schemas
 from server.checkpoints.aliases.repository import AliasRepository
 from server.checkpoints.aliases.service import AliasService
+from server.checkpoints.errors import AliasInvalid, AliasMoved, AliasNotFound
 from server.kit.db.database import Session
-from server.kit.errors import (
-    AliasInvalid,
-    AliasMoved,
-    AliasNotFound,
-    CheckpointDeleted,
-    CheckpointNotFound,
-    NameAmbiguous,
-)
+from server.kit.errors import CheckpointDeleted, CheckpointNotFound, NameAmbiguous
 from server.kit.http import filters
 from server.kit.http.bodies import BodyDep, declare_json
 from server.kit.http.errors import BodyInvalid, UnsupportedMediaType, problems

@@ -4,8 +4,9 @@ from typing import Final
 
 from server.checkpoints.aliases.models import CheckpointAlias
 from server.checkpoints.aliases.repository import AliasRepository
+from server.checkpoints.errors import AliasInvalid, AliasMoved
 from server.kit.db.database import Session
-from server.kit.errors import AliasInvalid, AliasMoved, CheckpointDeleted
+from server.kit.errors import CheckpointDeleted
 
 RESERVED: Final = frozenset({"latest", "best"})
 """Names that already mean a checkpoint of a run."""
@@ -19,7 +20,7 @@ class AliasService:
         self._aliases = AliasRepository(session)
 
     def put(self, name: str, checkpoint_id: str, *, compare: bool, expected: str | None) -> CheckpointAlias:
-        """Let a name stand for a checkpoint of a run; setting it to what it is changes nothing.
+        """Set an alias to a checkpoint of a run; setting it to its present checkpoint changes nothing.
 
         With `compare` only if it stands for `expected` now (None: for nothing). Raises AliasInvalid, AliasMoved,
         CheckpointNotFound, CheckpointDeleted.

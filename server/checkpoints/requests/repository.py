@@ -4,11 +4,11 @@ from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from ludus.schemas.states import RunState
+from server.checkpoints.errors import CheckpointRequestNotFound
 from server.checkpoints.repository import CheckpointRepository
 from server.checkpoints.requests.models import CheckpointRequest
 from server.kit.db.clock import now
 from server.kit.db.texts import storable
-from server.kit.errors import CheckpointRequestNotFound
 
 SAVED = frozenset({RunState.PAUSED, RunState.SUCCEEDED})
 """States that a run enters with everything saved: what was asked for just before is its newest checkpoint."""

@@ -5,9 +5,10 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 
 from ludus import schemas
+from server.checkpoints.errors import CheckpointRequestNotFound, RunNotRunning
 from server.checkpoints.requests.service import CheckpointRequestService
 from server.kit.db.database import Session
-from server.kit.errors import CheckpointRequestNotFound, RunNotFound, RunNotRunning
+from server.kit.errors import RunNotFound
 from server.kit.http.errors import problems
 from server.kit.http.fields import RunKey
 from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer

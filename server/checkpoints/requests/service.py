@@ -6,11 +6,11 @@ worker: the next attempt answers it. A run that pauses or ends answers it with i
 """
 
 from ludus.schemas.states import RunState
+from server.checkpoints.errors import RunNotRunning
 from server.checkpoints.repository import CheckpointRepository
 from server.checkpoints.requests.models import CheckpointRequest
 from server.checkpoints.requests.repository import CheckpointRequestRepository
 from server.kit.db.database import Session
-from server.kit.errors import RunNotRunning
 from server.runs.events.repository import Note, record
 from server.runs.repository import RunRepository
 

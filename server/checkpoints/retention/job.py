@@ -1,6 +1,6 @@
 """The retention job: a thread of the controller that removes unneeded files from the artifact store.
 
-Rows first, then files: a checkpoint is given up in the database, from where nobody sees it any more, and its files are
+Rows first, then files: a checkpoint is given up in the database, where it is no longer visible, and its files are
 removed afterwards, as often as it takes. So it may be killed anywhere, and any number of jobs may work at once.
 
 - what is given up, and runs that are deleted: their files, at once;
@@ -107,7 +107,7 @@ class RetentionJob:
         return gone
 
     def collect(self) -> list[str]:
-        """Remove folders of files that no row names and nobody has written to for long; return their paths."""
+        """Remove folders that no row names and that have not been written to for long; return their paths."""
         oldest = time.time() - self._settings.orphan_seconds
         changed = dict[str, float]()
         for top in ("runs", "checkpoints", "demonstrations"):

@@ -1,7 +1,7 @@
 """Reads the facts for the rules, marks checkpoints as deleted, and lists files to remove. Never commits.
 
-A checkpoint is given up under the lock of its run, and of its own row: whoever pins it, or begins a run with it, either
-comes first and is seen, or comes later and finds it gone.
+A checkpoint is given up under the lock of its run, and of its own row: a transaction that pins it, or begins a run with
+it, either comes first and is seen, or comes later and finds it gone.
 """
 
 from collections import defaultdict
@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Row, Select, case, select, text, update
+from sqlalchemy import Select, case, select, text, update
 from sqlalchemy.orm import Session
 
 from server.checkpoints.models import Checkpoint, UploadedCheckpoint
@@ -41,7 +41,7 @@ _MANY = 500
 
 @dataclass(frozen=True)
 class Limits:
-    """How old, and how large all together, checkpoints of runs may become. None: without limit."""
+    """Greatest age and total size of the checkpoints of runs. None: no limit."""
 
     seconds: float | None = None
     bytes: int | None = None
@@ -81,7 +81,7 @@ class RetentionRepository:
         stay = {each for run_id, theirs in of_run.items() for each in spared(theirs, best[run_id])}
         old = []
         if limits.seconds is not None:
-            old = beyond_age(every, stay, self._clock() - limits.seconds)
+            old = beyond_age(every, stay, float(self._session.scalars(select(now())).one()) - limits.seconds)
         left = [each for each in every if each not in set(old)]
         large = [] if limits.bytes is None else beyond_size(left, stay, limits.bytes)
         return [ExpiredCheckpoint(each, "age") for each in old] + [ExpiredCheckpoint(each, "size") for each in large]
@@ -150,7 +150,21 @@ class RetentionRepository:
         needed = set[str]()
         for start in range(0, len(ids), _MANY):
             needed |= held(self._session, ids[start : start + _MANY])
-        return [_candidate(row, needed) for row in rows]
+        return [
+            Candidate(
+                id=row.id,
+                run_id=row.run_id,
+                order=(row.attempt, row.step, row.created_at, row.id),
+                created_at=row.created_at,
+                step=row.step,
+                size=row.size,
+                final=row.reason == "final",
+                score=row.score,
+                damaged=row.damaged_at is not None,
+                held=row.pinned_at is not None or row.id in needed,
+            )
+            for row in rows
+        ]
 
     def _best_counts(self, run_ids: Iterable[str]) -> dict[str, int]:
         """Return how many of their best checkpoints runs keep."""
@@ -177,9 +191,6 @@ class RetentionRepository:
         record(self._session, run_id, Note("checkpoints_deleted", message, "debug", data))
         return ids
 
-    def _clock(self) -> float:
-        return float(self._session.scalars(select(now())).one())
-
 
 def by_run(expired: Iterable[ExpiredCheckpoint]) -> list[list[ExpiredCheckpoint]]:
     """Return checkpoints in groups of one run each, in the order in which runs are locked."""
@@ -187,18 +198,3 @@ def by_run(expired: Iterable[ExpiredCheckpoint]) -> list[list[ExpiredCheckpoint]
     for each in expired:
         of_run[each.checkpoint.run_id].append(each)
     return [of_run[run_id] for run_id in sorted(of_run)]
-
-
-def _candidate(row: Row[Any], needed: Collection[str]) -> Candidate:
-    return Candidate(
-        id=row.id,
-        run_id=row.run_id,
-        order=(row.attempt, row.step, row.created_at, row.id),
-        created_at=row.created_at,
-        step=row.step,
-        size=row.size,
-        final=row.reason == "final",
-        score=row.score,
-        damaged=row.damaged_at is not None,
-        held=row.pinned_at is not None or row.id in needed,
-    )

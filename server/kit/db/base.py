@@ -28,7 +28,7 @@ CLUSTERED: Mapping[str, bool] = {"sqlite_with_rowid": False}
 
 
 def ordered_text(length: int) -> String:
-    """Text that compares by code points in both databases, whatever the locale: for prefixes, order and pages."""
+    """Text that compares by code points in both databases, in every locale: for prefixes, order and pages."""
     return String(length).with_variant(String(length, collation="C"), "postgresql")
 
 

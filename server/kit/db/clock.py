@@ -1,6 +1,6 @@
 """The database's clock, as seconds since 1970-01-01 UTC.
 
-Whatever is decided by time (has this lease run out?) is decided on this one clock, so that the clocks of hosts may
+All decisions that depend on time (has this lease expired?) use this one clock, so that the clocks of hosts may
 differ. It is the time at which the statement runs, not the beginning of the transaction, which may have waited for a
 lock.
 """

@@ -5,7 +5,7 @@
         after_commit(session, lambda: wake_up.wake(run.id))
 
 SQLite (WAL): every writing transaction begins with `BEGIN IMMEDIATE` and waits for the writer before it; a transaction
-that reads first and writes later would fail at once with "database is locked", whatever the time-out. The driver's own
+that reads first and writes later would fail at once with "database is locked", with any time-out. The driver's own
 transaction handling is off (`isolation_level=None`), because it begins transactions late and never for reads. Readers
 have connections of their own that refuse to write, and see one snapshot.
 PostgreSQL: READ COMMITTED, with time-outs for locks and statements. It ends a transaction that is idle (a stopped

@@ -1,6 +1,6 @@
 """Projects: the project of each row, and sessions that see the rows of one project only.
 
-Every query of a session that belongs to a project (`Database.within`) is narrowed here, whatever repository makes it:
+Every query of a session that belongs to a project (`Database.within`) is narrowed here, from every repository:
 to those rows of an `Owned` model that are the project's, and to those of an `OfRun` model whose run is. What is added
 through such a session belongs to its project. So a row of another project is not found, counted, listed, changed or
 deleted, and no query has to remember to ask. Sessions without a project (workers, the controller, the gateway's own

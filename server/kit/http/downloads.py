@@ -57,7 +57,7 @@ class Content:
 
 @dataclass(frozen=True)
 class ConditionalHeaders:
-    """Which file the client has already, and which part of it it wants: the headers as they came."""
+    """The conditional headers of a download: the file that the client has, and the part that it requests."""
 
     if_none_match: str
     if_range: str

@@ -21,8 +21,8 @@ from server.kit.errors import (
     DatabaseUnavailable,
     ErrorKind,
     InvalidConfig,
-    InvalidEdit,
     LudusError,
+    ProblemList,
     ProjectForbidden,
     ScopeMissing,
     TokenRefused,
@@ -66,7 +66,7 @@ class Problem(BaseModel):
     status: int
     """HTTP status."""
     detail: str
-    """What happened, then what to do."""
+    """The cause, then the remedy."""
     instance: str
     """Path of the request."""
     code: str
@@ -85,238 +85,191 @@ class RequestError(LudusError):
     headers: ClassVar[Mapping[str, str]] = {}
 
 
-class FilterInvalid(RequestError):
+class FilterInvalid(RequestError, code="invalid_filter"):
     """The filter doesn't parse."""
 
-    code = "invalid_filter"
-
-    def __init__(self, reason: str, position: int) -> None:
-        super().__init__(f"The filter is wrong at position {position}: {reason}.")
-        self.position = position
+    reason: str
+    position: int
+    sentence = "The filter is wrong at position {position}: {reason}."
 
 
-class OrderInvalid(RequestError):
+class OrderInvalid(RequestError, code="invalid_order"):
     """The order is not one of this list."""
 
-    code = "invalid_order"
+    text: str
+    fields: Sequence[str]
 
-    def __init__(self, text: str, fields: Sequence[str]) -> None:
-        names = ", ".join("metric (the word itself: the first of `metrics`)" if f == "metric" else f for f in fields)
-        super().__init__(f"{text[:100]!r} is not an order of this list; write one field ({names}), then asc or desc.")
+    def _sentence(self) -> str:
+        metric = "metric (the word itself: the first of `metrics`)"
+        names = ", ".join(metric if each == "metric" else each for each in self.fields)
+        return f"{self.text[:100]!r} is not an order of this list; write one field ({names}), then asc or desc."
 
 
-class PageTokenInvalid(RequestError):
+class PageTokenInvalid(RequestError, code="invalid_page_token"):
     """The page token is damaged or belongs to another query."""
 
-    code = "invalid_page_token"
-
-    def __init__(self) -> None:
-        super().__init__(
-            "The page token is damaged or belongs to another filter or order. Use next_page_token as it was answered, "
-            "with the same filter and order_by, or begin at the first page."
-        )
+    sentence = (
+        "The page token is damaged or belongs to another filter or order. Use next_page_token as it was answered, with "
+        "the same filter and order_by, or begin at the first page."
+    )
 
 
-class IdempotencyKeyInvalid(RequestError):
+class IdempotencyKeyInvalid(RequestError, code="invalid_idempotency_key"):
     """The Idempotency-Key header is not usable."""
 
-    code = "invalid_idempotency_key"
-
-    def __init__(self) -> None:
-        super().__init__("Idempotency-Key must be 1 to 255 printable ASCII characters, for instance a UUID.")
+    sentence = "Idempotency-Key must be 1 to 255 printable ASCII characters, for instance a UUID."
 
 
-class IdempotencyKeyReused(RequestError):
+class IdempotencyKeyReused(RequestError, code="idempotency_key_reused"):
     """The key was used for another request."""
 
-    code = "idempotency_key_reused"
     status = 422
+    key: str
+    sentence = "The Idempotency-Key {key!r} was used with another content. Use a new key for a new request."
 
-    def __init__(self, key: str) -> None:
-        super().__init__(f"The Idempotency-Key {key!r} was used with another content. Use a new key for a new request.")
 
-
-class RequestInFlight(RequestError):
+class RequestInFlight(RequestError, code="request_in_flight"):
     """The first request with this key is still being answered."""
 
     kind = ErrorKind.CONFLICT
-    code = "request_in_flight"
     status = 409
     headers: ClassVar[Mapping[str, str]] = {"Retry-After": "1"}
-
-    def __init__(self, key: str) -> None:
-        super().__init__(
-            f"The first request with the Idempotency-Key {key!r} is still being answered. Repeat it later."
-        )
+    key: str
+    sentence = "The first request with the Idempotency-Key {key!r} is still being answered. Repeat it later."
 
 
-class BodyInvalid(RequestError):
+class BodyInvalid(RequestError, code="invalid_body"):
     """The body cannot be read at all."""
 
-    code = "invalid_body"
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"The body cannot be read: {reason}.")
+    reason: str
+    sentence = "The body cannot be read: {reason}."
 
 
-class BodyTooLarge(RequestError):
+class BodyTooLarge(RequestError, code="body_too_large"):
     """The body exceeds the limit."""
 
-    code = "body_too_large"
     status = 413
     headers: ClassVar[Mapping[str, str]] = {"Connection": "close"}
+    limit: int
+    sentence = (
+        "The body is larger than {limit} bytes, which is the limit. Configurations are small texts; for files the "
+        "server's operator sets the limits (LUDUS_STORAGE__DEMONSTRATION_BYTES, LUDUS_STORAGE__CHECKPOINT_BYTES)."
+    )
 
-    def __init__(self, limit: int) -> None:
-        super().__init__(
-            f"The body is larger than {limit} bytes, which is the limit. Configurations are small texts; for files the "
-            "server's operator sets the limits (LUDUS_STORAGE__DEMONSTRATION_BYTES, LUDUS_STORAGE__CHECKPOINT_BYTES)."
-        )
 
-
-class BodyTooSlow(RequestError):
+class BodyTooSlow(RequestError, code="body_too_slow"):
     """The body arrives too slowly."""
 
-    code = "body_too_slow"
     status = 408
     headers: ClassVar[Mapping[str, str]] = {"Connection": "close"}
-
-    def __init__(self) -> None:
-        super().__init__("The body did not arrive in time. Send it again, over a connection that is fast enough.")
+    sentence = "The body did not arrive in time. Send it again, over a connection that is fast enough."
 
 
-class TooManyRequests(RequestError):
-    """More requests than one token, or one address, may make."""
+class TooManyRequests(RequestError, code="too_many_requests"):
+    """One token, or one address, has made more requests than it may."""
 
     kind = ErrorKind.EXHAUSTED
-    code = "too_many_requests"
     status = 429
+    per_minute: int
+    retry_seconds: float
 
-    def __init__(self, per_minute: int, retry_seconds: float) -> None:
-        self.retry_seconds = max(1, math.ceil(retry_seconds))
-        super().__init__(
-            f"More than {per_minute} requests in a minute, which is the limit. Try again in {self.retry_seconds} s. "
-            "The server's operator sets the limits (LUDUS_API__REQUESTS_PER_MINUTE, LUDUS_API__FAILURES_PER_MINUTE)."
-        )
+    def __post_init__(self) -> None:
+        self.retry_seconds = max(1, math.ceil(self.retry_seconds))
+
+    sentence = (
+        "More than {per_minute} requests in a minute, which is the limit. Try again in {retry_seconds} s. The server's "
+        "operator sets the limits (LUDUS_API__REQUESTS_PER_MINUTE, LUDUS_API__FAILURES_PER_MINUTE)."
+    )
 
 
-class ProjectInvalid(RequestError):
+class ProjectInvalid(RequestError, code="invalid_project"):
     """The header `Ludus-Project` names no project."""
 
-    code = "invalid_project"
-
-    def __init__(self) -> None:
-        super().__init__(
-            "Ludus-Project must be the name of one project: 1 to 64 letters, digits, dots, underscores and hyphens. "
-            "All projects at once (`*`) can be read and deleted from, and nothing else."
-        )
+    sentence = (
+        "Ludus-Project must be the name of one project: 1 to 64 letters, digits, dots, underscores and hyphens. All "
+        "projects at once (`*`) can be read and deleted from, and nothing else."
+    )
 
 
-class RangeNotSatisfiable(RequestError):
-    """A part of a file was asked for that it does not have."""
+class RangeNotSatisfiable(RequestError, code="range_not_satisfiable"):
+    """The file does not have the requested part."""
 
-    code = "range_not_satisfiable"
     status = 416
-
-    def __init__(self, size: int) -> None:
-        super().__init__(
-            f"The file has {size} bytes, and none of those that Range asks for. Leave Range out to get all of it."
-        )
-        self.size = size
+    size: int
+    sentence = "The file has {size} bytes, and none of those that Range asks for. Leave Range out to get all of it."
 
 
-class UnsupportedMediaType(RequestError):
+class UnsupportedMediaType(RequestError, code="unsupported_media_type"):
     """The body is neither JSON nor YAML."""
 
-    code = "unsupported_media_type"
     status = 415
     headers: ClassVar[Mapping[str, str]] = {"Accept-Post": "application/json, application/yaml"}
-
-    def __init__(self, given: str) -> None:
-        super().__init__(
-            f"A body of type {given[:100]!r} is not understood. Send application/json or application/yaml."
-        )
+    given: str
+    sentence = "A body of type {given!r:.102} is not understood. Send application/json or application/yaml."
 
 
 class UnsupportedFileType(UnsupportedMediaType):
     """The body is not a bare file."""
 
     headers: ClassVar[Mapping[str, str]] = {"Accept-Post": "application/octet-stream"}
-
-    def __init__(self, given: str) -> None:
-        RequestError.__init__(
-            self,
-            f"A body of type {given[:100]!r} is not understood here. Send the file itself as application/octet-stream "
-            "(not as a form): `ludus demonstration upload FILE` and `ludus checkpoint upload FILE` do.",
-        )
+    sentence = (
+        "A body of type {given!r:.102} is not understood here. Send the file itself as application/octet-stream (not "
+        "as a form): `ludus demonstration upload FILE` and `ludus checkpoint upload FILE` do."
+    )
 
 
-class Unauthenticated(RequestError):
-    """No token, or a wrong one."""
+class Unauthenticated(RequestError, code="unauthenticated"):
+    """The request has no token, or a wrong one."""
 
     kind = ErrorKind.UNAUTHENTICATED
-    code = "unauthenticated"
     status = 401
     headers: ClassVar[Mapping[str, str]] = {"WWW-Authenticate": 'Bearer realm="ludus"'}
-
-    def __init__(self) -> None:
-        super().__init__(
-            "This server wants a token that it knows. Send `Authorization: Bearer TOKEN` (LUDUS_TOKEN for the CLI)."
-        )
+    sentence = "This server wants a token that it knows. Send `Authorization: Bearer TOKEN` (LUDUS_TOKEN for the CLI)."
 
 
-class ForeignOrigin(RequestError):
-    """A request that a foreign web page may have made through a local browser."""
+class ForeignOrigin(RequestError, code="foreign_origin"):
+    """A foreign web page may have made the request through a local browser."""
 
     kind = ErrorKind.FORBIDDEN
-    code = "foreign_origin"
     status = 403
-
-    def __init__(self) -> None:
-        super().__init__(
-            "Without a token this server answers requests to and from this machine's own names only (localhost, "
-            "127.0.0.1, ::1). Set LUDUS_API__TOKEN to use another name."
-        )
+    sentence = (
+        "Without a token this server answers requests to and from this machine's own names only (localhost, 127.0.0.1, "
+        "::1). Set LUDUS_API__TOKEN to use another name."
+    )
 
 
-class TooManyWaiters(RequestError):
+class TooManyWaiters(RequestError, code="too_many_waiters"):
     """Too many requests wait for a state at once."""
 
     kind = ErrorKind.EXHAUSTED
-    code = "too_many_waiters"
     status = 429
     headers: ClassVar[Mapping[str, str]] = {"Retry-After": "1"}
+    limit: int
+    sentence = "{limit} requests wait for a state already. Ask again later, or without `wait`."
 
-    def __init__(self, limit: int) -> None:
-        super().__init__(f"{limit} requests wait for a state already. Ask again later, or without `wait`.")
 
-
-class TooManyStreams(RequestError):
+class TooManyStreams(RequestError, code="too_many_streams"):
     """Too many event streams are open."""
 
     kind = ErrorKind.EXHAUSTED
-    code = "too_many_streams"
     status = 429
     headers: ClassVar[Mapping[str, str]] = {"Retry-After": "5"}
+    limit: int
+    sentence = "{limit} event streams are open already. Try again later, or read the events page by page."
 
-    def __init__(self, limit: int) -> None:
-        super().__init__(f"{limit} event streams are open already. Try again later, or read the events page by page.")
 
+class NotReady(Unavailable, code="not_ready"):
+    """A service that the server needs does not answer."""
 
-class NotReady(Unavailable):
-    """Something that the server needs does not answer."""
+    reasons: Mapping[str, LudusError]
 
-    code = "not_ready"
-
-    def __init__(self, reasons: Mapping[str, LudusError]) -> None:
-        super().__init__("The server is not ready: " + " ".join(f"{name}: {error}" for name, error in reasons.items()))
-        self.reasons = reasons
+    def _sentence(self) -> str:
+        return "The server is not ready: " + " ".join(f"{name}: {error}" for name, error in self.reasons.items())
 
 
 def status_of(error: type[LudusError]) -> int:
     """Return the HTTP status of a class of errors."""
-    if issubclass(error, RequestError):
-        return error.status
-    return STATUS[error.kind]
+    return error.status if issubclass(error, RequestError) else STATUS[error.kind]
 
 
 Responses = dict[int | str, dict[str, Any]]
@@ -340,14 +293,13 @@ def problems(*classes: type[LudusError]) -> Responses:
     found = {status: list(codes) for status, codes in COMMON.items()}
     for error in classes:
         found.setdefault(status_of(error), []).append(error.code)
-    return {status: problem_declaration(status, codes) for status, codes in sorted(found.items())}
-
-
-def problem_declaration(status: int, codes: Sequence[str]) -> dict[str, Any]:
-    """Describe one problem response for OpenAPI."""
+    content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {
-        "description": f"{HTTPStatus(status).phrase}: " + ", ".join(f"`{code}`" for code in codes),
-        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+        status: {
+            "description": f"{HTTPStatus(status).phrase}: " + ", ".join(f"`{code}`" for code in codes),
+            "content": content,
+        }
+        for status, codes in sorted(found.items())
     }
 
 
@@ -363,11 +315,45 @@ def problem_response(error: LudusError, scope: Scope) -> JSONResponse:
         headers.update(Unauthenticated.headers)
     if status == 503:
         headers["Retry-After"] = "2"
-    return _answer(scope, status, error.code, error.message, _items(error), headers)
+    items: list[ProblemItem] = []
+    if isinstance(error, NotReady):
+        items = [
+            ProblemItem(path=name, code=reason.code, message=str(reason), location="server")
+            for name, reason in error.reasons.items()
+        ]
+    elif isinstance(error, ProblemList):
+        location = "config" if isinstance(error, InvalidConfig) else "body"
+        items = [
+            ProblemItem(path=found.path, code=found.code, message=found.message, location=location)
+            for found in error.problems
+        ]
+    return _answer(scope, status, error.code, error.message, items, headers)
 
 
-def invalid_request(error: RequestValidationError, scope: Scope) -> JSONResponse:
-    """Answer with what FastAPI's validation found, all at once. Values are not repeated: they could be secrets."""
+def _message(found: Mapping[str, Any]) -> str:
+    """Return the mistake of a value. Of a number with too many digits pydantic says only that it is no number."""
+    value = found.get("input")
+    digits = len(value) if isinstance(value, str) else value.bit_length() / 3.33 if isinstance(value, int) else 0
+    if found["type"] in {"int_parsing", "int_parsing_size", "int_type", "float_type"} and digits > 18:
+        return f"Input should be a number that 64 bits hold: whole ones lie between {-(2**63)} and {2**63 - 1}"
+    return str(found["msg"]).removeprefix("Value error, ")
+
+
+def internal_problem(scope: Scope) -> JSONResponse:
+    """Answer that the server has a defect; the log has the traceback under the request's id."""
+    detail = "The server failed; this is a defect. Its log has the traceback under this request_id."
+    return _answer(scope, 500, "internal", detail, [], {})
+
+
+async def on_ludus_error(request: Request, error: Exception) -> JSONResponse:
+    """Exception handler for the domain's errors."""
+    assert isinstance(error, LudusError)
+    return problem_response(error, request.scope)
+
+
+async def on_validation_error(request: Request, error: Exception) -> JSONResponse:
+    """Answer with all findings of FastAPI's validation. Values are not repeated: they could be secrets."""
+    assert isinstance(error, RequestValidationError)
     items = [
         ProblemItem(
             path=".".join(str(part) for part in found["loc"][1:]),
@@ -380,74 +366,22 @@ def invalid_request(error: RequestValidationError, scope: Scope) -> JSONResponse
     first = items[0]
     more = f" (and {len(items) - 1} more)" if len(items) > 1 else ""
     detail = f"The request is not valid. {first.location} {first.path}: {first.message}{more}."
-    return _answer(scope, 422, "invalid_request", detail, items, {})
+    return _answer(request.scope, 422, "invalid_request", detail, items, {})
 
 
-def _message(found: Mapping[str, Any]) -> str:
-    """Return what is wrong with a value. Of a number with too many digits pydantic says only that it is none."""
-    value = found.get("input")
-    digits = len(value) if isinstance(value, str) else value.bit_length() / 3.33 if isinstance(value, int) else 0
-    if found["type"] in {"int_parsing", "int_parsing_size", "int_type", "float_type"} and digits > 18:
-        return f"Input should be a number that 64 bits hold: whole ones lie between {-(2**63)} and {2**63 - 1}"
-    return str(found["msg"]).removeprefix("Value error, ")
-
-
-def http_problem(error: HTTPException, scope: Scope) -> JSONResponse:
-    """Answer with what the router found: no such route, no such method."""
+async def on_http_exception(request: Request, error: Exception) -> JSONResponse:
+    """Answer with the router's own exceptions: no such route, no such method."""
+    assert isinstance(error, HTTPException)
     code, detail = {
         404: ("route_not_found", "There is nothing at this path. See /docs for what there is."),
         405: ("method_not_allowed", "This path does not know this method. See the Allow header."),
     }.get(error.status_code, ("invalid_request", str(error.detail)))
-    return _answer(scope, error.status_code, code, detail, [], dict(error.headers or {}))
-
-
-def internal_problem(scope: Scope) -> JSONResponse:
-    """Answer that this is a defect of the server; the log has the traceback under the request's id."""
-    detail = "The server failed; this is a defect. Its log has the traceback under this request_id."
-    return _answer(scope, 500, "internal", detail, [], {})
-
-
-async def on_ludus_error(request: Request, error: Exception) -> JSONResponse:
-    """Exception handler for the domain's errors."""
-    assert isinstance(error, LudusError)
-    return problem_response(error, request.scope)
-
-
-async def on_validation_error(request: Request, error: Exception) -> JSONResponse:
-    """Exception handler for FastAPI's validation."""
-    assert isinstance(error, RequestValidationError)
-    return invalid_request(error, request.scope)
-
-
-async def on_http_exception(request: Request, error: Exception) -> JSONResponse:
-    """Exception handler for the router's own exceptions."""
-    assert isinstance(error, HTTPException)
-    answer = http_problem(error, request.scope)
-    if error.status_code == 405:
-        answer.headers["Allow"] = ", ".join(_allowed(request))
+    answer = _answer(request.scope, error.status_code, code, detail, [], dict(error.headers or {}))
+    if error.status_code == 405:  # the router itself names the methods of the first route only
+        routes: Sequence[Route] = request.app.state.routes
+        fitting = (route for route in routes if route.path_regex.match(request.url.path))
+        answer.headers["Allow"] = ", ".join(sorted({method for route in fitting for method in route.methods or ()}))
     return answer
-
-
-def _allowed(request: Request) -> list[str]:
-    """Return the methods that the path has. (The router itself names those of the first route only.)"""
-    routes: Sequence[Route] = request.app.state.routes
-    fitting = (route for route in routes if route.path_regex.match(request.url.path))
-    return sorted({method for route in fitting for method in route.methods or ()})
-
-
-def _items(error: LudusError) -> list[ProblemItem]:
-    if isinstance(error, NotReady):
-        return [
-            ProblemItem(path=name, code=reason.code, message=str(reason), location="server")
-            for name, reason in error.reasons.items()
-        ]
-    if not isinstance(error, InvalidConfig | InvalidEdit):
-        return []
-    location = "config" if isinstance(error, InvalidConfig) else "body"
-    return [
-        ProblemItem(path=found.path, code=found.code, message=found.message, location=location)
-        for found in error.problems
-    ]
 
 
 def _answer(

@@ -10,7 +10,7 @@ from starlette.convertors import StringConvertor, register_url_convertor  # code
 from server.kit.db.ids import ALPHABET, LENGTH
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
-"""What names are made of: they stand in addresses and on command lines."""
+"""Pattern of names, which are parts of addresses and command lines."""
 TEXT = r"^[^\x00]*$"
 """Any text but NUL, which PostgreSQL doesn't store."""
 

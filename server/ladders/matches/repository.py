@@ -19,13 +19,14 @@ from sqlalchemy.orm import Session
 
 from server.kit.db.clock import now
 from server.kit.db.keyset import Columns, check, parts, select_page
-from server.kit.errors import MatchInvalid
 from server.kit.listing import Condition, ListQuery, Operator, Page
+from server.ladders.errors import MatchInvalid
 from server.ladders.models import Ladder, LadderMatch, LadderParticipant, LadderPlayer
 from server.ladders.rating_systems import ranks
 from server.ladders.ratings.repository import RatingRepository
-from server.ladders.refs import Outcome, PlayedMatch, ReportedMatch, ReportedParticipant
+from server.ladders.refs import Outcome, PlayedMatch
 from server.ladders.repository import LadderRepository, PlayerRepository, Policy
+from server.ladders.requests import MatchReport
 
 _RANKS: dict[Outcome, tuple[int, int]] = {"win": (1, 2), "draw": (1, 1), "loss": (2, 1)}
 """Outcome -> rank of the first participant, and of every other one."""
@@ -55,7 +56,7 @@ class MatchRepository:
         "simulator": LadderMatch.simulator,
         "step": LadderMatch.step,
     }
-    """What matches can be filtered by, besides `player` and `superseded`; they are sorted by `seq`."""
+    """Columns by which matches are filtered, besides `player` and `superseded`; they are sorted by `seq`."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -129,7 +130,7 @@ class MatchLedger:
         return len(new)
 
     def resume(self, run_id: str, attempt: int, newest: Mapping[str, int]) -> None:
-        """Let an attempt go on from a checkpoint that counts a behavior's matches up to its `newest` one (0: none).
+        """Continue from a checkpoint that counts a behavior's matches up to its `newest` one (0: none).
 
         What earlier attempts played beyond it is superseded, and its ratings are taken back.
         """
@@ -148,7 +149,7 @@ class MatchLedger:
             marked = update(LadderMatch).where(*stale, or_(*beyond)).values(superseded_by=attempt)
             self._session.execute(marked, execution_options={"synchronize_session": False})
 
-    def report(self, ladder: Ladder, match: ReportedMatch) -> LadderMatch:
+    def report(self, ladder: Ladder, match: MatchReport) -> LadderMatch:
         """Add a match that was played elsewhere to a locked ladder. Raises MatchInvalid, PlayerNotFound."""
         placed = _placed(match)
         players = [self._players.get(ladder.id, participant.player).id for participant in match.participants]
@@ -160,7 +161,7 @@ class MatchLedger:
             insert(LadderMatch).values(
                 ladder_id=ladder.id,
                 seq=seq,
-                at=now() if match.at is None else match.at,
+                at=now() if match.at is None else match.at.timestamp(),
                 outcome=_outcome(placed),
                 scored=match.outcome is None,
                 truncated=match.truncated,
@@ -237,7 +238,7 @@ def _columns(match: PlayedMatch) -> dict[str, Any]:
     }
 
 
-def _placed(match: ReportedMatch) -> list[int]:
+def _placed(match: MatchReport) -> list[int]:
     """Return the rank of each participant. Raises MatchInvalid."""
     if len(match.participants) < 2:
         raise MatchInvalid("it has one participant only; a match needs two players at least")
@@ -247,17 +248,14 @@ def _placed(match: ReportedMatch) -> list[int]:
             raise MatchInvalid("it has an outcome and scores; say one of them")
         mine, others = _RANKS[match.outcome]
         return [mine, *[others] * (len(scores) - 1)]
-    return ranks([_score(index, participant) for index, participant in enumerate(match.participants)])
-
-
-def _score(index: int, participant: ReportedParticipant) -> float:
-    if participant.score is None:
-        raise MatchInvalid(
-            f"participant {index} has no score; give one to every participant, or say the match's outcome"
-        )
-    if not math.isfinite(participant.score):
-        raise MatchInvalid(f"the score of participant {index} is {participant.score}; a score is a finite number")
-    return participant.score
+    for index, score in enumerate(scores):
+        if score is None:
+            raise MatchInvalid(
+                f"participant {index} has no score; give one to every participant, or say the match's outcome"
+            )
+        if not math.isfinite(score):
+            raise MatchInvalid(f"the score of participant {index} is {score}; a score is a finite number")
+    return ranks([score for score in scores if score is not None])
 
 
 def _outcome(placed: Sequence[int]) -> Outcome:

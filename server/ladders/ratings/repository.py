@@ -2,7 +2,7 @@
 
 Ratings, their history and the counts of pairs are a function of the ledger's counting matches in their order. They are
 brought forward in batches (`load`, then `store`), each a compare-and-set on the place and the generation from which it
-began: whoever else has brought them forward, or taken them back, in between wins, and the batch is dropped.
+began: if another job has advanced them, or taken them back, in between, the batch is dropped.
 """
 
 from collections import defaultdict
@@ -26,7 +26,7 @@ from server.ladders.models import (
     LadderPlayer,
     RatingPoint,
 )
-from server.ladders.rating_systems import Game, Participant, Point, Rating, RatingState, RatingTable, Tally, tally
+from server.ladders.rating_systems import Game, Participant, Rating, RatingState, RatingTable, Tally, tally
 from server.ladders.refs import PlayerKind
 
 BATCH = 2000
@@ -49,7 +49,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Payoffs:
-    """How each of some players did against each other one; row against column."""
+    """Results of players against each other; row against column."""
 
     players: Sequence[LadderPlayer]
     wins: NDArray[np.int64]
@@ -58,7 +58,7 @@ class Payoffs:
 
     @property
     def games(self) -> NDArray[np.int64]:
-        """How often they met."""
+        """Number of matches between them."""
         return self.wins + self.draws + self.losses
 
     @property
@@ -104,7 +104,7 @@ class RatingRepository:
     def games(self, ladder_id: str, first: int, last: int) -> Iterator[Game]:
         """Iterate over the matches that count, from one number to another one (inclusive).
 
-        Two walks along primary keys, whatever the database knows of the tables' sizes: a join of two that have just
+        Two walks along primary keys, independent of the database's statistics: a join of two that have just
         been filled may be planned so badly that it never ends.
         """
         matches = (
@@ -153,7 +153,18 @@ class RatingRepository:
         played = {point.player for point in book.points}
         self._update_players(batch.ladder_id, [book.standings[player] for player in sorted(played)])
         if book.points:
-            rows = [_point(batch.ladder_id, point) for point in book.points]
+            rows = [
+                {
+                    "ladder_id": batch.ladder_id,
+                    "player": point.player,
+                    "game": point.game,
+                    "seq": point.seq,
+                    "step": point.step,
+                    "at": point.at,
+                    **point.rating._asdict(),
+                }
+                for point in book.points
+            ]
             self._session.connection().execute(insert(RatingPoint), rows)  # past the unit of work, which costs more
         self._add(batch.ladder_id, {pair: Tally(*results) for pair, results in book.tallies.items()})
         return True
@@ -241,7 +252,7 @@ class RatingRepository:
         self._session.execute(delete(LadderPair).where(LadderPair.ladder_id == ladder_id, *empty))
 
     def _return(self, ladder_id: str, first: int) -> None:
-        """Let the players of match `first` and of later ones stand where they stood before it."""
+        """Reset the ratings of the players of match `first` and later ones to those before it."""
         later = (LadderParticipant.ladder_id == ladder_id, LadderParticipant.seq >= first)
         affected = self._session.scalars(select(LadderParticipant.player).where(*later).distinct()).all()
         for part in parts(affected):
@@ -316,15 +327,3 @@ def _newest(ladder_id: str, players: Sequence[int]) -> Select[Any]:
     of_them = (RatingPoint.ladder_id == ladder_id, RatingPoint.player.in_(players))
     newest = select(RatingPoint.player, func.max(RatingPoint.game)).where(*of_them).group_by(RatingPoint.player)
     return select(RatingPoint).where(*of_them, tuple_(RatingPoint.player, RatingPoint.game).in_(newest))
-
-
-def _point(ladder_id: str, point: Point) -> dict[str, Any]:
-    return {
-        "ladder_id": ladder_id,
-        "player": point.player,
-        "game": point.game,
-        "seq": point.seq,
-        "step": point.step,
-        "at": point.at,
-        **point.rating._asdict(),
-    }

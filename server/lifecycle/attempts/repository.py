@@ -88,7 +88,7 @@ class AttemptLedger:
         self._restart_budget = restart_budget
         self._fence = fence = AttemptFence(database, claim.run_id, claim.attempt)
         self.amendments = AmendmentWriter(fence)
-        self.assessment = AssessmentWriter(fence, claim.config)
+        self.assessment = AssessmentWriter(fence)
         self.checkpoints = CheckpointWriter(
             fence,
             claim.config,

@@ -6,9 +6,10 @@ hangs on it, and a row of `deleted_runs` takes its place, by which the controlle
 """
 
 from server.kit.db.database import Session
-from server.kit.errors import RunInUse, RunNotEnded, RunNotFound
+from server.kit.errors import RunNotFound
 from server.kit.states import TERMINAL
 from server.lifecycle.deletion.repository import DeletionRepository
+from server.lifecycle.errors import RunInUse, RunNotEnded
 from server.runs.events.repository import Note, lock_run, record
 from server.runs.models import Run
 from server.webhooks.deliveries.repository import Outbox, PendingEvents

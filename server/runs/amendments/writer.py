@@ -1,4 +1,4 @@
-"""What an attempt reads and writes of the amendments of its run's configuration."""
+"""The amendments of an attempt's run: those still to apply, and those that the trainer has applied."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

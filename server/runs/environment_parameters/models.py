@@ -22,7 +22,7 @@ class RunParameters(Base):
 
 
 class ParameterEdit(Base):
-    """Somebody wanted another lesson or value. Rows stay: a trainer that resumes from before an edit does it again."""
+    """A request for another lesson or value. Rows stay: a trainer that resumes from before an edit does it again."""
 
     __tablename__ = "parameter_edits"
 

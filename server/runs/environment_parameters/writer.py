@@ -1,4 +1,4 @@
-"""What an attempt reads and writes of a run's environment parameters."""
+"""The environment parameters of an attempt's run: edits to apply, and their published values."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -65,7 +65,7 @@ def lock_run(session: Session, run_id: str, *, patient: Literal[False]) -> Run |
 def lock_run(session: Session, run_id: str, *, patient: bool = True) -> Run | None:
     """Load a run (without what is rarely asked for) and keep others from changing it until the commit.
 
-    One that somebody else has locked is waited for, or, without patience, answered with None. Raises RunNotFound.
+    One that another transaction has locked is waited for, or, without patience, answered with None. Raises RunNotFound.
     """
     query = select(Run).where(Run.id == run_id).options(*map(defer, BEHIND)).with_for_update(skip_locked=not patient)
     run = session.scalars(query, execution_options={"populate_existing": True}).one_or_none()

@@ -40,7 +40,7 @@ class Account(NamedTuple):
 
 
 class InTraining:
-    """How many runs are in training, by project, by token and by owner."""
+    """Numbers of runs in training, by project, by token and by owner."""
 
     def __init__(self, counts: Mapping[Account, int]) -> None:
         self._projects: dict[str, int] = {}

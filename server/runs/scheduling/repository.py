@@ -23,7 +23,7 @@ class WaitingRuns:
         self._session = session
 
     def lock_queue(self) -> None:
-        """Let no other claim happen until the commit: two claims that count at once would both keep within a quota.
+        """Exclude other claims until the commit: two claims that count at once would both keep within a quota.
 
         SQLite admits one writer at a time anyway.
         """
@@ -67,7 +67,7 @@ class WaitingRuns:
         return InTraining({Account(*account): count for *account, count in self._session.execute(query)})
 
     def lock(self, run_id: str) -> Run | None:
-        """Return a run that waits and that nobody else changes until the commit; None if it does not, or is busy."""
+        """Return a waiting run, locked until the commit; None if it no longer waits, or is locked by another."""
         query = select(Run).where(Run.id == run_id, text(CLAIMABLE_SQL)).with_for_update(skip_locked=True)
         return self._session.scalars(query, execution_options={"populate_existing": True}).one_or_none()
 

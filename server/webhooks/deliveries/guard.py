@@ -1,8 +1,8 @@
-"""Which hosts a message may go to: users name addresses, and the server can reach places that users cannot.
+"""Checks the hosts of webhooks: users name addresses, and the server can reach places that users cannot.
 
 A name is resolved here, every address that it stands for is checked, and the connection is made to a checked address,
 so that a name whose answer changes in between gains nothing. Without the operator's permission only addresses of the
-public internet are reached: no loopback, private, link-local (cloud metadata), multicast or reserved ones, in whatever
+public internet are reached: no loopback, private, link-local (cloud metadata), multicast or reserved ones, in any
 notation or embedding.
 """
 

@@ -19,7 +19,7 @@ from server.webhooks.deliveries.signing import signed_headers
 from server.webhooks.errors import AddressInvalid
 
 RESPONSE_BYTES: Final = 1024
-"""How much of an answer is kept."""
+"""Length of the stored part of an answer."""
 GONE: Final = 410
 
 
@@ -37,7 +37,7 @@ class DeliveryRequest:
     body: str
     run_id: str | None = None
     test: bool = False
-    """Somebody waits for what comes of it: it is tried once."""
+    """A user waits for the result: it is tried once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class DeliveryResult:
     error: str | None = None
     """Why it failed; None where it succeeded."""
     response: str | None = None
-    """How the answer began."""
+    """The first part of the answer."""
     retry_after: float | None = None
     """Seconds for which the receiver wants to be left alone."""
 

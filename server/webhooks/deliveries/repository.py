@@ -40,7 +40,7 @@ class Outbox:
     """Turns events into deliveries, each once, however many do so at the same time.
 
     Events are their own outbox. The cursor of a run moves by compare-and-set in the transaction that inserts the
-    deliveries: whoever comes second changes nothing.
+    deliveries: the second sender changes nothing.
     """
 
     def __init__(self, session: Session) -> None:
@@ -74,7 +74,7 @@ class Outbox:
             _row(run, event, subscription)
             for event in events
             for subscription in subscriptions
-            if _covered(run, event, subscription)
+            if subscription.covers(run.project, run.id, run.tags, event.type, event.at)
         ]
         if rows:
             self._session.execute(insert(Delivery), rows)
@@ -97,7 +97,7 @@ class Outbox:
         return self._session.scalars(query).all()
 
     def _advance(self, pending: PendingEvents, through: int) -> bool:
-        """Move the cursor of a run. False if somebody else did."""
+        """Move the cursor of a run. False if another sender did."""
         cursor = (WebhookCursor.run_id == pending.run_id, WebhookCursor.seq == pending.told)
         if pending.told:
             moved = update(WebhookCursor).where(*cursor).values(seq=through).returning(WebhookCursor.seq)
@@ -108,9 +108,9 @@ class Outbox:
 
 
 class DeliveryQueue:
-    """Hands messages to those who send them, and takes what came of it.
+    """Hands messages to senders, and stores the results.
 
-    A message belongs to whoever raises its number of attempts. Should the sender die, the message is due again at
+    A message belongs to the sender that raises its number of attempts. If that sender dies, it is due again at
     `next_try_at`; what a sender that was thought dead reports late is entered in the log and changes nothing else.
     """
 
@@ -138,7 +138,7 @@ class DeliveryQueue:
         return {row.id: row.failing_since is not None for row in self._session.execute(query)}
 
     def claim(self, delivery_id: str, attempts: int, hold_seconds: float) -> DeliveryRequest | None:
-        """Begin the next attempt, unless somebody else has; it counts as lost after `hold_seconds`."""
+        """Begin the next attempt, unless another sender has; it counts as lost after `hold_seconds`."""
         claimed = (
             update(Delivery)
             .where(Delivery.id == delivery_id, Delivery.attempts == attempts, Delivery.state == DeliveryState.PENDING)
@@ -270,7 +270,7 @@ class DeliveryRepository:
         return found
 
     def insert_test(self, webhook_id: str, hold_seconds: float) -> Delivery:
-        """Insert a test message, which is not due for `hold_seconds`: whoever asked for it sends it."""
+        """Insert a test message, which is not due for `hold_seconds`: the request that asked for it sends it."""
         at: float = self._session.scalar(select(now())) or 0.0
         message = Delivery(
             id=new_id("msg"),
@@ -288,7 +288,7 @@ class DeliveryRepository:
         return message
 
     def redeliver(self, message: Delivery) -> None:
-        """Make a message due now, whatever came of it before."""
+        """Make a message due now, with any former result."""
         statement = update(Delivery).where(Delivery.id == message.id)
         self._session.execute(
             statement.values(
@@ -331,10 +331,6 @@ class DeliveryRepository:
         )
         gone = delete(Delivery).where(Delivery.id.in_(old)).returning(Delivery.id)
         return len(self._session.scalars(gone, execution_options=UNTRACKED).all())
-
-
-def _covered(run: Run, event: Event, subscription: Subscription) -> bool:
-    return subscription.covers(run.project, run.id, run.tags, event.type, event.at)
 
 
 def _row(run: Run, event: Event, subscription: Subscription) -> dict[str, Any]:

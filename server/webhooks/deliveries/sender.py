@@ -1,11 +1,11 @@
 """The sender: threads of the controller that create messages from events and deliver them.
 
 Any number of senders may run: what becomes a message and who sends it is decided in the database by compare-and-set. A
-crash loses nothing: events are told from where the cursor stands, and an attempt that nobody finished counts as lost
+crash loses nothing: events are told from where the cursor stands, and an unfinished attempt counts as lost
 after a while. So a receiver may get a message twice, always with the same id.
 
 Each attempt has a thread of its own, of which there are at most `webhooks.concurrency`, and few for one webhook, so
-that a slow receiver holds up its own messages and nobody else's.
+that a slow receiver delays only its own messages.
 """
 
 import random
@@ -32,15 +32,15 @@ RUNS: Final = 50
 ROUNDS: Final = 20
 """Such transactions before messages that are due are sent."""
 OVERLAP_SECONDS: Final = 120.0
-"""How far back a round looks for runs that changed: transactions commit later than they note the time."""
+"""Time by which a round looks back for changed runs: transactions commit later than they note the time."""
 SURVEY_SECONDS: Final = 600.0
-"""How often all runs are looked at, whatever their times say; and how often what is old is deleted."""
+"""Interval between looks at all runs, changed or not; and between deletions of old rows."""
 HELD_SECONDS: Final = 7 * 86400.0
 """For how long messages of a disabled webhook wait for it to be enabled."""
 FORGET: Final = 5000
 """Deliveries deleted in one transaction."""
 GRACE_SECONDS: Final = 3.0
-"""What attempts under way get when the sender stops; those that are cut short are made again."""
+"""Time for attempts under way when the sender stops; those that do not end in time are repeated."""
 JITTER: Final = 0.2
 """Pauses are longer by up to this part, at random, so that receivers that were down are not hit by all at once."""
 
@@ -56,7 +56,7 @@ class DeliveryCount(Protocol):
 
 
 def hold_seconds(settings: WebhookSettings) -> float:
-    """Return after which time an attempt that nobody finished counts as lost."""
+    """Return the time after which an unfinished attempt counts as lost."""
     return 2 * settings.timeout_seconds + 30.0
 
 
@@ -68,7 +68,7 @@ def attempt(
     attempts: int,
     count: DeliveryCount | None = None,
 ) -> DeliveryResult | None:
-    """Try to deliver a message of which there have been `attempts`; None if somebody else does."""
+    """Try to deliver a message of which there have been `attempts`; None if another sender does."""
     with database.write() as session:
         request = DeliveryQueue(session).claim(delivery_id, attempts, hold_seconds(settings))
     if request is None:

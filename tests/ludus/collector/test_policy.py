@@ -18,6 +18,7 @@ from tests.worker.rollouts import make_spec, random_masks
 from worker.collectors.acting import POLICIES
 from worker.learning.functional.distributions import branch_bounds, masked_logits
 from worker.learning.networks.actor import Actor
+from worker.learning.networks.head_operations import TORCH
 from worker.learning.networks.torch_policy import TorchPolicy
 
 
@@ -61,9 +62,10 @@ def test_log_probs_are_the_learners(name: str, masked: bool) -> None:
         columns = list(
             (squashed if kind.head == "squashed" else gaussian).log_prob(torch.from_numpy(acted.continuous_sample)).t()
         )
-    chosen = torch.from_numpy(acted.discrete).long()
+    chosen, discrete = torch.from_numpy(acted.discrete).long(), actor.layout.kind.discrete
     for branch, (start, stop) in enumerate(branch_bounds(kind.spec.actions.discrete_branches)):
-        columns.append(Categorical(logits=logits[:, start:stop]).log_prob(chosen[:, branch]))
+        of_choices = discrete.logits(TORCH, logits[:, start:stop], actor.head_parameters())
+        columns.append(Categorical(logits=of_choices).log_prob(chosen[:, branch]))
     # near the ends of tanh, torch's own inverse of the sample is what is imprecise
     np.testing.assert_allclose(
         acted.log_probs, torch.stack(columns, 1).detach().numpy(), atol=1e-3 if kind.head == "squashed" else 2e-5
@@ -96,7 +98,8 @@ def test_equal_generators_draw_equal_actions(name: str) -> None:
     one, two, other = (act(policy, observations, masks, memory, seed) for seed in (9, 9, 10))
 
     np.testing.assert_array_equal(one.log_probs, two.log_probs)
-    assert (one.log_probs != other.log_probs).any()
+    np.testing.assert_array_equal(one.discrete, two.discrete)
+    assert (one.log_probs != other.log_probs).any() or (one.discrete != other.discrete).any()
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -286,3 +289,27 @@ sys.exit('torch' in sys.modules)
 """
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_epsilon_of_the_choices_are_random_among_the_allowed_and_each_branch_explores_by_itself() -> None:
+    spec = make_spec(branches=(4, 2))
+    actor = make_actor(Kind(spec, {}, "epsilon_greedy"))
+    with torch.no_grad():
+        actor.head.weight.zero_()
+        actor.head.bias.copy_(torch.tensor([9.0, 1.0, 2.0, 3.0, 5.0, 4.0]))
+        actor.head_parameters()["epsilon"].fill_(0.3)
+    policy = POLICIES.policy(spec, {"hidden_units": 16}, "epsilon_greedy")
+    policy.load(actor.flatten())
+    rows = 40_000
+    masks = np.tile(np.array([[0, 1, 1, 1, 1, 1]], bool), (rows, 1))
+
+    acted = policy.act([np.zeros((rows, 4), np.float32)], masks, None, np.random.default_rng(1))
+
+    # the best of the branch is forbidden: 3 is the next best, and each of three allowed choices has a third of epsilon
+    shares = [np.bincount(acted.discrete[:, branch], minlength=size) / rows for branch, size in enumerate((4, 2))]
+    np.testing.assert_allclose(shares[0], [0.0, 0.1, 0.1, 0.8], atol=0.01)
+    np.testing.assert_allclose(shares[1], [0.85, 0.15], atol=0.01)
+    assert shares[0][0] == 0.0, "a forbidden choice is never taken"
+    both = np.mean((acted.discrete[:, 0] != 3) & (acted.discrete[:, 1] != 0))
+    assert both == pytest.approx(0.2 * 0.15, abs=0.005)
+    np.testing.assert_allclose(np.exp(acted.log_probs[acted.discrete[:, 0] == 3][0, 0]), 0.8, rtol=1e-4)

@@ -27,6 +27,7 @@ CASES = {
     "normalised": (VECTORS, CONTINUOUS, {**PLAIN, "normalize": True}, "gaussian"),
     "squashed": (VECTORS, CONTINUOUS, PLAIN, "squashed"),
     "discrete": (VECTORS, DISCRETE, PLAIN, "gaussian"),
+    "epsilon-greedy": (VECTORS, DISCRETE, PLAIN, "epsilon_greedy"),
     "hybrid": (VECTORS, HYBRID, PLAIN, "gaussian"),
     "squashed-hybrid": (VECTORS, HYBRID, PLAIN, "squashed"),
     "recurrent": (VECTORS, HYBRID, {**PLAIN, "memory": {"memory_size": 6}}, "gaussian"),

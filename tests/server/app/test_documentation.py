@@ -13,7 +13,8 @@ FROM_THE_FRAMEWORK = {
     ("422", "invalid_request"),
     ("500", "internal"),
 }
-OWN = ("server.kit.errors", "server.kit.http", "server.app")
+FEATURES = ("access.tokens", "checkpoints", "demonstrations", "ladders", "lifecycle")
+OWN = ("server.kit.errors", "server.kit.http", "server.app", *(f"server.{feature}.errors" for feature in FEATURES))
 """Modules whose errors the API answers with."""
 
 

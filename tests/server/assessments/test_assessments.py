@@ -5,6 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
+from server.config.run import RunConfig
 from server.lifecycle.attempts.repository import AttemptLedger
 from tests.factories import claim_run, give_up, make_checkpoint, make_run, save_checkpoints
 from tests.server.app.world import World
@@ -126,5 +127,7 @@ def test_results_are_told_as_they_were_written_and_survive_the_attempt(
 
     assert http.get(f"/v1/runs/{made['id']}/result").json()["result"] == result
     assert ledger.assessment.state() == {"returns": [1.0, 2.0]}
-    assert ledger.assessment.policies()[saved[0]]["trainer_type"] == "sac"
-    assert ledger.assessment.policies()[saved[0]]["network_settings"]["num_layers"] == 3
+    config = RunConfig.model_validate(http.get(f"/v1/runs/{made['id']}").json()["config"])
+    policy = ledger.assessment.policies(config)[saved[0]]
+    assert policy["trainer_type"] == "sac"
+    assert policy["network_settings"]["num_layers"] == 3

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from server.checkpoints.errors import CheckpointInvalid
 from server.checkpoints.uploads import inspect
-from server.kit.errors import CheckpointInvalid
 
 
 def archive(path: Path, manifest: str, compression: int = zipfile.ZIP_STORED) -> Path:

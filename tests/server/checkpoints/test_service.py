@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from ludus.schemas.states import RunState, StopReason
+from server.checkpoints.errors import CheckpointInUse
 from server.checkpoints.repository import UploadedCheckpointRepository
 from server.checkpoints.retention.holds import held
 from server.checkpoints.service import CheckpointService
@@ -14,7 +15,7 @@ from server.config.resolution import resolve
 from server.config.run import RunConfig
 from server.kit.artifacts.folder import FolderStore
 from server.kit.db.database import Database
-from server.kit.errors import CheckpointInUse, CheckpointNotFound, InvalidConfig
+from server.kit.errors import CheckpointNotFound, InvalidConfig
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.service import RunService
 from server.runs.repository import NewRun

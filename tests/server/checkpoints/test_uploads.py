@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from server.checkpoints.errors import CheckpointInvalid
 from server.checkpoints.uploads import inspect
-from server.kit.errors import CheckpointInvalid
 
 RESULTS = Path(__file__).parents[2] / "data" / "mlagents-results"
 SAC = RESULTS / "sac-replay-buffer" / "checkpoint.pt"

@@ -8,6 +8,7 @@ import pytest
 
 from server.config.hyperparameters import (
     CloneHyperparameters,
+    DQNHyperparameters,
     POCAHyperparameters,
     PPOHyperparameters,
     SACHyperparameters,
@@ -64,7 +65,14 @@ def descendants(section: type[Section]) -> set[type[Section]]:
 
 
 def test_every_number_that_is_tuned_has_a_typical_range() -> None:
-    tuned = [PPOHyperparameters, POCAHyperparameters, SACHyperparameters, CloneHyperparameters, MemorySettings]
+    tuned = [
+        PPOHyperparameters,
+        POCAHyperparameters,
+        SACHyperparameters,
+        DQNHyperparameters,
+        CloneHyperparameters,
+        MemorySettings,
+    ]
     signals = [ExtrinsicConfig, CuriosityConfig, GAILConfig, RNDConfig]
     silent = [
         f"{section.__name__}.{key}"

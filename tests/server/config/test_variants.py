@@ -4,7 +4,15 @@ from typing import Any, get_args
 
 import pytest
 
-from server.config.behavior import TRAINERS, BehaviorConfig, CloneConfig, POCAConfig, ReinforcementConfig, SACConfig
+from server.config.behavior import (
+    TRAINERS,
+    BehaviorConfig,
+    CloneConfig,
+    DQNConfig,
+    POCAConfig,
+    ReinforcementConfig,
+    SACConfig,
+)
 from server.config.network import NetworkSettings
 from server.config.problems import WARNINGS
 from server.config.resolution import resolve, review
@@ -46,6 +54,31 @@ def test_defaults_of_sac_are_those_of_ml_agents_and_its_white_noise() -> None:
         "reward_signal_steps_per_update": 1.0,
         "tau": 0.005,
     }
+
+
+def test_dqn_explores_less_and_less_and_has_its_extensions_by_choice() -> None:
+    config = config_of(behavior(trainer_type="dqn"))
+
+    assert isinstance(config, DQNConfig)
+    hyper = config.hyperparameters
+    assert (hyper.exploration_initial_eps, hyper.exploration_final_eps, hyper.exploration_steps) == (1.0, 0.05, None)
+    assert (hyper.double, hyper.dueling, hyper.n_step, hyper.prioritized) == (True, False, 1, False)
+    assert config.head == "epsilon_greedy"
+
+
+@pytest.mark.parametrize(
+    ("section", "path", "named"),
+    [
+        ({"network_settings": {"memory": {}}}, "network_settings.memory", "has no memory"),
+        ({"behavioral_cloning": DEMONSTRATED}, "behavioral_cloning", "learns values of choices"),
+    ],
+)
+def test_what_dqn_does_not_have_is_refused_with_the_way_out(section: dict[str, Any], path: str, named: str) -> None:
+    problem = problem_of(behavior(trainer_type="dqn", **section))
+
+    assert (problem.path, problem.code) == (f"behaviors.A.{path}", "contradiction")
+    assert named in problem.message
+    assert "sac" in problem.message
 
 
 def test_defaults_of_poca_are_those_of_ppo_without_a_shared_critic() -> None:

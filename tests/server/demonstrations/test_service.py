@@ -8,12 +8,13 @@ import pytest
 from ludus.demonstrations import Demonstration as Shown
 from ludus.demonstrations import write
 from server.config.resolution import resolve
+from server.demonstrations.errors import DemonstrationInUse, DemonstrationNotFound
 from server.demonstrations.files import DemonstrationFiles
 from server.demonstrations.repository import DemonstrationRepository
 from server.demonstrations.service import DemonstrationService
 from server.kit.artifacts.folder import FolderStore
 from server.kit.db.database import Database
-from server.kit.errors import DemonstrationInUse, DemonstrationNotFound, InvalidConfig
+from server.kit.errors import InvalidConfig
 from server.lifecycle.service import RunService
 from tests.factories import RecordingWakeUp, make_run, read_run
 from tests.ludus.demonstrations.shown import make_demonstration, make_spec, vector

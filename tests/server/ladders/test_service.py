@@ -8,18 +8,11 @@ import pytest
 from ludus.schemas.states import RunState
 from server.config.resolution import resolve
 from server.kit.db.database import Database
-from server.kit.errors import (
-    CheckpointNotFound,
-    InvalidConfig,
-    LadderExists,
-    LadderInUse,
-    LadderNotFound,
-    PlayerExists,
-    Problem,
-)
-from server.ladders.refs import PlayerKind
+from server.kit.errors import CheckpointNotFound, InvalidConfig, Problem
+from server.ladders.errors import LadderExists, LadderInUse, LadderNotFound, PlayerExists
 from server.ladders.repository import LadderRepository
-from server.ladders.service import LadderService, NewPlayer
+from server.ladders.requests import PlayerCreate
+from server.ladders.service import LadderService
 from tests.factories import make_checkpoint, make_ledger, make_run
 from tests.server.ladders.played import SELF_PLAY, computed, get_ladder, make_match, make_player, rate_all
 
@@ -145,9 +138,9 @@ def test_a_player_is_registered_once_by_name(database: Database) -> None:
     create(database, "league", initial_elo=1000.0)
 
     with database.write() as session:
-        player = LadderService(session).add_player("league", NewPlayer("ann", PlayerKind.HUMAN))
+        player = LadderService(session).add_player("league", PlayerCreate(name="ann", kind="human"))
     with database.write() as session, pytest.raises(PlayerExists, match="ann"):
-        LadderService(session).add_player("league", NewPlayer("ann", PlayerKind.SCRIPTED))
+        LadderService(session).add_player("league", PlayerCreate(name="ann", kind="scripted"))
 
     assert (player.id, player.elo, player.initial_elo, player.fixed) == (1, 1000.0, 1000.0, False)
     assert get_ladder(database, "league").player_seq == 1
@@ -158,9 +151,9 @@ def test_a_checkpoint_of_any_run_can_play(database: Database) -> None:
     checkpoint = make_ledger(database).checkpoints.add(make_checkpoint())
 
     with database.write() as session:
-        new = NewPlayer("old", PlayerKind.CHECKPOINT, checkpoint_id=checkpoint, behavior="CartPole")
+        new = PlayerCreate(name="old", kind="checkpoint", checkpoint_id=checkpoint, behavior="CartPole")
         player = LadderService(session).add_player("league", new)
-    nothing = NewPlayer("none", PlayerKind.CHECKPOINT, checkpoint_id=f"ckpt_{'0' * 26}")
+    nothing = PlayerCreate(name="none", kind="checkpoint", checkpoint_id=f"ckpt_{'0' * 26}")
     with database.write() as session, pytest.raises(CheckpointNotFound):
         LadderService(session).add_player("league", nothing)
 

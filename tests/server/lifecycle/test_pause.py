@@ -4,9 +4,10 @@ import pytest
 
 from ludus.schemas.states import RunState, StopReason
 from server.kit.db.database import Database
-from server.kit.errors import IllegalTransition, RunEnding, RunNotPaused
+from server.kit.errors import IllegalTransition
 from server.kit.states import Intent
 from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.errors import RunEnding, RunNotPaused
 from server.lifecycle.service import RunService
 from server.runs.events.repository import EventRepository
 from server.runs.models import Run

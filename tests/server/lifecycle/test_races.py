@@ -13,14 +13,16 @@ from typing import Any
 import pytest
 
 from ludus.schemas.states import RunState, StopReason
+from server.checkpoints.errors import RunNotRunning
 from server.checkpoints.requests.models import CheckpointRequest
 from server.checkpoints.requests.repository import CheckpointRequestRepository
 from server.checkpoints.requests.service import CheckpointRequestService
 from server.kit.db.database import Database
-from server.kit.errors import IllegalTransition, LeaseLost, LudusError, RunEnding, RunNotPaused, RunNotRunning
+from server.kit.errors import IllegalTransition, LeaseLost, LudusError
 from server.kit.states import TRANSITIONS, Intent
 from server.lifecycle.attempts.claim import Claim
 from server.lifecycle.attempts.repository import AttemptLedger, RunQueue
+from server.lifecycle.errors import RunEnding, RunNotPaused
 from server.lifecycle.leases.repository import LeaseRepository
 from server.lifecycle.service import RunService
 from server.runs.amendments.repository import AmendmentRepository

@@ -147,6 +147,17 @@ def test_forbidden_choices_are_never_sampled(tmp_path: Path) -> None:
     assert (sampled != likeliest).any(), "sampled actions differ from the likeliest ones somewhere"
 
 
+def test_a_model_takes_the_best_choice_always_where_chance_serves_exploration_alone(tmp_path: Path) -> None:
+    kind = KINDS["epsilon greedy"]
+    actor = make_actor(kind)
+    actor.head_parameters()["epsilon"].fill_(1.0)
+    export_onnx(actor, kind.spec, tmp_path / "model.onnx")
+
+    answers = mlagents.run(tmp_path / "model.onnx", feed_of(*see(kind.spec, 200)))
+
+    np.testing.assert_array_equal(answers["discrete_actions"], answers["deterministic_discrete_actions"])
+
+
 @pytest.mark.parametrize(("head", "spread"), [("gaussian", 0.5 / 3), ("squashed", 0.42)])
 def test_sampled_actions_have_the_policys_spread(tmp_path: Path, head: str, spread: float) -> None:
     kind = Kind(make_spec(continuous=1), {}, head)

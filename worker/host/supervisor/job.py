@@ -87,7 +87,7 @@ def prepare(
             each.id: str(transfer.fetch(partial(fetch, transfer.store, each, scratch / "initial" / each.id)))
             for each in ledger.initial_checkpoints()
         },
-        policies=ledger.assessment.policies(),
+        policies=ledger.assessment.policies(config),
         assessed=ledger.assessment.state(),
         lease_seconds=settings.lease_seconds,
     )

@@ -10,13 +10,15 @@ import pytest
 
 from server.checkpoints.refs import NewCheckpoint
 from server.kit.db.database import Database
-from server.kit.errors import InvalidQuery, LeaseLost, MatchInvalid, PlayerNotFound
+from server.kit.errors import InvalidQuery, LeaseLost
 from server.kit.listing import Condition, ListQuery, Operator, Order
+from server.ladders.errors import MatchInvalid, PlayerNotFound
 from server.ladders.matches.repository import MatchRepository, MatchWithParticipants
 from server.ladders.models import LadderPlayer
-from server.ladders.refs import Outcome, PlayedParticipant, PlayerKind, ReportedMatch, ReportedParticipant
+from server.ladders.refs import Outcome, PlayedParticipant, PlayerKind
 from server.ladders.repository import LadderRepository, PlayerRepository
-from server.ladders.service import LadderService, NewPlayer
+from server.ladders.requests import MatchReport, ParticipantReport, PlayerCreate
+from server.ladders.service import LadderService
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.runs.repository import RunRepository
 from tests.factories import make_claim, make_run
@@ -62,7 +64,7 @@ def league(database: Database) -> str:
         service = LadderService(session)
         service.create("league")
         for name in ("ann", "bob", "cleo"):
-            service.add_player("league", NewPlayer(name, PlayerKind.HUMAN))
+            service.add_player("league", PlayerCreate(name=name, kind="human"))
     return "league"
 
 
@@ -73,11 +75,8 @@ def report(
     outcome: Outcome | None = None,
     **rest: Any,
 ) -> MatchWithParticipants:
-    match = ReportedMatch(
-        tuple(ReportedParticipant(player, index, score) for index, (player, score) in enumerate(participants)),
-        outcome,
-        **rest,
-    )
+    sides = [ParticipantReport(player=each, team=team, score=score) for team, (each, score) in enumerate(participants)]
+    match = MatchReport(participants=sides, outcome=outcome, **rest)
     with database.write() as session:
         return LadderService(session).report(league, match)
 
@@ -266,7 +265,9 @@ def test_a_registered_checkpoint_that_plays_is_the_player_it_was_registered_as(d
     with database.write() as session:
         service = LadderService(session)
         shared = service.create("shared").id
-        anchor = NewPlayer("anchor", PlayerKind.CHECKPOINT, checkpoint, "Striker", elo=1500.0, fixed=True)
+        anchor = PlayerCreate(
+            name="anchor", kind="checkpoint", checkpoint_id=checkpoint, behavior="Striker", elo=1500.0, fixed=True
+        )
         service.add_player("shared", anchor)
     ledger = make_player(database, name="run", ladder=shared)
     participants = (PlayedParticipant("Striker", 0, None, 100), PlayedParticipant("Striker", 1, None, 5000, checkpoint))
@@ -286,7 +287,7 @@ def test_a_scripted_opponent_is_the_player_of_its_name(database: Database, regis
         service = LadderService(session)
         shared = service.create("shared").id
         if registered:
-            service.add_player("shared", NewPlayer("random", PlayerKind.SCRIPTED, elo=1000.0, fixed=True))
+            service.add_player("shared", PlayerCreate(name="random", kind="scripted", elo=1000.0, fixed=True))
     ledger = make_player(database, name="run", ladder=shared)
     participants = (
         PlayedParticipant("Striker", 0, None, 100),

@@ -15,9 +15,10 @@ from server.ladders.models import LadderPlayer
 from server.ladders.rating_systems import RatingTable, Tally, tally
 from server.ladders.ratings.job import RatingJob
 from server.ladders.ratings.repository import RatingRepository
-from server.ladders.refs import Outcome, PlayedMatch, PlayedParticipant, PlayerKind, ReportedMatch, ReportedParticipant
+from server.ladders.refs import Outcome, PlayedMatch, PlayedParticipant
 from server.ladders.repository import LadderRepository, PlayerRepository
-from server.ladders.service import LadderService, NewPlayer
+from server.ladders.requests import MatchReport, ParticipantReport, PlayerCreate
+from server.ladders.service import LadderService
 from server.lifecycle.attempts.repository import AttemptLedger
 from tests.examples import examples
 from tests.factories import make_claim, make_run
@@ -275,10 +276,13 @@ def test_reported_matches_of_a_fixed_player_rate_the_other_one(database: Databas
     with database.write() as session:
         service = LadderService(session)
         service.create("league", initial_elo=1000.0)
-        service.add_player("league", NewPlayer("wall", PlayerKind.SCRIPTED, elo=1500.0, sigma=1.0, fixed=True))
-        service.add_player("league", NewPlayer("ann", PlayerKind.HUMAN))
-        participants = (ReportedParticipant("ann", 0, 3.0), ReportedParticipant("wall", 1, 1.0))
-        service.report("league", ReportedMatch(participants))
+        service.add_player("league", PlayerCreate(name="wall", kind="scripted", elo=1500.0, sigma=1.0, fixed=True))
+        service.add_player("league", PlayerCreate(name="ann", kind="human"))
+        participants = [
+            ParticipantReport(player="ann", team=0, score=3.0),
+            ParticipantReport(player="wall", team=1, score=1.0),
+        ]
+        service.report("league", MatchReport(participants=participants))
 
     rate_all(database)
 

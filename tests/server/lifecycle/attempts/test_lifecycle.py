@@ -18,16 +18,18 @@ from hypothesis.stateful import (
 from hypothesis.strategies import booleans, integers, sampled_from
 
 from ludus.schemas.states import RunState, StopReason
+from server.checkpoints.errors import RunNotRunning
 from server.checkpoints.requests.repository import CheckpointRequestRepository
 from server.checkpoints.requests.service import CheckpointRequestService
 from server.controller.controller import Controller
 from server.controller.notifier import WakeUpNotifier
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
-from server.kit.errors import IllegalTransition, LeaseLost, RunEnded, RunEnding, RunNotPaused, RunNotRunning
+from server.kit.errors import IllegalTransition, LeaseLost, RunEnded
 from server.kit.settings import Settings
 from server.kit.states import LEASED, TERMINAL, TRANSITIONS, Intent
 from server.lifecycle.attempts.repository import AttemptLedger, RunQueue
+from server.lifecycle.errors import RunEnding, RunNotPaused
 from server.lifecycle.leases.repository import LeaseRepository
 from server.lifecycle.service import RunService
 from server.runs.amendments.requests import RunChanges

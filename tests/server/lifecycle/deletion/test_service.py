@@ -13,13 +13,14 @@ from server.checkpoints.models import Checkpoint
 from server.checkpoints.retention.job import RetentionJob
 from server.kit.artifacts.folder import FolderStore
 from server.kit.db.database import Database
-from server.kit.errors import RunInUse, RunNotEnded, RunNotFound, StorageUnavailable
+from server.kit.errors import RunNotFound, StorageUnavailable
 from server.kit.settings import StorageSettings, WebhookSettings
 from server.ladders.models import LadderPlayer
-from server.ladders.refs import PlayerKind
-from server.ladders.service import LadderService, NewPlayer
+from server.ladders.requests import PlayerCreate
+from server.ladders.service import LadderService
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.deletion.service import DeletionService
+from server.lifecycle.errors import RunInUse, RunNotEnded
 from server.metrics.points import MetricPoint
 from server.runs.models import DeletedRun, Run
 from server.webhooks.deliveries.sender import Sender
@@ -145,7 +146,9 @@ def test_a_shared_ladder_on_which_it_plays_is_named_and_its_own_goes_with_it(dat
     with database.write() as session:
         ladders = LadderService(session)
         ladders.create("arena")
-        ladders.add_player("arena", NewPlayer("veteran", PlayerKind.CHECKPOINT, checkpoint, "CartPole"))
+        ladders.add_player(
+            "arena", PlayerCreate(name="veteran", kind="checkpoint", checkpoint_id=checkpoint, behavior="CartPole")
+        )
 
     with pytest.raises(RunInUse, match="veteran plays on the ladder arena"):
         delete(database, run_id)
@@ -154,7 +157,9 @@ def test_a_shared_ladder_on_which_it_plays_is_named_and_its_own_goes_with_it(dat
         ladders = LadderService(session)
         ladders.delete("arena")
         ladders._ladders.own(run_id)
-        ladders.add_player(run_id, NewPlayer("policy", PlayerKind.CHECKPOINT, checkpoint, "CartPole"))
+        ladders.add_player(
+            run_id, PlayerCreate(name="policy", kind="checkpoint", checkpoint_id=checkpoint, behavior="CartPole")
+        )
     delete(database, run_id)
     with database.read() as session:
         assert session.scalar(select(func.count()).select_from(LadderPlayer)) == 0

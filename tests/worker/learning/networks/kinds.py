@@ -38,6 +38,7 @@ PLAIN = {
     "squashed": Kind(make_spec(observations=(3, 2), continuous=2), {"normalize": True}, head="squashed"),
     "squashed hybrid": Kind(make_spec(observations=(3, 2), **BOTH), {}, head="squashed"),
     "squashed discrete": Kind(make_spec(branches=(3, 2)), {}, head="squashed"),
+    "epsilon greedy": Kind(make_spec(observations=(3, 2), branches=(3, 2)), {"normalize": True}, "epsilon_greedy"),
 }
 OTHERS = {
     **{
@@ -57,6 +58,7 @@ OTHERS = {
     "goal picture": Kind(make_spec(observations=(3, PICTURE), goal=1, **BOTH), {}),
     "memory": Kind(make_spec(observations=(3, 2), **BOTH), {"normalize": True, **MEMORY}),
     "memory, squashed": Kind(make_spec(continuous=2), MEMORY, head="squashed"),
+    "picture, epsilon greedy": Kind(make_spec(observations=(PICTURE,), branches=(3,)), {}, "epsilon_greedy"),
     "everything": Kind(EVERYTHING, {"normalize": True, **MEMORY}),
     "everything, squashed": Kind(EVERYTHING, {"normalize": True, **MEMORY}, head="squashed"),
 }
@@ -70,6 +72,9 @@ def make_actor(kind: Kind, seed: int = 1) -> Actor:
     with torch.no_grad():
         for parameter in actor.parameters():
             parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.1)
+    for name, values in actor.head_parameters().items():
+        if name == "epsilon":
+            values.fill_(0.3)
     observations, _ = see(kind.spec, 50, seed)
     actor.body.update_normalizer(observations)
     return actor

@@ -1,0 +1,297 @@
+"""Deep Q-learning: values of discrete actions, from a replay buffer (Mnih et al. 2015,
+https://www.nature.com/articles/nature14236), with what later work made of it, each by choice:
+
+    double        van Hasselt et al. 2016, https://arxiv.org/abs/1509.06461
+    dueling       Wang et al. 2016, https://arxiv.org/abs/1511.06581
+    prioritized   Schaul et al. 2016, https://arxiv.org/abs/1511.05952
+    n_step        Sutton 1988; as in Hessel et al. 2018, https://arxiv.org/abs/1710.02298
+
+Each gradient step draws transitions and lets, with `y` frozen,
+
+    Q descend   w * huber(Q(s, a) - y)      y = R + gamma^m Q_target(s_m, a*)       (R alone where the task ended)
+
+    R  = sum of gamma^k r_k over m steps    m = n_step, or fewer where the episode or what is known of it ends
+    a* = the best allowed choice at s_m     by Q (double) or by Q_target
+    w  = (N p)^-beta, relative to the largest of the batch; p is the probability with which the step was drawn
+         (prioritized: in proportion to |Q - y|^alpha when it was last drawn); 1 where all are drawn alike
+
+and Q_target moves the part `tau` of its way to Q, every `target_update_interval` gradient steps. `huber` has a slope of
+at most 1: Mnih et al. clip the error. The policy takes the best choice, or with probability `epsilon` any
+(`ludus.collector.heads.epsilon_greedy`); `epsilon` follows its schedule and is published with the weights.
+
+Details:
+ 1. Every reward signal has a Q of its own with its own gamma. The policy takes the choice with the largest sum over
+    signals. The loss is the mean over signals. Rewards of a batch are computed with the signals' networks of that time.
+ 2. Several branches are independent heads: each has its own Q, error and best choice; the loss is the mean over them.
+    The error by which a step is drawn is the mean over signals and branches.
+ 3. Steps that `n_step` looks ahead are not corrected for the policy that took them (as in Hessel et al.).
+ 4. `beta` rises linearly from `importance_exponent` to 1 at `max_steps`. New steps have the largest priority so far.
+ 5. What was allowed at `s_m` is known if a step was taken there. At the observation that a truncated episode ended on,
+    and where an agent has not gone on yet, every choice counts as allowed.
+ 6. Steps, counters, normalisation and reward signals as in SAC (`algorithms.sac`, 4 and 5); beyond a termination,
+    signals that ignore it expect the mean of the best values at the beginnings of episodes (ADR 7).
+
+Deviations from the papers, on purpose:
+ a. Adam instead of RMSProp; `tau` below 1 moves the target a little at each step (Lillicrap et al. 2016).
+ b. Both streams of `dueling` are single layers behind the common body (`networks.q_values`); theirs are two layers.
+ c. Gradients are not scaled down behind the streams, and not clipped.
+
+ML-Agents 1.1.0 has DQN as an example of a plug-in (`mlagents_trainer_plugin/dqn`), whose keys are these. It differs:
+it takes the best choice *at s* where `a*` is wanted, has one branch only, ignores masks, ends its schedule of epsilon
+after 20,000 steps, and exports a random choice as the deterministic action.
+
+What it does not do: continuous actions, memory, behavioral cloning (a configuration with them is refused). Stats are in
+`DQN.term_names`, guards in `off_policy_update`. Dimensions as in `worker.learning.functional`; `Q` drawn steps, `L`
+steps of each sequence, `M` choices of all branches.
+"""
+# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812  (its usual name)
+from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ludus.protocol.spec import BehaviorSpec
+from server.config.behavior import DQNConfig
+from worker.experience.demonstrations import DemonstrationBuffer
+from worker.experience.priorities import Priorities
+from worker.experience.rollout import Rollout
+from worker.learning.algorithms.off_policy import ReplayedExperience
+from worker.learning.algorithms.off_policy_update import OffPolicyAlgorithm
+from worker.learning.algorithms.training_state import Buffers
+from worker.learning.data_parallel import own_rows, total
+from worker.learning.fast.adam import FlatAdam
+from worker.learning.functional.distributions import branch_bounds, masked_logits
+from worker.learning.functional.returns import beyond_termination
+from worker.learning.functional.schedules import Schedule
+from worker.learning.networks.actor import Actor
+from worker.learning.networks.encoder import Encoded
+from worker.learning.networks.q_values import QNetwork
+from worker.learning.rewards.signals import SignalSet, title
+
+
+class Batch(NamedTuple):
+    """Steps to learn from, on the device."""
+
+    encoded: Encoded
+    """`Q` rows."""
+    following: Encoded
+    """`Q` rows: `s_m`."""
+    choices: Int[Tensor, "Q D"]
+    """The choice of each branch, counted over all branches."""
+    following_masks: Bool[Tensor, "Q M"] | None
+    returns: Float[Tensor, "Q S"]
+    """`R`."""
+    discounts: Float[Tensor, "Q S"]
+    """`gamma^m`; 0 where nothing comes after."""
+    terminated: Bool[Tensor, " Q"]
+    weights: Float[Tensor, " Q"]
+    """`w / Q`."""
+    rows: Int[Tensor, " Q"]
+    """Of the replay buffer, for new priorities."""
+
+
+class DQN(OffPolicyAlgorithm):
+    """Network, optimizer and replay buffer of one behavior."""
+
+    def __init__(
+        self,
+        config: DQNConfig,
+        spec: BehaviorSpec,
+        device: torch.device,
+        seed: int,
+        signals: SignalSet,
+        expert: DemonstrationBuffer | None = None,
+    ) -> None:
+        """Raise `UnsupportedSpec` where there is no network for this behavior."""
+        assert expert is None, "the configuration refuses behavioral_cloning"
+        hyper, self._generator = config.hyperparameters, torch.Generator().manual_seed(seed)
+        self._network = network = QNetwork(
+            spec,
+            config.network_settings,
+            len(signals),
+            head=config.head,
+            dueling=hyper.dueling,
+            generator=self._generator,
+        ).to(device)
+        self._epsilon = network.actor.head_parameters()["epsilon"].fill_(hyper.exploration_initial_eps)
+        """With the actor's weights it is published to collectors."""
+        self._bounds = branch_bounds(spec.actions.discrete_branches)
+        self._first_choices = torch.tensor([start for start, _ in self._bounds], device=device)
+        self._optimizer = FlatAdam(network.trained_parameters())
+        self._steps = torch.zeros((), dtype=torch.int64)
+        """Gradient steps so far."""
+        self._priorities = Priorities(hyper.buffer_size, hyper.priority_exponent) if hyper.prioritized else None
+        super().__init__(
+            config,
+            device,
+            signals,
+            ReplayedExperience(config, spec, device, network.actor, signals, self._generator),
+            cloning=None,
+            stored={
+                "generator": self._generator,
+                "model": network,
+                "optimizer": self._optimizer,
+                "gradient_steps": self._steps,
+            },
+            restored=[self._optimizer, Buffers(*network.target_parameters(), self._steps), self._priorities],
+        )
+
+    def reconfigure(self, config: DQNConfig) -> None:
+        """Go on with another configuration from the next update on; see `Algorithm`."""
+        super().reconfigure(config)
+        hyper = config.hyperparameters
+        self._epsilon_schedule = Schedule(
+            hyper.exploration_schedule,
+            hyper.exploration_initial_eps,
+            hyper.exploration_final_eps,
+            hyper.exploration_steps or config.max_steps,
+        )
+        self._beta = Schedule("linear", hyper.importance_exponent, 1.0, config.max_steps)
+
+    @property
+    def actor(self) -> Actor:
+        """The policy network, for exports."""
+        return self._network.actor
+
+    @property
+    def term_names(self) -> tuple[str, ...]:
+        """The loss; the Euclidean norm of its gradient; the mean of `|Q - y|`; the mean of the best Q by signal."""
+        values = (f"Policy/{title(name)} Value" for name in self._signals.names)
+        return ("Losses/Value Loss", "Losses/Gradient Norm", "Losses/TD Error", *values)
+
+    def store(self, rollout: Rollout) -> NDArray[np.int64]:
+        """Add a round to the replay buffer; return the rows that hold it."""
+        rows = super().store(rollout)
+        if self._priorities is not None:
+            self._priorities.add(rows)
+        return rows
+
+    def update(self, rollout: Rollout, step: int) -> Mapping[str, float] | None:
+        """Store a round and take the gradient steps that are due; see `OffPolicyAlgorithm.update`."""
+        version = self.version
+        metrics = super().update(rollout, step)
+        if self.version != version:  # what collectors act by changes with the version alone
+            self._network.fold()
+            self._epsilon.fill_(self._epsilon_schedule.at(step))
+        return None if metrics is None else {**metrics, "Policy/Exploration Rate": float(self._epsilon)}
+
+    def gradient_step(self, learning_rate: float) -> Float[Tensor, " terms"]:
+        """Draw a batch and take one gradient step; return what `term_names` names."""
+        batch, hyper = self.batch(), self.config.hyperparameters
+        self._optimizer.zero_gradient()
+        with torch.enable_grad():
+            loss, errors, values = self.loss(batch)
+            torch.autograd.backward([loss])
+        norm = self._optimizer.step(learning_rate)
+        self._steps += 1
+        if int(self._steps) % hyper.target_update_interval == 0:
+            self._network.track(hyper.tau)
+        if self._priorities is not None:
+            self._prioritize(self._priorities, batch.rows, errors)
+        return torch.cat([torch.stack((loss.detach(), norm, errors.mean())), values])
+
+    def loss(self, batch: Batch) -> tuple[Float[Tensor, ""], Float[Tensor, " Q"], Float[Tensor, " S"]]:
+        """Return the scalar that one gradient step descends, `|Q - y|` of each row, the mean best Q of each signal."""
+        q = self._network.q(batch.encoded)  # (Q, S, M)
+        choices = batch.choices.unsqueeze(1).expand(-1, q.shape[1], -1)
+        chosen = q.gather(2, choices)  # (Q, S, D)
+        y = batch.returns.unsqueeze(2) + batch.discounts.unsqueeze(2) * self.following_values(batch)
+        losses = F.smooth_l1_loss(chosen, y, reduction="none").mean((1, 2))
+        errors = (chosen.detach() - y).abs().mean((1, 2))
+        best = torch.stack([q.detach()[..., start:stop].amax(2) for start, stop in self._bounds]).mean((0, 1))
+        return torch.sum(batch.weights * losses), errors, best
+
+    @torch.no_grad()
+    def following_values(self, batch: Batch) -> Float[Tensor, "Q S D"]:
+        """Return `Q_target(s_m, a*)`, where a signal goes on beyond an episode's end there too."""
+        network, masks = self._network, batch.following_masks
+        target = network.target_q(batch.following)
+        chooser = network.q(batch.following) if self.config.hyperparameters.double else target
+        following = self._best(target, masked_logits(chooser.sum(1), masks))
+        if not self._experience.ignores_end:
+            return following
+        beginning = network.target_q(self._experience.encoded_beginnings())
+        values = self._best(beginning, beginning.sum(1))
+        ignores = self._signals.ignores_termination
+        replaced = [
+            beyond_termination(following[..., branch], batch.terminated, values[..., branch], ignores)
+            for branch in range(len(self._bounds))
+        ]
+        return torch.stack(replaced, 2)
+
+    def batch(self) -> Batch:
+        """Draw steps, each with those that `n_step` looks ahead."""
+        experience, hyper = self._experience, self.config.hyperparameters
+        replay, count = experience.replay, experience.drawn
+        weights = torch.ones(count)
+        if self._priorities is None:
+            rows = torch.randint(len(replay), (count,), generator=self._generator)
+        else:
+            rows, p = self._priorities.draw(count, self._generator)
+            weights = (len(replay) * p) ** -self._beta.at(experience.step)
+            weights /= weights.max()
+        drawn = replay.sequences(rows, hyper.n_step)
+        transitions = experience.transitions(drawn)
+        assert drawn.real is not None, "sequences have it"
+        real = drawn.real.view(-1, hyper.n_step).to(self.device)  # (Q, L)
+        # Of a sequence's observations only the first is learned from and only the one behind it is bootstrapped from.
+        seen = [part.view(-1, hyper.n_step + 1, *part.shape[1:]) for part in transitions.observations]
+        encoded = self.actor.encode([torch.cat((part[:, 0], part[:, -1])) for part in seen])
+        last = real.sum(1, keepdim=True) - 1
+        terminated = transitions.terminated.view_as(real).gather(1, last).squeeze(1)
+        rewards = self._signals.evaluate(transitions).view(*real.shape, -1)
+        returns, discounts = n_step_returns(rewards, self._signals.gamma, real)
+        goes_on = ~terminated.unsqueeze(1) | self._signals.ignores_termination
+        own = len(real)
+        masks = drawn.following_masks
+        return Batch(
+            encoded=[part[:own] for part in encoded],
+            following=[part[own:] for part in encoded],
+            choices=transitions.discrete.view(*real.shape, -1)[:, 0] + self._first_choices,
+            following_masks=None if masks is None else masks.to(self.device),
+            returns=returns,
+            discounts=discounts * goes_on,
+            terminated=terminated,
+            weights=own_rows(weights).to(self.device) / own,
+            rows=rows,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that the next update depends on; of the replay buffer, if it is saved at all, *views*."""
+        priorities = self._priorities if self.config.hyperparameters.save_replay_buffer else None
+        return {**super().state_dict(), "priorities": None if priorities is None else priorities.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on exactly where `state_dict` was taken; without a saved replay buffer, with an empty one."""
+        super().load_state_dict(state)
+        if self._priorities is not None and len(self._experience.replay):
+            self._priorities.load_state_dict(state["priorities"], len(self._experience.replay))
+
+    def _best(self, q: Float[Tensor, "N S M"], scores: Float[Tensor, "N M"]) -> Float[Tensor, "N S D"]:
+        """Return Q of the choice of each branch that has the best score."""
+        best = [scores[:, start:stop].argmax(1, keepdim=True) + start for start, stop in self._bounds]
+        return q.gather(2, torch.cat(best, 1).unsqueeze(1).expand(-1, q.shape[1], -1))
+
+    def _prioritize(self, priorities: Priorities, rows: Int[Tensor, " Q"], errors: Float[Tensor, " Q"]) -> None:
+        """Set the priorities of all drawn rows, by the errors that each process has of its own."""
+        own = own_rows(torch.arange(len(rows)))
+        found = torch.zeros(2, len(rows))
+        found[0, own], found[1, own] = errors.cpu(), 1.0
+        total(found)
+        known = found[1] > 0.0
+        priorities.update(rows[known].numpy(), (found[0] / found[1])[known].numpy())
+
+
+def n_step_returns(
+    rewards: Float[Tensor, "Q L S"], gamma: Float[Tensor, " S"], real: Bool[Tensor, "Q L"]
+) -> tuple[Float[Tensor, "Q S"], Float[Tensor, "Q S"]]:
+    """Return the discounted sums of the rewards of real steps, and gamma to the power of their number."""
+    steps = torch.arange(rewards.shape[1], device=rewards.device).unsqueeze(1)
+    factors = gamma**steps * real.unsqueeze(2)  # (Q, L, S)
+    return torch.sum(rewards * factors, 1), gamma ** real.sum(1, keepdim=True)
