@@ -26,10 +26,10 @@ from server.kit.errors import (
 from server.kit.http import filters
 from server.kit.http.bodies import BodyDep, declare_json
 from server.kit.http.downloads import DOWNLOAD, ConditionalHeadersDep, Content, send
-from server.kit.http.errors import BodyInvalid, RangeNotSatisfiable, UnsupportedFileType, UnsupportedMediaType, problems
+from server.kit.http.errors import RangeNotSatisfiable, UnsupportedFileType, problems
 from server.kit.http.fields import NAME, TEXT, CheckpointKey, FileName, Name, RunKey, Text, Write
 from server.kit.http.filters import EQUALITY, Field
-from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer
+from server.kit.http.idempotency import BODY_PROBLEMS, COMMAND_PROBLEMS, Answer
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, DatabaseDep, ServicesDep
@@ -128,9 +128,7 @@ def unpin_checkpoint(run: RunKey, checkpoint: CheckpointKey, command: CommandDep
 @router.post(
     "/{checkpoint:name}:score",
     response_model=schemas.Checkpoint,
-    responses=problems(
-        RunNotFound, CheckpointNotFound, CheckpointDeleted, UnsupportedMediaType, BodyInvalid, *COMMAND_PROBLEMS
-    ),
+    responses=problems(RunNotFound, CheckpointNotFound, CheckpointDeleted, *BODY_PROBLEMS),
     openapi_extra=declare_json(ScoreWrite),
 )
 def score_checkpoint(run: RunKey, checkpoint: CheckpointKey, body: BodyDep, command: CommandDep) -> Response:
@@ -238,15 +236,13 @@ def get_uploaded_checkpoint(checkpoint: UploadedKey, database: DatabaseDep) -> s
 @uploads.delete(
     "/{checkpoint:name}",
     status_code=204,
-    response_class=Response,
     responses={204: {"description": "It is gone."}, **problems(CheckpointNotFound, CheckpointInUse)},
 )
-def delete_uploaded_checkpoint(checkpoint: UploadedKey, services: ServicesDep) -> Response:
+def delete_uploaded_checkpoint(checkpoint: UploadedKey, services: ServicesDep) -> None:
     """Delete an uploaded checkpoint and its file. Refused while a run that has not ended begins with it."""
     with services.database.write() as session:
         gone = CheckpointService(session).delete(checkpoint)
     services.artifacts.delete(gone.path)
-    return Response(status_code=204)
 
 
 def _created(checkpoint: UploadedCheckpoint) -> Answer:

@@ -6,6 +6,7 @@ an empty curriculum (it fails there later), and what single precision cannot hol
 """
 
 import difflib
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
@@ -167,13 +168,15 @@ def form_of(value: Any) -> str | None:
             return None
 
 
-LessonValue: TypeAlias = Annotated[
+_Value: TypeAlias = (
     Annotated[SingleReal, Tag("number")]
     | Annotated[ConstantSampler, Tag("constant")]
     | Annotated[UniformSampler, Tag("uniform")]
     | Annotated[GaussianSampler, Tag("gaussian")]
-    | Annotated[MultiRangeUniformSampler, Tag("multirangeuniform")],
-    Discriminator(form_of, custom_error_type="wrong_type", custom_error_message=f"must be {_SAMPLER_FORM}"),
+    | Annotated[MultiRangeUniformSampler, Tag("multirangeuniform")]
+)
+LessonValue: TypeAlias = Annotated[
+    _Value, Discriminator(form_of, custom_error_type="wrong_type", custom_error_message=f"must be {_SAMPLER_FORM}")
 ]
 """A number, or a sampler."""
 
@@ -353,12 +356,7 @@ class Curriculum(Section):
 
 
 EnvironmentParameter: TypeAlias = Annotated[
-    Annotated[SingleReal, Tag("number")]
-    | Annotated[ConstantSampler, Tag("constant")]
-    | Annotated[UniformSampler, Tag("uniform")]
-    | Annotated[GaussianSampler, Tag("gaussian")]
-    | Annotated[MultiRangeUniformSampler, Tag("multirangeuniform")]
-    | Annotated[Curriculum, Tag("lessons")],
+    _Value | Annotated[Curriculum, Tag("lessons")],
     Discriminator(
         form_of,
         custom_error_type="wrong_type",
@@ -382,15 +380,8 @@ def seeded(
     parameters: Mapping[str, float | Sampler | Curriculum], seed: int
 ) -> dict[str, float | Sampler | Curriculum]:
     """Return the parameters with a seed for each sampler that has none: `seed` + k, see `SamplerParameters.seed`."""
-    free = _count(seed)
+    free = (number % 2**31 for number in itertools.count(seed))  # seeds have 31 bits
     return {name: _with_seeds(parameter, free) for name, parameter in parameters.items()}
-
-
-def _count(start: int) -> Iterator[int]:
-    """Yield numbers from `start` on, within the 31 bits of a seed."""
-    while True:
-        yield start % 2**31
-        start += 1
 
 
 def _with_seeds(parameter: float | Sampler | Curriculum, free: Iterator[int]) -> float | Sampler | Curriculum:

@@ -14,7 +14,7 @@ from server.kit.http.bodies import EXAMPLE, BodyDep, declare_body
 from server.kit.http.errors import BodyInvalid, UnsupportedMediaType, problems
 from server.kit.http.fields import ConfigName, Text, Version
 from server.kit.http.filters import Field
-from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer
+from server.kit.http.idempotency import BODY_PROBLEMS, Answer
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, DatabaseDep
@@ -92,7 +92,7 @@ def diff_config(name: ConfigName, old: Version, new: Version, database: Database
     response_model=schemas.ConfigVersion,
     responses={
         200: {"model": schemas.ConfigVersion, "description": "The newest version is equal already."},
-        **problems(InvalidConfig, UnsupportedMediaType, BodyInvalid, *COMMAND_PROBLEMS),
+        **problems(InvalidConfig, *BODY_PROBLEMS),
     },
     openapi_extra=declare_body(ConfigCreate, EXAMPLE),
 )

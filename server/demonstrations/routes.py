@@ -147,18 +147,16 @@ def download_demonstration(
 @router.delete(
     "/{demonstration:name}",
     status_code=204,
-    response_class=Response,
     responses={
         204: {"description": "It is gone."},
         **problems(DemonstrationNotFound, DemonstrationInUse),
     },
 )
-def delete_demonstration(demonstration: DemonstrationKey, services: ServicesDep) -> Response:
+def delete_demonstration(demonstration: DemonstrationKey, services: ServicesDep) -> None:
     """Delete a demonstration and its file. Refused while a run that has not ended uses it."""
     with services.database.write() as session:
         gone = DemonstrationService(session).delete(demonstration)
     _files(services).delete(gone)
-    return Response(status_code=204)
 
 
 def _files(services: Services) -> DemonstrationFiles:

@@ -11,10 +11,10 @@ from server.kit.db.database import Session
 from server.kit.errors import CheckpointNotFound, NameAmbiguous
 from server.kit.http import filters
 from server.kit.http.bodies import BodyDep, declare_json
-from server.kit.http.errors import BodyInvalid, UnsupportedMediaType, problems
+from server.kit.http.errors import problems
 from server.kit.http.fields import NAME
 from server.kit.http.filters import EQUALITY, Field
-from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer
+from server.kit.http.idempotency import BODY_PROBLEMS, COMMAND_PROBLEMS, Answer
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, DatabaseDep, ServicesDep
@@ -105,7 +105,7 @@ def list_ladders(listing: ListingDep, database: DatabaseDep) -> dict[str, Any]:
     "",
     status_code=201,
     response_model=schemas.Ladder,
-    responses=problems(LadderExists, UnsupportedMediaType, BodyInvalid, *COMMAND_PROBLEMS),
+    responses=problems(LadderExists, *BODY_PROBLEMS),
     openapi_extra=declare_json(LadderCreate),
 )
 def create_ladder(body: BodyDep, command: CommandDep) -> Response:
@@ -129,14 +129,12 @@ def get_ladder(ladder: LadderKey, database: DatabaseDep) -> schemas.Ladder:
 @router.delete(
     "/{ladder:name}",
     status_code=204,
-    response_class=Response,
     responses={204: {"description": "It is gone."}, **problems(LadderNotFound, NameAmbiguous, LadderInUse)},
 )
-def delete_ladder(ladder: LadderKey, services: ServicesDep) -> Response:
+def delete_ladder(ladder: LadderKey, services: ServicesDep) -> None:
     """Delete a ladder with its players and matches. Refused while a run that has not ended plays on it."""
     with services.database.write() as session:
         LadderService(session).delete(ladder)
-    return Response(status_code=204)
 
 
 @router.post(
@@ -170,15 +168,7 @@ def list_players(ladder: LadderKey, listing: ListingDep, database: DatabaseDep) 
     "/{ladder:name}/players",
     status_code=201,
     response_model=schemas.Player,
-    responses=problems(
-        LadderNotFound,
-        NameAmbiguous,
-        CheckpointNotFound,
-        PlayerExists,
-        UnsupportedMediaType,
-        BodyInvalid,
-        *COMMAND_PROBLEMS,
-    ),
+    responses=problems(LadderNotFound, NameAmbiguous, CheckpointNotFound, PlayerExists, *BODY_PROBLEMS),
     openapi_extra=declare_json(PlayerCreate),
 )
 def register_player(ladder: LadderKey, body: BodyDep, command: CommandDep) -> Response:
@@ -297,15 +287,7 @@ def list_matches(ladder: LadderKey, listing: ListingDep, database: DatabaseDep) 
     "/{ladder:name}/matches",
     status_code=201,
     response_model=schemas.Match,
-    responses=problems(
-        LadderNotFound,
-        NameAmbiguous,
-        PlayerNotFound,
-        MatchInvalid,
-        UnsupportedMediaType,
-        BodyInvalid,
-        *COMMAND_PROBLEMS,
-    ),
+    responses=problems(LadderNotFound, NameAmbiguous, PlayerNotFound, MatchInvalid, *BODY_PROBLEMS),
     openapi_extra=declare_json(MatchReport),
 )
 def report_match(ladder: LadderKey, body: BodyDep, command: CommandDep) -> Response:

@@ -28,10 +28,10 @@ from server.kit.errors import (
 from server.kit.http import filters
 from server.kit.http.auth import AuthDep
 from server.kit.http.bodies import EXAMPLE, BodyDep, declare_body, declare_json
-from server.kit.http.errors import BodyInvalid, TooManyWaiters, UnsupportedMediaType, problems
+from server.kit.http.errors import TooManyWaiters, problems
 from server.kit.http.fields import NAME, TEXT, Name, RunKey, Tag
 from server.kit.http.filters import EQUALITY, Field
-from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer
+from server.kit.http.idempotency import BODY_PROBLEMS, COMMAND_PROBLEMS, Answer
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, Services, ServicesDep, shared
@@ -114,7 +114,7 @@ _STATE = "|".join(["terminal", *RunState])
     response_model=schemas.Run,
     responses={
         200: {"model": schemas.PlannedRun, "description": "With `validate_only`: the run that would be queued."},
-        **problems(InvalidConfig, ConfigNotFound, UnsupportedMediaType, BodyInvalid, *COMMAND_PROBLEMS),
+        **problems(InvalidConfig, ConfigNotFound, *BODY_PROBLEMS),
     },
     openapi_extra=declare_body(RunCreate, EXAMPLE),
 )
@@ -208,9 +208,7 @@ def get_run(
 @router.patch(
     "/{run:name}",
     response_model=schemas.Run,
-    responses=problems(
-        RunNotFound, RunEnded, InvalidEdit, TooManyTags, UnsupportedMediaType, BodyInvalid, *COMMAND_PROBLEMS
-    ),
+    responses=problems(RunNotFound, RunEnded, InvalidEdit, TooManyTags, *BODY_PROBLEMS),
     openapi_extra=declare_json(RunUpdate),
 )
 def update_run(run: RunKey, body: BodyDep, command: CommandDep, services: ServicesDep) -> Response:
@@ -237,7 +235,7 @@ def pause_run(run: RunKey, command: CommandDep, services: ServicesDep) -> Respon
 @router.post(
     "/{run:name}:resume",
     response_model=schemas.Run,
-    responses=problems(RunNotFound, RunNotPaused, InvalidEdit, UnsupportedMediaType, BodyInvalid, *COMMAND_PROBLEMS),
+    responses=problems(RunNotFound, RunNotPaused, InvalidEdit, *BODY_PROBLEMS),
     openapi_extra=declare_json(RunChanges, required=False),
 )
 def resume_run(run: RunKey, body: BodyDep, command: CommandDep, services: ServicesDep) -> Response:
@@ -271,7 +269,6 @@ def cancel_run(run: RunKey, command: CommandDep, services: ServicesDep) -> Respo
 @router.delete(
     "/{run:name}",
     status_code=204,
-    response_class=Response,
     responses={204: {"description": "It is gone."}, **problems(RunNotFound, RunNotEnded, RunInUse)},
 )
 def delete_run(
@@ -279,7 +276,7 @@ def delete_run(
         str, Path(max_length=40, pattern=NAME, description="A run's id. A name would mean another run next.")
     ],
     services: ServicesDep,
-) -> Response:
+) -> None:
     """Delete a run that has ended, with its metrics, events, logs and checkpoints.
 
     Refused while something outside the run needs it: an alias, a pinned checkpoint, another run that began with one of
@@ -288,7 +285,6 @@ def delete_run(
     """
     with services.database.write() as session:
         DeletionService(session).delete(run)
-    return Response(status_code=204)
 
 
 def _read_run(session: Session, services: Services, found: Run) -> schemas.Run:

@@ -11,10 +11,10 @@ from server.kit.db.database import Session
 from server.kit.errors import RunNotFound
 from server.kit.http import filters
 from server.kit.http.bodies import BodyDep, declare_json
-from server.kit.http.errors import BodyInvalid, UnsupportedMediaType, problems
+from server.kit.http.errors import problems
 from server.kit.http.fields import NAME
 from server.kit.http.filters import EQUALITY, Field
-from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer
+from server.kit.http.idempotency import BODY_PROBLEMS, COMMAND_PROBLEMS, Answer
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.resources import dump, resource
 from server.kit.http.services import CommandDep, DatabaseDep, Services, ServicesDep
@@ -65,7 +65,7 @@ DELIVERIES = ListForm(
     orders=frozenset({"created_at"}),
     default=Order("created_at"),
 )
-WRITE_PROBLEMS = (AddressInvalid, RunNotFound, UnsupportedMediaType, BodyInvalid, *COMMAND_PROBLEMS)
+WRITE_PROBLEMS = (AddressInvalid, RunNotFound, *BODY_PROBLEMS)
 
 Kind = TypeVar("Kind", bound=schemas.Delivery)
 
@@ -123,20 +123,18 @@ def update_webhook(webhook: WebhookKey, body: BodyDep, command: CommandDep, serv
 @router.delete(
     "/{webhook:name}",
     status_code=204,
-    response_class=Response,
     responses={204: {"description": "It is gone."}, **problems(WebhookNotFound)},
 )
-def delete_webhook(webhook: WebhookKey, services: ServicesDep) -> Response:
+def delete_webhook(webhook: WebhookKey, services: ServicesDep) -> None:
     """Delete a webhook with the log of its deliveries. A message in delivery at this moment may still arrive."""
     with services.database.write() as session:
         _service(services, session).delete(webhook)
-    return Response(status_code=204)
 
 
 @router.post(
     "/{webhook:name}:rotate",
     response_model=schemas.WebhookWithSecret,
-    responses=problems(WebhookNotFound, UnsupportedMediaType, BodyInvalid, *COMMAND_PROBLEMS),
+    responses=problems(WebhookNotFound, *BODY_PROBLEMS),
     openapi_extra=declare_json(SecretRotation),
 )
 def rotate_webhook_secret(webhook: WebhookKey, body: BodyDep, command: CommandDep, services: ServicesDep) -> Response:

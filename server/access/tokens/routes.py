@@ -16,10 +16,10 @@ from server.kit.errors import ProjectForbidden, RunNotFound
 from server.kit.http import filters
 from server.kit.http.auth import AuthDep, needs
 from server.kit.http.bodies import BodyDep, declare_json
-from server.kit.http.errors import BodyInvalid, UnsupportedMediaType, problems
+from server.kit.http.errors import problems
 from server.kit.http.fields import RunKey
 from server.kit.http.filters import EQUALITY, Field
-from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer
+from server.kit.http.idempotency import BODY_PROBLEMS, Answer
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, DatabaseDep, shared
@@ -44,7 +44,7 @@ TOKENS = ListForm(
     orders=frozenset({"created_at", "name"}),
     default=Order("created_at"),
 )
-CREATED = (ProjectForbidden, RunNotFound, UnsupportedMediaType, BodyInvalid, *COMMAND_PROBLEMS)
+CREATED = (ProjectForbidden, RunNotFound, *BODY_PROBLEMS)
 
 TokensDep = Annotated[TokenChecker, Depends(shared(TokenChecker))]
 WatcherDep = Annotated[TokenWatcher, Depends(shared(TokenWatcher))]
@@ -109,11 +109,10 @@ def get_token(token: TokenKey, database: DatabaseDep) -> schemas.Token:
 @router.delete(
     "/{token:token}",
     status_code=204,
-    response_class=Response,
     responses={204: {"description": "It does not hold any more."}, **problems(TokenNotFound)},
     openapi_extra=needs(Scope.ADMIN),
 )
-def revoke_token(token: TokenKey, database: DatabaseDep, tokens: TokensDep, watcher: WatcherDep) -> Response:
+def revoke_token(token: TokenKey, database: DatabaseDep, tokens: TokensDep, watcher: WatcherDep) -> None:
     """Revoke a token. It stays in the list; other processes take it for up to 5 s more.
 
     Open requests with it end as soon.
@@ -122,7 +121,6 @@ def revoke_token(token: TokenKey, database: DatabaseDep, tokens: TokensDep, watc
         TokenRepository(session).revoke(token)
     tokens.forget()
     watcher.hurry()
-    return Response(status_code=204)
 
 
 @simulator_tokens.post(

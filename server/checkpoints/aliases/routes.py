@@ -13,10 +13,10 @@ from server.kit.db.database import Session
 from server.kit.errors import CheckpointDeleted, CheckpointNotFound, NameAmbiguous
 from server.kit.http import filters
 from server.kit.http.bodies import BodyDep, declare_json
-from server.kit.http.errors import BodyInvalid, UnsupportedMediaType, problems
+from server.kit.http.errors import problems
 from server.kit.http.fields import NAME, Name, Write
 from server.kit.http.filters import Field
-from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer
+from server.kit.http.idempotency import BODY_PROBLEMS, Answer
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, DatabaseDep, ServicesDep
@@ -68,15 +68,7 @@ def get_alias(alias: AliasKey, database: DatabaseDep) -> schemas.Alias:
 @router.put(
     "/{alias:name}",
     response_model=schemas.Alias,
-    responses=problems(
-        AliasInvalid,
-        AliasMoved,
-        CheckpointNotFound,
-        CheckpointDeleted,
-        UnsupportedMediaType,
-        BodyInvalid,
-        *COMMAND_PROBLEMS,
-    ),
+    responses=problems(AliasInvalid, AliasMoved, CheckpointNotFound, CheckpointDeleted, *BODY_PROBLEMS),
     openapi_extra=declare_json(AliasPut),
 )
 def put_alias(alias: AliasKey, body: BodyDep, command: CommandDep) -> Response:
@@ -94,11 +86,9 @@ def put_alias(alias: AliasKey, body: BodyDep, command: CommandDep) -> Response:
 @router.delete(
     "/{alias:name}",
     status_code=204,
-    response_class=Response,
     responses={204: {"description": "It is gone; the checkpoint stays."}, **problems(AliasNotFound, NameAmbiguous)},
 )
-def delete_alias(alias: AliasKey, services: ServicesDep) -> Response:
+def delete_alias(alias: AliasKey, services: ServicesDep) -> None:
     """Remove an alias. Retention may then remove the checkpoint."""
     with services.database.write() as session:
         AliasService(session).delete(alias)
-    return Response(status_code=204)

@@ -7,9 +7,9 @@ from ludus import schemas
 from server.checkpoints.retention.repository import ExpiredCheckpoint, Limits, RetentionRepository
 from server.kit.db.database import Session
 from server.kit.http.bodies import BodyDep, declare_json
-from server.kit.http.errors import BodyInvalid, UnsupportedMediaType, problems
+from server.kit.http.errors import problems
 from server.kit.http.fields import Write
-from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer
+from server.kit.http.idempotency import BODY_PROBLEMS, Answer
 from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, ServicesDep
 
@@ -30,7 +30,7 @@ class PruneWrite(Write):
 @router.post(
     "/checkpoints:prune",
     response_model=schemas.Pruned,
-    responses=problems(UnsupportedMediaType, BodyInvalid, *COMMAND_PROBLEMS),
+    responses=problems(*BODY_PROBLEMS),
     openapi_extra=declare_json(PruneWrite),
 )
 def prune_checkpoints(body: BodyDep, services: ServicesDep, command: CommandDep) -> Response:

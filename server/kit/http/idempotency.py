@@ -22,12 +22,20 @@ from starlette.responses import JSONResponse
 
 from server.kit.db.database import Database, Session
 from server.kit.db.projects import DEFAULT
-from server.kit.http.errors import IdempotencyKeyInvalid, IdempotencyKeyReused, RequestInFlight
+from server.kit.http.errors import (
+    BodyInvalid,
+    IdempotencyKeyInvalid,
+    IdempotencyKeyReused,
+    RequestInFlight,
+    UnsupportedMediaType,
+)
 from server.kit.http.repository import IdempotencyRepository
 from server.kit.http.resources import dump
 
 COMMAND_PROBLEMS = (IdempotencyKeyInvalid, IdempotencyKeyReused, RequestInFlight)
 """The problems of any command."""
+BODY_PROBLEMS = (UnsupportedMediaType, BodyInvalid, *COMMAND_PROBLEMS)
+"""The problems of a command with a body."""
 
 REPLAYED = "Idempotency-Replayed"
 _KEY = re.compile(r"[\x21-\x7e]([\x20-\x7e]{0,253}[\x21-\x7e])?")
