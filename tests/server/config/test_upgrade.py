@@ -453,7 +453,7 @@ def test_a_curriculum_that_names_no_behavior_is_for_the_only_one() -> None:
     ("document", "beside", "path", "code"),
     [
         ({"x": 1}, {}, "", "missing"),
-        ({"A": {"trainer": "dqn"}}, {}, "A.trainer", "invalid_value"),
+        ({"A": {"trainer": "a3c"}}, {}, "A.trainer", "invalid_value"),
         ({"A": {"trainer": "ppo"}, "B": 3}, {}, "B", "wrong_type"),
         ({"mass": {"sampler-type": "uniform"}}, {}, "", "old_format"),
         ({"measure": "reward", "thresholds": [], "parameters": {}}, {}, "", "old_format"),
