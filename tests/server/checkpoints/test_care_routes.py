@@ -57,7 +57,7 @@ def test_the_best_goes_by_the_metric_of_its_moment_or_by_what_an_evaluation_says
     world: World, client: Client, tmp_path: Path
 ) -> None:
     trainer = begin(world, KEEP_BEST)
-    with pytest.raises(NotFound, match="has a score yet: the value of `keep_best.metric`"):
+    with pytest.raises(NotFound, match=r"has a score yet: the value of `keep_best.metric`"):
         client.checkpoints.get(trainer.run_id, "best")
     with pytest.raises(NotFound, match="saved none so far"):
         client.checkpoints.get(trainer.run_id, "latest")
