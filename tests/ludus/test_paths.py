@@ -10,6 +10,7 @@ import pytest
 import ludus.demonstrations
 import ludus.mlagents.results.folder
 import ludus.play.model
+import ludus.schemas
 import ludus.sdk
 from ludus.client import Client
 from ludus.demonstrations import Recorder, read, write
@@ -24,7 +25,11 @@ from tests.toys.catch import Catch
 
 def public() -> Iterator[Callable[..., Any]]:
     """Everything that users call with files."""
-    yield from (method for name, method in inspect.getmembers(Client, inspect.isfunction) if not name.startswith("_"))
+    with Client("http://127.0.0.1:1") as client:
+        kinds = {Client, *(type(resource) for name, resource in vars(client).items() if not name.startswith("_"))}
+    assert len(kinds) > 10, "the client is composed of its resources"
+    for kind in sorted(kinds, key=lambda kind: kind.__qualname__):
+        yield from (method for name, method in inspect.getmembers(kind, inspect.isfunction) if name[0] != "_")
     yield from (each for module in (ludus.demonstrations, ludus.sdk) for each in _functions(module))
     yield from (kind.__init__ for kind in (RecordedSimulation, Recorder, ModelPlayer, Folder, Target, ClientTls))
 
@@ -35,7 +40,8 @@ def _functions(module: Any) -> Iterator[Callable[..., Any]]:
 
 @pytest.mark.parametrize("function", list(public()), ids=lambda function: function.__qualname__)
 def test_no_parameter_takes_paths_alone(function: Callable[..., Any]) -> None:
-    for name, hint in get_type_hints(function).items():
+    # Resources of the API are imported for types only, where the process may do without them.
+    for name, hint in get_type_hints(function, localns=vars(ludus.schemas)).items():
         kinds = get_args(hint) or (hint,)
         assert name == "return" or Path not in kinds or str in kinds, name
 

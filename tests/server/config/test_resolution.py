@@ -72,7 +72,7 @@ def test_mistakes_in_keys_do_not_hide_behind_mistakes_in_values() -> None:
         ({"behaviors": {"A": {"hyperparameters": 3}}}, "behaviors.A.hyperparameters", "wrong_type"),
         ({"behaviors": {"A": {"reward_signals": {}}}}, "behaviors.A.reward_signals", "missing"),
         ({"behaviors": {"A": {"reward_signals": None}}}, "behaviors.A.reward_signals", "wrong_type"),
-        ({"behaviors": {"A": {"trainer_type": "dqn"}}}, "behaviors.A.trainer_type", "invalid_value"),
+        ({"behaviors": {"A": {"trainer_type": "reinforce"}}}, "behaviors.A.trainer_type", "invalid_value"),
         ({"behaviors": {"A": {"trainer_type": ["ppo"]}}}, "behaviors.A.trainer_type", "invalid_value"),
         ({"behaviors": {"A": {"trainer_type": None}}}, "behaviors.A.trainer_type", "invalid_value"),
         ({"behaviors": {"A": {"behavioral_cloning": 3}}}, "behaviors.A.behavioral_cloning", "wrong_type"),
