@@ -31,17 +31,20 @@ class Game(Simulation):
 
 command = [sys.executable, "-m", "ludus.cli", "fake-server", "--port", "0", "--steps", "5", "--streams", "1"]
 server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-address = server.stdout.readline().split()[-1]
-ending = connect(Game(), run="game", server=address, patience_seconds=10.0)
-told = server.stdout.read()
-sys.exit(0 if ending.finished and server.wait(30) == 0 else told)
+try:
+    address = server.stdout.readline().split()[-1]
+    ending = connect(Game(), run="game", server=address, connect_timeout_seconds=10.0)
+    told = server.stdout.read()
+    sys.exit(0 if ending.finished and server.wait(30) == 0 else told)
+finally:
+    server.kill()  # it would keep the output open of which the caller waits for the end
 """
 
 
 def run(*command: str | Path, cwd: Path) -> str:
     """Run a command away from the repository, so that only the installed package is found."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=600)
     if done.returncode != 0:
         sys.exit(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
     return done.stdout
