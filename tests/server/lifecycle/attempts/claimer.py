@@ -11,11 +11,14 @@ from server.lifecycle.attempts.repository import RunQueue
 def main(url: str, name: str) -> None:
     """Claim, and print `run attempt number` for each."""
     queue = RunQueue(Database(url, synchronous="OFF"))
-    sys.stdout.write("ready\n")
-    sys.stdout.flush()
-    sys.stdin.readline()  # everybody begins together
+    print("ready", flush=True)
+    sys.stdin.readline()  # all begin together
+    claim = queue.claim(name, 600)
+    assert claim is not None, "there are more runs than processes"
+    print(claim.run_id, claim.attempt, flush=True)
+    sys.stdin.readline()  # each has one: from here on, none is still starting
     while (claim := queue.claim(name, 600)) is not None:
-        sys.stdout.write(f"{claim.run_id} {claim.attempt}\n")
+        print(claim.run_id, claim.attempt)
         time.sleep(random.uniform(0, 0.005))  # allow: sleep, because who never pauses keeps all others out
 
 
