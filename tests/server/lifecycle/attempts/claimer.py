@@ -11,14 +11,16 @@ from server.lifecycle.attempts.repository import RunQueue
 def main(url: str, name: str) -> None:
     """Claim, and print `run attempt number` for each."""
     queue = RunQueue(Database(url, synchronous="OFF"))
-    print("ready", flush=True)
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
     sys.stdin.readline()  # all begin together
     claim = queue.claim(name, 600)
     assert claim is not None, "there are more runs than processes"
-    print(claim.run_id, claim.attempt, flush=True)
+    sys.stdout.write(f"{claim.run_id} {claim.attempt}\n")
+    sys.stdout.flush()
     sys.stdin.readline()  # each has one: from here on, none is still starting
     while (claim := queue.claim(name, 600)) is not None:
-        print(claim.run_id, claim.attempt)
+        sys.stdout.write(f"{claim.run_id} {claim.attempt}\n")
         time.sleep(random.uniform(0, 0.005))  # allow: sleep, because who never pauses keeps all others out
 
 
