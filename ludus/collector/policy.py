@@ -47,7 +47,7 @@ class Acted:
 
 @runtime_checkable  # by tests, which check every annotation
 class Policy(Protocol):
-    """What answers observations with actions. `load` weights before the first `act`."""
+    """A policy that answers observations with actions. `load` weights before the first `act`."""
 
     layout: ActorLayout
 

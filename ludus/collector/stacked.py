@@ -25,7 +25,7 @@ Rows = NDArray[np.intp]
 
 @runtime_checkable  # by tests, which check every annotation
 class StackedPolicies(Protocol):
-    """What answers observations with the actions of several policies. `load` before the first `act`."""
+    """Several policies that answer observations in one pass. `load` before the first `act`."""
 
     @property
     def memory_size(self) -> int:

@@ -297,7 +297,7 @@ class WorkerSettings(Group):
     CUDA_VISIBLE_DEVICES.
     """
     share_gpus: bool = False
-    """Let other workers of this host use the same GPUs. Otherwise each GPU is locked."""
+    """Whether other workers of this host may use the same GPUs. If false, each GPU is locked."""
     labels: list[Label] = []
     """Labels that runs can demand in `resources.labels`, as JSON: `["a100", "linux"]`."""
     commit: str = Field(default="", max_length=100)

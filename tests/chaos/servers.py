@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -35,18 +36,20 @@ def program(name: str) -> str:
     return found
 
 
-class Server:
+class Server(ABC):
     """A server process that can be crashed."""
 
     def __init__(self) -> None:
         self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
+    @abstractmethod
     def command(self) -> Sequence[str]:
-        raise NotImplementedError
+        """Return the command line that starts the server."""
 
+    @abstractmethod
     def answers(self) -> bool:
-        raise NotImplementedError
+        """Whether the server answers."""
 
     user: str | None = None
 

@@ -16,7 +16,7 @@ from torch import Tensor
 SMALLEST = 1e-6
 """Added to each error, so that every step keeps a chance (`epsilon` of the paper)."""
 LARGEST = 1e30
-"""What an error counts as at most."""
+"""Upper limit of an error."""
 
 
 class Priorities:

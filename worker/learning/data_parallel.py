@@ -65,7 +65,7 @@ def own_rows(drawn: Tensor, length: int = 1) -> Tensor:
 
 
 class Shard(NamedTuple):
-    """What this process has of a whole minibatch, where the others may have more or fewer rows."""
+    """The part of a minibatch that this process has; other processes may have more or fewer rows."""
 
     start: int
     rows: int

@@ -1,4 +1,4 @@
-"""What a head consists of, and the operations that its description may use.
+"""The parts of a head, and the operations that its description may use.
 
 Dimensions: `B` rows, `C` continuous columns, `H` columns of the last layer, `N` choices of a branch.
 """

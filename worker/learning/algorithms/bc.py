@@ -251,7 +251,7 @@ class BehavioralCloning:
 
     @property
     def optimizer(self) -> FlatAdam:
-        """What steps here; it shares the actor's weights with the trainer's optimizer."""
+        """The optimizer of cloning; the trainer's optimizer steps the same weights."""
         return self._imitator.optimizer
 
     def snapshot(self) -> list[Tensor]:

@@ -36,7 +36,7 @@ class Diverged(ArithmeticError):
         what = "is not finite" if grown is None else f"exploded from {grown[0]:.3g} to {grown[1]:.3g}"
         super().__init__(f"{tensor} {what}{where}; the update was taken back")
         self.tensor = tensor
-        """What was wrong first: `rewards`, `values`, `policy loss`, `gradient`, `weights of curiosity`, ..."""
+        """The first wrong term: `rewards`, `values`, `policy loss`, `gradient`, `weights of curiosity`, ..."""
         self.minibatch = minibatch
         """Index of the minibatch within the update, over all epochs; None if it was before the first one."""
         self.grown = grown

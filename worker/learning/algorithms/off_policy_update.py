@@ -74,7 +74,7 @@ class OffPolicyAlgorithm(ABC):
     @property
     @abstractmethod
     def term_names(self) -> tuple[str, ...]:
-        """What a gradient step notes, `Policy/<Signal> Value` of each signal among it."""
+        """Names of the terms that a gradient step records, with `Policy/<Signal> Value` of each signal."""
 
     @abstractmethod
     def gradient_step(self, learning_rate: float) -> Float[Tensor, " terms"]:

@@ -52,7 +52,7 @@ class Loss(NamedTuple):
     objective: Float[Tensor, ""]
     """The scalar that is descended."""
     terms: dict[str, Float[Tensor, ""]]
-    """What is measured, by name; `policy loss`, `value loss` and `entropy` are among them."""
+    """The measured terms, by name; `policy loss`, `value loss` and `entropy` are among them."""
     log_ratio: Float[Tensor, " N"]
     """Of each action: log-probability by the learned policy minus the one by the policy that acted."""
 

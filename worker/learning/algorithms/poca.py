@@ -72,7 +72,7 @@ BASELINE_COEFFICIENT = 0.5
 
 
 class Estimates(NamedTuple):
-    """What the critic says of a rollout before the update."""
+    """The critic's outputs for a rollout before the update."""
 
     values: Float[Tensor, "N S"]
     baselines: Float[Tensor, "N S"]

@@ -26,7 +26,7 @@ def _metric(name: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class PPOStats:
-    """What one update did. Means are over its minibatches unless the field says otherwise."""
+    """Statistics of one update. Means are over its minibatches unless the field says otherwise."""
 
     policy_loss: float = _metric("Losses/Policy Loss")
     """The clipped surrogate that was minimised, with its sign: below 0 when likelier actions are better ones."""

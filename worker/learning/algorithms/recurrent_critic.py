@@ -31,7 +31,7 @@ MOST_AGENTS = 1 << 16
 
 
 class RecurrentUnroll(NamedTuple):
-    """What a critic with a memory computes of a rollout."""
+    """The outputs of a critic with a memory for a rollout."""
 
     features: Float[Tensor, "N U"]
     before: Float[Tensor, "Q W"]
@@ -87,7 +87,7 @@ def _order(rollout: Rollout, segments: npt.NDArray[np.int64]) -> tuple[npt.NDArr
 
 
 class CriticMemories:
-    """What a critic remembers of the agents whose episodes go on."""
+    """The critic's memory of agents whose episodes continue."""
 
     def __init__(self, width: int, device: torch.device) -> None:
         self._known: dict[tuple[int, ...], int] = {}

@@ -125,7 +125,7 @@ class SAC(OffPolicyAlgorithm):
 
     @property
     def term_names(self) -> tuple[str, ...]:
-        """What a gradient step notes."""
+        """Names of the terms that a gradient step records."""
         return self._heads.names
 
     def metrics_of(self, means: dict[str, float]) -> dict[str, float]:

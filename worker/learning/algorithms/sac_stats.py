@@ -31,13 +31,13 @@ TERMS = (
     "Losses/Q1 Loss",
     "Losses/Q2 Loss",
 )
-"""What each gradient step notes first."""
+"""Names of the first terms of each gradient step."""
 GAUSSIAN_ENTROPY = 0.5 * math.log(2.0 * math.pi * math.e)
 """Nats of a column whose sigma is 1."""
 
 
 class SACTerms(NamedTuple):
-    """What a gradient step measures, as tensors. `S` signals, `E` coefficients."""
+    """Measurements of a gradient step, as tensors. `S` signals, `E` coefficients."""
 
     policy_loss: Float[Tensor, ""]
     value_loss: Float[Tensor, ""]
@@ -57,7 +57,7 @@ class SACTerms(NamedTuple):
 
 
 class Heads(NamedTuple):
-    """What a behavior has, and so what is noted of it."""
+    """The parts of a behavior, on which its statistics depend."""
 
     signals: tuple[str, ...]
     branches: int

@@ -39,7 +39,7 @@ def build_critics(
 
 
 class _Layer(NamedTuple):
-    """What one hidden layer of some stacked networks made, before and after its activation."""
+    """The output of one hidden layer of stacked networks, before and after its activation."""
 
     linear: Float[Tensor, "nets R U"]
     output: Float[Tensor, "nets R U"]

@@ -28,7 +28,7 @@ from worker.learning.networks.dense import Dense, normal_dense
 from worker.learning.networks.visual import VisualEncoder
 
 Encoded = list[Tensor]
-"""What an encoder reads of a batch of rows; see above."""
+"""The inputs of an encoder for a batch of rows; see above."""
 
 
 class ObservationEncoder(nn.Module):

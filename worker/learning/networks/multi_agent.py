@@ -45,7 +45,7 @@ class Members(NamedTuple):
 
 
 class TeamEmbedding(NamedTuple):
-    """What the critic makes of teams before it remembers anything."""
+    """The critic's features of teams, before its memory."""
 
     summary: Float[Tensor, "T H"]
     size: Float[Tensor, "T 1"]

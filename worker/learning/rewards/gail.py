@@ -78,7 +78,7 @@ class ExpertBatch(Protocol):
 
 
 class Judged(NamedTuple):
-    """What the discriminator makes of some rows."""
+    """The discriminator's outputs for some rows."""
 
     logit: Float[Tensor, " B"]
     mean: Float[Tensor, "B Z"]
