@@ -14,7 +14,7 @@ from ludus.protocol.spec import BehaviorSpec
 from server.config.behavior import CloneConfig
 from worker.experience.demonstrations import DemonstrationBuffer
 from worker.learning.algorithms.bc import LOSS, Imitator
-from worker.learning.algorithms.training_state import Stored, TrainingState
+from worker.learning.algorithms.training_state import TrainingState
 from worker.learning.functional.schedules import LEARNING_RATE_FLOOR, Schedule
 from worker.learning.networks.actor import Actor
 
@@ -64,12 +64,9 @@ class Cloning:
         )
         self._pass = _Pass(self._imitator.shuffled())
         optimizer = self._imitator.optimizer
-        stored: dict[str, Stored] = {
-            "generator": self._generator,
-            "model": self._actor,
-            "optimizer": optimizer,
-        }
-        self._state = TrainingState(stored, restored=[optimizer])
+        self._state = TrainingState(
+            {"generator": self._generator, "model": self._actor, "optimizer": optimizer}, changed=[optimizer]
+        )
 
     def reconfigure(self, config: CloneConfig) -> None:
         """Go on with another configuration from the next iteration on; only numbers of its schedule differ."""

@@ -63,7 +63,6 @@ from worker.experience.priorities import Priorities
 from worker.experience.rollout import Rollout
 from worker.learning.algorithms.off_policy import ReplayedExperience
 from worker.learning.algorithms.off_policy_update import OffPolicyAlgorithm
-from worker.learning.algorithms.training_state import Buffers
 from worker.learning.data_parallel import own_rows, total
 from worker.learning.fast.adam import FlatAdam
 from worker.learning.functional.distributions import branch_bounds, masked_logits
@@ -139,7 +138,7 @@ class DQN(OffPolicyAlgorithm):
                 "optimizer": self._optimizer,
                 "gradient_steps": self._steps,
             },
-            restored=[self._optimizer, Buffers(*network.target_parameters(), self._steps), self._priorities],
+            changed=[self._optimizer, *network.target_parameters(), self._steps, self._priorities],
         )
 
     def reconfigure(self, config: DQNConfig) -> None:

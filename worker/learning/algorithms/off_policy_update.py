@@ -15,7 +15,7 @@ them is averaged over the processes too: all check an update alike.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Any
@@ -30,7 +30,7 @@ from worker.experience.rollout import Rollout
 from worker.learning.algorithms.bc import LOSS, BehavioralCloning
 from worker.learning.algorithms.numeric_check import GROWTH, Diverged
 from worker.learning.algorithms.off_policy import ReplayedExperience
-from worker.learning.algorithms.training_state import Restorable, Stored, TrainingState
+from worker.learning.algorithms.training_state import Changed, Stored, TrainingState
 from worker.learning.data_parallel import average
 from worker.learning.functional.schedules import LEARNING_RATE_FLOOR, Schedule
 from worker.learning.networks.actor import Actor
@@ -51,9 +51,9 @@ class OffPolicyAlgorithm(ABC):
         experience: ReplayedExperience,
         cloning: BehavioralCloning | None,
         stored: Mapping[str, Stored],
-        restored: list[Restorable | None],
+        changed: Sequence[Changed | None],
     ) -> None:
-        """`stored` and `restored`: what the algorithm has of its own for checkpoints, and for an update's rollback."""
+        """`stored` and `changed` are the algorithm's own parts of `TrainingState`."""
         self.config, self.device, self.version = config, device, 0
         self._signals, self._experience, self._cloning = signals, experience, cloning
         self._values_before = [1.0] * len(signals)
@@ -62,7 +62,7 @@ class OffPolicyAlgorithm(ABC):
         """The mean size of what cloning and signals measured, by metric name, in the last good update that had it."""
         self._state = TrainingState(
             {**stored, "signals": signals, "cloning": cloning},
-            restored=[*restored, signals, None if cloning is None else cloning.optimizer],
+            changed=[*changed, *signals.changed, None if cloning is None else cloning.optimizer],
         )
         self.reconfigure(config)
 

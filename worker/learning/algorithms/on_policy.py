@@ -26,7 +26,7 @@ from worker.learning.algorithms.bc import cloning_of
 from worker.learning.algorithms.numeric_check import Diverged, first_infinite
 from worker.learning.algorithms.ppo_stats import PolicyCheck, PPOStats
 from worker.learning.algorithms.recurrent_critic import CriticMemories
-from worker.learning.algorithms.training_state import Restorable, TrainingState
+from worker.learning.algorithms.training_state import Changed, TrainingState
 from worker.learning.fast.adam import FlatAdam
 from worker.learning.functional.schedules import BETA_FLOOR, EPSILON_FLOOR, LEARNING_RATE_FLOOR, Schedule
 from worker.learning.networks.actor import Actor
@@ -144,7 +144,7 @@ class OnPolicy(ABC, Generic[E, M]):
                 "episodes": self._episodes,
                 "cloning": self._cloning,
             },
-            restored=[self._optimizer, self._signals, self._memories, self._cloning, *self.restored()],
+            changed=[self._optimizer, *self._signals.changed, self._memories, self._cloning, *self.changed()],
         )
         self.reconfigure(config)
 
@@ -180,8 +180,8 @@ class OnPolicy(ABC, Generic[E, M]):
         """Return the trained parameters, in groups that have a learning rate of their own."""
         return [[(name, weight) for name, weight in self._model.named_parameters() if weight.numel()]]
 
-    def restored(self) -> list[Restorable]:
-        """Return what else an update changes."""
+    def changed(self) -> list[Changed]:
+        """Return the further parts that an update changes."""
         return []
 
     # The update -------------------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ from worker.learning.algorithms.on_policy import VALUE_COEFFICIENT, Loss, OnPoli
 from worker.learning.algorithms.ppo_stats import entropies
 from worker.learning.algorithms.recurrent_critic import unroll
 from worker.learning.algorithms.team_batch import Minibatch, TeamExperience, minibatch_of
-from worker.learning.algorithms.training_state import Buffers, Restorable
+from worker.learning.algorithms.training_state import Changed
 from worker.learning.data_parallel import share
 from worker.learning.functional.distributions import joint_distribution
 from worker.learning.functional.losses import clipped_surrogate, clipped_value_loss, squared_error
@@ -105,9 +105,9 @@ class POCA(OnPolicy[TeamExperience, Minibatch]):
         """Width of the critic's memories of an agent, of its value and of its baseline; 0 without."""
         return 2 * self._critic.memory_size
 
-    def restored(self) -> list[Restorable]:
+    def changed(self) -> list[Changed]:
         """Return the largest team, which is counted before an update."""
-        return [Buffers(self._critic.largest)]
+        return [self._critic.largest]
 
     def loss(self, experience: TeamExperience, minibatch: Minibatch, rates: Rates) -> Loss:
         """Return the clipped surrogate, both losses of the critic and the entropy bonus, as one scalar."""

@@ -66,7 +66,6 @@ from worker.learning.algorithms.bc import cloning_of
 from worker.learning.algorithms.off_policy import Batch, ReplayedExperience
 from worker.learning.algorithms.off_policy_update import OffPolicyAlgorithm
 from worker.learning.algorithms.sac_stats import Heads, SACTerms
-from worker.learning.algorithms.training_state import Buffers
 from worker.learning.fast import sac as by_hand
 from worker.learning.fast.adam import FlatAdam
 from worker.learning.fast.switch import Case, covers
@@ -115,7 +114,7 @@ class SAC(OffPolicyAlgorithm):
                 "log_coefficients": model.log_coefficients,
                 "optimizer": self._optimizer,
             },
-            restored=[self._optimizer, Buffers(*model.critics.target.parameters())],
+            changed=[self._optimizer, *model.critics.target.parameters()],
         )
 
     @property
