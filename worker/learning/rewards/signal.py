@@ -1,4 +1,4 @@
-"""The base of reward signals: a signal rewards each step, and may learn from the same steps when an algorithm says so."""
+"""The base of reward signals: a signal rewards each step, and may learn from the same steps."""
 # ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 from abc import ABC, abstractmethod
