@@ -89,8 +89,7 @@ class Imitator:
     ) -> None:
         """`sequence_length` counts for recurrent actors only."""
         self.actor = actor
-        named = ((name, weight) for name, weight in actor.named_parameters() if weight.numel())
-        self.optimizer = FlatAdam(named, owns_storage=False)
+        self.optimizer = FlatAdam(actor.named_parameters(), owns_storage=False)
         self._demonstrations = demonstrations
         self._sequences = demonstrations.sequences(sequence_length if actor.memory_size else 1)
         self._length = self._sequences.rows.shape[1]

@@ -68,7 +68,6 @@ from worker.learning.fast.adam import FlatAdam
 from worker.learning.functional.distributions import branch_bounds, masked_logits
 from worker.learning.functional.returns import beyond_termination
 from worker.learning.functional.schedules import Schedule
-from worker.learning.networks.actor import Actor
 from worker.learning.networks.encoder import Encoded
 from worker.learning.networks.q_values import QNetwork
 from worker.learning.rewards.signals import SignalSet, title
@@ -118,6 +117,7 @@ class DQN(OffPolicyAlgorithm):
             dueling=hyper.dueling,
             generator=self._generator,
         ).to(device)
+        self.actor = network.actor
         self._epsilon = network.actor.head_parameters()["epsilon"].fill_(hyper.exploration_initial_eps)
         """With the actor's weights it is published to collectors."""
         self._bounds = branch_bounds(spec.actions.discrete_branches)
@@ -152,11 +152,6 @@ class DQN(OffPolicyAlgorithm):
             hyper.exploration_steps or config.max_steps,
         )
         self._beta = Schedule("linear", hyper.importance_exponent, 1.0, config.max_steps)
-
-    @property
-    def actor(self) -> Actor:
-        """The policy network, for exports."""
-        return self._network.actor
 
     @property
     def term_names(self) -> tuple[str, ...]:

@@ -71,7 +71,6 @@ from worker.learning.fast.adam import FlatAdam
 from worker.learning.fast.switch import Case, covers
 from worker.learning.functional.returns import beyond_termination
 from worker.learning.functional.soft_values import chosen_q, expected_q
-from worker.learning.networks.actor import Actor
 from worker.learning.networks.soft_actor_critic import SoftActorCritic
 from worker.learning.rewards.signals import SignalSet
 
@@ -91,6 +90,7 @@ class SAC(OffPolicyAlgorithm):
         """Raise `UnsupportedSpec` where there is no network for this behavior."""
         self._generator = torch.Generator().manual_seed(seed)
         self._model = model = SoftActorCritic(config, spec, len(signals), device, self._generator)
+        self.actor = model.actor
         groups = model.named_parameters()
         self._optimizer = FlatAdam([item for group in groups for item in group])
         sizes = [sum(part.numel() for _, part in group) for group in groups]
@@ -116,11 +116,6 @@ class SAC(OffPolicyAlgorithm):
             },
             changed=[self._optimizer, *model.critics.target.parameters()],
         )
-
-    @property
-    def actor(self) -> Actor:
-        """The policy network, for exports."""
-        return self._model.actor
 
     @property
     def term_names(self) -> tuple[str, ...]:

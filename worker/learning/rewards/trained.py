@@ -48,17 +48,13 @@ class TrainedSignal(RewardSignal):
 
     def __init__(self, network: nn.Module, learning_rate: float) -> None:
         self._module, self._learning_rate = network, learning_rate
-        trained = {
-            name: weight for name, weight in network.named_parameters() if weight.requires_grad and weight.numel()
-        }
-        self._weights = list(trained.values())
-        self._optimizer = FlatAdam(trained.items())
+        self._optimizer = FlatAdam(network.named_parameters())
         self.changed = [self._optimizer, *network.buffers()]
 
     def descend(self, loss: Float[Tensor, ""], part: Shard) -> None:
         """Take one step down the gradient of a loss that has a graph; it is the mean over this process's part."""
         self._optimizer.zero_gradient()
-        torch.autograd.backward([loss * part.weight], inputs=self._weights)
+        torch.autograd.backward([loss * part.weight], inputs=self._optimizer.parameters)
         self._optimizer.step(self._learning_rate)
 
     def is_finite(self) -> Bool[Tensor, ""]:

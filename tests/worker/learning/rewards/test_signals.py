@@ -148,7 +148,7 @@ def test_a_spoiled_signal_is_named(name: str) -> None:
     assert signals.invalid_signal() is None
     invalid_signal: Any = next(item.signal for item in signals._signals if item.name == name)
     with torch.no_grad():
-        invalid_signal._weights[0].view(-1)[0] = torch.nan
+        invalid_signal._optimizer.parameters[0].view(-1)[0] = torch.nan
 
     assert not bool(signals.is_finite())
     assert signals.invalid_signal() == name
