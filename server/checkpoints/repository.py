@@ -28,10 +28,10 @@ class CheckpointRepository:
     """Checkpoints of runs."""
 
     COLUMNS: ClassVar[Columns] = {
-        "created_at": Checkpoint.created_at,
         "step": Checkpoint.step,
         "reason": Checkpoint.reason,
         "attempt": Checkpoint.attempt,
+        "created_at": Checkpoint.created_at,
     }
 
     def __init__(self, session: Session) -> None:
@@ -143,10 +143,10 @@ class UploadedCheckpointRepository:
     """Checkpoints of other programs, seen through one session. Never commits."""
 
     COLUMNS: ClassVar[Columns] = {
-        "created_at": UploadedCheckpoint.created_at,
         "name": UploadedCheckpoint.name,
         "behavior": UploadedCheckpoint.behavior,
         "size": UploadedCheckpoint.size,
+        "created_at": UploadedCheckpoint.created_at,
     }
 
     def __init__(self, session: Session) -> None:
@@ -159,7 +159,7 @@ class UploadedCheckpointRepository:
             raise CheckpointNotFound(checkpoint_id, _UPLOADED_ONLY)
         return found
 
-    def list(self, query: ListQuery = NEWEST_FIRST) -> Page[UploadedCheckpoint]:
+    def list(self, query: ListQuery) -> Page[UploadedCheckpoint]:
         """Return a page of uploaded checkpoints."""
         return select_page(self._session, select(UploadedCheckpoint), query, self.COLUMNS, UploadedCheckpoint.id)
 

@@ -16,24 +16,22 @@ from server.kit.artifacts.publication import Stored
 from server.kit.db.clock import now
 from server.kit.db.keyset import Columns, select_page
 from server.kit.db.texts import storable, storable_json
-from server.kit.listing import ListQuery, Order, Page
+from server.kit.listing import ListQuery, Page
 from server.kit.states import TERMINAL
 from server.runs.models import Run
-
-NEWEST_FIRST = ListQuery(Order("created_at"))
 
 
 class DemonstrationRepository:
     """Demonstrations, seen through one session. Never commits."""
 
     COLUMNS: ClassVar[Columns] = {
-        "created_at": Demonstration.created_at,
         "name": Demonstration.name,
         "behavior": Demonstration.behavior,
         "format": Demonstration.format,
         "transitions": Demonstration.transitions,
         "episodes": Demonstration.episodes,
         "size": Demonstration.size,
+        "created_at": Demonstration.created_at,
     }
 
     def __init__(self, session: Session) -> None:
@@ -46,7 +44,7 @@ class DemonstrationRepository:
             raise DemonstrationNotFound(demonstration_id)
         return found
 
-    def list(self, query: ListQuery = NEWEST_FIRST) -> Page[Demonstration]:
+    def list(self, query: ListQuery) -> Page[Demonstration]:
         """Return a page of demonstrations."""
         return select_page(self._session, select(Demonstration), query, self.COLUMNS, Demonstration.id)
 

@@ -58,11 +58,11 @@ class LadderRepository:
     """Ladders and players. Never commits."""
 
     COLUMNS: ClassVar[Columns] = {
-        "created_at": Ladder.created_at,
         "name": Ladder.name,
         "run_id": Ladder.run_id,
-        "matches": Ladder.match_seq,
         "players": Ladder.player_seq,
+        "matches": Ladder.match_seq,
+        "created_at": Ladder.created_at,
     }
 
     def __init__(self, session: Session) -> None:

@@ -1,5 +1,6 @@
 """Ladders over HTTP: players, matches, ratings, payoffs."""
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 import numpy.typing as npt
@@ -9,16 +10,14 @@ from pydantic import Field as Within
 from ludus import schemas
 from server.kit.db.database import Session
 from server.kit.errors import CheckpointNotFound, NameAmbiguous
-from server.kit.http import filters
 from server.kit.http.bodies import BodyDep, declare_json
 from server.kit.http.errors import problems
 from server.kit.http.fields import NAME
-from server.kit.http.filters import EQUALITY, Field
 from server.kit.http.idempotency import BODY_PROBLEMS, COMMAND_PROBLEMS, Answer
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, DatabaseDep, ServicesDep
-from server.kit.listing import ListQuery, Operator, Order, Page
+from server.kit.listing import ListQuery, Order, Page
 from server.ladders.errors import LadderExists, LadderInUse, LadderNotFound, MatchInvalid, PlayerExists, PlayerNotFound
 from server.ladders.matches.repository import MatchRepository, MatchWithParticipants
 from server.ladders.models import Ladder, LadderPlayer
@@ -31,53 +30,34 @@ from server.ladders.service import LadderService
 router = APIRouter(prefix="/v1/ladders", tags=["ladders"])
 
 LADDERS = ListForm(
-    name="ladders",
-    kind=schemas.Ladder,
-    filters={
-        "name": Field(filters.word),
-        "run_id": Field(filters.word),
-        "players": Field(filters.integer),
-        "matches": Field(filters.integer),
-        "created_at": Field(filters.time),
-    },
+    "ladders",
+    schemas.Ladder,
+    LadderRepository.COLUMNS,
     orders=frozenset({"created_at", "name"}),
     default=Order("created_at"),
 )
-_OF_PLAYERS = {
-    "id": Field(filters.integer),
-    "name": Field(filters.word),
-    "kind": Field(filters.choice(PlayerKind), EQUALITY),
-    "run_id": Field(filters.word),
-    "behavior": Field(filters.word),
-    "snapshot": Field(filters.integer),
-    "step": Field(filters.integer),
-    "fixed": Field(filters.flag, EQUALITY),
-    "games": Field(filters.integer),
-}
-PLAYERS = ListForm("players", schemas.Player, _OF_PLAYERS, frozenset({"id", "name"}), Order("id", descending=False))
-RATINGS = ListForm(
-    "ratings", schemas.Rating, _OF_PLAYERS, frozenset({"elo", "mu", "ordinal", "games", "id"}), Order("elo")
+PLAYERS = ListForm(
+    "players",
+    schemas.Player,
+    PlayerRepository.COLUMNS,
+    orders=frozenset({"id", "name"}),
+    default=Order("id", descending=False),
+    choices={"kind": PlayerKind},
+)
+RATINGS = replace(
+    PLAYERS,
+    name="ratings",
+    kind=schemas.Rating,
+    orders=frozenset({"elo", "mu", "ordinal", "games", "id"}),
+    default=Order("elo"),
 )
 MATCHES = ListForm(
-    name="matches",
-    kind=schemas.Match,
-    filters={
-        "seq": Field(filters.integer),
-        "at": Field(filters.time),
-        "player": Field(filters.integer, frozenset({Operator.EQ})),
-        "outcome": Field(filters.word, EQUALITY),
-        "rated": Field(filters.flag, EQUALITY),
-        "truncated": Field(filters.flag, EQUALITY),
-        "superseded": Field(filters.flag, EQUALITY),
-        "run_id": Field(filters.word, EQUALITY),
-        "attempt": Field(filters.integer),
-        "behavior": Field(filters.word),
-        "number": Field(filters.integer),
-        "simulator": Field(filters.integer),
-        "step": Field(filters.integer),
-    },
+    "matches",
+    schemas.Match,
+    MatchRepository.COLUMNS,
     orders=frozenset({"seq"}),
     default=Order("seq"),
+    equality={"player", "outcome", "run_id"},
 )
 MAX_POINTS = 2000
 MAX_SERIES = 50

@@ -21,7 +21,6 @@ from server.runs.models import BEHIND, Attempt, Log, Run, RunTag
 from server.runs.scheduling.demand import Demand
 
 NEWEST_FIRST = ListQuery(Order("created_at"))
-TAG: Columns = {"tag": RunTag.tag}
 METRIC = "metric"
 """Order of a list of runs by a metric."""
 MAX_TAGS = 50
@@ -60,17 +59,18 @@ class RunRepository:
     """Runs. Reads for everyone; the writes are building blocks of `server.lifecycle.service`."""
 
     COLUMNS: ClassVar[Columns] = {
+        "state": Run.state,
+        "tag": RunTag.tag,
+        "name": Run.name,
+        "kind": Run.kind,
+        "stop_reason": Run.stop_reason,
+        "step": Run.step,
+        "priority": Run.priority,
         "created_at": Run.created_at,
         "updated_at": Run.updated_at,
         "finished_at": Run.finished_at,
-        "name": Run.name,
-        "state": Run.state,
-        "kind": Run.kind,
-        "step": Run.step,
-        "stop_reason": Run.stop_reason,
-        "priority": Run.priority,
     }
-    """Columns by which lists can be filtered and sorted, besides `tag`."""
+    """Columns by which lists can be filtered and, except for `tag`, sorted."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -141,7 +141,7 @@ class RunRepository:
             if condition.operator is Operator.NE or condition.field in {"state", "priority", query.order.field}:
                 continue
             hits = select(RunTag.run_id if condition.field == "tag" else Run.id)
-            yield hits.where(compare({**self.COLUMNS, **TAG}, condition))
+            yield hits.where(compare(self.COLUMNS, condition))
 
     def count(self, state: RunState | None = None) -> int:
         """Return how many runs there are, or are in a state."""
@@ -239,6 +239,6 @@ def _tagged(condition: Condition) -> ColumnElement[bool] | None:
     """Translate a condition on `tag`: the run has a tag that fits (=), or none that does (!=)."""
     if condition.field != "tag":
         return None
-    fits = compare(TAG, Condition("tag", Operator.EQ, condition.value))
+    fits = compare(RunRepository.COLUMNS, Condition("tag", Operator.EQ, condition.value))
     tagged = exists().where(RunTag.run_id == Run.id, fits)
     return tagged if condition.operator is Operator.EQ else not_(tagged)

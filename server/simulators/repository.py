@@ -14,14 +14,13 @@ from server.kit.db.database import Database, after_commit
 from server.kit.db.keyset import Columns, select_page
 from server.kit.db.texts import storable
 from server.kit.errors import SimulatorNotFound
-from server.kit.listing import ListQuery, Order, Page
+from server.kit.listing import ListQuery, Page
 from server.kit.states import LEASED, TERMINAL
 from server.kit.wake_up import WakeUp
 from server.runs.events.repository import Note, lock_run, move, record
 from server.runs.models import Attempt, Run
 from server.simulators.models import Simulator
 
-NEWEST_FIRST = ListQuery(Order("joined_at"))
 JOINED, CONNECTED, LEFT = "joined", "connected", "left"
 
 
@@ -156,15 +155,15 @@ class SimulatorRepository:
         "state": Simulator.state,
         "label": Simulator.label,
         "number": Simulator.number,
-        "joined_at": Simulator.joined_at,
-        "leave_code": Simulator.leave_code,
         "attempt": Simulator.attempt,
+        "leave_code": Simulator.leave_code,
+        "joined_at": Simulator.joined_at,
     }
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def list(self, run_id: str, query: ListQuery = NEWEST_FIRST) -> Page[Simulator]:
+    def list(self, run_id: str, query: ListQuery) -> Page[Simulator]:
         """Return a page of a run's simulators, connected and past."""
         statement = select(Simulator).where(Simulator.run_id == run_id)
         return select_page(self._session, statement, query, self.COLUMNS, Simulator.session_id)

@@ -19,12 +19,12 @@ class WebhookRepository:
     """Webhooks, without what was sent to them (`server.webhooks.deliveries.repository`)."""
 
     COLUMNS: ClassVar[Columns] = {
-        "created_at": Webhook.created_at,
         "url": Webhook.url,
         "enabled": Webhook.enabled,
         "disabled_reason": Webhook.disabled_reason,
         "run_id": Webhook.run_id,
         "tag": Webhook.tag,
+        "created_at": Webhook.created_at,
     }
 
     def __init__(self, session: Session) -> None:

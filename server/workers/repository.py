@@ -85,10 +85,10 @@ class WorkerRepository:
 
     COLUMNS: ClassVar[Columns] = {
         "host": Worker.host,
-        "started_at": Worker.started_at,
-        "heartbeat_at": Worker.heartbeat_at,
         "run_id": Worker.run_id,
         "version": Worker.version,
+        "started_at": Worker.started_at,
+        "heartbeat_at": Worker.heartbeat_at,
     }
 
     def __init__(self, session: Session) -> None:

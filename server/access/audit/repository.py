@@ -11,9 +11,8 @@ from server.kit.db.clock import now
 from server.kit.db.ids import new_id
 from server.kit.db.keyset import Columns, select_page
 from server.kit.db.texts import storable
-from server.kit.listing import ListQuery, Order, Page
+from server.kit.listing import ListQuery, Page
 
-NEWEST_FIRST = ListQuery(Order("at"))
 DAY_SECONDS = 86400.0
 
 
@@ -49,7 +48,7 @@ class AuditRepository:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def list(self, query: ListQuery = NEWEST_FIRST) -> Page[AuditEntry]:
+    def list(self, query: ListQuery) -> Page[AuditEntry]:
         """Return a page of entries."""
         return select_page(self._session, select(AuditEntry), query, self.COLUMNS, AuditEntry.id)
 

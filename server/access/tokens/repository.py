@@ -14,9 +14,8 @@ from server.access.tokens.secrets import NewToken
 from server.kit.db.clock import now
 from server.kit.db.keyset import Columns, select_page
 from server.kit.db.projects import project_of
-from server.kit.listing import ListQuery, Order, Page
+from server.kit.listing import ListQuery, Page
 
-NEWEST_FIRST = ListQuery(Order("created_at"))
 USE_SECONDS = 60.0
 """The last use of a token is written at most so often."""
 
@@ -48,7 +47,7 @@ class TokenRepository:
         project = project_of(session)
         self._mine = [] if project is None else [Token.project == project]
 
-    def list(self, query: ListQuery = NEWEST_FIRST) -> Page[Token]:
+    def list(self, query: ListQuery) -> Page[Token]:
         """Return a page of tokens, also of those that don't hold any more."""
         return select_page(self._session, select(Token).where(*self._mine), query, self.COLUMNS, Token.id)
 

@@ -14,9 +14,7 @@ from server.kit.db.clock import now
 from server.kit.db.keyset import Columns, select_page
 from server.kit.db.projects import DEFAULT, project_of
 from server.kit.errors import CheckpointNotFound, NameAmbiguous
-from server.kit.listing import ListQuery, Order, Page
-
-BY_NAME = ListQuery(Order("name", descending=False))
+from server.kit.listing import ListQuery, Page
 
 
 class AliasRepository:
@@ -25,8 +23,8 @@ class AliasRepository:
     COLUMNS: ClassVar[Columns] = {
         "name": CheckpointAlias.name,
         "checkpoint_id": CheckpointAlias.checkpoint_id,
-        "moved_at": CheckpointAlias.moved_at,
         "created_at": CheckpointAlias.created_at,
+        "moved_at": CheckpointAlias.moved_at,
     }
 
     def __init__(self, session: Session) -> None:
@@ -47,7 +45,7 @@ class AliasRepository:
         query = select(CheckpointAlias).where(*same).with_for_update()
         return self._session.scalars(query, execution_options={"populate_existing": True}).one_or_none()
 
-    def list(self, query: ListQuery = BY_NAME) -> Page[CheckpointAlias]:
+    def list(self, query: ListQuery) -> Page[CheckpointAlias]:
         """Return a page of aliases."""
         return select_page(self._session, select(CheckpointAlias), query, self.COLUMNS, CheckpointAlias.key)
 

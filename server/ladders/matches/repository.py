@@ -46,9 +46,11 @@ class MatchRepository:
     COLUMNS: ClassVar[Columns] = {
         "seq": LadderMatch.seq,
         "at": LadderMatch.at,
+        "player": LadderParticipant.player,
         "outcome": LadderMatch.outcome,
-        "truncated": LadderMatch.truncated,
         "rated": LadderMatch.rated,
+        "truncated": LadderMatch.truncated,
+        "superseded": LadderMatch.superseded_by.is_not(None),
         "run_id": LadderMatch.run_id,
         "attempt": LadderMatch.attempt,
         "behavior": LadderMatch.behavior,
@@ -56,7 +58,7 @@ class MatchRepository:
         "simulator": LadderMatch.simulator,
         "step": LadderMatch.step,
     }
-    """Columns by which matches are filtered, besides `player` and `superseded`; they are sorted by `seq`."""
+    """Columns by which matches are filtered; they are sorted by `seq`."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -208,7 +210,8 @@ def _special(ladder_id: str, condition: Condition) -> ColumnElement[bool] | None
             of_player = select(LadderParticipant.seq).where(
                 LadderParticipant.ladder_id == ladder_id, LadderParticipant.player == condition.value
             )
-            return LadderMatch.seq.in_(of_player)
+            matches = LadderMatch.seq.in_(of_player)
+            return matches if condition.operator is Operator.EQ else not_(matches)
         case "superseded":
             counts = LadderMatch.superseded_by.is_(None)
             return not_(counts) if condition.value == (condition.operator is Operator.EQ) else counts

@@ -238,11 +238,11 @@ class DeliveryRepository:
     """The log of deliveries, and what people ask of it."""
 
     COLUMNS: ClassVar[Columns] = {
-        "created_at": Delivery.created_at,
         "state": Delivery.state,
         "type": Delivery.type,
         "run_id": Delivery.run_id,
         "attempts": Delivery.attempts,
+        "created_at": Delivery.created_at,
     }
 
     def __init__(self, session: Session) -> None:
