@@ -1,11 +1,11 @@
-"""Runs in the database: queries of the API, inserts, and the building blocks of commands. Never commits."""
+"""Runs in the database: queries of the API, inserts, and the building blocks of commands."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from sqlalchemy import ColumnElement, Select, Subquery, delete, exists, func, not_, select
-from sqlalchemy.orm import InstrumentedAttribute, Session, defer
+from sqlalchemy.orm import InstrumentedAttribute, defer
 
 from ludus.schemas.states import RunState
 from server.config.run import RunConfig
@@ -13,6 +13,7 @@ from server.kit.db.clock import now
 from server.kit.db.ids import new_id
 from server.kit.db.keyset import Columns, compare, opaque, select_page
 from server.kit.db.projects import project_of
+from server.kit.db.repository import Repository
 from server.kit.errors import LogNotFound, Problem, RunNotFound, TooManyTags
 from server.kit.listing import Condition, ListQuery, Operator, Order, Page
 from server.kit.states import Intent
@@ -55,7 +56,7 @@ class NewRun:
     """Warnings about the configuration; they become events."""
 
 
-class RunRepository:
+class RunRepository(Repository):
     """Runs. Reads for everyone; the writes are building blocks of `server.lifecycle.service`."""
 
     COLUMNS: ClassVar[Columns] = {
@@ -71,9 +72,6 @@ class RunRepository:
         "finished_at": Run.finished_at,
     }
     """Columns by which lists can be filtered and, except for `tag`, sorted."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     def get(self, run: str) -> Run:
         """Return the run with this id, else the newest one with this name. Raises RunNotFound."""

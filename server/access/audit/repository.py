@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sqlalchemy import delete, select
-from sqlalchemy.orm import Session
 
 from server.access.audit.models import AuditEntry
 from server.kit.db.clock import now
 from server.kit.db.ids import new_id
 from server.kit.db.keyset import Columns, select_page
+from server.kit.db.repository import Repository
 from server.kit.db.texts import storable
 from server.kit.listing import ListQuery, Page
 
@@ -29,8 +29,8 @@ class AuditRecord:
     client: str
 
 
-class AuditRepository:
-    """Entries of the audit log, seen through one session: those of its project, if it has one. Never commits."""
+class AuditRepository(Repository):
+    """Entries of the audit log, seen through one session: those of its project, if it has one."""
 
     COLUMNS: ClassVar[Columns] = {
         "at": AuditEntry.at,
@@ -44,9 +44,6 @@ class AuditRepository:
         "status": AuditEntry.status,
         "client": AuditEntry.client,
     }
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     def list(self, query: ListQuery) -> Page[AuditEntry]:
         """Return a page of entries."""

@@ -14,6 +14,7 @@ from server.access.tokens.secrets import NewToken
 from server.kit.db.clock import now
 from server.kit.db.keyset import Columns, select_page
 from server.kit.db.projects import project_of
+from server.kit.db.repository import Repository
 from server.kit.listing import ListQuery, Page
 
 USE_SECONDS = 60.0
@@ -29,8 +30,8 @@ class Known:
     """The database's clock."""
 
 
-class TokenRepository:
-    """Tokens, seen through one session: those of its project, if it has one. Never commits."""
+class TokenRepository(Repository):
+    """Tokens, seen through one session: those of its project, if it has one."""
 
     COLUMNS: ClassVar[Columns] = {
         "name": Token.name,
@@ -43,7 +44,7 @@ class TokenRepository:
     }
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        super().__init__(session)
         project = project_of(session)
         self._mine = [] if project is None else [Token.project == project]
 
@@ -91,18 +92,14 @@ class TokenRepository:
             created_at=now(),
             expires_at=None if seconds is None else now() + seconds,
         )
-        self._session.add(row)
-        self._session.flush()
-        self._session.refresh(row)
-        return row
+        return self._written(row)
 
     def revoke(self, token_id: str) -> Token:
         """Revoke a token; one that was revoked before stays as it is. Raises TokenNotFound."""
         found = self.get(token_id)
         if found.revoked_at is None:
             found.revoked_at = now()
-            self._session.flush()
-            self._session.refresh(found)
+            self._written(found)
         return found
 
     def note_use(self, token_id: str) -> None:

@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 
 from server.kit.db.clock import now
 from server.kit.db.keyset import Columns, check, parts, select_page
+from server.kit.db.repository import Repository
 from server.kit.listing import Condition, ListQuery, Operator, Page
 from server.ladders.errors import MatchInvalid
 from server.ladders.models import Ladder, LadderMatch, LadderParticipant, LadderPlayer
@@ -40,7 +41,7 @@ class MatchWithParticipants:
     participants: Sequence[tuple[LadderParticipant, LadderPlayer]]
 
 
-class MatchRepository:
+class MatchRepository(Repository):
     """Reads the ledger."""
 
     COLUMNS: ClassVar[Columns] = {
@@ -59,9 +60,6 @@ class MatchRepository:
         "step": LadderMatch.step,
     }
     """Columns by which matches are filtered; they are sorted by `seq`."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     def list(self, ladder_id: str, query: ListQuery) -> Page[MatchWithParticipants]:
         """Return a page of a ladder's matches. Without a condition on `superseded` those that are not."""
@@ -87,11 +85,11 @@ class MatchRepository:
         return (MatchWithParticipants(match, participants[match.seq]) for match in matches)
 
 
-class MatchLedger:
-    """Writes matches. Never commits."""
+class MatchLedger(Repository):
+    """Writes matches."""
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        super().__init__(session)
         self._ladders = LadderRepository(session)
         self._players = PlayerRepository(session)
 

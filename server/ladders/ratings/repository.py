@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import CursorResult, Select, delete, func, insert, select, text, tuple_, update
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.orm import Session
 
 from server.kit.db.keyset import PARAMETERS, parts
+from server.kit.db.repository import Repository, upsert
 from server.ladders.models import (
     PENDING_SQL,
     Ladder,
@@ -79,11 +78,8 @@ class History:
     """At most as many as were asked for, the newest among them."""
 
 
-class RatingRepository:
-    """Ratings of all ladders. Never commits."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
+class RatingRepository(Repository):
+    """Ratings of all ladders."""
 
     def pending(self) -> Sequence[str]:
         """Return the ids of the ladders that have matches which are not rated yet."""
@@ -301,8 +297,7 @@ class RatingRepository:
             {"ladder_id": ladder_id, "first": first, "second": second, **results._asdict()}
             for (first, second), results in sorted(tallies.items())
         ]
-        dialect = sqlite if self._session.get_bind().dialect.name == "sqlite" else postgresql
-        statement = dialect.insert(LadderPair)
+        statement = upsert(self._session, LadderPair)
         added = {name: getattr(LadderPair, name) + statement.excluded[name] for name in Tally._fields}
         keys = (LadderPair.ladder_id, LadderPair.first, LadderPair.second)
         self._session.execute(statement.on_conflict_do_update(index_elements=keys, set_=added), rows)
