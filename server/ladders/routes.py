@@ -1,5 +1,6 @@
 """Ladders over HTTP: players, matches, ratings, payoffs."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -19,9 +20,9 @@ from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, DatabaseDep, ServicesDep
 from server.kit.listing import ListQuery, Order, Page
 from server.ladders.errors import LadderExists, LadderInUse, LadderNotFound, MatchInvalid, PlayerExists, PlayerNotFound
-from server.ladders.matches.repository import MatchRepository, MatchWithParticipants
-from server.ladders.models import Ladder, LadderPlayer
-from server.ladders.ratings.repository import History, RatingRepository
+from server.ladders.matches.repository import MatchRepository
+from server.ladders.models import Ladder, LadderMatch, LadderPlayer, RatingPoint
+from server.ladders.ratings.repository import RatingRepository
 from server.ladders.refs import PlayerKind
 from server.ladders.repository import LadderRepository, PlayerRepository
 from server.ladders.requests import LadderCreate, MatchReport, PlayerCreate
@@ -198,8 +199,9 @@ def rating_history(
         found = LadderRepository(session).get(ladder)
         players = PlayerRepository(session)
         wanted = players.learning(found.id, MAX_SERIES) if player is None else players.get_all(found.id, player)
-        histories = [RatingRepository(session).history(each, points) for each in wanted]
-    return schemas.RatingHistory(rated_through=found.rated_through, series=tuple(_series(each) for each in histories))
+        ratings = RatingRepository(session)
+        series = tuple(_series(each, ratings.history(each, points)) for each in wanted)
+    return schemas.RatingHistory(rated_through=found.rated_through, series=series)
 
 
 @router.get(
@@ -280,12 +282,11 @@ def _ladder(row: Ladder) -> schemas.Ladder:
     return resource(schemas.Ladder, row, players=row.player_seq, matches=row.match_seq)
 
 
-def _series(history: History) -> schemas.RatingSeries:
-    points = history.points
+def _series(player: LadderPlayer, points: Sequence[RatingPoint]) -> schemas.RatingSeries:
     return resource(
         schemas.RatingSeries,
-        history.player,
-        total=history.player.games,
+        player,
+        total=player.games,
         games=[point.game for point in points],
         matches=[point.seq for point in points],
         steps=[point.step for point in points],
@@ -300,9 +301,5 @@ def _rows(matrix: npt.NDArray[Any]) -> tuple[tuple[Any, ...], ...]:
     return tuple(map(tuple, matrix.tolist()))
 
 
-def _match(found: MatchWithParticipants) -> schemas.Match:
-    participants = [
-        resource(schemas.Participant, participant, player=player.id, name=player.name)
-        for participant, player in found.participants
-    ]
-    return resource(schemas.Match, found.match, participants=participants)
+def _match(row: LadderMatch) -> schemas.Match:
+    return resource(schemas.Match, row, participants=[resource(schemas.Participant, each) for each in row.participants])

@@ -26,7 +26,7 @@ from server.webhooks.models import Delivery, DeliveryAttempt, Webhook
 from server.webhooks.refs import DeliveryState, DisabledReason
 from server.webhooks.repository import WebhookRepository
 from server.webhooks.requests import SecretRotation, WebhookCreate, WebhookUpdate
-from server.webhooks.service import Change, WebhookService
+from server.webhooks.service import WebhookService
 
 HELD = (
     "the webhook is disabled ({reason}); the message is sent if the webhook is enabled within "
@@ -103,7 +103,7 @@ def get_webhook(webhook: WebhookKey, database: DatabaseDep) -> schemas.Webhook:
 )
 def update_webhook(webhook: WebhookKey, body: BodyDep, command: CommandDep, services: ServicesDep) -> Response:
     """Change a webhook; while it is disabled, it gets nothing, and its undelivered messages wait."""
-    change = Change(**body.read(WebhookUpdate, {}).model_dump())
+    change = body.read(WebhookUpdate, {})
     return command.run(
         lambda session: Answer(200, resource(schemas.Webhook, _service(services, session).change(webhook, change)))
     )

@@ -1,6 +1,5 @@
 """The audit log in the database."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from sqlalchemy import delete, select
@@ -14,19 +13,6 @@ from server.kit.db.texts import storable
 from server.kit.listing import ListQuery, Page
 
 DAY_SECONDS = 86400.0
-
-
-@dataclass(frozen=True, slots=True)
-class AuditRecord:
-    """A request that changes something, as the audit log keeps it; see `AuditEntry`."""
-
-    actor: str
-    token_id: str | None
-    method: str
-    route: str
-    target: str
-    request_id: str
-    client: str
 
 
 class AuditRepository(Repository):
@@ -49,20 +35,31 @@ class AuditRepository(Repository):
         """Return a page of entries."""
         return select_page(self._session, select(AuditEntry), query, self.COLUMNS, AuditEntry.id)
 
-    def enter(self, record: AuditRecord, status: int) -> None:
-        """Add an entry, in the project of the session."""
+    def enter(
+        self,
+        *,
+        actor: str,
+        token_id: str | None,
+        method: str,
+        route: str,
+        target: str,
+        request_id: str,
+        client: str,
+        status: int,
+    ) -> None:
+        """Add an entry, in the project of the session; see `AuditEntry`."""
         self._session.add(
             AuditEntry(
                 id=new_id("aud"),
                 at=now(),
-                actor=storable(record.actor, 200),
-                token_id=record.token_id,
-                method=record.method,
-                route=storable(record.route, 200),
-                target=storable(record.target, 2000),
-                request_id=record.request_id,
+                actor=storable(actor, 200),
+                token_id=token_id,
+                method=method,
+                route=storable(route, 200),
+                target=storable(target, 2000),
+                request_id=request_id,
                 status=status,
-                client=storable(record.client, 64),
+                client=storable(client, 64),
             )
         )
 

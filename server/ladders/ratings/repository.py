@@ -69,15 +69,6 @@ class Payoffs:
         return scores
 
 
-@dataclass(frozen=True)
-class History:
-    """A player's ratings over its matches, thinned, in columns."""
-
-    player: LadderPlayer
-    points: Sequence[RatingPoint]
-    """At most as many as were asked for, the newest among them."""
-
-
 class RatingRepository(Repository):
     """Ratings of all ladders."""
 
@@ -223,7 +214,7 @@ class RatingRepository(Repository):
         results[:, second, first] = pairs[:, :1:-1].T
         return Payoffs(players, *results)
 
-    def history(self, player: LadderPlayer, points: int) -> History:
+    def history(self, player: LadderPlayer, points: int) -> Sequence[RatingPoint]:
         """Return a player's ratings after at most `points` of its matches, evenly spaced, with the newest one."""
         count = min(points, player.games)
         games = [player.games * (index + 1) // count for index in range(count)]
@@ -232,7 +223,7 @@ class RatingRepository(Repository):
         for part in parts(games):
             query = select(RatingPoint).where(*of_it, RatingPoint.game.in_(part)).order_by(RatingPoint.game)
             found += self._session.scalars(query)
-        return History(player, found)
+        return found
 
     def _forget(self, ladder_id: str) -> None:
         """Set everything back to the beginning."""
