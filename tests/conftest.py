@@ -18,6 +18,7 @@ from sqlalchemy.engine import URL
 from server.app.models import Base
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
+from tests import forked_collectors
 from tests.examples import examples
 from tests.factories import RecordingWakeUp
 from tests.migrated import migrated_file, share_compiled
@@ -84,6 +85,14 @@ def _quick_starts() -> Iterator[None]:
     paths = [os.environ.get("PYTHONPATH"), str(Path(__file__).with_name("without"))]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _forked_collectors() -> Iterator[None]:
+    """Fork the collectors of tests from an interpreter that has imported everything."""
+    with pytest.MonkeyPatch.context() as patch:
+        forked_collectors.install(patch)
         yield
 
 

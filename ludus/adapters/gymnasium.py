@@ -22,11 +22,11 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from ludus.adapters.rows import DecisionRows, TerminalRows, flat_mask
-from ludus.adapters.spaces import ActionDecoder, ObservationEncoder, row
+from ludus.adapters.spaces import ActionDecoder, ObservationEncoder, flat_mask, row
 from ludus.protocol.batches import Bytes, DecisionBatch, TerminalBatch
 from ludus.protocol.spec import BehaviorSpec
 from ludus.sdk.errors import SimulatorError
+from ludus.sdk.rows import AgentRows
 from ludus.sdk.seeds import EpisodeSeeds, environment_seed
 from ludus.sdk.simulation import GameSimulation, ResetInfo
 from ludus.sdk.steps import Actions, StepBuilder
@@ -92,15 +92,15 @@ class EnvironmentSimulation(_GymnasiumSimulation):
         """Begin an episode in every environment."""
         self._seeds.restart(start)
         self.finished = 0
-        decisions = DecisionRows()
+        decisions = AgentRows(self._encoder.stack)
         for agent in range(len(self._envs)):
             observation, info = self._begin(agent)
-            decisions.add(agent, 0.0, observation, info.get("action_mask"))
-        self._tell(builder, decisions, TerminalRows())
+            decisions.ask(agent, 0.0, observation, flat_mask(info.get("action_mask")))
+        builder.request_decisions(decisions.decisions(self._mask_size))
 
     def step(self, builder: StepBuilder, actions: Actions) -> None:
         """Step the environments that were answered."""
-        decisions, terminals = DecisionRows(), TerminalRows()
+        decisions, terminals = AgentRows(self._encoder.stack), AgentRows(self._encoder.stack)
         for batch in actions.batches:
             assert batch.agent_ids is not None
             values = self._decoder.rows(batch.continuous, batch.discrete)
@@ -111,15 +111,18 @@ class EnvironmentSimulation(_GymnasiumSimulation):
                 if terminated or truncated:
                     # The task's own end is final, even in the step in which the time ran out.
                     # Copied, because an environment may reuse its array for the next episode.
-                    terminals.add(agent, float(reward), deepcopy(observation), truncated=not terminated)
+                    terminals.end(agent, float(reward), deepcopy(observation), truncated=not terminated)
                     if "is_success" in info:
                         builder.report("Environment/Success", float(info["is_success"]))
                     self.finished += 1
                     reward = 0.0
                     self._seeds.change(builder.parameters.draw())
                     observation, info = self._begin(agent)
-                decisions.add(agent, float(reward), observation, info.get("action_mask"))
-        self._tell(builder, decisions, terminals)
+                decisions.ask(agent, float(reward), observation, flat_mask(info.get("action_mask")))
+        if terminals.agents:
+            builder.end_episodes(terminals.terminals())
+        if decisions.agents:
+            builder.request_decisions(decisions.decisions(self._mask_size))
 
     def close(self) -> None:
         """Close every environment."""
@@ -130,12 +133,6 @@ class EnvironmentSimulation(_GymnasiumSimulation):
         answer = self._envs[agent].reset(seed=self._seeds.next(agent), options=self._seeds.options)
         _check_answer(self._envs[agent], "reset", answer, RESET)
         return answer
-
-    def _tell(self, builder: StepBuilder, decisions: DecisionRows, terminals: TerminalRows) -> None:
-        if terminals.agents:
-            builder.end_episodes(terminals.batch(self._encoder))
-        if decisions.agents:
-            builder.request_decisions(decisions.batch(self._encoder, self._mask_size))
 
 
 def _check_reset(env: Environment) -> None:
@@ -241,7 +238,9 @@ class VectorSimulation(_GymnasiumSimulation):
         if self._mask_size and "action_mask" in infos:
             every = np.ones((len(self._agents), self._mask_size), np.uint8)
             for agent in np.flatnonzero(infos.get("_action_mask", self._everyone())).tolist():
-                every[agent] = flat_mask(row(infos["action_mask"], agent))
+                mask = flat_mask(row(infos["action_mask"], agent))
+                assert mask is not None, "`_action_mask` names the environments that have one"
+                every[agent] = mask
             masks = every[asking]
         observed = tuple(values[asking] for values in self._encoder.batch(observations))
         earned = rewards[asking].astype(np.float32)

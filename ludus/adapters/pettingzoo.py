@@ -26,10 +26,11 @@ from pettingzoo.env_registry.exceptions import FailedToImport, PettingZooRegistr
 
 from ludus.adapters.assignment import Assignment, Lineup, UnsupportedGame, assign_agents
 from ludus.adapters.games import AECGame, Ask, End, Game, Moment, ParallelGame, PlayerId
-from ludus.adapters.rows import DecisionRows, TerminalRows
+from ludus.adapters.spaces import flat_mask
 from ludus.protocol.batches import Outcome
 from ludus.protocol.spec import BehaviorSpec
 from ludus.sdk.environment_parameters import EnvironmentParameters
+from ludus.sdk.rows import AgentRows
 from ludus.sdk.seeds import EpisodeSeeds
 from ludus.sdk.simulation import GameSimulation, NonActingPlayer, ResetInfo
 from ludus.sdk.steps import Actions, StepBuilder
@@ -174,7 +175,7 @@ class PettingZooSimulation(GameSimulation):
     def _end(self, table: "_Table", end: End, outcome: Outcome, news: "_News") -> None:
         assignment = self._assignments[end.player]
         table.playing.discard(end.player)
-        news.terminals[assignment.spec.name].add(
+        news.rows(news.terminals, assignment).end(
             self._agent(table, assignment),
             table.owed.pop(end.player),
             assignment.view.observation(end.observation),
@@ -187,11 +188,11 @@ class PettingZooSimulation(GameSimulation):
         assignment = self._assignments[ask.player]
         begins = ask.player not in table.playing
         table.playing.add(ask.player)
-        news.decisions[assignment.spec.name].add(
+        news.rows(news.decisions, assignment).ask(
             self._agent(table, assignment),
             0.0 if begins else table.owed.pop(ask.player),
             assignment.view.observation(ask.observation),
-            assignment.view.mask(ask.observation, ask.info),
+            flat_mask(assignment.view.mask(ask.observation, ask.info)),
             self._group(table, assignment),
         )
 
@@ -217,10 +218,9 @@ class PettingZooSimulation(GameSimulation):
 
     def _tell(self, builder: StepBuilder, news: "_News") -> None:
         for name, terminals in news.terminals.items():
-            builder.end_episodes(terminals.batch(self._parts[name].view.encoder), name)
+            builder.end_episodes(terminals.terminals(), name)
         for name, decisions in news.decisions.items():
-            view = self._parts[name].view
-            builder.request_decisions(decisions.batch(view.encoder, view.decoder.spec.mask_size), name)
+            builder.request_decisions(decisions.decisions(self._parts[name].spec.actions.mask_size), name)
 
 
 class _Table:
@@ -252,8 +252,12 @@ class _News:
     """The events to report in a step, by announced name."""
 
     def __init__(self) -> None:
-        self.decisions: defaultdict[str, DecisionRows] = defaultdict(DecisionRows)
-        self.terminals: defaultdict[str, TerminalRows] = defaultdict(TerminalRows)
+        self.decisions: dict[str, AgentRows] = {}
+        self.terminals: dict[str, AgentRows] = {}
+
+    def rows(self, part: dict[str, AgentRows], assignment: Assignment) -> AgentRows:
+        """Return the rows of a player's behavior in `decisions` or `terminals`."""
+        return part.setdefault(assignment.spec.name, AgentRows(assignment.view.encoder.stack))
 
 
 def _factory(name: str) -> Callable[..., Any]:

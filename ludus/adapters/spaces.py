@@ -15,7 +15,7 @@ Actions: Box gives continuous actions, rescaled from [-1, 1] to its bounds where
 MultiBinary (branches of 2) give discrete branches; Dict and Tuple join those of their leaves. Everything else raises
 `UnsupportedSpace`.
 
-Legend: N agents, C continuous actions, D discrete branches.
+Legend: N agents, C continuous actions, D discrete branches, K choices of all branches together.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from ludus.protocol.batches import Array, Floats, Ints
+from ludus.protocol.batches import Array, Bytes, Floats, Ints
 from ludus.protocol.spec import ActionSpec, DimensionProperty, ObservationSpec
 
 _IMAGE = (
@@ -78,6 +78,14 @@ class ObservationEncoder:
         if len(self._leaves) == 1 and not self._leaves[0].path:
             return (self._leaves[0].convert(np.stack(values)),)
         return tuple(leaf.convert(np.stack([_at(value, leaf.path) for value in values])) for leaf in self._leaves)
+
+
+def flat_mask(mask: Any) -> Bytes | None:
+    """Flatten an action mask (an array, or one array per branch) to (K,); None, which allows everything, stays."""
+    if mask is None:
+        return None
+    parts = mask if isinstance(mask, tuple | list) else (mask,)
+    return np.concatenate([np.asarray(part).reshape(-1) != 0 for part in parts]).astype(np.uint8)
 
 
 def _leaves(

@@ -4,22 +4,12 @@ The bytes are those that protobuf makes of `ConnectResponse(actions=Actions(...)
 of the time: no message objects, one join.
 """
 
+from ludus.protocol.wire import varint
+
 CONTINUOUS_TAG = b"\x1a"
 DISCRETE_TAG = b"\x22"
 AGENTS_TAG = b"\x12"
 """Fields 3, 4 and 2 of `BehaviorActions`, length-delimited."""
-
-
-def varint(value: int) -> bytes:
-    """Encode a number >= 0, seven bits a byte, the lowest first."""
-    if value < 0x80:
-        return value.to_bytes(1, "little")
-    parts = bytearray()
-    while value >= 0x80:
-        parts.append(value & 0x7F | 0x80)
-        value >>= 7
-    parts.append(value)
-    return bytes(parts)
 
 
 def name_field(behavior: str) -> bytes:

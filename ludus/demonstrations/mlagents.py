@@ -36,6 +36,7 @@ from ludus.protocol.mlagents import agent_pb2 as agent
 from ludus.protocol.mlagents import demonstration_pb2 as pb
 from ludus.protocol.spec import ActionSpec, BehaviorSpec
 from ludus.protocol.specs import check_spec
+from ludus.protocol.wire import read_varint
 
 META_BYTES: Final = 33
 """The area of the meta message, its length included: the brain parameters begin behind it."""
@@ -128,18 +129,18 @@ class _Reader:
         return self.at >= len(self.content)
 
     def _varint(self, what: str) -> int:
-        value = 0
-        for index in range(_VARINT_BYTES):
-            if self.is_at_end:
-                raise _Incomplete(f"{what} is missing: the file has ended", position=self.began)
-            byte = self.content[self.at]
-            self.at += 1
-            value |= (byte & 0x7F) << (7 * index)
-            if byte < 0x80:
-                return value
-        raise DemonstrationError(
-            f"the length of {what} is no number: the file is damaged, or is no ML-Agents recording", position=self.began
-        )
+        head = self.content[self.at : self.at + _VARINT_BYTES]
+        try:
+            value, size = read_varint(head, 0)
+        except IndexError:
+            if len(head) < _VARINT_BYTES:
+                raise _Incomplete(f"{what} is missing: the file has ended", position=self.began) from None
+            raise DemonstrationError(
+                f"the length of {what} is no number: the file is damaged, or is no ML-Agents recording",
+                position=self.began,
+            ) from None
+        self.at += size
+        return value
 
 
 @dataclass

@@ -15,6 +15,7 @@ from ludus.protocol.batches import Array
 from ludus.protocol.mlagents import agent_pb2 as agent
 from ludus.protocol.mlagents import demonstration_pb2 as pb
 from ludus.protocol.spec import BehaviorSpec, DimensionProperty, ObservationSpec
+from ludus.protocol.wire import varint
 
 NAME_LENGTH: Final = 16
 """Maximum number of characters of a recording's name, so that the meta message fits its area."""
@@ -115,8 +116,4 @@ def _properties(spec: ObservationSpec) -> tuple[DimensionProperty, ...]:
 
 def _delimited(message: Message) -> bytes:
     content = message.SerializeToString()
-    length, varint = len(content), bytearray()
-    while length >= 0x80:
-        varint.append(length & 0x7F | 0x80)
-        length >>= 7
-    return bytes([*varint, length]) + content
+    return varint(len(content)) + content

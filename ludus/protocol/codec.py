@@ -301,44 +301,31 @@ def encode_step(
     step = pb.Step(step_id=step_id, reset_id=reset_id)
     for batch in batches:
         part = step.behaviors.add(behavior=batch.behavior)
-        if batch.decisions is not None:
-            _encode_decisions(part.decisions, batch.decisions)
-        if batch.terminals is not None:
-            _encode_terminals(part.terminals, batch.terminals)
+        if (decisions := batch.decisions) is not None:
+            _encode_columns(part.decisions, decisions)
+            if decisions.action_masks is not None:
+                part.decisions.action_masks = _to_bytes(decisions.action_masks, UINT8)
+        if (terminals := batch.terminals) is not None:
+            _encode_columns(part.terminals, terminals)
+            part.terminals.truncated = _to_bytes(terminals.truncated, UINT8)
+            if terminals.outcomes is not None:
+                part.terminals.outcomes = _to_bytes(terminals.outcomes, UINT8)
     for stat in stats:
         step.stats.add(key=stat.key, value=stat.value, aggregation=int(stat.aggregation))
     return step
 
 
-def _encode_decisions(message: pb.DecisionSteps, batch: DecisionBatch) -> None:
+def _encode_columns(message: pb.DecisionSteps | pb.TerminalSteps, batch: DecisionBatch | TerminalBatch) -> None:
+    """Encode the columns that decisions and terminals both have."""
     message.agent_ids = _to_bytes(batch.agent_ids, INT32)
     message.rewards = _to_bytes(batch.rewards, FLOAT32)
-    _encode_observations(message.observations, batch.observations)
-    if batch.action_masks is not None:
-        message.action_masks = _to_bytes(batch.action_masks, UINT8)
-    if batch.group_ids is not None:
-        message.group_ids = _to_bytes(batch.group_ids, INT32)
-    if batch.group_rewards is not None:
-        message.group_rewards = _to_bytes(batch.group_rewards, FLOAT32)
-
-
-def _encode_terminals(message: pb.TerminalSteps, batch: TerminalBatch) -> None:
-    message.agent_ids = _to_bytes(batch.agent_ids, INT32)
-    message.rewards = _to_bytes(batch.rewards, FLOAT32)
-    _encode_observations(message.observations, batch.observations)
-    message.truncated = _to_bytes(batch.truncated, UINT8)
-    if batch.group_ids is not None:
-        message.group_ids = _to_bytes(batch.group_ids, INT32)
-    if batch.group_rewards is not None:
-        message.group_rewards = _to_bytes(batch.group_rewards, FLOAT32)
-    if batch.outcomes is not None:
-        message.outcomes = _to_bytes(batch.outcomes, UINT8)
-
-
-def _encode_observations(tensors: Any, observations: tuple[Array, ...]) -> None:
-    for observation in observations:
+    for observation in batch.observations:
         wire = WIRE[observation.dtype.name]
-        tensors.add(dtype=wire, shape=observation.shape, data=_to_bytes(observation, DTYPES[wire]))
+        message.observations.add(dtype=wire, shape=observation.shape, data=_to_bytes(observation, DTYPES[wire]))
+    if batch.group_ids is not None:
+        message.group_ids = _to_bytes(batch.group_ids, INT32)
+    if batch.group_rewards is not None:
+        message.group_rewards = _to_bytes(batch.group_rewards, FLOAT32)
 
 
 def decode_stats(step: pb.Step) -> list[StatValue]:

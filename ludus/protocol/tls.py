@@ -48,10 +48,10 @@ class ClientTls:
         """Return the files of LUDUS_CA_FILE, LUDUS_CLIENT_CERTIFICATE and LUDUS_CLIENT_KEY."""
         return cls(named_by(CA_VARIABLE), named_by(CERTIFICATE_VARIABLE), named_by(KEY_VARIABLE))
 
-    def context(self) -> ssl.SSLContext | bool:
-        """Return the TLS context of an HTTP client. Raises ValueError with a file that cannot be used."""
+    def context(self) -> ssl.SSLContext | None:
+        """Return the TLS context of an HTTP client; None: its own. Raises ValueError for a file that cannot be used."""
         if self == ClientTls():
-            return True
+            return None
         if self.certificate is None and self.key is not None:
             raise ValueError(f"the key {self.key} is of no use without its certificate ({CERTIFICATE_VARIABLE})")
         try:

@@ -5,7 +5,6 @@ keeps its agents in arrays (`request_decisions`, `end_episodes`, `actions.batche
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -26,6 +25,7 @@ from ludus.protocol.batches import (
 from ludus.protocol.spec import BehaviorSpec
 from ludus.protocol.specs import UINT8, BehaviorLayout, ObservationLayout
 from ludus.sdk.environment_parameters import EnvironmentParameters
+from ludus.sdk.rows import AgentRows, stack_parts
 
 Observation: TypeAlias = npt.ArrayLike | Sequence[npt.ArrayLike]
 """One agent's observation: an array; a sequence of arrays where the spec has several observations.
@@ -68,46 +68,6 @@ class Actions:
         return sum(len(batch.continuous) for batch in self.batches)
 
 
-@dataclass(slots=True)
-class _Rows:
-    """Columns in the making: decisions or terminals of one behavior."""
-
-    agents: list[int] = field(default_factory=list)
-    rewards: list[float] = field(default_factory=list)
-    observations: list[list[Array]] = field(default_factory=list)
-    groups: list[int] = field(default_factory=list)
-    group_rewards: list[float] = field(default_factory=list)
-    masks: dict[int, Array] = field(default_factory=dict)
-    """Row -> (K,). Rows that are not named are allowed everything."""
-    truncated: list[bool] = field(default_factory=list)
-    outcomes: list[int] = field(default_factory=list)
-
-    def common(self) -> tuple[Ints, Floats, tuple[Array, ...]]:
-        return (
-            np.array(self.agents, np.int32),
-            np.array(self.rewards, np.float32),
-            tuple(np.stack(column) for column in zip(*self.observations, strict=True)),
-        )
-
-    def group_columns(self) -> tuple[Ints | None, Floats | None]:
-        if not any(self.groups):
-            return None, None
-        return np.array(self.groups, np.int32), np.array(self.group_rewards, np.float32)
-
-    def decisions(self, mask_size: int) -> DecisionBatch:
-        masks = None
-        if self.masks:
-            masks = np.ones((len(self.agents), mask_size), np.uint8)
-            masks[list(self.masks)] = list(self.masks.values())
-        groups, group_rewards = self.group_columns()
-        return DecisionBatch(*self.common(), masks, groups, group_rewards)
-
-    def terminals(self) -> TerminalBatch:
-        groups, group_rewards = self.group_columns()
-        outcomes = np.array(self.outcomes, np.uint8) if any(self.outcomes) else None
-        return TerminalBatch(*self.common(), np.array(self.truncated, np.bool_), groups, group_rewards, outcomes)
-
-
 class StepBuilder:
     """Collects the events of the game until some agents need an action.
 
@@ -121,8 +81,8 @@ class StepBuilder:
         """The run's environment parameters as they are now, for the episodes that begin in this step."""
         self._layouts = dict(layouts)
         self._waiting = waiting
-        self._decisions: dict[str, _Rows | DecisionBatch] = {}
-        self._terminals: dict[str, _Rows | TerminalBatch] = {}
+        self._decisions: dict[str, AgentRows | DecisionBatch] = {}
+        self._terminals: dict[str, AgentRows | TerminalBatch] = {}
         self._stats: list[StatValue] = []
         self._announced: list[BehaviorSpec] = []
 
@@ -144,17 +104,13 @@ class StepBuilder:
         `group_reward`. `behavior` can be left out where there is only one.
         """
         layout = self._layout(behavior)
+        allowed = None if mask is None else np.asarray(mask).astype(UINT8)
+        size = layout.spec.actions.mask_size
+        if allowed is not None and allowed.shape != (size,):
+            name = layout.spec.name
+            raise ValueError(f"agent {agent} of {name!r}: its mask has shape {allowed.shape}, not ({size},)")
         rows = self._rows(self._decisions, layout)
-        if mask is not None:
-            array = np.asarray(mask).astype(UINT8)
-            size = layout.spec.actions.mask_size
-            if array.shape != (size,):
-                name = layout.spec.name
-                raise ValueError(f"agent {agent} of {name!r}: its mask has shape {array.shape}, not ({size},)")
-            rows.masks[len(rows.agents)] = array
-        self._add(rows, layout, agent, observation, reward)
-        rows.groups.append(group)
-        rows.group_rewards.append(group_reward)
+        rows.ask(agent, reward, _arrays(layout, agent, observation), allowed, group, group_reward)
 
     def end_episode(
         self,
@@ -174,12 +130,9 @@ class StepBuilder:
         itself ended. `outcome` is the result for the agent, in games that have winners.
         """
         layout = self._layout(behavior)
+        arrays = _arrays(layout, agent, observation)
         rows = self._rows(self._terminals, layout)
-        self._add(rows, layout, agent, observation, reward)
-        rows.groups.append(group)
-        rows.group_rewards.append(group_reward)
-        rows.truncated.append(truncated)
-        rows.outcomes.append(int(outcome))
+        rows.end(agent, reward, arrays, truncated=truncated, outcome=outcome, group=group, group_reward=group_reward)
 
     def request_decisions(self, batch: DecisionBatch, behavior: str | None = None) -> None:
         """Ask for the actions of many agents of one behavior at once. The arrays may be reused after the step."""
@@ -215,9 +168,9 @@ class StepBuilder:
 
     def _batch(self, name: str) -> BehaviorBatch:
         decisions, terminals = self._decisions.get(name), self._terminals.get(name)
-        if isinstance(decisions, _Rows):
+        if isinstance(decisions, AgentRows):
             decisions = decisions.decisions(self._layouts[name].spec.actions.mask_size)
-        if isinstance(terminals, _Rows):
+        if isinstance(terminals, AgentRows):
             terminals = terminals.terminals()
         ended = set() if terminals is None else _unique(terminals.agent_ids, name, "ended")
         if decisions is not None:
@@ -236,36 +189,35 @@ class StepBuilder:
             raise ValueError(f"behavior {behavior!r} was not announced, only {', '.join(self._layouts) or 'none'}")
         return self._layouts[behavior]
 
-    def _rows(self, part: dict[str, _Rows | _Batch], layout: BehaviorLayout) -> _Rows:
-        rows = part.setdefault(layout.spec.name, _Rows())
-        if not isinstance(rows, _Rows):
+    def _rows(self, part: dict[str, AgentRows | _Batch], layout: BehaviorLayout) -> AgentRows:
+        rows = part.setdefault(layout.spec.name, AgentRows(stack_parts))
+        if not isinstance(rows, AgentRows):
             raise TypeError(f"{layout.spec.name!r} was given as a batch in this step; put all its agents there")
         return rows
 
-    def _set(self, part: dict[str, _Rows | _Batch], batch: _Batch, layout: BehaviorLayout) -> None:
+    def _set(self, part: dict[str, AgentRows | _Batch], batch: _Batch, layout: BehaviorLayout) -> None:
         if layout.spec.name in part:
             raise ValueError(f"{layout.spec.name!r} was given already in this step; put all its agents into one batch")
         part[layout.spec.name] = batch
 
-    def _add(self, rows: _Rows, layout: BehaviorLayout, agent: int, observation: Observation, reward: float) -> None:
-        layouts = layout.observations
-        parts: Sequence[npt.ArrayLike] = observation if len(layouts) > 1 else (observation,)  # type: ignore[assignment]
-        if len(parts) != len(layouts):
-            raise ValueError(f"agent {agent} of {layout.spec.name!r} has {len(parts)} observations, not {len(layouts)}")
-        # A copy: games like to reuse one array for all agents.
-        arrays = [
-            _filled_up(part, expected) if expected.variable else np.array(part, expected.dtype)
-            for part, expected in zip(parts, layouts, strict=True)
-        ]
-        for array, expected in zip(arrays, layouts, strict=True):
-            if array.shape != tuple(expected.shape):
-                raise ValueError(
-                    f"agent {agent} of {layout.spec.name!r}: {expected.name} has shape {array.shape}, "
-                    f"its spec says {tuple(expected.shape)}"
-                )
-        rows.agents.append(agent)
-        rows.rewards.append(reward)
-        rows.observations.append(arrays)
+
+def _arrays(layout: BehaviorLayout, agent: int, observation: Observation) -> list[Array]:
+    """Return copies of an agent's observations: games like to reuse one array. Raises ValueError for wrong shapes."""
+    layouts = layout.observations
+    parts: Sequence[npt.ArrayLike] = observation if len(layouts) > 1 else (observation,)  # type: ignore[assignment]
+    if len(parts) != len(layouts):
+        raise ValueError(f"agent {agent} of {layout.spec.name!r} has {len(parts)} observations, not {len(layouts)}")
+    arrays = [
+        _filled_up(part, expected) if expected.variable else np.array(part, expected.dtype)
+        for part, expected in zip(parts, layouts, strict=True)
+    ]
+    for array, expected in zip(arrays, layouts, strict=True):
+        if array.shape != tuple(expected.shape):
+            raise ValueError(
+                f"agent {agent} of {layout.spec.name!r}: {expected.name} has shape {array.shape}, "
+                f"its spec says {tuple(expected.shape)}"
+            )
+    return arrays
 
 
 def _filled_up(part: npt.ArrayLike, expected: ObservationLayout) -> Array:

@@ -66,7 +66,7 @@ def describe(schema: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
-def _describe_resource(kind: type[Any], schema: dict[str, Any]) -> None:
+def _describe_resource(kind: type, schema: dict[str, Any]) -> None:
     """Add the texts below a resource's fields. Answers have every field, so none of them has a default."""
     properties = schema["properties"]
     schema["required"] = list(properties)

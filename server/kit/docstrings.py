@@ -3,17 +3,20 @@
 import ast
 import inspect
 import sys
+from collections.abc import Mapping
+from functools import cache
 from itertools import pairwise
 
 
-def field_texts(kind: type) -> dict[str, str]:
+@cache
+def field_texts(kind: type) -> Mapping[str, str]:
     """Return the descriptions of the fields of a dataclass or a model, each in one line.
 
     A description is the docstring below a field, or else the `description` of pydantic's `Field`. Reading the source
     takes milliseconds: this is for documents, not for requests.
     """
     models = getattr(kind, "model_fields", {})
-    found = {name: field.description for name, field in models.items() if field.description}
+    found: dict[str, str] = {name: field.description for name, field in models.items() if field.description}
     for cls in reversed(kind.__mro__[:-1]):
         if cls.__module__.partition(".")[0] not in {"server", "ludus"}:
             continue

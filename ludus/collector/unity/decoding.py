@@ -7,7 +7,7 @@ column. What does not fit that picture (PNG, another order of fields) is decoded
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -21,11 +21,10 @@ from ludus.protocol.codec import CloseCode, ProtocolError, all_finite, check_spe
 from ludus.protocol.mlagents import agent_pb2 as agent
 from ludus.protocol.mlagents import shallow_pb2 as shallow
 from ludus.protocol.spec import BehaviorSpec
+from ludus.protocol.wire import BYTES, fields
 
-_LENGTH_DELIMITED = 2
-_FLOAT_DATA = 4 << 3 | _LENGTH_DELIMITED
-_DATA = 1 << 3 | _LENGTH_DELIMITED
-"""Tags of `ObservationProto.float_data` and of `FloatData.data`."""
+_FLOAT_DATA, _DATA = (4, BYTES), (1, BYTES)
+"""Number and wire type of `ObservationProto.float_data` and of `FloatData.data`."""
 
 
 class _Template(NamedTuple):
@@ -222,45 +221,14 @@ def _template(row: bytes, sensor: Sensor) -> _Template | None:
         return None
     if list(message.shape) != shape:
         return None
-    blocks = [part for tag, part in _fields(row, 0, len(row)) if tag == _FLOAT_DATA]
-    if len(blocks) != 1:
+    try:
+        blocks = [part for number, kind, *part in fields(row, 0, len(row)) if (number, kind) == _FLOAT_DATA]
+        inner = [each for block in blocks for each in fields(row, *block)]
+    except ValueError:
+        return None  # groups: no sender uses them
+    if len(blocks) != 1 or len(inner) != 1 or inner[0][:2] != _DATA:
         return None
-    inner = list(_fields(row, blocks[0].start, blocks[0].stop))
-    if len(inner) != 1 or inner[0][0] != _DATA:
-        return None
-    start, stop = inner[0][1].start, inner[0][1].stop
+    start, stop = inner[0][2:]
     if stop - start != 4 * math.prod(shape):
         return None
     return _Template(len(row), start, stop, row[:start], row[stop:])
-
-
-def _fields(data: bytes, start: int, stop: int) -> Iterator[tuple[int, range]]:
-    """Walk over the fields of a message that protobuf has accepted: tag, and where the value lies."""
-    at = start
-    while at < stop:
-        tag, at = _varint(data, at)
-        match tag & 7:
-            case 0:
-                end = _varint(data, at)[1]
-            case 1:
-                end = at + 8
-            case 2:
-                length, at = _varint(data, at)
-                end = at + length
-            case 5:
-                end = at + 4
-            case _:
-                return  # groups: no sender uses them
-        yield tag, range(at, end)
-        at = end
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7

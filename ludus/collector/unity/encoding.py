@@ -11,9 +11,9 @@ continuous columns first, then the choices as floats.
 
 import numpy as np
 
-from ludus.collector.answers import varint
 from ludus.protocol.batches import Bytes, Floats, Ints
 from ludus.protocol.spec import ActionSpec
+from ludus.protocol.wire import varint
 
 _HEADER = b"\x0a\x03\x08\xc8\x01"
 """`UnityMessageProto.header`: status 200."""

@@ -2,7 +2,7 @@
 
 A message is walked at its top levels only (a few microseconds for every size), because the bridge does not need the
 agents' infos that fill it. Bytes that are not a message pass unchanged: the collector refuses them. Layout of the
-fields: `proto/mlagents/unity.proto`; encoding: protobuf.dev/programming-guides/encoding.
+fields: `proto/mlagents/unity.proto`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,6 +12,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from ludus.protocol.mlagents import unity_pb2 as pb
+from ludus.protocol.wire import BYTES, VARINT, Field, bytes_field, fields, read_varint
 
 OK: Final = 200
 CLOSED: Final = 400
@@ -22,11 +23,6 @@ _HEADER_OK: Final = pb.UnityMessageProto(header=pb.HeaderProto(status=OK)).Seria
 """First bytes of a message of writers that keep the fields' order: most messages need not be walked."""
 MAX_FIELDS: Final = 64
 """A message with more fields at its top is none: there are three, each once or, by merging, a few times."""
-
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-
-Field = tuple[int, int, int, int]
-"""Number, wire type, and where the content starts and ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +48,14 @@ def outline(message: bytes) -> Outline:
     """Read the top of a message. Other bytes give an outline that does not end the session."""
     status, says, agents, initialization = 0, False, None, None
     try:
-        for count, (number, _, start, end) in enumerate(_fields(message, 0, len(message))):
+        for count, (number, _, start, end) in enumerate(fields(message, 0, len(message))):
             if count == MAX_FIELDS:
                 return Outline()
             if number == 1:
                 status = _status(message, start, end)
             elif number == 2:
                 says = True
-                for inner, _, inner_start, inner_end in _fields(message, start, end):
+                for inner, _, inner_start, inner_end in fields(message, start, end):
                     if inner == 1:
                         agents = (inner_start, inner_end)
                     elif inner == 2:
@@ -116,15 +112,15 @@ def side_channel(message: bytes, top: Outline) -> bytes:
     found = b""
     if top.agents is not None:
         for number, kind, start, end in _safely(message, top.agents):
-            if number == 3 and kind == _BYTES:
+            if number == 3 and kind == BYTES:
                 found = message[start:end]
     return found
 
 
 def announcing(message: bytes, behaviors: Iterable[bytes]) -> bytes:
     """Add announcements to a player's message. Parsers merge them with the message's own."""
-    initialization = b"".join(_field(5, parameters) for parameters in behaviors)
-    return message + _field(2, _field(2, initialization))
+    initialization = b"".join(bytes_field(5, parameters) for parameters in behaviors)
+    return message + bytes_field(2, bytes_field(2, initialization))
 
 
 def with_frames(reply: bytes, more: Callable[[bytes], bytes]) -> bytes:
@@ -152,65 +148,15 @@ def pictures(message: bytes) -> Mapping[str, int]:
 
 
 def _status(message: bytes, start: int, end: int) -> int:
-    for number, kind, content, _ in _fields(message, start, end):
-        if number == 1 and kind == _VARINT:
-            return _varint(message, content)[0]
+    for number, kind, content, _ in fields(message, start, end):
+        if number == 1 and kind == VARINT:
+            return read_varint(message, content)[0]
     return 0
 
 
 def _safely(message: bytes, part: tuple[int, int]) -> Iterator[Field]:
     """Yield fields up to the first that is malformed."""
     try:
-        yield from _fields(message, *part)
+        yield from fields(message, *part)
     except (ValueError, IndexError):
         return
-
-
-def _fields(message: bytes, position: int, end: int) -> Iterator[Field]:
-    """Yield the fields between two positions. Raises ValueError or IndexError where there are none."""
-    while position < end:
-        # A field is a tag (field number and wire type), for bytes a length, then the content.
-        tag, position = _varint(message, position)
-        if tag < 8:
-            raise ValueError("field 0")
-        kind, start = tag & 7, position
-        if kind == _VARINT:
-            _, position = _varint(message, position)  # the content is its own length
-        elif kind == _BYTES:
-            size, start = _varint(message, position)
-            position = start + size
-        elif kind in {_FIXED64, _FIXED32}:
-            position += 8 if kind == _FIXED64 else 4
-        else:
-            raise ValueError(f"wire type {kind}")
-        if position > end:
-            raise ValueError("a field is longer than what holds it")
-        yield tag >> 3, kind, start, position
-
-
-def _varint(message: bytes, position: int) -> tuple[int, int]:
-    """Return a number and the position behind it."""
-    value = shift = 0
-    while True:
-        # Seven bits in each byte, the lowest first; the eighth bit says that another byte follows.
-        byte = message[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-        if shift > 63:
-            raise ValueError("a number of more than 10 bytes")
-
-
-def _field(number: int, content: bytes) -> bytes:
-    """Encode a field that holds bytes."""
-    return bytes([number << 3 | _BYTES]) + _encoded(len(content)) + content
-
-
-def _encoded(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*encoded, value])

@@ -15,7 +15,7 @@ from ludus.protocol.parameters import samplers_from_messages
 from server.config.environment_parameters import Lesson
 from tests.ludus.collector.stack import PATIENCE, SPEC, Learner, Simulator, learner, player
 from tests.waiting import eventually
-from tests.worker.collectors.test_pool import pids_of
+from tests.worker.collectors.playing import pids_of
 from worker.collectors.events import CollectorDied, CollectorListening, EpisodesEnded
 from worker.trainer.curriculum import EnvironmentParameterManager
 

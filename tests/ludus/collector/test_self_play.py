@@ -17,7 +17,7 @@ from tests.ludus.collector.stack import Learner, Simulator, learner
 from tests.ludus.collector.unity.players import Participant
 from tests.unity.descriptions import Behavior
 from tests.waiting import eventually
-from tests.worker.collectors.test_pool import pids_of
+from tests.worker.collectors.playing import pids_of
 from worker.collectors.events import CollectorListening, RoundCollected, TeamAnnounced
 
 RED, BLUE, GREEN = "Duel?team=0", "Duel?team=1", "Duel?team=2"

@@ -159,7 +159,7 @@ def open_world(
     database = {"database": {"url": url}} if url else {}
     services = build_services(home, limits=limits, api={"token": token, **(api or {})}, **database, **settings)
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    with serving(services) as server, httpx.Client(base_url=server, timeout=30, headers=headers) as http:
+    with serving(services) as server, httpx.Client(base_url=server, timeout=30, headers=headers, verify=False) as http:
         yield World(services, server, http)
 
 

@@ -16,9 +16,8 @@ from ludus.collector.activations import ACTIVATIONS, Expression, sigmoid, x
 class Dense(nn.Linear):
     """A linear layer whose weights the caller initialises."""
 
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__(inputs, outputs, device="meta")  # torch's own initialisation draws from the global generator
-        self.to_empty(device="cpu")
+    def reset_parameters(self) -> None:
+        """Do nothing: torch's own initialisation draws from the global generator."""
 
 
 def kaiming_dense(inputs: int, outputs: int, scale: float, generator: torch.Generator) -> Dense:

@@ -91,11 +91,16 @@ def scaled(pictures: Tensor) -> Tensor:
     return pictures.float().div_(BRIGHTEST) if pictures.dtype == torch.uint8 else pictures
 
 
+class _Convolution(nn.Conv2d):
+    def reset_parameters(self) -> None:
+        """Do nothing: torch's own initialisation draws from the global generator."""
+
+
 def convolution(
     inputs: int, outputs: int, kernel: int, stride: int, generator: torch.Generator, *, padding: int = 0
 ) -> nn.Conv2d:
     """Return a convolution that starts as torch's own do, drawn from the generator."""
-    layer = nn.Conv2d(inputs, outputs, kernel, stride, padding, device="meta").to_empty(device="cpu")
+    layer = _Convolution(inputs, outputs, kernel, stride, padding)
     bound = 1.0 / math.sqrt(inputs * kernel * kernel)
     assert layer.bias is not None
     nn.init.uniform_(layer.weight, -bound, bound, generator=generator)

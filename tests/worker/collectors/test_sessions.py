@@ -1,0 +1,135 @@
+"""Sessions of simulators with a pool's collectors."""
+
+from ludus.collector.messages import (
+    SimulatorStarted,
+    StatsReported,
+)
+from ludus.protocol import simulation_pb2 as pb
+from ludus.protocol.batches import Aggregation
+from ludus.protocol.environment_parameters import Constant
+from tests.ludus.collector.stack import SPEC, Simulator, learner, player
+from tests.waiting import eventually
+from worker.collectors.events import EpisodesEnded, RoundCollected
+
+
+def test_welcome_tells_seed_number_parameters_and_limits() -> None:
+    with learner(
+        environment_parameters={"gravity": Constant(9.5)}, max_message_bytes=12345, step_timeout=33.0
+    ) as trainer:
+        first, second = Simulator(trainer.endpoints[0].address), Simulator(trainer.endpoints[0].address)
+        welcomes = [first.hello(SPEC).welcome, second.hello().welcome]
+        for simulator in (first, second):
+            simulator.leave()
+
+    # The run's seed is 7.
+    assert [(welcome.simulator_number, welcome.seed) for welcome in welcomes] == [(0, 7), (1, 8)]
+    assert dict(welcomes[0].environment_parameters) == {"gravity": 9.5}
+    assert (welcomes[0].run_id, welcomes[0].max_message_bytes, welcomes[0].step_timeout_seconds) == ("run-1", 12345, 33)
+
+
+def test_a_newer_stream_of_an_session_id_takes_the_place_of_the_older_one() -> None:
+    with learner(count=2) as trainer:
+        here, there = (endpoint.address for endpoint in trainer.endpoints)
+        first = player(here, session_id="twin")
+        second = player(here, session_id="twin")
+        assert first.closed().code == "superseded"
+        third = player(there, session_id="twin")
+        assert second.closed().code == "superseded"
+        third.play([0], 2)
+        for simulator in (first, second, third):
+            simulator.leave()
+
+
+def test_behaviors_may_be_announced_after_hello() -> None:
+    with learner() as trainer:
+        simulator = Simulator(trainer.endpoints[0].address)
+        simulator.hello()
+
+        simulator.send(pb.Announce(behaviors=simulator.make_hello(SPEC).behaviors))
+
+        simulator.play([0], 3)
+        started = trainer.wait_for(SimulatorStarted)
+        assert (started.behaviors, started.agents) == ((SPEC.name,), 1)
+        simulator.leave()
+
+
+def test_agents_wait_while_the_learner_decides_and_end_when_it_refuses() -> None:
+    with learner() as trainer:
+        trainer.refusals["Cart"] = ("behavior_not_configured", "no such behavior; the configuration has 'Other'")
+        simulator = Simulator(trainer.endpoints[0].address)
+        simulator.send(simulator.make_hello(SPEC))
+        simulator.step([0])
+
+        assert simulator.receive().HasField("welcome")
+        close = simulator.closed()
+        assert (close.code, "Other" in close.reason) == ("behavior_not_configured", True)
+        later = Simulator(trainer.endpoints[0].address)
+        later.send(later.make_hello(SPEC))
+        assert later.closed().code == "behavior_not_configured"
+        for each in (simulator, later):
+            each.leave()
+
+
+def test_reported_numbers_arrive_summed_up() -> None:
+    with learner() as trainer:
+        simulator = player(trainer.endpoints[0].address)
+        for value in (1.0, 2.0, 6.0):
+            step = simulator.make_step([0])
+            step.stats.add(key="Score", value=value)
+            step.stats.add(key="Level", value=value, aggregation=pb.AGGREGATION_HISTOGRAM)
+            simulator.send(step)
+            simulator.receive()
+
+        def collected() -> dict[str, list[StatsReported]]:
+            rows = trainer.heard(StatsReported)
+            return {key: [row for row in rows if row.key == key] for key in ("Score", "Level")}
+
+        eventually(lambda: all(sum(row.count for row in rows) == 3 for rows in collected().values()))
+        simulator.leave()
+
+        rows = collected()
+        assert sum(row.total for row in rows["Score"]) == 9.0
+        assert (rows["Score"][-1].last, rows["Score"][0].aggregation) == (6.0, Aggregation.AVERAGE)
+        assert [value for row in rows["Level"] for value in row.values] == [1.0, 2.0, 6.0]
+
+
+def test_what_was_reported_in_an_episode_arrives_before_its_end() -> None:
+    with learner(size=4) as trainer:
+        simulator = player(trainer.endpoints[0].address)
+        simulator.play([0], 1)
+        for _ in range(40):
+            step = simulator.make_step([0], ended=[0])
+            step.stats.add(key="Won", value=1.0)
+            simulator.send(step)
+            simulator.receive()
+        eventually(lambda: sum(len(each.lengths) for each in trainer.heard(EpisodesEnded)) >= 36)
+        simulator.leave()
+
+        reported = ended = 0
+        for notice in list(trainer.events):
+            if isinstance(notice, StatsReported):
+                reported += notice.count
+            elif isinstance(notice, EpisodesEnded):
+                ended += len(notice.lengths)
+                assert reported >= ended
+
+
+def test_reset_voids_what_was_pending_and_ignores_what_was_under_way() -> None:
+    with learner(size=4, lockstep=False) as trainer:
+        simulator = player(trainer.endpoints[0].address)
+        simulator.play([0, 1], 2)
+        simulator.step([0, 1])  # held
+        trainer.wait_for(RoundCollected)
+
+        trainer.pool.reset({"gravity": Constant(1.5)})
+
+        reset = simulator.receive().reset
+        assert (reset.reset_id, dict(reset.environment_parameters)) == (1, {"gravity": 1.5})
+        simulator.step([5])  # sent before the reset was carried out
+        fresh = simulator.make_step([0])
+        fresh.reset_id = 1
+        simulator.send(fresh)
+        trainer.pool.grant(SPEC.behavior, 1, 4)
+        actions = simulator.receive().actions
+        assert actions.step_id == simulator.step_id
+        simulator.leave()
