@@ -21,9 +21,9 @@ from ludus.games.reporter import Tell
 from ludus.games.unity.hook import SideChannelTap
 from ludus.games.unity.messages import (
     GOODBYE,
-    Outline,
     announced,
     announcing,
+    closes,
     goes_on,
     outline,
     pictures,
@@ -32,6 +32,7 @@ from ludus.games.unity.messages import (
 )
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codes import CloseCode
+from ludus.protocol.mlagents.outline_pb2 import Outline
 from ludus.protocol.options import (
     CLIENT_METADATA,
     CLOSE_METADATA,
@@ -111,7 +112,7 @@ class BridgeSession:
         `top` is the call's outline if the caller has it.
         """
         top = top or outline(request)
-        if top.closes:
+        if closes(top):
             self.said_goodbye = True
             await self.leave()
         if self.over or self.busy:
@@ -158,7 +159,7 @@ class BridgeSession:
         self._remember(request, top)
         try:
             if self._tap is not None:
-                self._tap.hear(request, top)
+                self._tap.receive(top)
             while True:
                 outcome = await self._attempt(request, top)
                 if isinstance(outcome, bytes):
@@ -250,22 +251,20 @@ class BridgeSession:
             self._introduction = request
         elif self.calls == 2:
             self._readiness = request
-        elif top.initialization is not None:
-            found = announced(request, top)
+        elif found := announced(top):
             self._announced |= found
             self._owed -= found.keys()
-            if self._no_graphics:
-                for behavior, cameras in pictures(request).items():
-                    if behavior in found:
-                        self._diagnose(
-                            diagnostics.failure("cameras_without_graphics", behavior=behavior, cameras=cameras)
-                        )
+            seen = pictures(request) if self._no_graphics else {}
+            for behavior in found.keys() & seen.keys():
+                self._diagnose(
+                    diagnostics.failure("cameras_without_graphics", behavior=behavior, cameras=seen[behavior])
+                )
 
     def _with_announcements(self, request: bytes, top: Outline) -> bytes:
         """Add the behaviors that the collector does not know and that have agents in this message."""
         if not self._owed:
             return request
-        heard = self._owed.intersection(populated(request, top))
+        heard = self._owed.intersection(populated(top))
         self._owed -= heard
         return announcing(request, [self._announced[name] for name in sorted(heard)]) if heard else request
 
