@@ -41,7 +41,8 @@ from worker.learning.rewards.extrinsic import ExtrinsicReward
 from worker.learning.rewards.gail import GAILReward
 from worker.learning.rewards.novelty import NoveltyReward
 from worker.learning.rewards.rnd import RNDReward
-from worker.learning.rewards.signals import NamedSignal, RewardSignal, SignalSet
+from worker.learning.rewards.signal import RewardSignal
+from worker.learning.rewards.signals import NamedSignal, SignalSet
 
 
 class DeviceMissing(ValueError):

@@ -210,7 +210,7 @@ def _ppo(config: PPOConfig, spec: BehaviorSpec) -> _Networks:
     return _Networks(
         {"model": model},
         fill,
-        list(model.trained_parameters()),
+        list(model.named_parameters()),
         [("Optimizer:value_optimizer", descended)],
         fill,
         doubled=CRITIC if shared else "",

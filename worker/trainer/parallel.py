@@ -24,7 +24,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple, assert_never
 
-import numpy as np
 import structlog
 import torch
 import torch.distributed as dist
@@ -39,7 +38,6 @@ from worker.learning.algorithms.algorithm import Algorithm
 from worker.learning.algorithms.numeric_check import Diverged
 from worker.learning.build import Demonstrations, build_algorithm
 from worker.learning.data_parallel import all_gather, process_group
-from worker.learning.networks.actor import Actor
 from worker.trainer.precision import bf16_pictures
 
 log = structlog.get_logger()
@@ -93,22 +91,13 @@ class End(NamedTuple):
 Order = Build | Load | Learn | Reconfigure | End
 
 
-class ParallelAlgorithm:
+class ParallelAlgorithm(Algorithm):
     """An algorithm whose updates several processes share. Looks like any other."""
 
     def __init__(self, algorithm: Algorithm, behavior: str) -> None:
         self._algorithm = algorithm
         self._behavior = behavior
-
-    @property
-    def version(self) -> int:
-        """Of the weights that `flat_weights` returns."""
-        return self._algorithm.version
-
-    @property
-    def actor(self) -> Actor:
-        """The policy network, for exports."""
-        return self._algorithm.actor
+        self.actor, self.version = algorithm.actor, algorithm.version
 
     def round_steps(self) -> int:
         """Return how many agent steps one round of collection has."""
@@ -117,16 +106,14 @@ class ParallelAlgorithm:
     def update(self, rollout: Rollout, step: int) -> Mapping[str, float] | None:
         """Learn from one round, all processes together. The metrics are those of process 0, or the mean of all."""
         _send(Learn(self._behavior, rollout, step))
-        return learn_together(self._algorithm, rollout, step)
+        measured = learn_together(self._algorithm, rollout, step)
+        self.version = self._algorithm.version
+        return measured
 
     def reconfigure(self, config: LearningConfig) -> None:
         """Go on with another configuration from the next update on, in all processes."""
         _send(Reconfigure(self._behavior, config))
         self._algorithm.reconfigure(config)
-
-    def flat_weights(self) -> NDArray[np.float32]:
-        """Return the actor's weights and normalizer statistics as collectors load them."""
-        return self._algorithm.flat_weights()
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the next update depends on; it is the same in all processes."""
@@ -136,6 +123,7 @@ class ParallelAlgorithm:
         """Go on exactly where `state_dict` was taken, in all processes."""
         _send(Load(self._behavior, state))
         self._algorithm.load_state_dict(state)
+        self.version = self._algorithm.version
 
 
 class Group:

@@ -4,6 +4,7 @@ An algorithm owns networks, optimizers, reward signals and its random generator.
 writes no file and knows no process.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
@@ -14,40 +15,43 @@ from worker.experience.rollout import Rollout
 from worker.learning.networks.actor import Actor
 
 
-class Algorithm(Protocol):
+class Algorithm(ABC):
     """Improves the policy of one behavior, round by round."""
 
-    @property
-    def version(self) -> int:
-        """Of the weights that `flat_weights` returns; it grows with each change of them."""
+    version: int
+    """Number of the weights that `flat_weights` returns; it grows with each change of them."""
+    actor: Actor
+    """The policy network."""
 
-    @property
-    def actor(self) -> Actor:
-        """The policy network, for exports."""
-
+    @abstractmethod
     def round_steps(self) -> int:
-        """Return how many agent steps one round of collection has: what one call of `update` is given."""
+        """Return how many agent steps one round of collection has: the steps that one call of `update` gets."""
 
+    @abstractmethod
     def update(self, rollout: Rollout, step: int) -> Mapping[str, float] | None:
         """Learn from one round; `step` is the policy's step, its own steps included, at which schedules are read.
 
-        Return what was measured, by metric name; None when nothing was learned (a replay buffer that is not full enough
+        Return the measurements, by metric name; None when nothing was learned (a replay buffer that is not full enough
         yet): the weights and their version are then those from before. Raise `Diverged`, with everything as before the
         update, if any value on the way is not finite.
         """
 
-    def flat_weights(self) -> NDArray[np.float32]:
-        """Return the actor's weights and normalizer statistics as collectors load them."""
-
+    @abstractmethod
     def reconfigure(self, config: Any) -> None:
         """Go on with another configuration from the next update on: of the same kind, and other than the present one
         in keys of `server.config.amendment.MUTABLE` alone."""
 
+    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the next update depends on. It is written before the next update begins."""
 
+    @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on exactly where `state_dict` was taken."""
+
+    def flat_weights(self) -> NDArray[np.float32]:
+        """Return the actor's weights and normalizer statistics as collectors load them."""
+        return self.actor.flatten()
 
 
 @runtime_checkable
@@ -55,4 +59,4 @@ class Compilable(Protocol):
     """An algorithm that can be made faster by a compiler."""
 
     def compile(self) -> None:
-        """Let `torch.compile` fuse the operations of an update from the next one on, which then takes seconds once."""
+        """Fuse the operations of an update by `torch.compile` from the next one on, which then takes seconds once."""

@@ -89,8 +89,7 @@ class Imitator:
     ) -> None:
         """`sequence_length` counts for recurrent actors only."""
         self.actor = actor
-        named = ((name, weight) for name, weight in actor.named_parameters() if weight.numel())
-        self.optimizer = FlatAdam(named, owns_storage=False)
+        self.optimizer = FlatAdam(actor.named_parameters(), owns_storage=False)
         self._demonstrations = demonstrations
         self._sequences = demonstrations.sequences(sequence_length if actor.memory_size else 1)
         self._length = self._sequences.rows.shape[1]
@@ -208,7 +207,9 @@ class BehavioralCloning:
             sequence_length=sequence_length,
             generator=self._generator,
         )
-        self._state = TrainingState({"optimizer": self.optimizer, "generator": self._generator}, restored=[self])
+        self._state = TrainingState(
+            {"optimizer": self.optimizer, "generator": self._generator}, changed=[self.optimizer, self._generator]
+        )
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """Go on with the trainer's new rate, times `strength`."""
@@ -237,8 +238,8 @@ class BehavioralCloning:
     def learn(self, step: int) -> Float[Tensor, ""] | None:
         """Take the gradient steps that belong to one of SAC's; return their mean loss, None once it is over.
 
-        The loss stays on the device. What is not finite, or explodes, is for the caller to find, with `is_finite`, and
-        to take back, with `snapshot`.
+        The loss stays on the device. The caller finds values that are not finite, or explode, with `is_finite`, and
+        takes the steps back.
         """
         if self.is_over(step):
             return None
@@ -253,16 +254,6 @@ class BehavioralCloning:
     def optimizer(self) -> FlatAdam:
         """The optimizer of cloning; the trainer's optimizer steps the same weights."""
         return self._imitator.optimizer
-
-    def snapshot(self) -> list[Tensor]:
-        """Return a copy of actor, optimizer and generator to go back to."""
-        return [*self.optimizer.snapshot(), self._generator.get_state()]
-
-    def restore(self, snapshot: list[Tensor]) -> None:
-        """Go back to a snapshot."""
-        *tensors, generator = snapshot
-        self.optimizer.restore(tensors)
-        self._generator.set_state(generator)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the next update depends on, but the actor."""

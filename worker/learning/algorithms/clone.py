@@ -14,7 +14,7 @@ from ludus.protocol.spec import BehaviorSpec
 from server.config.behavior import CloneConfig
 from worker.experience.demonstrations import DemonstrationBuffer
 from worker.learning.algorithms.bc import LOSS, Imitator
-from worker.learning.algorithms.training_state import Stored, TrainingState
+from worker.learning.algorithms.training_state import TrainingState
 from worker.learning.functional.schedules import LEARNING_RATE_FLOOR, Schedule
 from worker.learning.networks.actor import Actor
 
@@ -49,14 +49,14 @@ class Cloning:
         hyper, memory = config.hyperparameters, config.network_settings.memory
         self.config, self.version = config, 0
         self._generator = torch.Generator().manual_seed(seed)
-        self._actor = Actor(spec, config.network_settings, self._generator).to(device)
-        if self._actor.normalizer is not None:
+        self.actor = Actor(spec, config.network_settings, self._generator).to(device)
+        if self.actor.normalizer is not None:
             everything = demonstrations.observations(demonstrations.transitions.index)
             vectors = [values.float() for values in everything if values.dim() == 2]
-            self._actor.normalizer.merge(torch.cat(vectors, 1))
+            self.actor.normalizer.merge(torch.cat(vectors, 1))
         self.reconfigure(config)
         self._imitator = Imitator(
-            self._actor,
+            self.actor,
             demonstrations,
             batch_size=hyper.batch_size,
             sequence_length=1 if memory is None else memory.sequence_length,
@@ -64,12 +64,9 @@ class Cloning:
         )
         self._pass = _Pass(self._imitator.shuffled())
         optimizer = self._imitator.optimizer
-        stored: dict[str, Stored] = {
-            "generator": self._generator,
-            "model": self._actor,
-            "optimizer": optimizer,
-        }
-        self._state = TrainingState(stored, restored=[optimizer])
+        self._state = TrainingState(
+            {"generator": self._generator, "model": self.actor, "optimizer": optimizer}, changed=[optimizer]
+        )
 
     def reconfigure(self, config: CloneConfig) -> None:
         """Go on with another configuration from the next iteration on; only numbers of its schedule differ."""
@@ -77,11 +74,6 @@ class Cloning:
         self._schedule = Schedule(
             hyper.learning_rate_schedule, hyper.learning_rate, LEARNING_RATE_FLOOR, config.max_steps
         )
-
-    @property
-    def actor(self) -> Actor:
-        """The policy network, for exports."""
-        return self._actor
 
     def iterate(self, iterations: int = 1) -> dict[str, float]:
         """Take gradient steps; return the metrics, means over these steps.
@@ -100,7 +92,7 @@ class Cloning:
 
     def flat_weights(self) -> NDArray[np.float32]:
         """Return the actor's weights and normalizer statistics as collectors load them."""
-        return self._actor.flatten()
+        return self.actor.flatten()
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the next iteration depends on. Tensors are copies."""

@@ -63,13 +63,11 @@ from worker.experience.priorities import Priorities
 from worker.experience.rollout import Rollout
 from worker.learning.algorithms.off_policy import ReplayedExperience
 from worker.learning.algorithms.off_policy_update import OffPolicyAlgorithm
-from worker.learning.algorithms.training_state import Buffers
 from worker.learning.data_parallel import own_rows, total
 from worker.learning.fast.adam import FlatAdam
 from worker.learning.functional.distributions import branch_bounds, masked_logits
 from worker.learning.functional.returns import beyond_termination
 from worker.learning.functional.schedules import Schedule
-from worker.learning.networks.actor import Actor
 from worker.learning.networks.encoder import Encoded
 from worker.learning.networks.q_values import QNetwork
 from worker.learning.rewards.signals import SignalSet, title
@@ -119,6 +117,7 @@ class DQN(OffPolicyAlgorithm):
             dueling=hyper.dueling,
             generator=self._generator,
         ).to(device)
+        self.actor = network.actor
         self._epsilon = network.actor.head_parameters()["epsilon"].fill_(hyper.exploration_initial_eps)
         """With the actor's weights it is published to collectors."""
         self._bounds = branch_bounds(spec.actions.discrete_branches)
@@ -139,7 +138,7 @@ class DQN(OffPolicyAlgorithm):
                 "optimizer": self._optimizer,
                 "gradient_steps": self._steps,
             },
-            restored=[self._optimizer, Buffers(*network.target_parameters(), self._steps), self._priorities],
+            changed=[self._optimizer, *network.target_parameters(), self._steps, self._priorities],
         )
 
     def reconfigure(self, config: DQNConfig) -> None:
@@ -153,11 +152,6 @@ class DQN(OffPolicyAlgorithm):
             hyper.exploration_steps or config.max_steps,
         )
         self._beta = Schedule("linear", hyper.importance_exponent, 1.0, config.max_steps)
-
-    @property
-    def actor(self) -> Actor:
-        """The policy network, for exports."""
-        return self._network.actor
 
     @property
     def term_names(self) -> tuple[str, ...]:

@@ -1,21 +1,21 @@
 """The update of algorithms that learn from a replay buffer: store a round, take the gradient steps that are due.
 
-An algorithm says what one gradient step is (`gradient_step`) and what it notes of it (`term_names`).
+An algorithm defines one gradient step (`gradient_step`) and the terms that it records of it (`term_names`).
 
 Guards: a round with a value that is not finite is not stored. An update that meets one, or in which value estimates, or
-what signals and cloning measure of their own steps, are a million times what they were in the last good one, is taken
-back as a whole: networks, targets, optimizers and signals are those from before. Either way `Diverged` names what it
-was. What was stored stays stored, and the next update draws other batches.
+the measurements of signals and cloning, are a million times those of the last good one, is taken back as a whole:
+networks, targets, optimizers and signals are those from before. Either way `Diverged` names the term. Rounds stay
+stored, and the next update draws other batches.
 
 Where several processes learn as one (`worker.learning.data_parallel`) all store the same rounds and draw the same
-batches and noise. Of each batch a process reads and differentiates its own rows or sequences, and what it notes of
-them is averaged over the processes too: all check an update alike.
+batches and noise. Of each batch a process reads and differentiates its own rows or sequences, and their terms are
+averaged over the processes too: all check an update alike.
 """
 # ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Any
@@ -27,21 +27,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from worker.experience.rollout import Rollout
+from worker.learning.algorithms.algorithm import Algorithm
 from worker.learning.algorithms.bc import LOSS, BehavioralCloning
 from worker.learning.algorithms.numeric_check import GROWTH, Diverged
 from worker.learning.algorithms.off_policy import ReplayedExperience
-from worker.learning.algorithms.training_state import Restorable, Stored, TrainingState
+from worker.learning.algorithms.training_state import Changed, Stored, TrainingState
 from worker.learning.data_parallel import average
 from worker.learning.functional.schedules import LEARNING_RATE_FLOOR, Schedule
-from worker.learning.networks.actor import Actor
 from worker.learning.rewards.signals import SignalSet, title
 
 
-class OffPolicyAlgorithm(ABC):
+class OffPolicyAlgorithm(Algorithm):
     """An algorithm that learns from a replay buffer."""
-
-    version: int
-    """How many rounds have changed the weights: the version under which they are published."""
 
     def __init__(
         self,
@@ -51,9 +48,9 @@ class OffPolicyAlgorithm(ABC):
         experience: ReplayedExperience,
         cloning: BehavioralCloning | None,
         stored: Mapping[str, Stored],
-        restored: list[Restorable | None],
+        changed: Sequence[Changed | None],
     ) -> None:
-        """`stored` and `restored`: what the algorithm has of its own for checkpoints, and for an update's rollback."""
+        """`stored` and `changed` are the algorithm's own parts of `TrainingState`."""
         self.config, self.device, self.version = config, device, 0
         self._signals, self._experience, self._cloning = signals, experience, cloning
         self._values_before = [1.0] * len(signals)
@@ -62,14 +59,9 @@ class OffPolicyAlgorithm(ABC):
         """The mean size of what cloning and signals measured, by metric name, in the last good update that had it."""
         self._state = TrainingState(
             {**stored, "signals": signals, "cloning": cloning},
-            restored=[*restored, signals, None if cloning is None else cloning.optimizer],
+            changed=[*changed, *signals.changed, None if cloning is None else cloning.optimizer],
         )
         self.reconfigure(config)
-
-    @property
-    @abstractmethod
-    def actor(self) -> Actor:
-        """The policy network, for exports."""
 
     @property
     @abstractmethod
@@ -133,10 +125,6 @@ class OffPolicyAlgorithm(ABC):
             metrics = {**metrics, **experience.episode_metrics()}
             return metrics | {"Policy/Learning Rate": rate, "Policy/Lag": lag}
 
-    def flat_weights(self) -> NDArray[np.float32]:
-        """Return the actor's weights and normalizer statistics as collectors load them."""
-        return self.actor.flatten()
-
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the next update depends on; of the replay buffer, if it is saved at all, *views*."""
         before = {"values_before": list(self._values_before), "losses_before": dict(self._losses_before)}
@@ -155,10 +143,10 @@ class OffPolicyAlgorithm(ABC):
         imitation: list[Float[Tensor, ""]],
         measured: list[dict[str, Float[Tensor, ""]]],
     ) -> dict[str, float]:
-        """Copy what was noted from the device, at once: the mean over processes that share the steps. Return metrics.
+        """Copy all terms from the device, at once: the mean over processes that share the steps. Return metrics.
 
-        `terms` are those of the gradient steps, `imitation` the losses beside them, `measured` what the reward signals
-        say of their own steps. Raise `Diverged` if something was not finite or exploded.
+        `terms` are those of the gradient steps, `imitation` the losses beside them, `measured` the measurements of the
+        reward signals. Raise `Diverged` if something was not finite or exploded.
         """
         columns = {LOSS: imitation} if imitation else {}
         for name in measured[0] if measured else ():

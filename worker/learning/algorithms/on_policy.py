@@ -10,10 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ludus.protocol.spec import BehaviorSpec
@@ -21,15 +19,15 @@ from server.config.behavior import POCAConfig, PPOConfig
 from worker.experience.demonstrations import DemonstrationBuffer
 from worker.experience.rollout import Rollout
 from worker.experience.transitions import Transitions
+from worker.learning.algorithms.algorithm import Algorithm
 from worker.learning.algorithms.batch import Batch
 from worker.learning.algorithms.bc import cloning_of
 from worker.learning.algorithms.numeric_check import Diverged, first_infinite
-from worker.learning.algorithms.ppo_stats import PolicyCheck, PPOStats
+from worker.learning.algorithms.ppo_stats import PolicyCheck
 from worker.learning.algorithms.recurrent_critic import CriticMemories
-from worker.learning.algorithms.training_state import Restorable, TrainingState
+from worker.learning.algorithms.training_state import Changed, TrainingState
 from worker.learning.fast.adam import FlatAdam
 from worker.learning.functional.schedules import BETA_FLOOR, EPSILON_FLOOR, LEARNING_RATE_FLOOR, Schedule
-from worker.learning.networks.actor import Actor
 from worker.learning.rewards.episodes import EpisodeReturns, episode_rewards
 from worker.learning.rewards.signals import SignalSet, extrinsic_alone
 
@@ -101,11 +99,11 @@ E = TypeVar("E", bound=Experience)
 M = TypeVar("M", bound=Minibatch)
 
 
-class OnPolicy(ABC, Generic[E, M]):
+class OnPolicy(Algorithm, ABC, Generic[E, M]):
     """Networks, optimizer and reward signals of one behavior."""
 
-    version: int
-    """How many updates the weights have seen: the version under which they are published."""
+    critic_memory_size: int
+    """Width of the critic's memory of an agent; 0 without."""
     sums_extrinsic = False
     """Whether the extrinsic reward of whole episodes is a metric of the update."""
 
@@ -120,8 +118,7 @@ class OnPolicy(ABC, Generic[E, M]):
     ) -> None:
         """Raise `UnsupportedSpec` where there is no network for this behavior.
 
-        `signals` may be left out where the game's rewards are the only ones; `shown` is what `behavioral_cloning`
-        imitates.
+        `signals` may be left out where the game's rewards are the only ones; `behavioral_cloning` imitates `expert`.
         """
         memory = config.network_settings.memory
         self.config: Any = config
@@ -144,25 +141,15 @@ class OnPolicy(ABC, Generic[E, M]):
                 "episodes": self._episodes,
                 "cloning": self._cloning,
             },
-            restored=[self._optimizer, self._signals, self._memories, self._cloning, *self.restored()],
+            changed=[self._optimizer, *self._signals.changed, self._memories, self._cloning, *self.changed()],
         )
         self.reconfigure(config)
 
-    # What an algorithm is made of -------------------------------------------------------------------------------
-
-    @property
-    @abstractmethod
-    def actor(self) -> Actor:
-        """The policy network, for exports."""
-
-    @property
-    @abstractmethod
-    def critic_memory_size(self) -> int:
-        """Width of the critic's memory of an agent; 0 without."""
+    # Parts that an algorithm defines ----------------------------------------------------------------------------
 
     @abstractmethod
     def build_model(self, spec: BehaviorSpec) -> nn.Module:
-        """Return actor and critic, new."""
+        """Return actor and critic, new; set `actor` and `critic_memory_size`."""
 
     @abstractmethod
     def prepare(self, rollout: Rollout) -> E:
@@ -177,11 +164,11 @@ class OnPolicy(ABC, Generic[E, M]):
         """Return the objective on one minibatch."""
 
     def parameter_groups(self) -> list[list[tuple[str, nn.Parameter]]]:
-        """Return the trained parameters, in groups that have a learning rate of their own."""
-        return [[(name, weight) for name, weight in self._model.named_parameters() if weight.numel()]]
+        """Return the parameters, in groups that have a learning rate of their own."""
+        return [list(self._model.named_parameters())]
 
-    def restored(self) -> list[Restorable]:
-        """Return what else an update changes."""
+    def changed(self) -> list[Changed]:
+        """Return the further parts that an update changes."""
         return []
 
     # The update -------------------------------------------------------------------------------------------------
@@ -190,16 +177,19 @@ class OnPolicy(ABC, Generic[E, M]):
     def update(self, rollout: Rollout, step: int) -> dict[str, float]:
         """Improve the policy on one rollout; `step` is the policy's step, at which the schedules are read.
 
-        Return what was measured, by metric name (`PPOStats`). Raise `Diverged`, with everything as before, if any
+        Return the measurements, by metric name (`ppo_stats`). Raise `Diverged`, with everything as before, if any
         value on the way is not finite or explodes.
         """
         rates, check = self.rates(step), PolicyCheck()
+        actor_rate, critic_rate = rates.learning_rate, rates.critic_learning_rate
+        learning_rate = actor_rate if critic_rate is None else (actor_rate, critic_rate)
+        max_norm = self.config.hyperparameters.max_grad_norm
         with self._state.undone_if_diverged():
             experience = self.prepare(rollout)
             estimates = {name: part.mean() for name, part in experience.estimates().items()}
             for minibatch in self.minibatches(experience):
                 terms, log_ratio = self.differentiate(experience, minibatch, rates)
-                terms["gradient"] = self._step(rates)
+                terms["gradient"] = self._optimizer.step(learning_rate, max_norm)
                 if self._signals.learns:
                     terms |= self._signals.update(experience.transitions.select(minibatch.steps))
                 check.add_policy({**terms, **estimates}, log_ratio, minibatch.real)
@@ -212,14 +202,16 @@ class OnPolicy(ABC, Generic[E, M]):
         self.actor.body.update_normalizer([column[: rollout.steps] for column in observations])
         self.version += 1
         earned = self._episodes.add(rollout, measured.episodes)
-        rewards = episode_rewards(self._signals.names, earned, extrinsic=self.sums_extrinsic)
-        stats = PPOStats(
-            **measured.own,
-            **rates._asdict(),
-            policy_lag=float(self.version - 1 - rollout.versions.double().mean()),
-            others={**measured.others, **rewards, **cloned},
-        )
-        return stats.metrics()
+        return {
+            **measured.metrics,
+            "Policy/Learning Rate": actor_rate,
+            **({} if critic_rate is None else {"Policy/Critic Learning Rate": critic_rate}),
+            "Policy/Epsilon": rates.epsilon,
+            "Policy/Beta": rates.beta,
+            "Policy/Lag": float(self.version - 1 - rollout.versions.double().mean()),
+            **episode_rewards(self._signals.names, earned, extrinsic=self.sums_extrinsic),
+            **cloned,
+        }
 
     def differentiate(self, experience: E, minibatch: M, rates: Rates) -> tuple[dict[str, Tensor], Tensor]:
         """Write the gradient of `loss` on one minibatch to the weights' `grad`; return its terms and log-ratios."""
@@ -258,10 +250,6 @@ class OnPolicy(ABC, Generic[E, M]):
         steps: int = self.config.hyperparameters.buffer_size
         return steps
 
-    def flat_weights(self) -> NDArray[np.float32]:
-        """Return the actor's weights and normalizer statistics as collectors load them (see `networks.actor`)."""
-        return self.actor.flatten()
-
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the next update depends on. Tensors are copies."""
         return {"version": self.version, **self._state.state_dict()}
@@ -270,13 +258,6 @@ class OnPolicy(ABC, Generic[E, M]):
         """Go on exactly where `state_dict` was taken."""
         self._state.load_state_dict(state)
         self.version = state["version"]
-
-    # Parts of it ------------------------------------------------------------------------------------------------
-
-    def _step(self, rates: Rates) -> Float[Tensor, ""]:
-        own = rates.critic_learning_rate
-        both = rates.learning_rate if own is None else (rates.learning_rate, own)
-        return self._optimizer.step(both, self.config.hyperparameters.max_grad_norm)
 
     def _diagnosis(self, experience: E, check: PolicyCheck) -> Diverged:
         """Return an error that names what was wrong first."""

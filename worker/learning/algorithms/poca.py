@@ -58,7 +58,7 @@ from worker.learning.algorithms.on_policy import VALUE_COEFFICIENT, Loss, OnPoli
 from worker.learning.algorithms.ppo_stats import entropies
 from worker.learning.algorithms.recurrent_critic import unroll
 from worker.learning.algorithms.team_batch import Minibatch, TeamExperience, minibatch_of
-from worker.learning.algorithms.training_state import Buffers, Restorable
+from worker.learning.algorithms.training_state import Changed
 from worker.learning.data_parallel import share
 from worker.learning.functional.distributions import joint_distribution
 from worker.learning.functional.losses import clipped_surrogate, clipped_value_loss, squared_error
@@ -91,27 +91,18 @@ class POCA(OnPolicy[TeamExperience, Minibatch]):
     def build_model(self, spec: BehaviorSpec) -> nn.ModuleDict:
         """Return actor and critic, new."""
         settings = self.config.network_settings
-        self._actor = Actor(spec, settings, self._generator)
+        self.actor = Actor(spec, settings, self._generator)
         self._critic = TeamCritic(spec, settings, len(self._signals), self._generator)
-        return nn.ModuleDict({"actor": self._actor, "critic": self._critic})
+        self.critic_memory_size = 2 * self._critic.memory_size  # of the value, and of the baseline
+        return nn.ModuleDict({"actor": self.actor, "critic": self._critic})
 
-    @property
-    def actor(self) -> Actor:
-        """The policy network, for exports."""
-        return self._actor
-
-    @property
-    def critic_memory_size(self) -> int:
-        """Width of the critic's memories of an agent, of its value and of its baseline; 0 without."""
-        return 2 * self._critic.memory_size
-
-    def restored(self) -> list[Restorable]:
+    def changed(self) -> list[Changed]:
         """Return the largest team, which is counted before an update."""
-        return [Buffers(self._critic.largest)]
+        return [self._critic.largest]
 
     def loss(self, experience: TeamExperience, minibatch: Minibatch, rates: Rates) -> Loss:
         """Return the clipped surrogate, both losses of the critic and the entropy bonus, as one scalar."""
-        actor, batch, steps = self._actor, experience.batch, minibatch.steps
+        actor, batch, steps = self.actor, experience.batch, minibatch.steps
         memory = None
         if experience.memories is not None:
             memory = experience.memories[minibatch.rows[:: minibatch.length]]
@@ -146,8 +137,8 @@ class POCA(OnPolicy[TeamExperience, Minibatch]):
         """Return the rollout with its targets: teams, values, rewards and advantages by the weights of before."""
         device, teams = self.device, teams_of(rollout)
         transitions = transitions_of(rollout, device, self.actor.layout.kind)._replace(rewards=teams.rewards.to(device))
-        pool = self._actor.encode(transitions.observations)
-        taken = flat_actions(transitions.continuous, transitions.discrete, self._actor.layout.discrete_branches)
+        pool = self.actor.encode(transitions.observations)
+        taken = flat_actions(transitions.continuous, transitions.discrete, self.actor.layout.discrete_branches)
         actions = torch.cat([taken, taken.new_zeros(rollout.segments, taken.shape[1])])
         self._critic.largest.clamp_(min=_largest(teams))
         sequences = sequences_of(rollout.lengths, self._length) if self._length else None

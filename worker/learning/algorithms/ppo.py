@@ -73,7 +73,6 @@ from worker.learning.algorithms.recurrent_critic import unroll
 from worker.learning.fast import ppo as by_hand
 from worker.learning.fast.switch import Case, covers
 from worker.learning.functional.losses import clipped_surrogate, clipped_value_loss, mean_of_rows, squared_error
-from worker.learning.networks.actor import Actor
 from worker.learning.networks.actor_critic import ActorCritic
 from worker.learning.networks.encoder import Encoded
 
@@ -101,31 +100,23 @@ class PPO(OnPolicy[PPOExperience, Batch]):
 
     def build_model(self, spec: BehaviorSpec) -> ActorCritic:
         """Return actor and critic, new."""
-        return ActorCritic(
+        model = ActorCritic(
             spec,
             self.config.network_settings,
             signals=len(self._signals),
             shared_critic=self.config.hyperparameters.shared_critic,
             generator=self._generator,
         )
+        self.actor, self.critic_memory_size = model.actor, model.memory_size
+        return model
 
     def parameter_groups(self) -> list[list[tuple[str, nn.Parameter]]]:
-        """Return the trained parameters, those of the critic apart if they have a learning rate of their own."""
+        """Return the parameters, those of the critic apart if they have a learning rate of their own."""
         (named,) = super().parameter_groups()
         if self.config.hyperparameters.critic_learning_rate is None:
             return [named]
         critic = [item for item in named if item[0].startswith("critic.")]
         return [[item for item in named if not item[0].startswith("critic.")], critic]
-
-    @property
-    def actor(self) -> Actor:
-        """The policy network, for exports."""
-        return self._model.actor
-
-    @property
-    def critic_memory_size(self) -> int:
-        """Width of the critic's memory of an agent; 0 without."""
-        return self._model.memory_size
 
     def update(self, rollout: Rollout, step: int) -> dict[str, float]:
         """As `OnPolicy.update`."""

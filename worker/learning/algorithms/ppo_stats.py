@@ -1,9 +1,32 @@
-"""Measurements of an update of PPO, copied from the device at once when the update is over."""
+"""Measurements of an update of PPO or POCA, copied from the device at once when the update is over.
+
+Means are over its minibatches unless the line says otherwise. ML-Agents' metrics have ML-Agents' names.
+
+`Losses/Policy Loss`: the clipped surrogate that was minimised, with its sign: below 0 when likelier actions are better.
+`Losses/Value Loss`: squared error of the critic, before its coefficient of 0.5, mean over signals.
+`Losses/Baseline Loss`: the same of POCA's baseline.
+`Losses/Gradient Norm`: Euclidean norm of the gradient over all parameters, before it is clipped (if it is).
+`Losses/Explained Variance`: 1 - Var(return - value) / Var(return) before the update: 1 is a perfect critic, 0 as good
+    as a constant.
+`Policy/Entropy`: entropy of the policy in nats: the mean over continuous columns plus the sum over discrete branches.
+`Policy/Continuous Entropy` (mean over columns), `Policy/Branch <i> Entropy`: where there are several of them.
+`Policy/Approximate KL`: KL(policy that acted || learned policy) in nats: `mean((ratio - 1) - log ratio)`, Schulman's
+    (2020) k3.
+`Policy/Clip Fraction`: share of actions whose ratio lay outside 1 - epsilon .. 1 + epsilon.
+`Policy/<Signal> Value Estimate`, `Policy/<Signal> Baseline Estimate` (POCA): mean over the rollout's steps before the
+    update.
+`Policy/Learning Rate`: Adam's step size in this update; `Policy/Critic Learning Rate`: the critic's, if it has its own.
+`Policy/Epsilon`, `Policy/Beta`: clip range, and weight of the entropy, in this update.
+`Policy/Lag`: mean number of published versions between the policy that acted on a step and the one that is updated.
+`Policy/<Signal> Reward`: mean, over the episodes that ended in the rollout, of the summed reward after strength; not
+    without an episode, and of the extrinsic signal in POCA only: else its episodes are measured where they are played.
+
+Signals and behavioral cloning add measurements of their own (see there).
+"""
 # ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,68 +42,21 @@ from worker.learning.functional.returns import explained_variance
 from worker.learning.rewards.signals import title
 
 
-def _metric(name: str) -> Any:
-    """Mark a field with the name of the metric it is."""
-    return field(metadata={"metric": name})
-
-
-@dataclass(frozen=True, slots=True)
-class PPOStats:
-    """Statistics of one update. Means are over its minibatches unless the field says otherwise."""
-
-    policy_loss: float = _metric("Losses/Policy Loss")
-    """The clipped surrogate that was minimised, with its sign: below 0 when likelier actions are better ones."""
-    value_loss: float = _metric("Losses/Value Loss")
-    """Squared error of the critic, before its coefficient of 0.5, mean over signals."""
-    entropy: float = _metric("Policy/Entropy")
-    """Entropy of the policy in nats: the mean over continuous columns plus the sum over discrete branches."""
-    learning_rate: float = _metric("Policy/Learning Rate")
-    """Adam's step size in this update, the actor's."""
-    epsilon: float = _metric("Policy/Epsilon")
-    """Clip range in this update."""
-    beta: float = _metric("Policy/Beta")
-    """Weight of the entropy in this update."""
-    approximate_kl: float = _metric("Policy/Approximate KL")
-    """KL(policy that acted || learned policy) in nats: `mean((ratio - 1) - log ratio)`, Schulman's (2020) k3."""
-    clip_fraction: float = _metric("Policy/Clip Fraction")
-    """Share of actions whose ratio lay outside 1 - epsilon .. 1 + epsilon."""
-    explained_variance: float = _metric("Losses/Explained Variance")
-    """1 - Var(return - value) / Var(return) before the update: 1 is a perfect critic, 0 as good as a constant."""
-    gradient_norm: float = _metric("Losses/Gradient Norm")
-    """Euclidean norm of the gradient over all parameters, before it is clipped (if it is)."""
-    policy_lag: float = _metric("Policy/Lag")
-    """Mean number of published versions between the policy that acted on a step and the one that is updated."""
-    critic_learning_rate: float | None = _metric("Policy/Critic Learning Rate")
-    """Adam's step size for the critic; None where it has none of its own."""
-    others: Mapping[str, float] = field(default_factory=dict)
-    """By metric name, what only some configurations have:
-
-    `Policy/<Signal> Value Estimate`: mean value of the rollout's observations before the update.
-    `Policy/<Signal> Reward`: mean, over the episodes that ended in the rollout, of the summed reward after strength;
-        not for the extrinsic signal, whose episodes are measured where they are played, and not without an episode.
-    `Policy/Continuous Entropy` (mean over columns), `Policy/Branch <i> Entropy`: where there are several of them.
-    What signals and behavioral cloning measure (see there).
-    """
-
-    def metrics(self) -> dict[str, float]:
-        """Return every field under its metric's name. ML-Agents' metrics have ML-Agents' names."""
-        own = {entry.metadata["metric"]: getattr(self, entry.name) for entry in fields(self) if entry.metadata}
-        return {**{name: value for name, value in own.items() if value is not None}, **self.others}
-
-
 class Measured(NamedTuple):
     """Numbers of an update, copied from the device."""
 
-    own: dict[str, float]
-    """By field of `PPOStats`."""
-    others: dict[str, float]
-    """By metric name."""
+    metrics: dict[str, float]
     episodes: NDArray[np.float64]
-    """(B, S): what each segment earned."""
+    """(B, S): the sum of rewards of each segment."""
 
 
-FIELDS = {"policy loss": "policy_loss", "value loss": "value_loss", "gradient": "gradient_norm", "entropy": "entropy"}
-"""Terms of the objective that are fields of `PPOStats`."""
+METRICS = {
+    "policy loss": "Losses/Policy Loss",
+    "value loss": "Losses/Value Loss",
+    "gradient": "Losses/Gradient Norm",
+    "entropy": "Policy/Entropy",
+}
+"""Metrics of terms that have another name in errors."""
 
 
 class PolicyCheck(NumericCheck):
@@ -94,7 +70,7 @@ class PolicyCheck(NumericCheck):
     def add_policy(
         self, terms: Mapping[str, Float[Tensor, ""]], log_ratio: Float[Tensor, " N"], real: Bool[Tensor, " N"] | None
     ) -> None:
-        """Note one minibatch; `real` tells steps from padding, None = all are steps."""
+        """Add one minibatch; `real` tells steps from padding, None = all are steps."""
         self.add(terms)
         self._log_ratios.append(log_ratio)
         if real is not None:
@@ -110,31 +86,26 @@ class PolicyCheck(NumericCheck):
     ) -> Measured | None:
         """Copy everything from the device, once. None if something was not finite or exploded.
 
-        `names` are those of the signals, `finite` tells of all weights, `episodes` is what each segment earned.
+        `names` are those of the signals, `finite` is about all weights, `episodes` is each segment's sum of rewards.
         """
         log_ratios = torch.cat(self._log_ratios)
         real = torch.cat(self._real) if self._real else None
         kl = approximate_kl(log_ratios, real)  # not finite if any log-ratio is not
-        estimates = [f"Policy/{title(name)} Value Estimate" for name in names]
-        own = {
-            "approximate_kl": kl,
-            "clip_fraction": clip_fraction(log_ratios, epsilon, real),
-            "explained_variance": explained_variance(batch.values, batch.returns),
+        metrics = {METRICS.get(name, name): term for name, term in self.means().items()}
+        metrics |= {
+            "Policy/Approximate KL": kl,
+            "Policy/Clip Fraction": clip_fraction(log_ratios, epsilon, real),
+            "Losses/Explained Variance": explained_variance(batch.values, batch.returns),
         }
-        terms = self.means()
-        own |= {name: terms.pop(term) for term, name in FIELDS.items()}
-        others = {**dict(zip(estimates, batch.values.mean(0).unbind(), strict=True)), **terms}
+        estimates = [f"Policy/{title(name)} Value Estimate" for name in names]
+        metrics |= dict(zip(estimates, batch.values.mean(0).unbind(), strict=True))
         valid = self.is_valid() & finite & kl.isfinite()
-        scalars = torch.stack([valid.float(), *own.values(), *others.values()]).double()
+        scalars = torch.stack([valid.float(), *metrics.values()]).double()
         copied = torch.cat([scalars, episodes.reshape(-1)]).cpu().numpy()
         if not copied[0]:
             return None
-        numbers = iter(copied[1:].tolist())
-        return Measured(
-            own={name: next(numbers) for name in own},
-            others={name: next(numbers) for name in others},
-            episodes=copied[len(scalars) :].reshape(episodes.shape),
-        )
+        numbers, sums = copied[1 : len(scalars)].tolist(), copied[len(scalars) :]
+        return Measured(dict(zip(metrics, numbers, strict=True)), sums.reshape(episodes.shape))
 
     def diagnosis(self) -> Diverged | None:
         """Return an error that names what was wrong first. Waits for the device."""

@@ -116,14 +116,6 @@ class CriticMemories:
         self._values = torch.cat([self._values[waiting], after[cut.to(after.device)]])[-MOST_AGENTS:]
         self._known = {key: index for index, key in enumerate(known)}
 
-    def snapshot(self) -> dict[str, Any]:
-        """Return a copy to go back to."""
-        return self.state_dict()
-
-    def restore(self, snapshot: dict[str, Any]) -> None:
-        """Go back to a snapshot."""
-        self.load_state_dict(snapshot)
-
     def state_dict(self) -> dict[str, Any]:
         """Return everything. The tensors are copies."""
         return {"agents": torch.tensor(list(self._known)).view(-1, 4), "values": self._values.clone()}

@@ -66,13 +66,11 @@ from worker.learning.algorithms.bc import cloning_of
 from worker.learning.algorithms.off_policy import Batch, ReplayedExperience
 from worker.learning.algorithms.off_policy_update import OffPolicyAlgorithm
 from worker.learning.algorithms.sac_stats import Heads, SACTerms
-from worker.learning.algorithms.training_state import Buffers
 from worker.learning.fast import sac as by_hand
 from worker.learning.fast.adam import FlatAdam
 from worker.learning.fast.switch import Case, covers
 from worker.learning.functional.returns import beyond_termination
 from worker.learning.functional.soft_values import chosen_q, expected_q
-from worker.learning.networks.actor import Actor
 from worker.learning.networks.soft_actor_critic import SoftActorCritic
 from worker.learning.rewards.signals import SignalSet
 
@@ -92,6 +90,7 @@ class SAC(OffPolicyAlgorithm):
         """Raise `UnsupportedSpec` where there is no network for this behavior."""
         self._generator = torch.Generator().manual_seed(seed)
         self._model = model = SoftActorCritic(config, spec, len(signals), device, self._generator)
+        self.actor = model.actor
         groups = model.named_parameters()
         self._optimizer = FlatAdam([item for group in groups for item in group])
         sizes = [sum(part.numel() for _, part in group) for group in groups]
@@ -115,13 +114,8 @@ class SAC(OffPolicyAlgorithm):
                 "log_coefficients": model.log_coefficients,
                 "optimizer": self._optimizer,
             },
-            restored=[self._optimizer, Buffers(*model.critics.target.parameters())],
+            changed=[self._optimizer, *model.critics.target.parameters()],
         )
-
-    @property
-    def actor(self) -> Actor:
-        """The policy network, for exports."""
-        return self._model.actor
 
     @property
     def term_names(self) -> tuple[str, ...]:

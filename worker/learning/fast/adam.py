@@ -35,12 +35,13 @@ class FlatAdam:
     """Adam without weight decay."""
 
     def __init__(self, *groups: Iterable[tuple[str, nn.Parameter]], owns_storage: bool = True) -> None:
-        """Each group is some parameters with their names; a name is in one group only.
+        """Each group is some parameters with their names; a name is in one group only. Empty ones, and those that need
+        no gradient, are left out.
 
         With `owns_storage` the storage of parameters and `grad` is replaced. Without it the parameters belong to
         another optimizer: they stay where they are, and the gradient comes from `set_gradient`.
         """
-        members = [list(group) for group in groups]
+        members = [[(name, part) for name, part in group if part.requires_grad and part.numel()] for group in groups]
         named = [member for group in members for member in group]
         self._names = [name for name, _ in named]
         self.parameters = [parameter for _, parameter in named]

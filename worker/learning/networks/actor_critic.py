@@ -5,7 +5,6 @@ A memory is the actor's or the critic's own, and with a shared body the actor's 
 """
 # ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -97,7 +96,3 @@ class ActorCritic(nn.Module):
             if state is not None:
                 after.append(state)
         return torch.cat(values), torch.cat(after) if after else None
-
-    def trained_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Yield every trained parameter by name, but no empty ones (`log_sigma` without continuous columns)."""
-        return ((name, parameter) for name, parameter in self.named_parameters() if parameter.numel())

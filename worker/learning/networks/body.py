@@ -93,7 +93,16 @@ class NetworkBody(nn.Module):
 
         Rows are sequences of `length`, one after the other. `memory` is the state before each; None is all zeros.
         """
-        encoding = self.encoder(encoded)
+        return self.features_of(self.encoder(encoded), memory, length, extra)
+
+    def features_of(
+        self,
+        encoding: Float[Tensor, "R I"],
+        memory: Float[Tensor, "Q S"] | None,
+        length: int,
+        extra: Float[Tensor, "R X"] | None = None,
+    ) -> tuple[Float[Tensor, "R U"], Float[Tensor, "Q S"] | None]:
+        """Return as `forward`, for observations that have gone through the encoders."""
         inputs = encoding if extra is None else torch.cat([encoding, extra], 1)
         if isinstance(self.hidden, ConditionalBody):
             features = self.hidden(inputs, self.encoder.goal(encoding))

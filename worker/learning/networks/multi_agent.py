@@ -19,7 +19,6 @@ Dimensions: `P` rows of a pool of observations, `R` rows (steps), `G` mates of e
 """
 # ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -139,10 +138,6 @@ class TeamCritic(nn.Module):
         baseline = torch.cat([oneself, members.acting[mates]], 1)
         there = torch.cat([present.new_ones(len(own), 1), present], 1)
         return self.embed_team(torch.cat([value, baseline]), ~there.repeat(2, 1))
-
-    def trained_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Yield every parameter by name."""
-        return self.named_parameters()
 
     @property
     def rows_at_once(self) -> int:

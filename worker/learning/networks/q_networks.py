@@ -13,7 +13,7 @@ Dimensions: `R` rows, which with a memory are sequences of `L` steps one after t
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from ludus.protocol.spec import BehaviorSpec
 from server.config.network import NetworkSettings
 from worker.learning.networks.body import NetworkBody
-from worker.learning.networks.conditional import ConditionalBody
 from worker.learning.networks.dense import Dense
 from worker.learning.networks.encoder import Encoded
 
@@ -34,26 +33,6 @@ class QPrediction(NamedTuple):
     v: Float[Tensor, "R S"]
     kept: Any
     """For `q_values_of`."""
-
-
-@runtime_checkable  # by tests, which check every annotation
-class Critics(Protocol):
-    """Both Q networks, V and its target."""
-
-    def q_values(self, encoded: Encoded, continuous: Float[Tensor, "R C"], length: int) -> QPrediction:
-        """Return Q of actions that were taken, and V."""
-
-    def q_values_of(self, prediction: QPrediction, continuous: Float[Tensor, "R C"]) -> Float[Tensor, "2 R S K"]:
-        """Return Q of other actions on the same observations. The weights are constants: the graph is the actions'."""
-
-    def target_values(self, encoded: Encoded, following: Encoded, length: int) -> Float[Tensor, "R S"]:
-        """Return the target's values of what followed."""
-
-    def initial_values(self, encoded: Encoded) -> Float[Tensor, "R S"]:
-        """Return the target's values of observations that nothing came before."""
-
-    def track(self, tau: float) -> None:
-        """Move the target the part `tau` of its way to V."""
 
 
 class _Network(nn.Module):
@@ -84,14 +63,7 @@ class _Network(nn.Module):
         self, encoding: Float[Tensor, "R I"], continuous: Float[Tensor, "R C"] | None, length: int
     ) -> Float[Tensor, "R SK"]:
         """Return the heads for encodings and, in a Q network, actions. Memories are zero before each sequence."""
-        body = self.body
-        inputs = encoding if continuous is None else torch.cat([encoding, continuous], 1)
-        hidden = body.hidden
-        features = (
-            hidden(inputs, body.encoder.goal(encoding)) if isinstance(hidden, ConditionalBody) else hidden(inputs)
-        )
-        if body.memory is not None:
-            features, _ = body.memory(features, None, length)
+        features, _ = self.body.features_of(encoding, None, length, continuous)
         heads: Tensor = self.heads(features)
         return heads
 

@@ -28,9 +28,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ludus.protocol.spec import BehaviorSpec
-from server.config.rewards import (
-    CuriosityConfig,
-)
+from server.config.rewards import CuriosityConfig
 from worker.experience.transitions import Transitions
 from worker.learning.data_parallel import shard
 from worker.learning.functional.prediction import action_error, flat_actions, squared_distance

@@ -20,20 +20,21 @@ Dimensions: `B` rows, `T` places of the table.
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from ludus.protocol.spec import BehaviorSpec
 from server.config.rewards import NoveltyConfig
 from worker.experience.transitions import Transitions
 from worker.learning.data_parallel import total
+from worker.learning.rewards.signal import RewardSignal
 from worker.learning.rewards.trained import observed
 
 FIRST, SECOND = -4658895280553007687, -7723592293110705685
 """Multipliers of splitmix64 (Steele, Lea and Flood 2014, https://doi.org/10.1145/2660193.2660195), signed."""
 
 
-class NoveltyReward:
+class NoveltyReward(RewardSignal):
     """Pays for observations by how seldom they were seen."""
 
     ignores_termination, learns = True, True
@@ -47,6 +48,7 @@ class NoveltyReward:
         drawn = torch.randint(-(2**62), 2**62, (size,), generator=generator)
         self._factors = (2 * drawn + 1).to(device)
         self._counts = torch.zeros(config.table_size, dtype=torch.int64, device=device)
+        self.changed = [self._counts]
 
     @torch.no_grad()
     def evaluate(self, transitions: Transitions) -> Float[Tensor, " N"]:
@@ -61,18 +63,6 @@ class NoveltyReward:
         total(seen)
         self._counts += seen
         return {"Policy/Novelty Places": (self._counts > 0).float().sum()}
-
-    def is_finite(self) -> Bool[Tensor, ""]:
-        """Return true: counts are whole numbers."""
-        return torch.tensor(True)
-
-    def snapshot(self) -> Tensor:
-        """Return a copy of the counts."""
-        return self._counts.clone()
-
-    def restore(self, snapshot: Tensor) -> None:
-        """Go back to a snapshot."""
-        self._counts.copy_(snapshot)
 
     def state_dict(self) -> dict[str, Any]:
         """Return hash and counts. Tensors are copies."""

@@ -1,57 +1,24 @@
 """All reward signals of a behavior as one axis: rewards, values, returns and discounts carry `S` columns.
 
-A signal says what each step was worth to it (`evaluate`) and may learn from the same steps (`update`). What is done
-with that, and when, is the algorithm's business. Names are the configuration's: `extrinsic`, `curiosity`, `gail`,
-`gail_2`, ..., `rnd`, in the order in which `RewardSignals.active` gives them.
+Names are the configuration's: `extrinsic`, `curiosity`, `gail`, `gail_2`, ..., `rnd`, in the order in which
+`RewardSignals.active` gives them.
 
 Dimensions: `N` steps, `S` signals.
 """
 # ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from server.config.rewards import (
-    RewardSignals,
-)
+from server.config.rewards import RewardSignals
 from worker.experience.transitions import Transitions
+from worker.learning.algorithms.training_state import Changed
 from worker.learning.rewards.extrinsic import ExtrinsicReward
-
-
-@runtime_checkable
-class RewardSignal(Protocol):
-    """One source of reward."""
-
-    ignores_termination: bool
-    """Whether its returns go on where an episode terminated: then dying cannot stop a penalty, nor end a reward."""
-
-    learns: bool
-    """Whether `update` does anything."""
-
-    def evaluate(self, transitions: Transitions) -> Float[Tensor, " N"]:
-        """Return the reward of each step, before the signal's strength. It changes nothing and keeps no graph."""
-
-    def update(self, transitions: Transitions) -> dict[str, Float[Tensor, ""]]:
-        """Learn from some steps by one gradient step; return what was measured, on the device, by metric name."""
-
-    def is_finite(self) -> Bool[Tensor, ""]:
-        """Return whether all its weights are finite, as a tensor on the device."""
-
-    def snapshot(self) -> Any:
-        """Return a copy of everything that `update` changes."""
-
-    def restore(self, snapshot: Any) -> None:
-        """Go back to a snapshot."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything that its next rewards and updates depend on. Tensors are copies."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on exactly where `state_dict` was taken."""
+from worker.learning.rewards.signal import RewardSignal
 
 
 class NamedSignal(NamedTuple):
@@ -103,14 +70,10 @@ class SignalSet:
         """Return the name of the first signal with a weight that is not finite. Waits for the device."""
         return next((item.name for item in self._signals if not bool(item.signal.is_finite())), None)
 
-    def snapshot(self) -> list[Any]:
-        """Return a copy to go back to."""
-        return [item.signal.snapshot() for item in self._signals]
-
-    def restore(self, snapshot: list[Any]) -> None:
-        """Go back to a snapshot."""
-        for item, saved in zip(self._signals, snapshot, strict=True):
-            item.signal.restore(saved)
+    @property
+    def changed(self) -> list[Changed]:
+        """The parts of all signals that `update` changes."""
+        return [part for item in self._signals for part in item.signal.changed]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of each signal, by name."""

@@ -13,6 +13,7 @@ from worker.experience.transitions import Transitions
 from worker.learning.data_parallel import Shard
 from worker.learning.fast.adam import FlatAdam
 from worker.learning.networks.body import NetworkBody
+from worker.learning.rewards.signal import RewardSignal
 
 
 def without_memory(settings: NetworkSettings) -> NetworkSettings:
@@ -40,40 +41,25 @@ def merge(body: NetworkBody, observations: list[Tensor]) -> None:
     body.update_normalizer(observations, shared=True)
 
 
-class TrainedSignal:
+class TrainedSignal(RewardSignal):
     """A signal whose network learns by Adam. The learning rate does not change (ML-Agents)."""
 
     learns = True
 
     def __init__(self, network: nn.Module, learning_rate: float) -> None:
         self._module, self._learning_rate = network, learning_rate
-        trained = {
-            name: weight for name, weight in network.named_parameters() if weight.requires_grad and weight.numel()
-        }
-        self._weights = list(trained.values())
-        self._optimizer = FlatAdam(trained.items())
+        self._optimizer = FlatAdam(network.named_parameters())
+        self.changed = [self._optimizer, *network.buffers()]
 
     def descend(self, loss: Float[Tensor, ""], part: Shard) -> None:
         """Take one step down the gradient of a loss that has a graph; it is the mean over this process's part."""
         self._optimizer.zero_gradient()
-        torch.autograd.backward([loss * part.weight], inputs=self._weights)
+        torch.autograd.backward([loss * part.weight], inputs=self._optimizer.parameters)
         self._optimizer.step(self._learning_rate)
 
     def is_finite(self) -> Bool[Tensor, ""]:
         """Return whether all weights and moments are finite."""
         return self._optimizer.all_finite()
-
-    def snapshot(self) -> Any:
-        """Return a copy of all that `update` changes."""
-        return self._optimizer.snapshot(), [buffer.clone() for buffer in self._module.buffers()]
-
-    @torch.no_grad()
-    def restore(self, snapshot: Any) -> None:
-        """Go back to a snapshot."""
-        optimizer, buffers = snapshot
-        self._optimizer.restore(optimizer)
-        for buffer, saved in zip(self._module.buffers(), buffers, strict=True):
-            buffer.copy_(saved)
 
     def state_dict(self) -> dict[str, Any]:
         """Return network and optimizer. Tensors are copies."""

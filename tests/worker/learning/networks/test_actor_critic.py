@@ -62,28 +62,28 @@ def test_a_critic_remembers_what_it_saw_before() -> None:
 
 def test_adam_over_one_vector_equals_torchs() -> None:
     ours, theirs = make_model(2, (3,)), make_model(2, (3,))
-    flat = FlatAdam(ours.trained_parameters())
-    reference = torch.optim.Adam([parameter for _, parameter in theirs.trained_parameters()], lr=0.01)
+    flat = FlatAdam(ours.named_parameters())
+    reference = torch.optim.Adam([parameter for _, parameter in theirs.named_parameters()], lr=0.01)
 
     for step in range(3):
         generator = torch.Generator().manual_seed(step)
-        for (_, mine), (_, other) in zip(ours.trained_parameters(), theirs.trained_parameters(), strict=True):
+        for (_, mine), (_, other) in zip(ours.named_parameters(), theirs.named_parameters(), strict=True):
             other.grad = torch.randn(other.shape, generator=generator)
             assert mine.grad is not None
             mine.grad.copy_(other.grad)
         flat.step(0.01)
         reference.step()
 
-    for (_, mine), (_, other) in zip(ours.trained_parameters(), theirs.trained_parameters(), strict=True):
+    for (_, mine), (_, other) in zip(ours.named_parameters(), theirs.named_parameters(), strict=True):
         torch.testing.assert_close(mine, other)
 
 
 def test_a_restored_snapshot_is_bit_equal() -> None:
     model = make_model(2, ())
-    optimizer = FlatAdam(model.trained_parameters())
+    optimizer = FlatAdam(model.named_parameters())
     before, state = optimizer.snapshot(), {name: item.clone() for name, item in model.state_dict().items()}
 
-    for _, parameter in model.trained_parameters():
+    for _, parameter in model.named_parameters():
         assert parameter.grad is not None
         parameter.grad.fill_(1.0)
     optimizer.step(0.1)
