@@ -32,7 +32,7 @@ from ludus.games.unity.messages import (
 )
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codes import CloseCode
-from ludus.protocol.mlagents.outline_pb2 import Outline
+from ludus.protocol.mlagents import outline_pb2 as top_level
 from ludus.protocol.options import (
     CLIENT_METADATA,
     CLOSE_METADATA,
@@ -106,7 +106,7 @@ class BridgeSession:
         """Seconds since the last reply to the game; 0 while it waits for a reply."""
         return 0.0 if self.busy else time.monotonic() - self.replied_at
 
-    async def answer(self, request: bytes, top: Outline | None = None) -> bytes:
+    async def answer(self, request: bytes, top: top_level.Outline | None = None) -> bytes:
         """Return the reply to the game's next call, however long the run takes for it.
 
         `top` is the call's outline if the caller has it.
@@ -154,7 +154,7 @@ class BridgeSession:
             await self._close_endpoint()
         await self._join_client.close()
 
-    async def _serve(self, request: bytes, top: Outline) -> bytes:
+    async def _serve(self, request: bytes, top: top_level.Outline) -> bytes:
         """Return the reply for the game; note how the session ended if it has."""
         self._remember(request, top)
         try:
@@ -173,7 +173,7 @@ class BridgeSession:
         self.over = True
         return GOODBYE
 
-    async def _attempt(self, request: bytes, top: Outline) -> bytes | RunEnd | Failure:
+    async def _attempt(self, request: bytes, top: top_level.Outline) -> bytes | RunEnd | Failure:
         """Send one call to the collector, after the first two calls if the collector is new."""
         if self._endpoint is None:  # no collector yet, or its session ended
             found = await self._join_client.find()
@@ -245,7 +245,7 @@ class BridgeSession:
         if endpoint is not None:
             await endpoint.close()
 
-    def _remember(self, request: bytes, top: Outline) -> None:
+    def _remember(self, request: bytes, top: top_level.Outline) -> None:
         """Keep the messages that the game sends only once."""
         if self.calls == 1:
             self._introduction = request
@@ -260,7 +260,7 @@ class BridgeSession:
                     diagnostics.failure("cameras_without_graphics", behavior=behavior, cameras=seen[behavior])
                 )
 
-    def _with_announcements(self, request: bytes, top: Outline) -> bytes:
+    def _with_announcements(self, request: bytes, top: top_level.Outline) -> bytes:
         """Add the behaviors that the collector does not know and that have agents in this message."""
         if not self._owed:
             return request

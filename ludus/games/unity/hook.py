@@ -12,7 +12,7 @@ from typing import Protocol
 from ludus.games import diagnostics
 from ludus.games.unity.messages import with_frames
 from ludus.protocol.codes import ProtocolError
-from ludus.protocol.mlagents.outline_pb2 import Outline
+from ludus.protocol.mlagents import outline_pb2 as top_level
 from ludus.protocol.side_channels import RUNS_CHANNELS, Frame, join, split
 from ludus.sdk.errors import SimulatorError
 
@@ -44,7 +44,7 @@ class SideChannelTap:
     hook: SideChannelHook
     worker: int
 
-    def receive(self, top: Outline) -> None:
+    def receive(self, top: top_level.Outline) -> None:
         """Pass a game's frames to the hook. Raises SimulatorError if the hook fails."""
         try:
             frames = split(top.unity_output.rl_output.side_channel)

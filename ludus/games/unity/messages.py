@@ -11,8 +11,8 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from ludus.protocol.mlagents import agent_pb2 as agent
+from ludus.protocol.mlagents import outline_pb2 as top_level
 from ludus.protocol.mlagents import unity_pb2 as pb
-from ludus.protocol.mlagents.outline_pb2 import Initialization, Outline, Output
 
 OK: Final = 200
 CLOSED: Final = 400
@@ -23,15 +23,15 @@ _HEADER_OK: Final = pb.UnityMessageProto(header=pb.HeaderProto(status=OK)).Seria
 """First bytes of a message of writers that keep the fields' order: most messages need not be parsed."""
 
 
-def outline(message: bytes) -> Outline:
+def outline(message: bytes) -> top_level.Outline:
     """Read the top of a message. Other bytes give an outline without content."""
     try:
-        return Outline.FromString(message)
+        return top_level.Outline.FromString(message)
     except DecodeError:
-        return Outline()
+        return top_level.Outline()
 
 
-def closes(top: Outline) -> bool:
+def closes(top: top_level.Outline) -> bool:
     """Whether a message ends the session."""
     return top.header.status not in {0, OK}
 
@@ -41,12 +41,12 @@ def goes_on(reply: bytes) -> bool:
     return reply.startswith(_HEADER_OK) or not closes(outline(reply))
 
 
-def introduces(top: Outline) -> bool:
+def introduces(top: top_level.Outline) -> bool:
     """Whether a game begins a session: it names its version, which announcements of behaviors leave out."""
     return bool(top.unity_output.rl_initialization_output.communication_version)
 
 
-def announced(top: Outline) -> dict[str, bytes]:
+def announced(top: top_level.Outline) -> dict[str, bytes]:
     """Return the behaviors that a message announces: key -> BrainParametersProto as it came."""
     found = {}
     for parameters in top.unity_output.rl_initialization_output.brain_parameters:
@@ -55,14 +55,16 @@ def announced(top: Outline) -> dict[str, bytes]:
     return found
 
 
-def populated(top: Outline) -> list[str]:
+def populated(top: top_level.Outline) -> list[str]:
     """Return the behaviors for which a message lists at least one agent."""
     return [name for name, infos in top.unity_output.rl_output.agent_infos.items() if infos]
 
 
 def announcing(message: bytes, behaviors: Iterable[bytes]) -> bytes:
     """Add announcements to a player's message. Parsers merge them with the message's own."""
-    more = Outline(unity_output=Output(rl_initialization_output=Initialization(brain_parameters=behaviors)))
+    more = top_level.Outline(
+        unity_output=top_level.Output(rl_initialization_output=top_level.Initialization(brain_parameters=behaviors))
+    )
     return message + more.SerializeToString()
 
 
