@@ -158,6 +158,11 @@ def tree_page() -> str:
     return "\n\n".join([*packages, *files]) + "\n"
 
 
+def configuration_page() -> str:
+    """`docs/configuration.md`: its generated parts; what is written by hand stays."""
+    return reference.render((ROOT / "docs" / "configuration.md").read_text(encoding="utf-8"))
+
+
 def openapi() -> str:
     """`tests/golden/openapi.json`: the description of the HTTP API."""
     from server.app.app import create_app  # noqa: PLC0415  the other pages don't need the web framework
@@ -196,7 +201,7 @@ FILES: dict[str, tuple[str, Callable[[], str]]] = {
     "settings": ("docs/settings.md", settings_page),
     "states": ("docs/run-states.md", states_page),
     "tree": ("docs/tree.md", tree_page),
-    "configuration": ("docs/configuration.md", reference.render),
+    "configuration": ("docs/configuration.md", configuration_page),
     "openapi": ("tests/golden/openapi.json", openapi),
     "constraints": ("constraints.txt", constraints),
 }

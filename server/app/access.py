@@ -12,7 +12,7 @@ from fastapi import Request
 from fastapi.routing import APIRoute
 from starlette.types import Scope as AsgiScope
 
-from server.access.audit.repository import AuditRecord, AuditRepository
+from server.access.audit.repository import AuditRepository
 from server.app import documentation
 from server.kit.db.database import Session, after_commit
 from server.kit.db.projects import EVERY
@@ -46,7 +46,7 @@ class RequestAudit:
     def enter(self, session: Session, status: int) -> None:
         """Enter the request."""
         client = self._scope.get("client")
-        record = AuditRecord(
+        AuditRepository(session).enter(
             actor=self._principal.name,
             token_id=self._principal.token_id,
             method=self._scope["method"],
@@ -54,8 +54,8 @@ class RequestAudit:
             target=self._scope["path"],
             request_id=self._scope["state"]["request_id"],
             client=client[0] if client else "",
+            status=status,
         )
-        AuditRepository(session).enter(record, status)
 
     def _note(self) -> None:
         self.entered = True

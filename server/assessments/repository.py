@@ -4,22 +4,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import select
-from sqlalchemy.orm import Session
 
 from server.assessments.models import RunAssessment
 from server.checkpoints.models import Checkpoint
 from server.config.behavior import TrainerConfig
 from server.config.run import RunConfig
 from server.kit.db.clock import now
+from server.kit.db.repository import Repository
 from server.kit.errors import AssessmentNotFound, CheckpointNotFound
 from server.runs.models import Run
 
 
-class AssessmentRepository:
-    """Assessments. Never commits."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
+class AssessmentRepository(Repository):
+    """Assessments."""
 
     def find(self, run_id: str) -> RunAssessment | None:
         """Return where a run's assessment stands; None if it has not begun, or there is none."""

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Double, ForeignKey, Index, Integer, String, Text, text
+from sqlalchemy import BigInteger, Double, ForeignKey, Index, Integer, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from server.kit.db.base import Base, Json, Timestamp, ordered_text
+from server.kit.db.base import Base, Json, Timestamp, ordered_text, partial_index
 from server.kit.db.projects import OfRun, Owned
 
 UNPURGED_SQL = "deleted_at IS NOT NULL AND purged_at IS NULL"
@@ -51,12 +51,7 @@ class Checkpoint(OfRun, Base):
 
     __table_args__ = (
         Index(None, "run_id", "created_at"),
-        Index(
-            "ix_checkpoints_unpurged",
-            "deleted_at",
-            sqlite_where=text(UNPURGED_SQL),
-            postgresql_where=text(UNPURGED_SQL),
-        ),
+        partial_index("ix_checkpoints_unpurged", "deleted_at", where=UNPURGED_SQL),
     )
 
 

@@ -5,7 +5,6 @@ from dataclasses import asdict
 from typing import ClassVar, Final
 
 from sqlalchemy import Select, delete, func, select
-from sqlalchemy.orm import Session
 
 from server.checkpoints.models import Checkpoint, RunInitialCheckpoint, UploadedCheckpoint
 from server.checkpoints.refs import CheckpointRef, NewCheckpoint
@@ -15,6 +14,7 @@ from server.kit.artifacts.store import FileRef
 from server.kit.db.clock import now
 from server.kit.db.ids import new_id
 from server.kit.db.keyset import Columns, select_page
+from server.kit.db.repository import Repository
 from server.kit.db.texts import storable
 from server.kit.errors import CheckpointDeleted, CheckpointNotFound
 from server.kit.listing import ListQuery, Order, Page
@@ -24,18 +24,15 @@ from server.runs.models import Run
 NEWEST_FIRST = ListQuery(Order("created_at"))
 
 
-class CheckpointRepository:
+class CheckpointRepository(Repository):
     """Checkpoints of runs."""
 
     COLUMNS: ClassVar[Columns] = {
-        "created_at": Checkpoint.created_at,
         "step": Checkpoint.step,
         "reason": Checkpoint.reason,
         "attempt": Checkpoint.attempt,
+        "created_at": Checkpoint.created_at,
     }
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     def get(self, run_id: str, checkpoint_id: str) -> Checkpoint:
         """Return one checkpoint, deleted or not. Raises CheckpointNotFound."""
@@ -112,8 +109,7 @@ class CheckpointRepository:
     def pin(self, checkpoint: Checkpoint, *, pinned: bool) -> None:
         """Note since when a checkpoint is pinned, or that it is not."""
         checkpoint.pinned_at = now() if pinned else None
-        self._session.flush()
-        self._session.refresh(checkpoint)
+        self._written(checkpoint)
 
     def rescore(self, checkpoint: Checkpoint, scores: Mapping[str, Mapping[str, float]], score: float | None) -> None:
         """Replace what is known of how good a checkpoint is."""
@@ -139,18 +135,15 @@ class CheckpointRepository:
 _UPLOADED_ONLY: Final = "None was uploaded under this id; name the run, too, if it is a run's (`--run`)."
 
 
-class UploadedCheckpointRepository:
-    """Checkpoints of other programs, seen through one session. Never commits."""
+class UploadedCheckpointRepository(Repository):
+    """Checkpoints of other programs, seen through one session."""
 
     COLUMNS: ClassVar[Columns] = {
-        "created_at": UploadedCheckpoint.created_at,
         "name": UploadedCheckpoint.name,
         "behavior": UploadedCheckpoint.behavior,
         "size": UploadedCheckpoint.size,
+        "created_at": UploadedCheckpoint.created_at,
     }
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     def get(self, checkpoint_id: str) -> UploadedCheckpoint:
         """Return one uploaded checkpoint. Raises CheckpointNotFound."""
@@ -159,7 +152,7 @@ class UploadedCheckpointRepository:
             raise CheckpointNotFound(checkpoint_id, _UPLOADED_ONLY)
         return found
 
-    def list(self, query: ListQuery = NEWEST_FIRST) -> Page[UploadedCheckpoint]:
+    def list(self, query: ListQuery) -> Page[UploadedCheckpoint]:
         """Return a page of uploaded checkpoints."""
         return select_page(self._session, select(UploadedCheckpoint), query, self.COLUMNS, UploadedCheckpoint.id)
 
@@ -177,10 +170,7 @@ class UploadedCheckpointRepository:
             sha256=stored.inspected.sha256,
             created_at=now(),
         )
-        self._session.add(row)
-        self._session.flush()
-        self._session.refresh(row)
-        return row
+        return self._written(row)
 
     def delete(self, checkpoint: UploadedCheckpoint) -> None:
         """Remove a row, with the notes of its use."""
@@ -190,11 +180,8 @@ class UploadedCheckpointRepository:
         self._session.flush()
 
 
-class InitialCheckpoints:
-    """The checkpoints that runs begin with: of other runs, and uploaded ones. Never commits."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
+class InitialCheckpoints(Repository):
+    """The checkpoints that runs begin with: of other runs, and uploaded ones."""
 
     def existing(self, ids: Collection[str], *, lock: bool) -> dict[str, Checkpoint | UploadedCheckpoint]:
         """Return those of these checkpoints that have a row; with `lock` they stay until the commit."""

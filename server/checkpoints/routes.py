@@ -23,12 +23,10 @@ from server.kit.errors import (
     StorageRefused,
     StorageUnavailable,
 )
-from server.kit.http import filters
 from server.kit.http.bodies import BodyDep, declare_json
 from server.kit.http.downloads import DOWNLOAD, ConditionalHeadersDep, Content, send
 from server.kit.http.errors import RangeNotSatisfiable, UnsupportedFileType, problems
 from server.kit.http.fields import NAME, TEXT, CheckpointKey, FileName, Name, RunKey, Text, Write
-from server.kit.http.filters import EQUALITY, Field
 from server.kit.http.idempotency import BODY_PROBLEMS, COMMAND_PROBLEMS, Answer
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.resources import resource
@@ -41,29 +39,20 @@ router = APIRouter(prefix="/v1/runs/{run:name}/checkpoints", tags=["checkpoints"
 uploads = APIRouter(prefix="/v1/checkpoints", tags=["checkpoints"])
 
 CHECKPOINTS = ListForm(
-    name="checkpoints",
-    kind=schemas.Checkpoint,
-    filters={
-        "step": Field(filters.integer),
-        "reason": Field(filters.word, EQUALITY),
-        "attempt": Field(filters.integer),
-        "created_at": Field(filters.time),
-    },
+    "checkpoints",
+    schemas.Checkpoint,
+    CheckpointRepository.COLUMNS,
     orders=frozenset({"created_at", "step"}),
     default=Order("created_at"),
+    equality={"reason"},
 )
 UPLOADED = ListForm(
-    name="uploaded_checkpoints",
-    kind=schemas.UploadedCheckpoint,
-    field="checkpoints",
-    filters={
-        "name": Field(filters.word),
-        "behavior": Field(filters.word),
-        "size": Field(filters.integer),
-        "created_at": Field(filters.time),
-    },
+    "uploaded_checkpoints",
+    schemas.UploadedCheckpoint,
+    UploadedCheckpointRepository.COLUMNS,
     orders=frozenset({"created_at", "name", "size"}),
     default=Order("created_at"),
+    items="checkpoints",
 )
 
 UploadedKey = Annotated[str, InPath(max_length=40, pattern=NAME, description="An uploaded checkpoint's id.")]

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 
 from server.config.environment_parameters import ParameterName
-from server.config.values import OWN, BehaviorName, Real, Section, Text, Whole, config_error
+from server.config.values import BehaviorName, Own, Real, Section, Text, Whole, config_error
 
 MAX_GAMES: Final = 1_000_000
 CHECKPOINT: Final = r"^ckpt_[0-9a-z]{26}$"
@@ -26,28 +26,27 @@ SEED_PARAMETER: Final = (
 class MatchSettings(Section):
     """Two policies of one behavior play against each other until a sequential test accepts one hypothesis."""
 
-    candidate: CheckpointId = Field(description=f"The checkpoint under test. {NAMES}", json_schema_extra=OWN)
-    champion: CheckpointId = Field(json_schema_extra=OWN)
+    candidate: Own[CheckpointId] = Field(description=f"The checkpoint under test. {NAMES}")
+    champion: Own[CheckpointId]
     """Its opponent, named in the same ways."""
-    behavior: BehaviorName = Field(json_schema_extra=OWN)
+    behavior: Own[BehaviorName]
     """Behavior of the policies; default: the candidate's only one."""
-    elo0: Real = Field(default=0.0, ge=-2000.0, le=2000.0, json_schema_extra=OWN)
+    elo0: Own[Real] = Field(default=0.0, ge=-2000.0, le=2000.0)
     """Lead of the candidate, in Elo points, of the hypothesis that it fails."""
-    elo1: Real = Field(default=20.0, ge=-2000.0, le=2000.0, json_schema_extra=OWN)
+    elo1: Own[Real] = Field(default=20.0, ge=-2000.0, le=2000.0)
     """Lead of the hypothesis that it passes; above `elo0`. Closer leads take more games."""
-    alpha: Share = Field(default=0.05, json_schema_extra=OWN)
+    alpha: Own[Share] = 0.05
     """Probability that a candidate whose lead is only `elo0` passes."""
-    beta: Share = Field(default=0.05, json_schema_extra=OWN)
+    beta: Own[Share] = 0.05
     """Probability that a candidate whose lead is `elo1` fails."""
-    max_games: Whole = Field(default=20_000, ge=2, le=MAX_GAMES, json_schema_extra=OWN)
+    max_games: Own[Whole] = Field(default=20_000, ge=2, le=MAX_GAMES)
     """Number of games after which the result is undecided."""
-    seed_parameter: ParameterName | None = Field(
+    seed_parameter: Own[ParameterName | None] = Field(
         default=None,
         description=f"{SEED_PARAMETER} Games then count in pairs of one seed with swapped sides; null = each by "
         "itself.",
-        json_schema_extra=OWN,
     )
-    ladder: LadderName | None = Field(default=None, json_schema_extra=OWN)
+    ladder: Own[LadderName | None] = None
     """A shared ladder on which the games count, too, by its name."""
 
     @field_validator("champion")
@@ -69,22 +68,21 @@ class MatchSettings(Section):
 class EvaluateSettings(Section):
     """One policy plays a number of episodes; its mean return is compared with a threshold."""
 
-    checkpoint: CheckpointId = Field(description=f"The checkpoint that plays. {NAMES}", json_schema_extra=OWN)
-    behavior: BehaviorName = Field(json_schema_extra=OWN)
+    checkpoint: Own[CheckpointId] = Field(description=f"The checkpoint that plays. {NAMES}")
+    behavior: Own[BehaviorName]
     """Behavior of the policy; default: the checkpoint's only one."""
-    episodes: Whole = Field(default=100, ge=1, le=10_000, json_schema_extra=OWN)
+    episodes: Own[Whole] = Field(default=100, ge=1, le=10_000)
     """Number of episodes."""
-    threshold: Real | None = Field(default=None, json_schema_extra=OWN)
+    threshold: Own[Real | None] = None
     """Required mean return: the policy passes if the whole interval of the mean is at the threshold or above, and fails
     if the whole interval is below. Null = no threshold.
     """
-    confidence: Annotated[Real, Field(ge=0.5, lt=1.0)] = Field(default=0.95, json_schema_extra=OWN)
+    confidence: Own[Annotated[Real, Field(ge=0.5, lt=1.0)]] = 0.95
     """Confidence level: the share of bootstrapped means in the interval."""
-    seed_parameter: ParameterName | None = Field(
+    seed_parameter: Own[ParameterName | None] = Field(
         default=None,
         description=f"{SEED_PARAMETER} Every evaluation with the same `seed` then plays the same episodes; null = "
         "the simulators' own seeds.",
-        json_schema_extra=OWN,
     )
 
 

@@ -28,7 +28,7 @@ from server.config.imitation import BehavioralCloningConfig, FromDemonstrations
 from server.config.network import NetworkSettings
 from server.config.rewards import ExtrinsicConfig, RewardSignals
 from server.config.selfplay import SelfPlaySettings
-from server.config.values import OWN, Flag, Section, Steps, Text, Whole, config_error
+from server.config.values import Flag, Own, Section, Steps, Text, Whole, config_error
 
 ATTENTION_HEADS = 4
 """Of POCA's critic (`worker.learning.networks.attention`), which share its hidden units."""
@@ -62,9 +62,7 @@ class TrainerConfig(Section):
     `checkpoint.pt` of ML-Agents, or the folder of a checkpoint. A server refuses it: upload the file, and name it in
     `initialize_from`.
     """
-    initialize_from: Annotated[str, StringConstraints(pattern=r"^ckpt_[0-9a-z]{26}$")] | None = Field(
-        default=None, json_schema_extra=OWN
-    )
+    initialize_from: Own[Annotated[str, StringConstraints(pattern=r"^ckpt_[0-9a-z]{26}$")] | None] = None
     """Begin, at step 0, with the networks and optimizers of this checkpoint: one of any run, or one of ML-Agents that
     was uploaded (`ludus checkpoint upload FILE`). They must have the configured form. Of a run's checkpoint the
     behavior of the same name is used, or the only one.
@@ -127,7 +125,7 @@ class ReinforcementConfig(TrainerConfig):
     """
     threaded: Flag = False
     """Collect experience while learning, at most one buffer ahead. False = lockstep, reproducible."""
-    divergence: DivergenceSettings = Field(default=DivergenceSettings(), json_schema_extra=OWN)
+    divergence: Own[DivergenceSettings] = DivergenceSettings()
     """When to warn, or to end the run, because the policy has stopped learning."""
     self_play: SelfPlaySettings | None = None
     """Teams learn in turns, against earlier versions of the policy; null = all at once."""
@@ -137,9 +135,7 @@ class PPOConfig(ReinforcementConfig):
     """One behavior, trained by PPO."""
 
     trainer_type: Literal["ppo"] = "ppo"
-    """The algorithm."""
     hyperparameters: PPOHyperparameters = PPOHyperparameters()
-    """The algorithm's numbers."""
 
 
 class SACConfig(ReinforcementConfig):
@@ -147,18 +143,14 @@ class SACConfig(ReinforcementConfig):
 
     head: ClassVar[str] = "squashed"
     trainer_type: Literal["sac"] = "sac"
-    """The algorithm."""
     hyperparameters: SACHyperparameters = SACHyperparameters()
-    """The algorithm's numbers."""
 
 
 class POCAConfig(ReinforcementConfig):
     """One behavior whose agents act in groups, trained by POCA."""
 
     trainer_type: Literal["poca"] = "poca"
-    """The algorithm."""
     hyperparameters: POCAHyperparameters = POCAHyperparameters()
-    """The algorithm's numbers."""
 
     @field_validator("network_settings")
     @classmethod
@@ -181,8 +173,8 @@ class DQNConfig(ReinforcementConfig):
     """One behavior with discrete actions, trained by DQN (Ludus' own: ML-Agents has it as an example of a plug-in)."""
 
     head: ClassVar[str] = "epsilon_greedy"
-    trainer_type: Literal["dqn"] = Field(default="dqn", description="The algorithm.", json_schema_extra=OWN)
-    hyperparameters: DQNHyperparameters = Field(default=DQNHyperparameters(), description="The algorithm's numbers.")
+    trainer_type: Own[Literal["dqn"]] = "dqn"
+    hyperparameters: DQNHyperparameters = DQNHyperparameters()
 
     @field_validator("network_settings")
     @classmethod
@@ -210,20 +202,18 @@ class DQNConfig(ReinforcementConfig):
 class CloneConfig(FromDemonstrations, TrainerConfig):
     """One behavior that imitates demonstrations alone (Ludus' own): simulators are not needed, but evaluate it."""
 
-    trainer_type: Literal["clone"] = Field(default="clone", json_schema_extra=OWN)
-    """The algorithm."""
+    trainer_type: Own[Literal["clone"]] = "clone"
     hyperparameters: CloneHyperparameters = CloneHyperparameters()
-    """The algorithm's numbers."""
     max_steps: Steps = Field(default=10_000, ge=1, le=MAX_STEPS)
     """Gradient steps after which training ends. All steps of this trainer are gradient steps."""
     summary_freq: Whole = Field(default=100, ge=1, le=MAX_STEPS)
     """Gradient steps between points of the metrics."""
-    evaluation_interval: Whole = Field(default=1000, ge=1, le=MAX_STEPS, json_schema_extra=OWN)
+    evaluation_interval: Own[Whole] = Field(default=1000, ge=1, le=MAX_STEPS)
     """Gradient steps between evaluations, in which connected simulators play the policy of that step. Learning waits
     for a simulator (for the first one at most `simulators.startup_grace_seconds`, later `grace_seconds`), and then for
     its episodes (`grace_seconds`).
     """
-    evaluation_episodes: Whole = Field(default=10, ge=0, le=100_000, json_schema_extra=OWN)
+    evaluation_episodes: Own[Whole] = Field(default=10, ge=0, le=100_000)
     """Episodes per evaluation; 0 = no evaluations."""
 
 

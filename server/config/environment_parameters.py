@@ -8,7 +8,7 @@ an empty curriculum (it fails there later), and what single precision cannot hol
 import difflib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
 
 from pydantic import (
     AfterValidator,
@@ -24,7 +24,7 @@ from pydantic import (
 from ludus.protocol.environment_parameters import Constant, Gaussian, MultiRangeUniform, ParameterValue, Uniform
 from ludus.protocol.specs import MAX_NAME_BYTES, is_name
 from server.config.problems import show
-from server.config.values import OWN, Flag, Real, Section, SingleReal, Text, Whole, config_error
+from server.config.values import Flag, Own, Real, Section, SingleReal, Text, Whole, config_error
 
 ParameterName: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=170)]
 """Short enough to stand in the name of a metric."""
@@ -95,50 +95,48 @@ class MultiRangeUniformParameters(SamplerParameters):
         return intervals
 
 
-class ConstantSampler(Section):
+class SamplerSection(Section):
+    """Parent of all samplers."""
+
+    sampler_type: str
+    """The distribution."""
+    sampler_parameters: SamplerParameters
+    """Its numbers; `{}` = all defaults."""
+
+
+class ConstantSampler(SamplerSection):
     """A value that stays, in the form of a sampler; a plain number means the same."""
 
     sampler_type: Literal["constant"]
-    """The distribution."""
     sampler_parameters: ConstantParameters
-    """Its numbers."""
 
 
-class UniformSampler(Section):
+class UniformSampler(SamplerSection):
     """Values from between two bounds."""
 
     sampler_type: Literal["uniform"]
-    """The distribution."""
     sampler_parameters: UniformParameters
-    """Its numbers; `{}` = all defaults."""
 
 
-class GaussianSampler(Section):
+class GaussianSampler(SamplerSection):
     """Values from a normal distribution."""
 
     sampler_type: Literal["gaussian"]
-    """The distribution."""
     sampler_parameters: GaussianParameters
-    """Its numbers; `{}` = all defaults."""
 
 
-class MultiRangeUniformSampler(Section):
+class MultiRangeUniformSampler(SamplerSection):
     """Values from several intervals."""
 
     sampler_type: Literal["multirangeuniform"]
-    """The distribution."""
     sampler_parameters: MultiRangeUniformParameters
-    """Its numbers; `{}` = all defaults."""
 
 
 Sampler: TypeAlias = ConstantSampler | UniformSampler | GaussianSampler | MultiRangeUniformSampler
 """The union of all samplers."""
 
-SAMPLERS: Final[Mapping[str, type[Section]]] = {
-    "constant": ConstantSampler,
-    "uniform": UniformSampler,
-    "gaussian": GaussianSampler,
-    "multirangeuniform": MultiRangeUniformSampler,
+SAMPLERS: Final[Mapping[str, type[SamplerSection]]] = {
+    get_args(sampler.model_fields["sampler_type"].annotation)[0]: sampler for sampler in get_args(Sampler)
 }
 """The samplers by `sampler_type`."""
 
@@ -162,8 +160,8 @@ def form_of(value: Any) -> str | None:
             return "lessons"
         case {"sampler_type": str(kind)} if kind in SAMPLERS:
             return kind
-        case Section():
-            return getattr(value, "sampler_type", None)
+        case SamplerSection():
+            return value.sampler_type
         case _:
             return None
 
@@ -247,11 +245,11 @@ class CompletionCriteria(Section):
     """The lesson is over above this value; between 0 and 1 for `progress`."""
     require_reset: Flag = False
     """Reset all simulators when the next lesson begins."""
-    count_all_episodes: Flag = Field(default=False, json_schema_extra=OWN)
+    count_all_episodes: Own[Flag] = False
     """Count episodes that began under another lesson, too, as ML-Agents does. By default only episodes that began under
     this one count.
     """
-    fall_back_below: Real | None = Field(default=None, json_schema_extra=OWN)
+    fall_back_below: Own[Real | None] = None
     """The lesson before begins again when the measure of a full buffer is below this value; null = never. The buffer
     holds as many episodes as the longest `min_lesson_length` of this behavior. The last lesson may have it, too.
     """
@@ -324,7 +322,7 @@ class Curriculum(Section):
 
     curriculum: list[Lesson] = Field(min_length=1, max_length=1000)
     """The lessons, in their order."""
-    starting_lesson: LessonKey | None = Field(default=None, json_schema_extra=OWN)
+    starting_lesson: Own[LessonKey | None] = None
     """The lesson to begin with, by its name or its number, counted from 1; null = the first."""
 
     @field_validator("starting_lesson")

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from server.config.values import OWN, Flag, Real, Schedule, Section, Steps, Whole, config_error
+from server.config.values import Flag, Own, Real, Schedule, Section, Steps, Whole, config_error
 
 MAX_STEPS = 10**12
 """Largest number of steps: counters stay exact and within the database's types."""
@@ -79,9 +79,9 @@ class OnPolicyHyperparameters(_Buffered):
     """
     num_epoch: Whole = Field(default=3, ge=1, le=1000)
     """Passes over the buffer per update; fewer are more stable and slower. Typical: 3 to 10."""
-    max_grad_norm: Real | None = Field(default=None, gt=0, json_schema_extra=OWN)
+    max_grad_norm: Own[Real | None] = Field(default=None, gt=0)
     """Longer gradients are scaled to this length before each step; null = never, as in ML-Agents. Typical: 0.5 to 1."""
-    clip_value_loss: Flag = Field(default=False, json_schema_extra=OWN)
+    clip_value_loss: Own[Flag] = False
     """Clip values around those before the update by `epsilon` in the critic's loss. ML-Agents intends this, but its
     clip has no effect (ml-agents#6281).
     """
@@ -97,7 +97,7 @@ class PPOHyperparameters(OnPolicyHyperparameters):
 
     shared_critic: Flag = False
     """One body for policy and value function."""
-    critic_learning_rate: Real | None = Field(default=None, gt=0, le=1, json_schema_extra=OWN)
+    critic_learning_rate: Own[Real | None] = Field(default=None, gt=0, le=1)
     """Adam's step size for the value function, on the schedule of `learning_rate`; null = `learning_rate`. Not with
     `shared_critic`. Typical: 1e-5 to 1e-3.
     """
@@ -124,7 +124,6 @@ class OffPolicyHyperparameters(_Buffered):
     batch_size: Whole = Field(default=128, ge=1, le=MAX_BUFFER)
     """Experiences per gradient step. Typical: 128 to 1,024 with continuous actions, 32 to 512 with discrete ones."""
     learning_rate_schedule: Schedule = "constant"
-    """How `learning_rate` changes; linear ends at 1e-10."""
     buffer_size: Whole = Field(default=50_000, ge=1, le=MAX_BUFFER)
     """Experiences that the replay buffer keeps, the newest. At least `batch_size`, best thousands of times an episode's
     length. Typical: 50,000 to 1,000,000.
@@ -157,7 +156,7 @@ class SACHyperparameters(OffPolicyHyperparameters):
     discrete branch. Higher explores more at first. Typical: 0.5 to 1 with continuous actions, 0.05 to 0.5 with discrete
     ones.
     """
-    exploration_noise: Literal["white", "pink"] = Field(default="white", json_schema_extra=OWN)
+    exploration_noise: Own[Literal["white", "pink"]] = "white"
     """Noise of continuous actions over time: independent at each step as in ML-Agents (white), or with equal power at
     all time scales up to 512 steps (pink; Eberhard et al. 2023). Pink noise reaches goals that white noise, which
     cancels out over time, does not reach (MountainCarContinuous).
@@ -167,74 +166,39 @@ class SACHyperparameters(OffPolicyHyperparameters):
 class DQNHyperparameters(OffPolicyHyperparameters):
     """Deep Q-learning (Mnih et al. 2015). The keys of exploration and target are those of ML-Agents' plug-in."""
 
-    exploration_schedule: Schedule = Field(
-        default="linear",
-        description="How the share of random choices changes; linear goes from `exploration_initial_eps` to "
-        "`exploration_final_eps`.",
-    )
-    exploration_initial_eps: Real = Field(
-        default=1.0, ge=0, le=1, description="Share of random choices at first, until gradient steps begin. Typical: 1."
-    )
-    exploration_final_eps: Real = Field(
-        default=0.05,
-        ge=0,
-        le=1,
-        description="Share of random choices at the end of the schedule. Typical: 0.01 to 0.1.",
-    )
-    exploration_steps: Whole | None = Field(
-        default=None,
-        ge=1,
-        le=MAX_STEPS,
-        description="Agent steps until a linear schedule reaches `exploration_final_eps`; null = `max_steps`. Typical: "
-        "a tenth to a half of `max_steps`.",
-        json_schema_extra=OWN,
-    )
-    target_update_interval: Whole = Field(
-        default=1,
-        ge=1,
-        le=MAX_STEPS,
-        description="Gradient steps after which the target network moves by `tau`. Typical: 1 with a "
-        "small `tau`; 10 to 10,000 with `tau: 1`, which copies.",
-    )
-    double: Flag = Field(
-        default=True,
-        description="The network chooses the best next choice and the target network values it (van Hasselt et al. "
-        "2016): overestimates less.",
-        json_schema_extra=OWN,
-    )
-    dueling: Flag = Field(
-        default=False,
-        description="A value and advantages in place of a value for each choice (Wang et al. 2016).",
-        json_schema_extra=OWN,
-    )
-    n_step: Whole = Field(
-        default=1,
-        ge=1,
-        le=1000,
-        description="Steps whose rewards are added up before the target network stands for the rest: more learns "
-        "faster from late rewards, and is noisier. Typical: 1 to 5.",
-        json_schema_extra=OWN,
-    )
-    prioritized: Flag = Field(
-        default=False,
-        description="Draw steps with large errors more often (Schaul et al. 2016).",
-        json_schema_extra=OWN,
-    )
-    priority_exponent: Real = Field(
-        default=0.6,
-        ge=0,
-        le=1,
-        description="With `prioritized`: how much more often; 0 draws all steps alike. Typical: 0.4 to 0.7.",
-        json_schema_extra=OWN,
-    )
-    importance_exponent: Real = Field(
-        default=0.4,
-        ge=0,
-        le=1,
-        description="With `prioritized`: how far the loss makes up for it at first; rises to 1, fully, at `max_steps`. "
-        "Typical: 0.4 to 0.6.",
-        json_schema_extra=OWN,
-    )
+    exploration_schedule: Schedule = "linear"
+    """How the share of random choices changes; linear goes from `exploration_initial_eps` to `exploration_final_eps`.
+    """
+    exploration_initial_eps: Real = Field(default=1.0, ge=0, le=1)
+    """Share of random choices at first, until gradient steps begin. Typical: 1."""
+    exploration_final_eps: Real = Field(default=0.05, ge=0, le=1)
+    """Share of random choices at the end of the schedule. Typical: 0.01 to 0.1."""
+    exploration_steps: Own[Whole | None] = Field(default=None, ge=1, le=MAX_STEPS)
+    """Agent steps until a linear schedule reaches `exploration_final_eps`; null = `max_steps`. Typical: a tenth to a
+    half of `max_steps`.
+    """
+    target_update_interval: Whole = Field(default=1, ge=1, le=MAX_STEPS)
+    """Gradient steps after which the target network moves by `tau`. Typical: 1 with a small `tau`; 10 to 10,000 with
+    `tau: 1`, which copies.
+    """
+    double: Own[Flag] = True
+    """The network chooses the best next choice and the target network values it (van Hasselt et al. 2016):
+    overestimates less.
+    """
+    dueling: Own[Flag] = False
+    """A value and advantages in place of a value for each choice (Wang et al. 2016)."""
+    n_step: Own[Whole] = Field(default=1, ge=1, le=1000)
+    """Steps whose rewards are added up before the target network stands for the rest: more learns faster from late
+    rewards, and is noisier. Typical: 1 to 5.
+    """
+    prioritized: Own[Flag] = False
+    """Draw steps with large errors more often (Schaul et al. 2016)."""
+    priority_exponent: Own[Real] = Field(default=0.6, ge=0, le=1)
+    """With `prioritized`: how much more often; 0 draws all steps alike. Typical: 0.4 to 0.7."""
+    importance_exponent: Own[Real] = Field(default=0.4, ge=0, le=1)
+    """With `prioritized`: how far the loss makes up for it at first; rises to 1, fully, at `max_steps`. Typical: 0.4 to
+    0.6.
+    """
 
 
 class CloneHyperparameters(Hyperparameters):
@@ -243,4 +207,3 @@ class CloneHyperparameters(Hyperparameters):
     batch_size: Whole = Field(default=128, ge=1, le=MAX_BUFFER)
     """Demonstrated steps per gradient step. Typical: 32 to 512."""
     learning_rate_schedule: Schedule = "constant"
-    """How `learning_rate` changes; linear ends at 1e-10."""

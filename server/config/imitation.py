@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 
-from server.config.values import OWN, Flag, Real, Section, Steps, Whole, config_error
+from server.config.values import Flag, Own, Real, Section, Steps, Whole, config_error
 
 MAX_DEMONSTRATIONS = 1000
 """Most demonstrations of one section."""
@@ -17,13 +17,13 @@ class FromDemonstrations(Section):
     """A `.demo` or `.npz` file, or a folder of them, on the disk of a trainer that runs alone (`python -m
     worker.trainer CONFIG`). A server refuses it: upload the files, and name them in `demonstrations`.
     """
-    demonstrations: list[Annotated[str, StringConstraints(pattern=r"^dem_[0-9a-z]{26}$")]] = Field(
-        default=[], max_length=MAX_DEMONSTRATIONS, json_schema_extra=OWN
+    demonstrations: Own[list[Annotated[str, StringConstraints(pattern=r"^dem_[0-9a-z]{26}$")]]] = Field(
+        default=[], max_length=MAX_DEMONSTRATIONS
     )
     """Ids of uploaded demonstrations (`ludus demonstration upload FILE`), read as one. This or `demo_path` is needed.
     """
 
-    legacy_pairing: Flag = Field(default=False, json_schema_extra=OWN)
+    legacy_pairing: Own[Flag] = False
     """Pair observations and actions as ML-Agents 1.1.0 reads its `.demo` files: each observation with the action
     *before* it. Only to reproduce its results.
     """

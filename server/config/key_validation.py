@@ -7,7 +7,7 @@ What reward signals of older files have and newer ones don't is rewritten, with 
 
 import difflib
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple, get_args, get_origin
+from typing import Any, Final, NamedTuple
 
 from server.config.behavior import TRAINERS, PPOConfig, TrainerConfig
 from server.config.document import Path
@@ -17,7 +17,7 @@ from server.config.mlagents_keys import UPGRADE, MLAgentsKey, mlagents_keys_of, 
 from server.config.problems import join_path, show
 from server.config.rewards import IntrinsicConfig, RewardSignals
 from server.config.run import RunConfig
-from server.config.values import Section
+from server.config.values import Section, sections_in
 from server.kit.errors import InvalidConfig, Problem
 
 MAX_PROBLEMS: Final = 100
@@ -121,7 +121,7 @@ class _KeyValidation:
         if refused is not None and not refused.accepts(value):
             self._add(path, refused.code, refused.message(key, value))
             return "refused"  # any text: the models have nothing to add
-        inner = _inner_section(section.model_fields[key].annotation)
+        inner = next(sections_in(section.model_fields[key].annotation), None)
         if inner is None:
             return value
         if isinstance(value, list):
@@ -195,22 +195,12 @@ class _KeyValidation:
                 return form
 
 
-def _inner_section(annotation: Any) -> type[Section] | None:
-    """Return the section that a key's value is, or may be, or is a list of."""
-    if isinstance(annotation, type) and get_origin(annotation) is None:
-        return annotation if issubclass(annotation, Section) else None
-    found = (_inner_section(inner) for inner in get_args(annotation))
-    return next((inner for inner in found if inner is not None), None)
-
-
 def _homes(section: type[Section]) -> Iterator[tuple[str, type[Section]]]:
     """Yield the sections below a section, for keys that were written one level too high."""
     if section is RunConfig:
         yield from (("behaviors.NAME", trainer) for trainer in TRAINERS.values())
     for key, field in section.model_fields.items():
-        inner = _inner_section(field.annotation)
-        if inner is not None:
-            yield key, inner
+        yield from ((key, inner) for inner in sections_in(field.annotation))
 
 
 def _trainers_with(section: type[Section], key: str) -> list[str]:
@@ -218,14 +208,11 @@ def _trainers_with(section: type[Section], key: str) -> list[str]:
     if issubclass(section, TrainerConfig):
         return [name for name, trainer in TRAINERS.items() if key in trainer.model_fields]
     if issubclass(section, Hyperparameters):
-        return [name for name, trainer in TRAINERS.items() if key in _hyperparameters(trainer).model_fields]
+        numbers = {
+            name: sections_in(each.model_fields["hyperparameters"].annotation) for name, each in TRAINERS.items()
+        }
+        return [name for name, (section,) in numbers.items() if key in section.model_fields]
     return []
-
-
-def _hyperparameters(trainer: type[TrainerConfig]) -> type[Section]:
-    found = _inner_section(trainer.model_fields["hyperparameters"].annotation)
-    assert found is not None, "every trainer has hyperparameters"
-    return found
 
 
 def _unknown_message(key: str, legal: list[str], mlagents_key: list[str]) -> str:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, field_validator
 
 from ludus.collector.activations import ACTIVATIONS
-from server.config.values import OWN, Flag, Section, Whole, config_error
+from server.config.values import Flag, Own, Section, Whole, config_error
 
 if TYPE_CHECKING:
     ActivationName = str
@@ -44,7 +44,7 @@ class NetworkSettings(Section):
     """Width of each hidden layer. Typical: 32 to 512."""
     num_layers: Whole = Field(default=2, ge=0, le=64)
     """Number of hidden layers after the encoders; at least one is built. Typical: 1 to 3."""
-    activation: ActivationName = Field(default="swish", json_schema_extra=OWN)
+    activation: Own[ActivationName] = "swish"
     """Nonlinearity of the hidden layers; ML-Agents always takes swish. tanh often learns control from few numbers in
     fewer steps (CartPole-v1: half as many).
     """

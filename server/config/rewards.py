@@ -3,14 +3,13 @@
 The set of signals is the fields of `RewardSignals`; their order is the order of the value heads.
 """
 
-from collections.abc import Iterator
-from typing import Annotated, Any, TypeAlias, get_args
+from typing import Annotated, Any, TypeAlias
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from server.config.imitation import FromDemonstrations
 from server.config.network import NetworkSettings
-from server.config.values import OWN, Flag, Real, Section, Whole, config_error
+from server.config.values import Flag, Own, Real, Section, Whole, config_error
 
 MAX_GAIL = 8
 """Most GAIL signals of one behavior."""
@@ -70,7 +69,7 @@ class GAILConfig(IntrinsicConfig, FromDemonstrations):
     """The discriminator sees observations together with actions, not alone."""
     use_vail: Flag = False
     """Limit the discriminator's information by a variational bottleneck (VAIL, Peng et al. 2019)."""
-    ignore_done: Flag = Field(default=False, json_schema_extra=OWN)
+    ignore_done: Own[Flag] = False
     """Continue this signal's returns after a termination, with the mean value of the beginnings of episodes. False, as
     in ML-Agents: returns end there. The reward is never negative, so with false the policy is rewarded for surviving,
     whether or not it resembles the expert, and for delaying a success that ends the episode. True removes this survivor
@@ -121,7 +120,7 @@ class RewardSignals(Section):
     """
     rnd: RNDConfig | None = None
     """Reward for novelty; `{}` = all defaults, null = none."""
-    novelty: NoveltyConfig | None = Field(default=None, json_schema_extra=OWN)
+    novelty: Own[NoveltyConfig | None] = None
     """Reward for observations that were seldom seen; `{}` = all defaults, null = none."""
 
     @model_validator(mode="after")
@@ -139,18 +138,3 @@ class RewardSignals(Section):
             signals = [signal for signal in several if signal is not None]
             named += [(f"{name}_{number}" if number > 1 else name, one) for number, one in enumerate(signals, 1)]
         return named
-
-
-def signal_classes() -> dict[str, type[Section]]:
-    """Return the class of each signal by its key in `RewardSignals`."""
-    classes = {}
-    for name, field in RewardSignals.model_fields.items():
-        (classes[name],) = {part for part in _parts(field.annotation) if part in get_args(SignalConfig)}
-    return classes
-
-
-def _parts(annotation: Any) -> Iterator[Any]:
-    """Iterate over an annotation and everything that it is made of."""
-    yield annotation
-    for part in get_args(annotation):
-        yield from _parts(part)

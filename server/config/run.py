@@ -22,29 +22,29 @@ from server.config.environment_parameters import (
 )
 from server.config.imitation import FromDemonstrations
 from server.config.selfplay import RANDOM, parse_opponent
-from server.config.values import OWN, BehaviorName, Flag, PositiveReal, Section, Seed, Text, Whole, config_error
+from server.config.values import BehaviorName, Flag, Own, PositiveReal, Section, Seed, Text, Whole, config_error
 
 
 class SimulatorsConfig(Section):
     """Time-outs of the trainer for simulators."""
 
-    grace_seconds: PositiveReal = Field(default=60.0, json_schema_extra=OWN)
+    grace_seconds: Own[PositiveReal] = 60.0
     """Seconds without any simulator, after there was one, before the run pauses."""
-    startup_grace_seconds: PositiveReal | None = Field(default=600.0, json_schema_extra=OWN)
+    startup_grace_seconds: Own[PositiveReal | None] = 600.0
     """Seconds that a run waits for its first simulator, in each attempt, before it pauses; null = no limit, for an
     Editor in which a person presses Play later.
     """
-    auto_resume: Flag = Field(default=True, json_schema_extra=OWN)
+    auto_resume: Own[Flag] = True
     """Whether a run that has paused because it had no simulator (`simulators_lost`) resumes by itself when one joins. A
     run that a user has paused never does.
     """
-    startup_timeout_seconds: PositiveReal | None = Field(default=600.0, json_schema_extra=OWN)
+    startup_timeout_seconds: Own[PositiveReal | None] = 600.0
     """Seconds that a connected simulator may take for its first step (games load for minutes); null = no limit."""
-    step_timeout_seconds: PositiveReal = Field(default=60.0, json_schema_extra=OWN)
+    step_timeout_seconds: Own[PositiveReal] = 60.0
     """Seconds that a simulator may take for any later step before its session ends. Default:
     `env_settings.timeout_wait`.
     """
-    unity_port: Whole | None = Field(default=None, ge=1, le=65_535, json_schema_extra=OWN)
+    unity_port: Own[Whole | None] = Field(default=None, ge=1, le=65_535)
     """Port on the worker's own host to which Unity builds connect without a bridge, as with ML-Agents (the Editor:
     5004); null = builds connect through `ludus unity`.
     """
@@ -56,9 +56,9 @@ Label = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,
 class Resources(Section):
     """The run's requirements on its worker's slot."""
 
-    gpu: Whole = Field(default=0, ge=0, le=64, json_schema_extra=OWN)
+    gpu: Own[Whole] = Field(default=0, ge=0, le=64)
     """GPUs that the slot must have; 0 = any slot is enough, and a GPU is used if the slot has one."""
-    labels: list[Label] = Field(default=[], max_length=8, json_schema_extra=OWN)
+    labels: Own[list[Label]] = Field(default=[], max_length=8)
     """Labels that the worker must have, all of them (`LUDUS_WORKER__LABELS`)."""
 
 
@@ -73,20 +73,20 @@ class TorchSettings(Section):
 
     device: Device | None = None
     """`cpu`, `cuda` or `cuda:N`; null = cuda if the worker has it, else cpu."""
-    collector_device: Device | None = Field(default=None, json_schema_extra=OWN)
+    collector_device: Own[Device | None] = None
     """Device of the collectors' policies: `cpu`, `cuda` or `cuda:N`; null = cpu. A GPU is for pictures, entities,
     memories and goals; policies with only vectors always act in numpy on the CPU. Each collector uses some of the GPU's
     memory.
     """
-    bf16: Flag = Field(default=False, json_schema_extra=OWN)
+    bf16: Own[Flag] = False
     """Compute visual networks in bfloat16 on a GPU: faster, about 3 digits; weights stay float32. On a CPU nothing
     changes, and an event says so.
     """
-    compile: Flag = Field(default=False, json_schema_extra=OWN)
+    compile: Own[Flag] = False
     """Let `torch.compile` fuse the operations of PPO's update, in the background while training continues. With other
     trainers, with several `processes`, or without a C++ compiler on the worker nothing changes, and an event says so.
     """
-    processes: Whole = Field(default=1, ge=1, le=64, json_schema_extra=OWN)
+    processes: Own[Whole] = Field(default=1, ge=1, le=64)
     """Processes that share each update, on the GPUs from `device` on (`cuda:0` and 4: the first four). Each computes a
     shard of every minibatch, so the result is that of one process. Under SAC each holds the whole replay buffer.
     """
@@ -95,17 +95,15 @@ class TorchSettings(Section):
 class KeepBest(Section):
     """The metric that compares checkpoints, and the number of best ones to keep beside the newest."""
 
-    metric: Annotated[Text, StringConstraints(min_length=1, max_length=200)] = Field(
-        default="Environment/Cumulative Reward", json_schema_extra=OWN
-    )
+    metric: Own[Annotated[Text, StringConstraints(min_length=1, max_length=200)]] = "Environment/Cumulative Reward"
     """A metric of the run, with its last value before the checkpoint; or a score that an evaluation stores afterwards
     under a name of your choice (`ludus checkpoint score`).
     """
-    mode: Literal["max", "min"] = Field(default="max", json_schema_extra=OWN)
+    mode: Own[Literal["max", "min"]] = "max"
     """Whether higher values are better, or lower."""
-    behavior: BehaviorName | None = Field(default=None, json_schema_extra=OWN)
+    behavior: Own[BehaviorName | None] = None
     """The behavior whose metric counts; null = the mean of all that have it."""
-    count: Whole = Field(default=1, ge=1, le=100_000, json_schema_extra=OWN)
+    count: Own[Whole] = Field(default=1, ge=1, le=100_000)
     """Number of best checkpoints to keep."""
 
 
@@ -130,13 +128,11 @@ class CheckpointSettings(Section):
     """
     results_dir: Annotated[Text, StringConstraints(min_length=1, max_length=4096)] = "results"
     """Folder of the results. A path, which a server refuses."""
-    resume_from: Annotated[str, StringConstraints(pattern=r"^ckpt_[0-9a-z]{26}$")] | None = Field(
-        default=None, json_schema_extra=OWN
-    )
+    resume_from: Own[Annotated[str, StringConstraints(pattern=r"^ckpt_[0-9a-z]{26}$")] | None] = None
     """Continue exactly where this checkpoint of another run was taken, at its step and with its complete state.
     Behaviors that it does not have start as configured.
     """
-    keep_best: KeepBest | None = Field(default=None, json_schema_extra=OWN)
+    keep_best: Own[KeepBest | None] = None
     """Keep the best checkpoints, too; `keep_checkpoints` keeps the newest. null = none, and `best` is the one with the
     highest mean episode return.
     """
@@ -145,7 +141,7 @@ class CheckpointSettings(Section):
 class RunConfig(Section):
     """A run's configuration with every default filled in: what is stored with the run and what the worker reads."""
 
-    schema_version: Literal[1] = Field(default=1, json_schema_extra=OWN)
+    schema_version: Own[Literal[1]] = 1
     """Version of this format; raised when a key changes its meaning."""
     default_settings: BehaviorConfig | None = None
     """Template: each behavior starts from it, maps merged key by key, a signal set to null dropped. It also trains
@@ -167,17 +163,17 @@ class RunConfig(Section):
     """Log every step of the trainer in the attempts' logs (`ludus run logs`): granted and collected rounds, each update
     with its measurements, published policies, reports of collectors, commands, checkpoints.
     """
-    seed: Seed | None = Field(default=None, json_schema_extra=OWN)
+    seed: Own[Seed | None] = None
     """Seed of everything random; simulator number n gets seed + n. Default: `env_settings.seed`. Null = drawn at
     creation.
     """
-    simulators: SimulatorsConfig = Field(default=SimulatorsConfig(), json_schema_extra=OWN)
+    simulators: Own[SimulatorsConfig] = SimulatorsConfig()
     """Time-outs of the trainer for simulators."""
-    resources: Resources = Field(default=Resources(), json_schema_extra=OWN)
+    resources: Own[Resources] = Resources()
     """The run's requirements on its worker."""
-    match: MatchSettings | None = Field(default=None, json_schema_extra=OWN)
+    match: Own[MatchSettings | None] = None
     """Evaluate without learning: two checkpoints play against each other. `behaviors` may then be left out."""
-    evaluate: EvaluateSettings | None = Field(default=None, json_schema_extra=OWN)
+    evaluate: Own[EvaluateSettings | None] = None
     """Evaluate without learning: a checkpoint plays a number of episodes. `behaviors` may then be left out."""
 
     @field_validator("evaluate")

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, StringConstraints, field_validator
 
-from server.config.values import OWN, Real, Section, Text, Whole, config_error
+from server.config.values import Own, Real, Section, Text, Whole, config_error
 
 MAX_COUNT = 10**12
 """Largest number of steps."""
@@ -53,22 +53,20 @@ class SelfPlaySettings(Section):
     """
     initial_elo: Real = 1200.0
     """Initial Elo rating."""
-    ladder: Annotated[Text, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")] | None = Field(
-        default=None, json_schema_extra=OWN
-    )
+    ladder: Own[Annotated[Text, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")] | None] = None
     """Name of a ladder that this run shares with others (`ludus ladder create`). Default: a ladder of its own."""
-    opponents: list[Opponent] = Field(default=[], max_length=MAX_OPPONENTS, json_schema_extra=OWN)
+    opponents: Own[list[Opponent]] = Field(default=[], max_length=MAX_OPPONENTS)
     """Policies of other runs that are opponents, too, for the whole run beside the `window`: ids of checkpoints, or
     `ckpt_...#3` for snapshot 3 of the pool that a checkpoint holds. They must have the same observations, actions and
     networks. Of a checkpoint the behavior of the same name is used, or the only one. `random` is a scripted opponent
     with random actions.
     """
-    opponent_selection: OpponentSelection = Field(default="uniform", json_schema_extra=OWN)
+    opponent_selection: Own[OpponentSelection] = "uniform"
     """Drawing of an opponent from the window and `opponents`: uniformly (`uniform`, as in ML-Agents), or by the
     policy's share of points p against each: `pfsp_hard` prefers opponents that beat it, (1 - p)^2, `pfsp_variance` its
     equals, p (1 - p).
     """
-    interrupted_games: InterruptedGames = Field(default="ignore", json_schema_extra=OWN)
+    interrupted_games: Own[InterruptedGames] = "ignore"
     """Result of a game that a time limit ended, not its rules: ignored (as in ML-Agents), or a draw."""
 
     @field_validator("opponents")

@@ -5,15 +5,18 @@ a number is a number; but true and false are not, and a whole number with a frac
 """
 
 import math
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from collections.abc import Iterator
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
 from pydantic_core import PydanticCustomError
 
 from server.config.problems import show
 
+Value = TypeVar("Value")
 OWN: Final[dict[str, Any]] = {"origin": "Ludus"}
-"""Marks a key that ML-Agents doesn't have, as `json_schema_extra`."""
+Own: TypeAlias = Annotated[Value, Field(json_schema_extra=OWN)]
+"""Marks a key that ML-Agents doesn't have: `json_schema_extra` of its field is `OWN`."""
 
 Schedule: TypeAlias = Literal["linear", "constant"]
 """`linear` falls from the given value at step 0 towards a floor at `max_steps`; `constant` stays."""
@@ -23,6 +26,16 @@ class Section(BaseModel):
     """Parent of all sections: frozen, without unknown keys, defaults checked like given values."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+
+
+def sections_in(annotation: Any) -> Iterator[type[Section]]:
+    """Iterate over the sections that a value of this type is, may be, or is a collection of."""
+    if isinstance(annotation, type) and get_origin(annotation) is None:
+        if issubclass(annotation, Section):
+            yield annotation
+    else:
+        for part in get_args(annotation):
+            yield from sections_in(part)
 
 
 def config_error(code: str, message: str, *, at: str | None = None) -> PydanticCustomError:

@@ -5,12 +5,12 @@ from typing import Any, Final
 
 from sqlalchemy import func, select, tuple_
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.orm import Session, defer
+from sqlalchemy.orm import defer
 
 from server.configs.models import ConfigVersion
-from server.kit.db.clock import now
 from server.kit.db.keyset import select_page
 from server.kit.db.projects import project_of
+from server.kit.db.repository import Repository
 from server.kit.errors import ConfigNotFound, NameAmbiguous
 from server.kit.listing import ListQuery, Page
 
@@ -38,11 +38,8 @@ class NewConfigVersion:
     description: str
 
 
-class ConfigRepository:
-    """Stored configurations, seen through one session. Never commits."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
+class ConfigRepository(Repository):
+    """Stored configurations, seen through one session."""
 
     def get_or_raise(self, name: str, version: int | None = None) -> ConfigVersion:
         """Return a version, the newest if none is given. Raises ConfigNotFound, NameAmbiguous."""
@@ -109,7 +106,7 @@ class ConfigRepository:
             resolved=new.resolved,
             digest=new.digest,
             description=new.description,
-            created_at=self._session.scalar(select(now())),
+            created_at=self.clock(),
         )
         with self._session.begin_nested():
             self._session.add(stored)

@@ -1,19 +1,18 @@
 """Stored configurations: names with immutable versions."""
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
 
 from ludus import schemas
-from server.configs.repository import ConfigRepository
+from server.configs.repository import LIST_FIELDS, ConfigRepository
 from server.configs.requests import ConfigCreate, ConfigUpgradeRequest
 from server.configs.service import ConfigService, Stored, upgrade_config
 from server.kit.errors import ConfigNotFound, InvalidConfig, NameAmbiguous
-from server.kit.http import filters
 from server.kit.http.bodies import EXAMPLE, BodyDep, declare_body
 from server.kit.http.errors import BodyInvalid, UnsupportedMediaType, problems
 from server.kit.http.fields import ConfigName, Text, Version
-from server.kit.http.filters import Field
 from server.kit.http.idempotency import BODY_PROBLEMS, Answer
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.resources import resource
@@ -22,22 +21,19 @@ from server.kit.listing import Order
 
 router = APIRouter(prefix="/v1/configs", tags=["configs"])
 
-_FILTERS = {
-    "name": Field(filters.word),
-    "version": Field(filters.integer),
-    "description": Field(filters.word),
-    "created_at": Field(filters.time),
-}
 NAMES = ListForm(
-    "configs", schemas.ConfigSummary, _FILTERS, frozenset({"name", "created_at"}), Order("name", descending=False)
-)
-VERSIONS = ListForm(
-    "config-versions",
+    "configs",
     schemas.ConfigSummary,
-    _FILTERS,
-    frozenset({"version", "created_at"}),
-    Order("version"),
-    "versions",
+    LIST_FIELDS,
+    orders=frozenset({"name", "created_at"}),
+    default=Order("name", descending=False),
+)
+VERSIONS = replace(
+    NAMES,
+    name="config-versions",
+    orders=frozenset({"version", "created_at"}),
+    default=Order("version"),
+    items="versions",
 )
 
 OLD_EXAMPLE = """\

@@ -5,7 +5,6 @@ from dataclasses import asdict
 from typing import Any, ClassVar
 
 from sqlalchemy import delete, select
-from sqlalchemy.orm import Session
 
 from server.demonstrations.errors import DemonstrationNotFound
 from server.demonstrations.files import Inspected
@@ -15,29 +14,25 @@ from server.demonstrations.specs import spec_to_json
 from server.kit.artifacts.publication import Stored
 from server.kit.db.clock import now
 from server.kit.db.keyset import Columns, select_page
+from server.kit.db.repository import Repository
 from server.kit.db.texts import storable, storable_json
-from server.kit.listing import ListQuery, Order, Page
+from server.kit.listing import ListQuery, Page
 from server.kit.states import TERMINAL
 from server.runs.models import Run
 
-NEWEST_FIRST = ListQuery(Order("created_at"))
 
-
-class DemonstrationRepository:
-    """Demonstrations, seen through one session. Never commits."""
+class DemonstrationRepository(Repository):
+    """Demonstrations, seen through one session."""
 
     COLUMNS: ClassVar[Columns] = {
-        "created_at": Demonstration.created_at,
         "name": Demonstration.name,
         "behavior": Demonstration.behavior,
         "format": Demonstration.format,
         "transitions": Demonstration.transitions,
         "episodes": Demonstration.episodes,
         "size": Demonstration.size,
+        "created_at": Demonstration.created_at,
     }
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     def get(self, demonstration_id: str) -> Demonstration:
         """Return one demonstration. Raises DemonstrationNotFound."""
@@ -46,7 +41,7 @@ class DemonstrationRepository:
             raise DemonstrationNotFound(demonstration_id)
         return found
 
-    def list(self, query: ListQuery = NEWEST_FIRST) -> Page[Demonstration]:
+    def list(self, query: ListQuery) -> Page[Demonstration]:
         """Return a page of demonstrations."""
         return select_page(self._session, select(Demonstration), query, self.COLUMNS, Demonstration.id)
 
@@ -75,10 +70,7 @@ class DemonstrationRepository:
             origin=dict(origin),
             created_at=now(),
         )
-        self._session.add(row)
-        self._session.flush()
-        self._session.refresh(row)
-        return row
+        return self._written(row)
 
     def delete(self, demonstration: Demonstration) -> None:
         """Remove a row, with the notes of its use."""

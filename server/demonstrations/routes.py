@@ -16,12 +16,10 @@ from server.demonstrations.repository import DemonstrationRepository, ref
 from server.demonstrations.requests import DemonstrationMerge, DemonstrationSubsample
 from server.demonstrations.service import DemonstrationService
 from server.kit.errors import ArtifactNotFound, StorageFull
-from server.kit.http import filters
 from server.kit.http.bodies import BodyDep, declare_json
 from server.kit.http.downloads import DOWNLOAD, ConditionalHeadersDep, Content, send
 from server.kit.http.errors import BodyInvalid, RangeNotSatisfiable, UnsupportedFileType, UnsupportedMediaType, problems
 from server.kit.http.fields import NAME, Name
-from server.kit.http.filters import EQUALITY, Field
 from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer, Command
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.resources import resource
@@ -32,19 +30,12 @@ from server.kit.listing import Order
 router = APIRouter(prefix="/v1/demonstrations", tags=["demonstrations"])
 
 DEMONSTRATIONS = ListForm(
-    name="demonstrations",
-    kind=schemas.DemonstrationSummary,
-    filters={
-        "name": Field(filters.word),
-        "behavior": Field(filters.word),
-        "format": Field(filters.word, EQUALITY),
-        "transitions": Field(filters.integer),
-        "episodes": Field(filters.integer),
-        "size": Field(filters.integer),
-        "created_at": Field(filters.time),
-    },
+    "demonstrations",
+    schemas.DemonstrationSummary,
+    DemonstrationRepository.COLUMNS,
     orders=frozenset({"created_at", "name", "transitions", "episodes", "size"}),
     default=Order("created_at"),
+    equality={"format"},
 )
 MAKING = (DemonstrationInvalid, StorageFull, *COMMAND_PROBLEMS)
 """Problems of all requests that create a demonstration."""

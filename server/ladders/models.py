@@ -18,11 +18,11 @@ from sqlalchemy import (
     UniqueConstraint,
     func,
     select,
-    text,
 )
-from sqlalchemy.orm import Mapped, column_property, mapped_column
+from sqlalchemy.ext.associationproxy import AssociationProxy, association_proxy
+from sqlalchemy.orm import Mapped, column_property, foreign, mapped_column, relationship
 
-from server.kit.db.base import CLUSTERED, Base, Timestamp, ordered_text
+from server.kit.db.base import CLUSTERED, Base, Timestamp, ordered_text, partial_index
 from server.kit.db.projects import Owned
 from server.runs.models import Run
 
@@ -62,7 +62,7 @@ class Ladder(Owned, Base):
     __table_args__ = (
         Index(None, "created_at", "id"),
         Index(None, "project", "local_name", unique=True),
-        Index("ix_ladders_pending", "id", sqlite_where=text(PENDING_SQL), postgresql_where=text(PENDING_SQL)),
+        partial_index("ix_ladders_pending", "id", where=PENDING_SQL),
     )
 
 
@@ -151,6 +151,10 @@ class LadderMatch(Base):
     superseded_by: Mapped[int | None] = mapped_column(Integer)
     """Number of the attempt that played this number again, or had resumed before it; such a match does not count."""
 
+    participants: Mapped[list["LadderParticipant"]] = relationship(
+        lazy="raise", viewonly=True, order_by="LadderParticipant.position"
+    )
+
     __table_args__ = (Index(None, "run_id", "behavior", "attempt", "number", unique=True), CLUSTERED)
 
 
@@ -170,6 +174,13 @@ class LadderParticipant(Base):
     score: Mapped[float | None] = mapped_column(Double)
     step: Mapped[int | None] = mapped_column(BigInteger)
     """Steps for which the policy had learned."""
+    profile: Mapped[LadderPlayer] = relationship(
+        lazy="raise",
+        viewonly=True,
+        primaryjoin=(foreign(ladder_id) == LadderPlayer.ladder_id) & (foreign(player) == LadderPlayer.id),
+    )
+    name: AssociationProxy[str] = association_proxy("profile", "name")
+    """The player's name."""
 
     __table_args__ = (
         ForeignKeyConstraint(

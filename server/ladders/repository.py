@@ -4,8 +4,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import ClassVar, Final, NamedTuple, Self
 
 from sqlalchemy import insert, select, update
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.orm import Session
 
 from server.checkpoints.models import Checkpoint
 from server.config.behavior import ReinforcementConfig
@@ -14,6 +12,7 @@ from server.kit.db.clock import now
 from server.kit.db.ids import new_id
 from server.kit.db.keyset import Columns, parts, select_page
 from server.kit.db.projects import DEFAULT, project_of
+from server.kit.db.repository import Repository, upsert
 from server.kit.errors import NameAmbiguous
 from server.kit.listing import ListQuery, Page
 from server.kit.states import TERMINAL
@@ -54,19 +53,16 @@ class Policy(NamedTuple):
         return PlayerKind.POLICY if self.checkpoint is None else PlayerKind.CHECKPOINT
 
 
-class LadderRepository:
-    """Ladders and players. Never commits."""
+class LadderRepository(Repository):
+    """Ladders and players."""
 
     COLUMNS: ClassVar[Columns] = {
-        "created_at": Ladder.created_at,
         "name": Ladder.name,
         "run_id": Ladder.run_id,
-        "matches": Ladder.match_seq,
         "players": Ladder.player_seq,
+        "matches": Ladder.match_seq,
+        "created_at": Ladder.created_at,
     }
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     def find(self, ladder: str) -> Ladder | None:
         """Return the ladder with this id or name, else that of the run with this id or of the newest of this name.
@@ -102,8 +98,7 @@ class LadderRepository:
 
     def lock(self, ladder: str) -> Ladder:
         """Return a ladder (id or name), locked until the commit. Raises LadderNotFound."""
-        query = select(Ladder).where(Ladder.id == self.get(ladder).id).with_for_update()
-        found = self._session.scalars(query, execution_options={"populate_existing": True}).one_or_none()
+        found = self._locked(select(Ladder).where(Ladder.id == self.get(ladder).id))
         if found is None:
             raise LadderNotFound(ladder)
         return found
@@ -111,8 +106,7 @@ class LadderRepository:
     def lock_of_run(self, run_id: str) -> Ladder:
         """Return, locked, the ladder that a run's matches go to; a run without one gets its own."""
         of_run = select(Ladder).join(RunLadder, RunLadder.ladder_id == Ladder.id).where(RunLadder.run_id == run_id)
-        query = of_run.with_for_update(of=Ladder)
-        found = self._session.scalars(query, execution_options={"populate_existing": True}).one_or_none()
+        found = self._locked(of_run, of=Ladder)
         return self.own(run_id) if found is None else found
 
     def own(self, run_id: str) -> Ladder:
@@ -127,9 +121,8 @@ class LadderRepository:
 
     def insert(self, name: str, *, description: str, initial_elo: float | None, run_id: str | None = None) -> Ladder:
         """Insert a ladder without players. Raises LadderExists, also if another transaction takes the name now."""
-        dialect = sqlite if self._session.get_bind().dialect.name == "sqlite" else postgresql
         ladder_id = new_id("ldr")
-        values = dialect.insert(Ladder).values(
+        values = upsert(self._session, Ladder).values(
             id=ladder_id,
             project=project_of(self._session)
             or (self._session.scalar(select(Run.project).where(Run.id == run_id)) or DEFAULT),
@@ -160,8 +153,8 @@ class LadderRepository:
         return self._session.scalar(query.where(RunLadder.ladder_id == ladder_id, Run.state.not_in(TERMINAL)).limit(1))
 
 
-class PlayerRepository:
-    """Players of ladders, and what is known of them. Never commits."""
+class PlayerRepository(Repository):
+    """Players of ladders, and what is known of them."""
 
     COLUMNS: ClassVar[Columns] = {
         "id": LadderPlayer.id,
@@ -177,9 +170,6 @@ class PlayerRepository:
         "ordinal": LadderPlayer.ordinal,
         "games": LadderPlayer.games,
     }
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     def get(self, ladder_id: str, player: int | str) -> LadderPlayer:
         """Return the player with this number or key. Raises PlayerNotFound."""

@@ -1,5 +1,7 @@
 """Ladders over HTTP: players, matches, ratings, payoffs."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 import numpy.typing as npt
@@ -9,20 +11,18 @@ from pydantic import Field as Within
 from ludus import schemas
 from server.kit.db.database import Session
 from server.kit.errors import CheckpointNotFound, NameAmbiguous
-from server.kit.http import filters
 from server.kit.http.bodies import BodyDep, declare_json
 from server.kit.http.errors import problems
 from server.kit.http.fields import NAME
-from server.kit.http.filters import EQUALITY, Field
 from server.kit.http.idempotency import BODY_PROBLEMS, COMMAND_PROBLEMS, Answer
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, DatabaseDep, ServicesDep
-from server.kit.listing import ListQuery, Operator, Order, Page
+from server.kit.listing import ListQuery, Order, Page
 from server.ladders.errors import LadderExists, LadderInUse, LadderNotFound, MatchInvalid, PlayerExists, PlayerNotFound
-from server.ladders.matches.repository import MatchRepository, MatchWithParticipants
-from server.ladders.models import Ladder, LadderPlayer
-from server.ladders.ratings.repository import History, RatingRepository
+from server.ladders.matches.repository import MatchRepository
+from server.ladders.models import Ladder, LadderMatch, LadderPlayer, RatingPoint
+from server.ladders.ratings.repository import RatingRepository
 from server.ladders.refs import PlayerKind
 from server.ladders.repository import LadderRepository, PlayerRepository
 from server.ladders.requests import LadderCreate, MatchReport, PlayerCreate
@@ -31,53 +31,34 @@ from server.ladders.service import LadderService
 router = APIRouter(prefix="/v1/ladders", tags=["ladders"])
 
 LADDERS = ListForm(
-    name="ladders",
-    kind=schemas.Ladder,
-    filters={
-        "name": Field(filters.word),
-        "run_id": Field(filters.word),
-        "players": Field(filters.integer),
-        "matches": Field(filters.integer),
-        "created_at": Field(filters.time),
-    },
+    "ladders",
+    schemas.Ladder,
+    LadderRepository.COLUMNS,
     orders=frozenset({"created_at", "name"}),
     default=Order("created_at"),
 )
-_OF_PLAYERS = {
-    "id": Field(filters.integer),
-    "name": Field(filters.word),
-    "kind": Field(filters.choice(PlayerKind), EQUALITY),
-    "run_id": Field(filters.word),
-    "behavior": Field(filters.word),
-    "snapshot": Field(filters.integer),
-    "step": Field(filters.integer),
-    "fixed": Field(filters.flag, EQUALITY),
-    "games": Field(filters.integer),
-}
-PLAYERS = ListForm("players", schemas.Player, _OF_PLAYERS, frozenset({"id", "name"}), Order("id", descending=False))
-RATINGS = ListForm(
-    "ratings", schemas.Rating, _OF_PLAYERS, frozenset({"elo", "mu", "ordinal", "games", "id"}), Order("elo")
+PLAYERS = ListForm(
+    "players",
+    schemas.Player,
+    PlayerRepository.COLUMNS,
+    orders=frozenset({"id", "name"}),
+    default=Order("id", descending=False),
+    choices={"kind": PlayerKind},
+)
+RATINGS = replace(
+    PLAYERS,
+    name="ratings",
+    kind=schemas.Rating,
+    orders=frozenset({"elo", "mu", "ordinal", "games", "id"}),
+    default=Order("elo"),
 )
 MATCHES = ListForm(
-    name="matches",
-    kind=schemas.Match,
-    filters={
-        "seq": Field(filters.integer),
-        "at": Field(filters.time),
-        "player": Field(filters.integer, frozenset({Operator.EQ})),
-        "outcome": Field(filters.word, EQUALITY),
-        "rated": Field(filters.flag, EQUALITY),
-        "truncated": Field(filters.flag, EQUALITY),
-        "superseded": Field(filters.flag, EQUALITY),
-        "run_id": Field(filters.word, EQUALITY),
-        "attempt": Field(filters.integer),
-        "behavior": Field(filters.word),
-        "number": Field(filters.integer),
-        "simulator": Field(filters.integer),
-        "step": Field(filters.integer),
-    },
+    "matches",
+    schemas.Match,
+    MatchRepository.COLUMNS,
     orders=frozenset({"seq"}),
     default=Order("seq"),
+    equality={"player", "outcome", "run_id"},
 )
 MAX_POINTS = 2000
 MAX_SERIES = 50
@@ -218,8 +199,9 @@ def rating_history(
         found = LadderRepository(session).get(ladder)
         players = PlayerRepository(session)
         wanted = players.learning(found.id, MAX_SERIES) if player is None else players.get_all(found.id, player)
-        histories = [RatingRepository(session).history(each, points) for each in wanted]
-    return schemas.RatingHistory(rated_through=found.rated_through, series=tuple(_series(each) for each in histories))
+        ratings = RatingRepository(session)
+        series = tuple(_series(each, ratings.history(each, points)) for each in wanted)
+    return schemas.RatingHistory(rated_through=found.rated_through, series=series)
 
 
 @router.get(
@@ -300,12 +282,11 @@ def _ladder(row: Ladder) -> schemas.Ladder:
     return resource(schemas.Ladder, row, players=row.player_seq, matches=row.match_seq)
 
 
-def _series(history: History) -> schemas.RatingSeries:
-    points = history.points
+def _series(player: LadderPlayer, points: Sequence[RatingPoint]) -> schemas.RatingSeries:
     return resource(
         schemas.RatingSeries,
-        history.player,
-        total=history.player.games,
+        player,
+        total=player.games,
         games=[point.game for point in points],
         matches=[point.seq for point in points],
         steps=[point.step for point in points],
@@ -320,9 +301,5 @@ def _rows(matrix: npt.NDArray[Any]) -> tuple[tuple[Any, ...], ...]:
     return tuple(map(tuple, matrix.tolist()))
 
 
-def _match(found: MatchWithParticipants) -> schemas.Match:
-    participants = [
-        resource(schemas.Participant, participant, player=player.id, name=player.name)
-        for participant, player in found.participants
-    ]
-    return resource(schemas.Match, found.match, participants=participants)
+def _match(row: LadderMatch) -> schemas.Match:
+    return resource(schemas.Match, row, participants=[resource(schemas.Participant, each) for each in row.participants])

@@ -10,8 +10,8 @@ from server.config.run import RunConfig
 from server.kit.db.database import Session
 from server.kit.errors import CheckpointNotFound, InvalidConfig, Problem
 from server.ladders.errors import LadderInUse, PlayerExists
-from server.ladders.matches.repository import MatchLedger, MatchRepository, MatchWithParticipants
-from server.ladders.models import Ladder, LadderPlayer
+from server.ladders.matches.repository import MatchLedger
+from server.ladders.models import Ladder, LadderMatch, LadderPlayer
 from server.ladders.ratings.repository import RatingRepository
 from server.ladders.refs import PlayerKind
 from server.ladders.repository import LadderRepository, PlayerRepository
@@ -62,11 +62,9 @@ class LadderService:
         (number,) = self._players.insert(found, [row])
         return self._players.get(found.id, number)
 
-    def report(self, ladder: str, match: MatchReport) -> MatchWithParticipants:
+    def report(self, ladder: str, match: MatchReport) -> LadderMatch:
         """Enter a match that was played elsewhere. Raises LadderNotFound, PlayerNotFound, MatchInvalid."""
-        entered = MatchLedger(self._session).report(self._ladders.lock(ladder), match)
-        (with_participants,) = MatchRepository(self._session).with_participants([entered])
-        return with_participants
+        return MatchLedger(self._session).report(self._ladders.lock(ladder), match)
 
     def recompute(self, ladder: str) -> Ladder:
         """Take all ratings of a ladder back; they are computed again from its matches. Raises LadderNotFound."""

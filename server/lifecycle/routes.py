@@ -25,12 +25,10 @@ from server.kit.errors import (
     RunNotFound,
     TooManyTags,
 )
-from server.kit.http import filters
 from server.kit.http.auth import AuthDep
 from server.kit.http.bodies import EXAMPLE, BodyDep, declare_body, declare_json
 from server.kit.http.errors import TooManyWaiters, problems
 from server.kit.http.fields import NAME, TEXT, Name, RunKey, Tag
-from server.kit.http.filters import EQUALITY, Field
 from server.kit.http.idempotency import BODY_PROBLEMS, COMMAND_PROBLEMS, Answer
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.resources import resource
@@ -55,18 +53,9 @@ router = APIRouter(prefix="/v1/runs", tags=["runs"])
 RUNS = ListForm(
     name="runs",
     kind=schemas.RunListed,
-    filters={
-        "state": Field(filters.choice(RunState), EQUALITY),
-        "tag": Field(filters.word, EQUALITY),
-        "name": Field(filters.word),
-        "kind": Field(filters.choice(RunKind), EQUALITY),
-        "stop_reason": Field(filters.choice(StopReason), EQUALITY),
-        "step": Field(filters.integer),
-        "priority": Field(filters.integer),
-        "created_at": Field(filters.time),
-        "updated_at": Field(filters.time),
-        "finished_at": Field(filters.time),
-    },
+    columns=RunRepository.COLUMNS,
+    equality={"tag"},
+    choices={"state": RunState, "kind": RunKind, "stop_reason": StopReason},
     orders=frozenset({"created_at", "updated_at", "finished_at", "name", "state", "step", "priority", METRIC}),
     default=Order("created_at"),
 )

@@ -1,9 +1,9 @@
 """Metrics: one latest-value row per key, history in packed chunks."""
 
-from sqlalchemy import BigInteger, Double, ForeignKey, Index, Integer, LargeBinary, String, text
+from sqlalchemy import BigInteger, Double, ForeignKey, Index, Integer, LargeBinary, String
 from sqlalchemy.orm import Mapped, mapped_column
 
-from server.kit.db.base import CLUSTERED, Base, Timestamp
+from server.kit.db.base import CLUSTERED, Base, Timestamp, partial_index
 
 STALE_SQL = "extremes_step IS NULL OR extremes_step <> step"
 """Metrics whose extremes are not known up to the newest step. Queries use these words, so that the index applies."""
@@ -30,7 +30,7 @@ class LatestMetric(Base):
 
     __table_args__ = (
         Index(None, "key", "run_id"),
-        Index("ix_latest_metrics_stale", "run_id", sqlite_where=text(STALE_SQL), postgresql_where=text(STALE_SQL)),
+        partial_index("ix_latest_metrics_stale", "run_id", where=STALE_SQL),
         CLUSTERED,
     )
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 from sqlalchemy import Subquery, case, delete, func, insert, or_, select, text, update
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy.orm import InstrumentedAttribute
 
 from server.checkpoints.models import Checkpoint
 from server.kit.db.keyset import parts
+from server.kit.db.repository import Repository, upsert
 from server.kit.errors import MetricNotFound
 from server.metrics.listed import ListedMetric
 from server.metrics.models import STALE_SQL, LatestMetric, MetricChunk
@@ -26,11 +26,8 @@ from server.runs.models import Attempt
 NO_LIMIT = 2**62
 
 
-class MetricRepository:
+class MetricRepository(Repository):
     """Metrics of runs."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     def latest(self, run_id: str) -> Sequence[LatestMetric]:
         """Return the newest value of every key of a run, by behavior and key."""
@@ -188,8 +185,7 @@ class MetricRepository:
     def _upsert_latest(self, rows: list[dict[str, Any]]) -> None:
         if not rows:
             return
-        dialect = sqlite if self._session.get_bind().dialect.name == "sqlite" else postgresql
-        statement = dialect.insert(LatestMetric)
+        statement = upsert(self._session, LatestMetric)
         keys = (LatestMetric.run_id, LatestMetric.behavior, LatestMetric.key)
         new: dict[str, Any] = {name: statement.excluded[name] for name in ("step", "value", "at")}
         # What was known up to the step before goes on; anything else stays stale, and is computed by the controller.

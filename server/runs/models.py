@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, Text, text
+from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from server.kit.db.base import CLUSTERED, Base, Json, Timestamp, ordered_text
+from server.kit.db.base import CLUSTERED, Base, Json, Timestamp, ordered_text, partial_index
 from server.kit.db.projects import Owned
 from server.runs.scheduling.demand import LARGEST
 
@@ -90,33 +90,11 @@ class Run(Owned, Base):
         Index(None, "kind", "id"),
         Index(None, "project", "id"),
         Index(None, "stop_reason", "id"),
-        Index(
-            "ix_runs_claimable",
-            "priority",
-            "queued_at",
-            sqlite_where=text(CLAIMABLE_SQL),
-            postgresql_where=text(CLAIMABLE_SQL),
+        partial_index("ix_runs_claimable", "priority", "queued_at", where=CLAIMABLE_SQL),
+        partial_index(
+            "ix_runs_share", "project", "token_id", "owner", "demand", "priority", "queued_at", "id", where=WAITING_SQL
         ),
-        Index(
-            "ix_runs_share",
-            "project",
-            "token_id",
-            "owner",
-            "demand",
-            "priority",
-            "queued_at",
-            "id",
-            sqlite_where=text(WAITING_SQL),
-            postgresql_where=text(WAITING_SQL),
-        ),
-        Index(
-            "ix_runs_training",
-            "project",
-            "token_id",
-            "owner",
-            sqlite_where=text(LEASED_SQL),
-            postgresql_where=text(LEASED_SQL),
-        ),
+        partial_index("ix_runs_training", "project", "token_id", "owner", where=LEASED_SQL),
     )
 
 
@@ -173,14 +151,7 @@ class DeletedRun(Owned, Base):
     purge_at: Mapped[float | None] = mapped_column(Timestamp)
     """When its files are removed next; None once that is over."""
 
-    __table_args__ = (
-        Index(
-            "ix_deleted_runs_unpurged",
-            "purge_at",
-            sqlite_where=text(UNPURGED_SQL),
-            postgresql_where=text(UNPURGED_SQL),
-        ),
-    )
+    __table_args__ = (partial_index("ix_deleted_runs_unpurged", "purge_at", where=UNPURGED_SQL),)
 
 
 class Event(Base):

@@ -1,11 +1,11 @@
-"""Runs in the database: queries of the API, inserts, and the building blocks of commands. Never commits."""
+"""Runs in the database: queries of the API, inserts, and the building blocks of commands."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from sqlalchemy import ColumnElement, Select, Subquery, delete, exists, func, not_, select
-from sqlalchemy.orm import InstrumentedAttribute, Session, defer
+from sqlalchemy.orm import InstrumentedAttribute, defer
 
 from ludus.schemas.states import RunState
 from server.config.run import RunConfig
@@ -13,6 +13,7 @@ from server.kit.db.clock import now
 from server.kit.db.ids import new_id
 from server.kit.db.keyset import Columns, compare, opaque, select_page
 from server.kit.db.projects import project_of
+from server.kit.db.repository import Repository
 from server.kit.errors import LogNotFound, Problem, RunNotFound, TooManyTags
 from server.kit.listing import Condition, ListQuery, Operator, Order, Page
 from server.kit.states import Intent
@@ -21,7 +22,6 @@ from server.runs.models import BEHIND, Attempt, Log, Run, RunTag
 from server.runs.scheduling.demand import Demand
 
 NEWEST_FIRST = ListQuery(Order("created_at"))
-TAG: Columns = {"tag": RunTag.tag}
 METRIC = "metric"
 """Order of a list of runs by a metric."""
 MAX_TAGS = 50
@@ -56,24 +56,22 @@ class NewRun:
     """Warnings about the configuration; they become events."""
 
 
-class RunRepository:
+class RunRepository(Repository):
     """Runs. Reads for everyone; the writes are building blocks of `server.lifecycle.service`."""
 
     COLUMNS: ClassVar[Columns] = {
+        "state": Run.state,
+        "tag": RunTag.tag,
+        "name": Run.name,
+        "kind": Run.kind,
+        "stop_reason": Run.stop_reason,
+        "step": Run.step,
+        "priority": Run.priority,
         "created_at": Run.created_at,
         "updated_at": Run.updated_at,
         "finished_at": Run.finished_at,
-        "name": Run.name,
-        "state": Run.state,
-        "kind": Run.kind,
-        "step": Run.step,
-        "stop_reason": Run.stop_reason,
-        "priority": Run.priority,
     }
-    """Columns by which lists can be filtered and sorted, besides `tag`."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    """Columns by which lists can be filtered and, except for `tag`, sorted."""
 
     def get(self, run: str) -> Run:
         """Return the run with this id, else the newest one with this name. Raises RunNotFound."""
@@ -141,7 +139,7 @@ class RunRepository:
             if condition.operator is Operator.NE or condition.field in {"state", "priority", query.order.field}:
                 continue
             hits = select(RunTag.run_id if condition.field == "tag" else Run.id)
-            yield hits.where(compare({**self.COLUMNS, **TAG}, condition))
+            yield hits.where(compare(self.COLUMNS, condition))
 
     def count(self, state: RunState | None = None) -> int:
         """Return how many runs there are, or are in a state."""
@@ -239,6 +237,6 @@ def _tagged(condition: Condition) -> ColumnElement[bool] | None:
     """Translate a condition on `tag`: the run has a tag that fits (=), or none that does (!=)."""
     if condition.field != "tag":
         return None
-    fits = compare(TAG, Condition("tag", Operator.EQ, condition.value))
+    fits = compare(RunRepository.COLUMNS, Condition("tag", Operator.EQ, condition.value))
     tagged = exists().where(RunTag.run_id == Run.id, fits)
     return tagged if condition.operator is Operator.EQ else not_(tagged)

@@ -5,23 +5,22 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from sqlalchemy import select, update
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, defer
 
 from ludus.schemas.states import RunState, StopReason
 from server.kit.db.clock import now
 from server.kit.db.database import Database, after_commit
 from server.kit.db.keyset import Columns, select_page
+from server.kit.db.repository import Repository, upsert
 from server.kit.db.texts import storable
 from server.kit.errors import SimulatorNotFound
-from server.kit.listing import ListQuery, Order, Page
+from server.kit.listing import ListQuery, Page
 from server.kit.states import LEASED, TERMINAL
 from server.kit.wake_up import WakeUp
 from server.runs.events.repository import Note, lock_run, move, record
 from server.runs.models import Attempt, Run
 from server.simulators.models import Simulator
 
-NEWEST_FIRST = ListQuery(Order("joined_at"))
 JOINED, CONNECTED, LEFT = "joined", "connected", "left"
 
 
@@ -149,22 +148,19 @@ class Placement:
             return _waiting(session, run) or NotReady(run_id, f"Run {run_id} goes on. Ask again.")
 
 
-class SimulatorRepository:
+class SimulatorRepository(Repository):
     """Rows of simulators."""
 
     COLUMNS: ClassVar[Columns] = {
         "state": Simulator.state,
         "label": Simulator.label,
         "number": Simulator.number,
-        "joined_at": Simulator.joined_at,
-        "leave_code": Simulator.leave_code,
         "attempt": Simulator.attempt,
+        "leave_code": Simulator.leave_code,
+        "joined_at": Simulator.joined_at,
     }
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    def list(self, run_id: str, query: ListQuery = NEWEST_FIRST) -> Page[Simulator]:
+    def list(self, run_id: str, query: ListQuery) -> Page[Simulator]:
         """Return a page of a run's simulators, connected and past."""
         statement = select(Simulator).where(Simulator.run_id == run_id)
         return select_page(self._session, statement, query, self.COLUMNS, Simulator.session_id)
@@ -186,10 +182,9 @@ class SimulatorRepository:
         """Note that a collector serves a simulator, whether or not it had joined first."""
         values = columns | {"state": CONNECTED, "attempt": attempt, "connected_at": now(), "left_at": None, "steps": 0}
         values |= {"leave_code": None, "leave_reason": None}
-        dialect = sqlite if self._session.get_bind().dialect.name == "sqlite" else postgresql
         row = {"run_id": run_id, "session_id": session_id, "joined_at": now(), **values}
         self._session.execute(
-            dialect.insert(Simulator)
+            upsert(self._session, Simulator)
             .values(row)
             .on_conflict_do_update(index_elements=[Simulator.run_id, Simulator.session_id], set_=values)
         )

@@ -6,10 +6,8 @@ from fastapi import APIRouter
 
 from ludus import schemas
 from server.kit.errors import RunNotFound
-from server.kit.http import filters
 from server.kit.http.errors import problems
 from server.kit.http.fields import RunKey
-from server.kit.http.filters import EQUALITY, Field
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.services import DatabaseDep
 from server.kit.listing import Order
@@ -19,18 +17,12 @@ from server.simulators.repository import SimulatorRepository
 router = APIRouter(prefix="/v1/runs/{run:name}/simulators", tags=["simulators"])
 
 SIMULATORS = ListForm(
-    name="simulators",
-    kind=schemas.Simulator,
-    filters={
-        "state": Field(filters.word, EQUALITY),
-        "label": Field(filters.word),
-        "number": Field(filters.integer),
-        "attempt": Field(filters.integer),
-        "leave_code": Field(filters.word, EQUALITY),
-        "joined_at": Field(filters.time),
-    },
+    "simulators",
+    schemas.Simulator,
+    SimulatorRepository.COLUMNS,
     orders=frozenset({"joined_at", "number"}),
     default=Order("joined_at"),
+    equality={"state", "leave_code"},
 )
 
 

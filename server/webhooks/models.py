@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from sqlalchemy import Boolean, Double, ForeignKey, Index, Integer, String, Text, UniqueConstraint, text
+from sqlalchemy import Boolean, Double, ForeignKey, Index, Integer, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from server.kit.db.base import CLUSTERED, Base, Json, Timestamp
+from server.kit.db.base import CLUSTERED, Base, Json, Timestamp, partial_index
 from server.kit.db.projects import Owned
 
 PENDING_SQL = "state = 'pending'"
@@ -89,13 +89,7 @@ class Delivery(Base):
         UniqueConstraint("webhook_id", "run_id", "seq"),
         Index(None, "webhook_id", "created_at", "id"),
         Index(None, "created_at"),
-        Index(
-            "ix_webhook_deliveries_due",
-            "webhook_id",
-            "next_try_at",
-            sqlite_where=text(PENDING_SQL),
-            postgresql_where=text(PENDING_SQL),
-        ),
+        partial_index("ix_webhook_deliveries_due", "webhook_id", "next_try_at", where=PENDING_SQL),
     )
 
 

@@ -1,39 +1,30 @@
-"""Webhooks in the database. Never commits."""
+"""Webhooks in the database."""
 
 from collections.abc import Sequence
 from typing import ClassVar
 
 from sqlalchemy import select
-from sqlalchemy.orm import Session
 
-from server.kit.db.clock import now
 from server.kit.db.ids import new_id
 from server.kit.db.keyset import Columns, select_page
+from server.kit.db.repository import Repository
 from server.kit.listing import ListQuery, Page
 from server.webhooks.errors import WebhookNotFound
 from server.webhooks.models import Webhook
 from server.webhooks.refs import Subscription
 
 
-class WebhookRepository:
+class WebhookRepository(Repository):
     """Webhooks, without what was sent to them (`server.webhooks.deliveries.repository`)."""
 
     COLUMNS: ClassVar[Columns] = {
-        "created_at": Webhook.created_at,
         "url": Webhook.url,
         "enabled": Webhook.enabled,
         "disabled_reason": Webhook.disabled_reason,
         "run_id": Webhook.run_id,
         "tag": Webhook.tag,
+        "created_at": Webhook.created_at,
     }
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    def clock(self) -> float:
-        """Return the database's time."""
-        found: float = self._session.scalar(select(now())) or 0.0
-        return found
 
     def get(self, webhook_id: str) -> Webhook:
         """Return a webhook. Raises WebhookNotFound."""
@@ -44,8 +35,7 @@ class WebhookRepository:
 
     def lock(self, webhook_id: str) -> Webhook:
         """Return a webhook, locked until the commit. Raises WebhookNotFound."""
-        query = select(Webhook).where(Webhook.id == webhook_id).with_for_update()
-        found = self._session.scalars(query, execution_options={"populate_existing": True}).one_or_none()
+        found = self._locked(select(Webhook).where(Webhook.id == webhook_id))
         if found is None:
             raise WebhookNotFound(webhook_id)
         return found

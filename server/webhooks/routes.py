@@ -9,11 +9,9 @@ from fastapi import APIRouter, Path, Response
 from ludus import schemas
 from server.kit.db.database import Session
 from server.kit.errors import RunNotFound
-from server.kit.http import filters
 from server.kit.http.bodies import BodyDep, declare_json
 from server.kit.http.errors import problems
 from server.kit.http.fields import NAME
-from server.kit.http.filters import EQUALITY, Field
 from server.kit.http.idempotency import BODY_PROBLEMS, COMMAND_PROBLEMS, Answer
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.resources import dump, resource
@@ -28,7 +26,7 @@ from server.webhooks.models import Delivery, DeliveryAttempt, Webhook
 from server.webhooks.refs import DeliveryState, DisabledReason
 from server.webhooks.repository import WebhookRepository
 from server.webhooks.requests import SecretRotation, WebhookCreate, WebhookUpdate
-from server.webhooks.service import Change, WebhookService
+from server.webhooks.service import WebhookService
 
 HELD = (
     "the webhook is disabled ({reason}); the message is sent if the webhook is enabled within "
@@ -39,31 +37,22 @@ HELD = (
 router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"])
 
 WEBHOOKS = ListForm(
-    name="webhooks",
-    kind=schemas.Webhook,
-    filters={
-        "url": Field(filters.word),
-        "enabled": Field(filters.flag, EQUALITY),
-        "disabled_reason": Field(filters.choice(DisabledReason), EQUALITY),
-        "run_id": Field(filters.word, EQUALITY),
-        "tag": Field(filters.word, EQUALITY),
-        "created_at": Field(filters.time),
-    },
+    "webhooks",
+    schemas.Webhook,
+    WebhookRepository.COLUMNS,
     orders=frozenset({"created_at"}),
     default=Order("created_at"),
+    equality={"run_id", "tag"},
+    choices={"disabled_reason": DisabledReason},
 )
 DELIVERIES = ListForm(
-    name="deliveries",
-    kind=schemas.Delivery,
-    filters={
-        "state": Field(filters.choice(DeliveryState), EQUALITY),
-        "type": Field(filters.word),
-        "run_id": Field(filters.word, EQUALITY),
-        "attempts": Field(filters.integer),
-        "created_at": Field(filters.time),
-    },
+    "deliveries",
+    schemas.Delivery,
+    DeliveryRepository.COLUMNS,
     orders=frozenset({"created_at"}),
     default=Order("created_at"),
+    equality={"run_id"},
+    choices={"state": DeliveryState},
 )
 WRITE_PROBLEMS = (AddressInvalid, RunNotFound, *BODY_PROBLEMS)
 
@@ -114,7 +103,7 @@ def get_webhook(webhook: WebhookKey, database: DatabaseDep) -> schemas.Webhook:
 )
 def update_webhook(webhook: WebhookKey, body: BodyDep, command: CommandDep, services: ServicesDep) -> Response:
     """Change a webhook; while it is disabled, it gets nothing, and its undelivered messages wait."""
-    change = Change(**body.read(WebhookUpdate, {}).model_dump())
+    change = body.read(WebhookUpdate, {})
     return command.run(
         lambda session: Answer(200, resource(schemas.Webhook, _service(services, session).change(webhook, change)))
     )

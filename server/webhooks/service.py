@@ -1,7 +1,6 @@
 """Commands on webhooks: make, change, delete, give a new secret, send again. Within the caller's transaction."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from server.kit.db.database import Session
@@ -13,21 +12,10 @@ from server.webhooks.errors import WebhookDisabled
 from server.webhooks.models import Delivery, Webhook
 from server.webhooks.refs import DisabledReason
 from server.webhooks.repository import WebhookRepository
+from server.webhooks.requests import WebhookUpdate
 
 TEST_HOLD_SECONDS: Final = 300.0
 """A test message that was not sent (its server died) is sent like all others after this time."""
-
-
-@dataclass(frozen=True)
-class Change:
-    """The fields to change; None leaves a field as it is, and the empty text removes a filter."""
-
-    url: str | None = None
-    description: str | None = None
-    events: Sequence[str] | None = None
-    run: str | None = None
-    tag: str | None = None
-    enabled: bool | None = None
 
 
 class WebhookService:
@@ -48,9 +36,10 @@ class WebhookService:
             url, events, description=description, run_id=self._run_id(run), tag=tag, secret=new_secret()
         )
 
-    def change(self, webhook_id: str, change: Change) -> Webhook:
-        """Change a webhook. Enabled again, it is told of what happens from then on, and of what was waiting.
+    def change(self, webhook_id: str, change: WebhookUpdate) -> Webhook:
+        """Change a webhook: None leaves a field as it is, and the empty text removes a filter.
 
+        Enabled again, it receives the events from then on, and the messages that waited.
         Raises WebhookNotFound, AddressInvalid, RunNotFound.
         """
         webhook = self._webhooks.lock(webhook_id)

@@ -5,12 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from sqlalchemy import delete, or_, select, update
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.orm import Session
 
 from server.kit.db.clock import now
 from server.kit.db.database import Database
 from server.kit.db.keyset import Columns, select_page
+from server.kit.db.repository import Repository, upsert
 from server.kit.errors import WorkerNotFound
 from server.kit.listing import ListQuery, Order, Page
 from server.runs.scheduling.demand import Offer
@@ -52,9 +51,8 @@ class WorkerRegistry:
             "stopped_at": None,
         }
         with self._database.write() as session:
-            dialect = sqlite if session.get_bind().dialect.name == "sqlite" else postgresql
             session.execute(
-                dialect.insert(Worker)
+                upsert(session, Worker)
                 .values(id=worker.id, **values)
                 .on_conflict_do_update(index_elements=[Worker.id], set_=values)
             )
@@ -80,19 +78,16 @@ class WorkerRegistry:
         return found is not None
 
 
-class WorkerRepository:
+class WorkerRepository(Repository):
     """Reads workers, and forgets old ones."""
 
     COLUMNS: ClassVar[Columns] = {
         "host": Worker.host,
-        "started_at": Worker.started_at,
-        "heartbeat_at": Worker.heartbeat_at,
         "run_id": Worker.run_id,
         "version": Worker.version,
+        "started_at": Worker.started_at,
+        "heartbeat_at": Worker.heartbeat_at,
     }
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     def list(self, query: ListQuery = NEWEST_FIRST) -> Page[Worker]:
         """Return a page of all workers, also those that stopped or fell silent a while ago."""

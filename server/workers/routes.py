@@ -6,10 +6,8 @@ from fastapi import APIRouter
 
 from ludus import schemas
 from ludus.schemas.tokens import Scope
-from server.kit.http import filters
 from server.kit.http.auth import needs
 from server.kit.http.errors import problems
-from server.kit.http.filters import EQUALITY, Field
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.services import DatabaseDep
 from server.kit.listing import Order
@@ -18,17 +16,12 @@ from server.workers.repository import WorkerRepository
 router = APIRouter(prefix="/v1/workers", tags=["workers"])
 
 WORKERS = ListForm(
-    name="workers",
-    kind=schemas.Worker,
-    filters={
-        "host": Field(filters.word),
-        "run_id": Field(filters.word, EQUALITY),
-        "version": Field(filters.word),
-        "started_at": Field(filters.time),
-        "heartbeat_at": Field(filters.time),
-    },
+    "workers",
+    schemas.Worker,
+    WorkerRepository.COLUMNS,
     orders=frozenset({"started_at", "heartbeat_at", "host"}),
     default=Order("started_at"),
+    equality={"run_id"},
 )
 
 

@@ -27,7 +27,7 @@ from ludus.collector.messages import Kind, Message, SimulatorConnected, Simulato
 from ludus.collector.segments import Segments
 from ludus.collector.settings import CollectorSettings
 from ludus.collector.snapshots.state import State, first_free_number, merged, pack, unpack
-from ludus.protocol.environment_parameters import ParameterValue, to_plain
+from ludus.protocol.environment_parameters import ParameterValue
 from ludus.protocol.spec import BehaviorSpec
 from worker.collectors.behaviors import RegisteredBehavior
 from worker.collectors.events import (
@@ -221,7 +221,7 @@ class CollectorPool:
     def _change_parameters(self, values: Mapping[str, ParameterValue], parameter_set: int, *, reset: bool) -> None:
         with self._lock:
             self._settings = replace(self._settings, environment_parameters=dict(values), parameter_set=parameter_set)
-            self._children.tell_all(commands.Parameters(to_plain(values), parameter_set, reset))
+            self._children.tell_all(commands.Parameters(dict(values), parameter_set, reset))
 
     def close(self, code: str, reason: str, *, rejoin: bool) -> None:
         """Send Close to every simulator, and end the processes for certain. Safe to call twice."""
@@ -341,7 +341,7 @@ class CollectorPool:
         child.endpoint = Endpoint(child.index, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
         child.reported = None
         if child.parameter_set != self._settings.parameter_set:  # they changed while it started
-            parameters = to_plain(self._settings.environment_parameters)
+            parameters = self._settings.environment_parameters
             self._children.tell(child, commands.Parameters(parameters, self._settings.parameter_set, reset=False))
         for behavior in self._runners:
             behavior.introduce(child)

@@ -329,7 +329,7 @@ class Trainer:
 
 
 def _facts(event: CollectorEvent) -> dict[str, object]:
-    """Return the fields of an event for the log: columns of few records as lists, of anything longer only its length."""
+    """Return the fields of an event for the log: columns of few records as lists, of longer values the length."""
     facts: dict[str, object] = {}
     for each in fields(event):
         value = getattr(event, each.name)

@@ -1,37 +1,22 @@
 """The audit log in the database."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from sqlalchemy import delete, select
-from sqlalchemy.orm import Session
 
 from server.access.audit.models import AuditEntry
 from server.kit.db.clock import now
 from server.kit.db.ids import new_id
 from server.kit.db.keyset import Columns, select_page
+from server.kit.db.repository import Repository
 from server.kit.db.texts import storable
-from server.kit.listing import ListQuery, Order, Page
+from server.kit.listing import ListQuery, Page
 
-NEWEST_FIRST = ListQuery(Order("at"))
 DAY_SECONDS = 86400.0
 
 
-@dataclass(frozen=True, slots=True)
-class AuditRecord:
-    """A request that changes something, as the audit log keeps it; see `AuditEntry`."""
-
-    actor: str
-    token_id: str | None
-    method: str
-    route: str
-    target: str
-    request_id: str
-    client: str
-
-
-class AuditRepository:
-    """Entries of the audit log, seen through one session: those of its project, if it has one. Never commits."""
+class AuditRepository(Repository):
+    """Entries of the audit log, seen through one session: those of its project, if it has one."""
 
     COLUMNS: ClassVar[Columns] = {
         "at": AuditEntry.at,
@@ -46,27 +31,35 @@ class AuditRepository:
         "client": AuditEntry.client,
     }
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    def list(self, query: ListQuery = NEWEST_FIRST) -> Page[AuditEntry]:
+    def list(self, query: ListQuery) -> Page[AuditEntry]:
         """Return a page of entries."""
         return select_page(self._session, select(AuditEntry), query, self.COLUMNS, AuditEntry.id)
 
-    def enter(self, record: AuditRecord, status: int) -> None:
-        """Add an entry, in the project of the session."""
+    def enter(
+        self,
+        *,
+        actor: str,
+        token_id: str | None,
+        method: str,
+        route: str,
+        target: str,
+        request_id: str,
+        client: str,
+        status: int,
+    ) -> None:
+        """Add an entry, in the project of the session; see `AuditEntry`."""
         self._session.add(
             AuditEntry(
                 id=new_id("aud"),
                 at=now(),
-                actor=storable(record.actor, 200),
-                token_id=record.token_id,
-                method=record.method,
-                route=storable(record.route, 200),
-                target=storable(record.target, 2000),
-                request_id=record.request_id,
+                actor=storable(actor, 200),
+                token_id=token_id,
+                method=method,
+                route=storable(route, 200),
+                target=storable(target, 2000),
+                request_id=request_id,
                 status=status,
-                client=storable(record.client, 64),
+                client=storable(client, 64),
             )
         )
 

@@ -7,10 +7,8 @@ from fastapi import APIRouter
 from ludus import schemas
 from ludus.schemas.tokens import Scope
 from server.access.audit.repository import AuditRepository
-from server.kit.http import filters
 from server.kit.http.auth import needs
 from server.kit.http.errors import problems
-from server.kit.http.filters import EQUALITY, Field
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.services import DatabaseDep
 from server.kit.listing import Order
@@ -18,23 +16,13 @@ from server.kit.listing import Order
 router = APIRouter(prefix="/v1/audit", tags=["audit"])
 
 AUDIT = ListForm(
-    name="audit",
-    kind=schemas.AuditEntry,
-    field="entries",
-    filters={
-        "at": Field(filters.time),
-        "actor": Field(filters.word),
-        "token_id": Field(filters.word, EQUALITY),
-        "project": Field(filters.word, EQUALITY),
-        "method": Field(filters.word, EQUALITY),
-        "route": Field(filters.word),
-        "target": Field(filters.word),
-        "request_id": Field(filters.word, EQUALITY),
-        "status": Field(filters.integer),
-        "client": Field(filters.word),
-    },
+    "audit",
+    schemas.AuditEntry,
+    AuditRepository.COLUMNS,
     orders=frozenset({"at"}),
     default=Order("at"),
+    equality={"token_id", "project", "method", "request_id"},
+    items="entries",
 )
 
 

@@ -14,9 +14,9 @@ from server.access.tokens.secrets import NewToken
 from server.kit.db.clock import now
 from server.kit.db.keyset import Columns, select_page
 from server.kit.db.projects import project_of
-from server.kit.listing import ListQuery, Order, Page
+from server.kit.db.repository import Repository
+from server.kit.listing import ListQuery, Page
 
-NEWEST_FIRST = ListQuery(Order("created_at"))
 USE_SECONDS = 60.0
 """The last use of a token is written at most so often."""
 
@@ -30,8 +30,8 @@ class Known:
     """The database's clock."""
 
 
-class TokenRepository:
-    """Tokens, seen through one session: those of its project, if it has one. Never commits."""
+class TokenRepository(Repository):
+    """Tokens, seen through one session: those of its project, if it has one."""
 
     COLUMNS: ClassVar[Columns] = {
         "name": Token.name,
@@ -44,11 +44,11 @@ class TokenRepository:
     }
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        super().__init__(session)
         project = project_of(session)
         self._mine = [] if project is None else [Token.project == project]
 
-    def list(self, query: ListQuery = NEWEST_FIRST) -> Page[Token]:
+    def list(self, query: ListQuery) -> Page[Token]:
         """Return a page of tokens, also of those that don't hold any more."""
         return select_page(self._session, select(Token).where(*self._mine), query, self.COLUMNS, Token.id)
 
@@ -92,18 +92,14 @@ class TokenRepository:
             created_at=now(),
             expires_at=None if seconds is None else now() + seconds,
         )
-        self._session.add(row)
-        self._session.flush()
-        self._session.refresh(row)
-        return row
+        return self._written(row)
 
     def revoke(self, token_id: str) -> Token:
         """Revoke a token; one that was revoked before stays as it is. Raises TokenNotFound."""
         found = self.get(token_id)
         if found.revoked_at is None:
             found.revoked_at = now()
-            self._session.flush()
-            self._session.refresh(found)
+            self._written(found)
         return found
 
     def note_use(self, token_id: str) -> None:

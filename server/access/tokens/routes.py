@@ -13,12 +13,10 @@ from server.access.tokens.requests import SimulatorTokenCreate, TokenCreate
 from server.access.tokens.service import Made, TokenService
 from server.kit.db.database import Session
 from server.kit.errors import ProjectForbidden, RunNotFound
-from server.kit.http import filters
 from server.kit.http.auth import AuthDep, needs
 from server.kit.http.bodies import BodyDep, declare_json
 from server.kit.http.errors import problems
 from server.kit.http.fields import RunKey
-from server.kit.http.filters import EQUALITY, Field
 from server.kit.http.idempotency import BODY_PROBLEMS, Answer
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.resources import resource
@@ -30,19 +28,12 @@ router = APIRouter(prefix="/v1/tokens", tags=["tokens"])
 simulator_tokens = APIRouter(prefix="/v1/runs/{run:name}/simulator_tokens", tags=["tokens"])
 
 TOKENS = ListForm(
-    name="tokens",
-    kind=schemas.Token,
-    filters={
-        "name": Field(filters.word),
-        "project": Field(filters.word, EQUALITY),
-        "run_id": Field(filters.word, EQUALITY),
-        "created_at": Field(filters.time),
-        "expires_at": Field(filters.time),
-        "last_used_at": Field(filters.time),
-        "revoked_at": Field(filters.time),
-    },
+    "tokens",
+    schemas.Token,
+    TokenRepository.COLUMNS,
     orders=frozenset({"created_at", "name"}),
     default=Order("created_at"),
+    equality={"project", "run_id"},
 )
 CREATED = (ProjectForbidden, RunNotFound, *BODY_PROBLEMS)
 

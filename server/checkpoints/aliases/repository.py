@@ -4,8 +4,6 @@ from collections.abc import Collection
 from typing import ClassVar
 
 from sqlalchemy import select
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.orm import Session
 
 from server.checkpoints.aliases.models import CheckpointAlias
 from server.checkpoints.errors import AliasNotFound
@@ -13,24 +11,20 @@ from server.checkpoints.models import Checkpoint
 from server.kit.db.clock import now
 from server.kit.db.keyset import Columns, select_page
 from server.kit.db.projects import DEFAULT, project_of
+from server.kit.db.repository import Repository, upsert
 from server.kit.errors import CheckpointNotFound, NameAmbiguous
-from server.kit.listing import ListQuery, Order, Page
-
-BY_NAME = ListQuery(Order("name", descending=False))
+from server.kit.listing import ListQuery, Page
 
 
-class AliasRepository:
-    """Aliases of the session's project, or of all of them where it has none. Never commits."""
+class AliasRepository(Repository):
+    """Aliases of the session's project, or of all of them where it has none."""
 
     COLUMNS: ClassVar[Columns] = {
         "name": CheckpointAlias.name,
         "checkpoint_id": CheckpointAlias.checkpoint_id,
-        "moved_at": CheckpointAlias.moved_at,
         "created_at": CheckpointAlias.created_at,
+        "moved_at": CheckpointAlias.moved_at,
     }
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     def get(self, name: str) -> CheckpointAlias:
         """Return one alias. Raises AliasNotFound; NameAmbiguous if the session sees several projects that have it."""
@@ -44,10 +38,9 @@ class AliasRepository:
     def lock(self, name: str) -> CheckpointAlias | None:
         """Return an alias, locked until the commit; None if there is none."""
         same = (CheckpointAlias.name == name, CheckpointAlias.project == self._project)
-        query = select(CheckpointAlias).where(*same).with_for_update()
-        return self._session.scalars(query, execution_options={"populate_existing": True}).one_or_none()
+        return self._locked(select(CheckpointAlias).where(*same))
 
-    def list(self, query: ListQuery = BY_NAME) -> Page[CheckpointAlias]:
+    def list(self, query: ListQuery) -> Page[CheckpointAlias]:
         """Return a page of aliases."""
         return select_page(self._session, select(CheckpointAlias), query, self.COLUMNS, CheckpointAlias.key)
 
@@ -58,16 +51,14 @@ class AliasRepository:
 
     def checkpoint(self, checkpoint_id: str) -> Checkpoint:
         """Return a run's checkpoint that retention leaves alone until the commit. Raises CheckpointNotFound."""
-        query = select(Checkpoint).where(Checkpoint.id == checkpoint_id).with_for_update()
-        found = self._session.scalars(query, execution_options={"populate_existing": True}).one_or_none()
+        found = self._locked(select(Checkpoint).where(Checkpoint.id == checkpoint_id))
         if found is None:
             raise CheckpointNotFound(checkpoint_id)
         return found
 
     def insert(self, name: str, checkpoint_id: str) -> CheckpointAlias | None:
         """Insert an alias; return None if another transaction has just inserted it."""
-        dialect = sqlite if self._session.get_bind().dialect.name == "sqlite" else postgresql
-        values = dialect.insert(CheckpointAlias).values(
+        values = upsert(self._session, CheckpointAlias).values(
             name=name,
             project=self._project,
             checkpoint_id=checkpoint_id,
@@ -84,9 +75,7 @@ class AliasRepository:
         alias.checkpoint_id = checkpoint_id
         alias.version += 1
         alias.moved_at = now()
-        self._session.flush()
-        self._session.refresh(alias)
-        return alias
+        return self._written(alias)
 
     def delete(self, alias: CheckpointAlias) -> None:
         """Remove an alias; the checkpoint stays."""

@@ -11,11 +11,9 @@ from server.checkpoints.aliases.service import AliasService
 from server.checkpoints.errors import AliasInvalid, AliasMoved, AliasNotFound
 from server.kit.db.database import Session
 from server.kit.errors import CheckpointDeleted, CheckpointNotFound, NameAmbiguous
-from server.kit.http import filters
 from server.kit.http.bodies import BodyDep, declare_json
 from server.kit.http.errors import problems
 from server.kit.http.fields import NAME, Name, Write
-from server.kit.http.filters import Field
 from server.kit.http.idempotency import BODY_PROBLEMS, Answer
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.resources import resource
@@ -25,14 +23,9 @@ from server.kit.listing import Order
 router = APIRouter(prefix="/v1/aliases", tags=["aliases"])
 
 ALIASES = ListForm(
-    name="aliases",
-    kind=schemas.Alias,
-    filters={
-        "name": Field(filters.word),
-        "checkpoint_id": Field(filters.word),
-        "created_at": Field(filters.time),
-        "moved_at": Field(filters.time),
-    },
+    "aliases",
+    schemas.Alias,
+    AliasRepository.COLUMNS,
     orders=frozenset({"name", "moved_at", "created_at"}),
     default=Order("name", descending=False),
 )

@@ -1,9 +1,9 @@
 """Requests for a checkpoint now."""
 
-from sqlalchemy import ForeignKey, Index, Integer, String, Text, text
+from sqlalchemy import ForeignKey, Integer, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from server.kit.db.base import Base, Timestamp
+from server.kit.db.base import Base, Timestamp, partial_index
 
 PENDING_SQL = "answered_at IS NULL"
 
@@ -22,11 +22,4 @@ class CheckpointRequest(Base):
     problem: Mapped[str | None] = mapped_column(Text)
     """A sentence for people, where there is no checkpoint."""
 
-    __table_args__ = (
-        Index(
-            "ix_checkpoint_requests_pending",
-            "run_id",
-            sqlite_where=text(PENDING_SQL),
-            postgresql_where=text(PENDING_SQL),
-        ),
-    )
+    __table_args__ = (partial_index("ix_checkpoint_requests_pending", "run_id", where=PENDING_SQL),)

@@ -1,24 +1,21 @@
 """Requests for a checkpoint now, in the database. A run has at most one pending: repeated requests return it."""
 
 from sqlalchemy import func, select, update
-from sqlalchemy.orm import Session
 
 from ludus.schemas.states import RunState
 from server.checkpoints.errors import CheckpointRequestNotFound
 from server.checkpoints.repository import CheckpointRepository
 from server.checkpoints.requests.models import CheckpointRequest
 from server.kit.db.clock import now
+from server.kit.db.repository import Repository
 from server.kit.db.texts import storable
 
 SAVED = frozenset({RunState.PAUSED, RunState.SUCCEEDED})
 """States that a run enters with everything saved: what was asked for just before is its newest checkpoint."""
 
 
-class CheckpointRequestRepository:
-    """Reads and writes; never commits."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
+class CheckpointRequestRepository(Repository):
+    """Requests of runs."""
 
     def get(self, run_id: str, seq: int) -> CheckpointRequest:
         """Return one request. Raises CheckpointRequestNotFound."""
@@ -37,11 +34,8 @@ class CheckpointRequestRepository:
     def add(self, run_id: str) -> CheckpointRequest:
         """Insert the next request of a locked run."""
         newest = select(func.max(CheckpointRequest.seq)).where(CheckpointRequest.run_id == run_id)
-        request = CheckpointRequest(run_id=run_id, seq=(self._session.scalar(newest) or 0) + 1, created_at=now())
-        self._session.add(request)
-        self._session.flush()
-        self._session.refresh(request)
-        return request
+        seq = (self._session.scalar(newest) or 0) + 1
+        return self._written(CheckpointRequest(run_id=run_id, seq=seq, created_at=now()))
 
     def answer(self, run_id: str, seq: int, *, checkpoint_id: str | None = None, problem: str | None = None) -> None:
         """Answer a request, unless it has its answer."""

@@ -1,4 +1,4 @@
-"""Reads the facts for the rules, marks checkpoints as deleted, and lists files to remove. Never commits.
+"""Reads the facts for the rules, marks checkpoints as deleted, and lists files to remove.
 
 A checkpoint is given up under the lock of its run, and of its own row: a transaction that pins it, or begins a run with
 it, either comes first and is seen, or comes later and finds it gone.
@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Select, case, select, text, update
-from sqlalchemy.orm import Session
 
 from server.checkpoints.models import Checkpoint, UploadedCheckpoint
 from server.checkpoints.retention.holds import held
@@ -18,6 +17,7 @@ from server.checkpoints.retention.rules import Candidate, beyond_age, beyond_cou
 from server.checkpoints.score import keep_best_of
 from server.demonstrations.models import Demonstration
 from server.kit.db.clock import now
+from server.kit.db.repository import Repository
 from server.runs.events.repository import Note, lock_run, record
 from server.runs.models import UNPURGED_SQL, DeletedRun, Run
 
@@ -56,11 +56,8 @@ class ExpiredCheckpoint:
     """`age`, `size` or `count`."""
 
 
-class RetentionRepository:
+class RetentionRepository(Repository):
     """Checkpoints as retention sees them."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     def retire_beyond(self, run: Run, keep: int) -> list[str]:
         """Give up what a locked run keeps neither as one of its newest nor for its score; return the ids."""
@@ -81,7 +78,7 @@ class RetentionRepository:
         stay = {each for run_id, theirs in of_run.items() for each in spared(theirs, best[run_id])}
         old = []
         if limits.seconds is not None:
-            old = beyond_age(every, stay, float(self._session.scalars(select(now())).one()) - limits.seconds)
+            old = beyond_age(every, stay, self.clock() - limits.seconds)
         left = [each for each in every if each not in set(old)]
         large = [] if limits.bytes is None else beyond_size(left, stay, limits.bytes)
         return [ExpiredCheckpoint(each, "age") for each in old] + [ExpiredCheckpoint(each, "size") for each in large]

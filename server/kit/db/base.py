@@ -8,7 +8,7 @@ decision depends on it). The HTTP layer renders RFC 3339.
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from sqlalchemy import JSON, Double, MetaData, String
+from sqlalchemy import JSON, Double, Index, MetaData, String, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase
 
@@ -30,6 +30,11 @@ CLUSTERED: Mapping[str, bool] = {"sqlite_with_rowid": False}
 def ordered_text(length: int) -> String:
     """Text that compares by code points in both databases, in every locale: for prefixes, order and pages."""
     return String(length).with_variant(String(length, collation="C"), "postgresql")
+
+
+def partial_index(name: str, *columns: str, where: str) -> Index:
+    """Return an index of the rows for which a condition holds. Queries that use it have the same words."""
+    return Index(name, *columns, sqlite_where=text(where), postgresql_where=text(where))
 
 
 class Base(DeclarativeBase):

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, TypeVar
 
 from sqlalchemy import BigInteger, ColumnElement, Select, and_, not_, or_
@@ -9,6 +10,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import InstrumentedAttribute, Session
 from sqlalchemy.sql.expression import FunctionElement
 
+from server.kit.db.base import Timestamp
 from server.kit.db.texts import storable
 from server.kit.errors import InvalidQuery
 from server.kit.listing import Condition, ListQuery, Operator, Page, Value
@@ -161,6 +163,11 @@ def shown(value: Value) -> str:
     """Return a value for a sentence, cut if it is long."""
     text = repr(value) if not isinstance(value, int) or abs(value) < 10**40 else f"a number of {len(str(value))} digits"
     return text if len(text) <= 60 else f"{text[:60]}..."
+
+
+def kind_of(column: Column) -> type:
+    """Return the type of a column's values: bool, int, float or str; datetime for times, although they are numbers."""
+    return datetime if column.type is Timestamp else column.type.python_type
 
 
 def _column(columns: Columns, field: str) -> Column:

@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Final
 
 from server.kit.http.errors import FilterInvalid, OrderInvalid
 from server.kit.listing import Condition, Operator, Order, Value
@@ -116,6 +117,10 @@ def time(text: str) -> float:
     if not math.isfinite(seconds):
         raise ValueError("a time like 2026-01-31T12:00:00Z")
     return seconds
+
+
+READERS: Final[Mapping[type, Callable[[str], Value]]] = {bool: flag, int: integer, str: word, datetime: time}
+"""How a value is read, by the type of its column (`server.kit.db.keyset.kind_of`)."""
 
 
 def _tokens(text: str) -> list[_Token]:

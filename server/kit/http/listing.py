@@ -2,8 +2,10 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
 from typing import Annotated, Any
 
 from fastapi import Depends, Query
@@ -11,8 +13,9 @@ from pydantic import BaseModel
 from pydantic import Field as ModelField
 
 from server.kit.db.database import Database, Session
+from server.kit.db.keyset import Columns, kind_of
 from server.kit.http.errors import FilterInvalid, OrderInvalid, PageTokenInvalid
-from server.kit.http.filters import MAX_LENGTH, Field, parse_filter, parse_order
+from server.kit.http.filters import EQUALITY, MAX_LENGTH, READERS, Field, choice, flag, parse_filter, parse_order
 from server.kit.http.pages import MAX_TOKEN_LENGTH, decode_token, encode_token
 from server.kit.http.resources import list_of, resource
 from server.kit.listing import ListQuery, Order, Page
@@ -40,16 +43,32 @@ class ListForm:
     """Distinguishes the page tokens of different lists."""
     kind: type[Any]
     """A resource of `ludus.schemas`."""
-    filters: Mapping[str, Field]
+    columns: Columns
+    """The fields of the list. Numbers with a fraction are for sorting only."""
     orders: frozenset[str]
     default: Order
-    field: str = ""
+    equality: Collection[str] = ()
+    """The fields that are compared with = and != only, beside choices and truth values."""
+    choices: Mapping[str, type[StrEnum]] = field(default_factory=dict)
+    """The fields with a closed set of values."""
+    items: str = ""
     """The field of a page that has the resources; `name` by default."""
+
+    @cached_property
+    def filters(self) -> Mapping[str, Field]:
+        """The fields by which the list can be filtered, in the order of the columns."""
+        found = {}
+        for name, column in self.columns.items():
+            read = choice(self.choices[name]) if name in self.choices else READERS.get(kind_of(column))
+            if read is not None:
+                only_equal = name in {*self.equality, *self.choices} or read is flag
+                found[name] = Field(read, EQUALITY) if only_equal else Field(read)
+        return found
 
     def page(self, **more: Any) -> type[BaseModel]:
         """Return the model of a page; `more` are further fields."""
         name = "".join(word.capitalize() for word in re.split("[-_]", self.name))
-        return list_of(f"{name}Page", self.kind, self.field or self.name, ListPage, **more)
+        return list_of(f"{name}Page", self.kind, self.items or self.name, ListPage, **more)
 
 
 class Listing:
@@ -94,7 +113,7 @@ class Listing:
         with database.read() as session:
             page = fetch(session, query)
             items = [each if isinstance(each, form.kind) else resource(form.kind, each) for each in page.items]
-        return {form.field or form.name: items, "next_page_token": self.token(form, page, bound)}
+        return {form.items or form.name: items, "next_page_token": self.token(form, page, bound)}
 
     def query(self, form: ListForm, bound: str = "") -> ListQuery:
         """Parse the parameters. Raises FilterInvalid, OrderInvalid, PageTokenInvalid."""

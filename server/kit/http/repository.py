@@ -4,28 +4,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import delete, update
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.orm import Session
 
 from server.kit.db.clock import now
+from server.kit.db.repository import Repository, upsert
 from server.kit.http.models import IdempotencyKey
 
 
-class IdempotencyRepository:
+class IdempotencyRepository(Repository):
     """First answers by (scope, key). The controller removes them after `controller.idempotency_seconds`."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     def claim(self, scope: str, key: str, fingerprint: str) -> IdempotencyKey | None:
         """Reserve a key in this transaction; return None, or the first answer if the key was used before.
 
         Two transactions can't both reserve it: the second waits for the end of the first.
         """
-        dialect = postgresql if self._session.get_bind().dialect.name == "postgresql" else sqlite
         values = {"scope": scope, "key": key, "fingerprint": fingerprint, "created_at": now()}
-        reserve = dialect.insert(IdempotencyKey).values(values).on_conflict_do_nothing().returning(IdempotencyKey.key)
-        if self._session.scalar(reserve) is not None:
+        reserve = upsert(self._session, IdempotencyKey).values(values).on_conflict_do_nothing()
+        if self._session.scalar(reserve.returning(IdempotencyKey.key)) is not None:
             return None
         return self._session.get_one(IdempotencyKey, (scope, key))
 

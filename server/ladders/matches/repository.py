@@ -10,18 +10,18 @@ visible in the order of their numbers.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from sqlalchemy import ColumnElement, func, insert, not_, or_, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, joinedload, selectinload
 
 from server.kit.db.clock import now
-from server.kit.db.keyset import Columns, check, parts, select_page
+from server.kit.db.keyset import Columns, check, select_page
+from server.kit.db.repository import Repository
 from server.kit.listing import Condition, ListQuery, Operator, Page
 from server.ladders.errors import MatchInvalid
-from server.ladders.models import Ladder, LadderMatch, LadderParticipant, LadderPlayer
+from server.ladders.models import Ladder, LadderMatch, LadderParticipant
 from server.ladders.rating_systems import ranks
 from server.ladders.ratings.repository import RatingRepository
 from server.ladders.refs import Outcome, PlayedMatch
@@ -30,25 +30,20 @@ from server.ladders.requests import MatchReport
 
 _RANKS: dict[Outcome, tuple[int, int]] = {"win": (1, 2), "draw": (1, 1), "loss": (2, 1)}
 """Outcome -> rank of the first participant, and of every other one."""
+WITH_PARTICIPANTS = selectinload(LadderMatch.participants).options(joinedload(LadderParticipant.profile))
 
 
-@dataclass(frozen=True)
-class MatchWithParticipants:
-    """A match with its participants, and their players."""
-
-    match: LadderMatch
-    participants: Sequence[tuple[LadderParticipant, LadderPlayer]]
-
-
-class MatchRepository:
+class MatchRepository(Repository):
     """Reads the ledger."""
 
     COLUMNS: ClassVar[Columns] = {
         "seq": LadderMatch.seq,
         "at": LadderMatch.at,
+        "player": LadderParticipant.player,
         "outcome": LadderMatch.outcome,
-        "truncated": LadderMatch.truncated,
         "rated": LadderMatch.rated,
+        "truncated": LadderMatch.truncated,
+        "superseded": LadderMatch.superseded_by.is_not(None),
         "run_id": LadderMatch.run_id,
         "attempt": LadderMatch.attempt,
         "behavior": LadderMatch.behavior,
@@ -56,40 +51,30 @@ class MatchRepository:
         "simulator": LadderMatch.simulator,
         "step": LadderMatch.step,
     }
-    """Columns by which matches are filtered, besides `player` and `superseded`; they are sorted by `seq`."""
+    """Columns by which matches are filtered; they are sorted by `seq`."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def list(self, ladder_id: str, query: ListQuery) -> Page[LadderMatch]:
+        """Return a page of a ladder's matches with their participants.
 
-    def list(self, ladder_id: str, query: ListQuery) -> Page[MatchWithParticipants]:
-        """Return a page of a ladder's matches. Without a condition on `superseded` those that are not."""
-        matches = select(LadderMatch).where(LadderMatch.ladder_id == ladder_id)
+        Without a condition on `superseded` those that are not.
+        """
+        matches = select(LadderMatch).where(LadderMatch.ladder_id == ladder_id).options(WITH_PARTICIPANTS)
         if all(condition.field != "superseded" for condition in query.conditions):
             matches = matches.where(LadderMatch.superseded_by.is_(None))
-        page = select_page(
+        return select_page(
             self._session, matches, query, self.COLUMNS, LadderMatch.seq, lambda each: _special(ladder_id, each)
         )
-        return Page(tuple(self.with_participants(page.items)), page.next)
 
-    def with_participants(self, matches: Sequence[LadderMatch]) -> Iterator[MatchWithParticipants]:
-        """Iterate over matches of one ladder with their participants."""
-        participants: dict[int, list[tuple[LadderParticipant, LadderPlayer]]] = {match.seq: [] for match in matches}
-        same = (LadderPlayer.ladder_id == LadderParticipant.ladder_id) & (LadderPlayer.id == LadderParticipant.player)
-        for part in parts(sorted(participants)):
-            query = select(LadderParticipant, LadderPlayer).join(LadderPlayer, same)
-            of_part = query.where(LadderParticipant.ladder_id == matches[0].ladder_id, LadderParticipant.seq.in_(part))
-            for participant, player in self._session.execute(
-                of_part.order_by(LadderParticipant.seq, LadderParticipant.position)
-            ):
-                participants[participant.seq].append((participant, player))
-        return (MatchWithParticipants(match, participants[match.seq]) for match in matches)
+    def get(self, ladder_id: str, seq: int) -> LadderMatch:
+        """Return one match with its participants."""
+        return self._session.get_one(LadderMatch, (ladder_id, seq), options=[WITH_PARTICIPANTS])
 
 
-class MatchLedger:
-    """Writes matches. Never commits."""
+class MatchLedger(Repository):
+    """Writes matches."""
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        super().__init__(session)
         self._ladders = LadderRepository(session)
         self._players = PlayerRepository(session)
 
@@ -150,7 +135,10 @@ class MatchLedger:
             self._session.execute(marked, execution_options={"synchronize_session": False})
 
     def report(self, ladder: Ladder, match: MatchReport) -> LadderMatch:
-        """Add a match that was played elsewhere to a locked ladder. Raises MatchInvalid, PlayerNotFound."""
+        """Add a match that was played elsewhere to a locked ladder; return it with its participants.
+
+        Raises MatchInvalid, PlayerNotFound.
+        """
         placed = _placed(match)
         players = [self._players.get(ladder.id, participant.player).id for participant in match.participants]
         for number in players:
@@ -181,7 +169,7 @@ class MatchLedger:
             for index, (participant, player, rank) in enumerate(zip(match.participants, players, placed, strict=True))
         ]
         self._session.execute(insert(LadderParticipant), rows)
-        return self._session.get_one(LadderMatch, (ladder.id, seq))
+        return MatchRepository(self._session).get(ladder.id, seq)
 
     def _unknown(self, run_id: str, attempt: int, played: Iterable[PlayedMatch]) -> list[PlayedMatch]:
         """Return the matches that this attempt has not written yet."""
@@ -208,7 +196,8 @@ def _special(ladder_id: str, condition: Condition) -> ColumnElement[bool] | None
             of_player = select(LadderParticipant.seq).where(
                 LadderParticipant.ladder_id == ladder_id, LadderParticipant.player == condition.value
             )
-            return LadderMatch.seq.in_(of_player)
+            matches = LadderMatch.seq.in_(of_player)
+            return matches if condition.operator is Operator.EQ else not_(matches)
         case "superseded":
             counts = LadderMatch.superseded_by.is_(None)
             return not_(counts) if condition.value == (condition.operator is Operator.EQ) else counts

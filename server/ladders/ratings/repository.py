@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import CursorResult, Select, delete, func, insert, select, text, tuple_, update
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.orm import Session
 
 from server.kit.db.keyset import PARAMETERS, parts
+from server.kit.db.repository import Repository, upsert
 from server.ladders.models import (
     PENDING_SQL,
     Ladder,
@@ -70,20 +69,8 @@ class Payoffs:
         return scores
 
 
-@dataclass(frozen=True)
-class History:
-    """A player's ratings over its matches, thinned, in columns."""
-
-    player: LadderPlayer
-    points: Sequence[RatingPoint]
-    """At most as many as were asked for, the newest among them."""
-
-
-class RatingRepository:
-    """Ratings of all ladders. Never commits."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
+class RatingRepository(Repository):
+    """Ratings of all ladders."""
 
     def pending(self) -> Sequence[str]:
         """Return the ids of the ladders that have matches which are not rated yet."""
@@ -227,7 +214,7 @@ class RatingRepository:
         results[:, second, first] = pairs[:, :1:-1].T
         return Payoffs(players, *results)
 
-    def history(self, player: LadderPlayer, points: int) -> History:
+    def history(self, player: LadderPlayer, points: int) -> Sequence[RatingPoint]:
         """Return a player's ratings after at most `points` of its matches, evenly spaced, with the newest one."""
         count = min(points, player.games)
         games = [player.games * (index + 1) // count for index in range(count)]
@@ -236,7 +223,7 @@ class RatingRepository:
         for part in parts(games):
             query = select(RatingPoint).where(*of_it, RatingPoint.game.in_(part)).order_by(RatingPoint.game)
             found += self._session.scalars(query)
-        return History(player, found)
+        return found
 
     def _forget(self, ladder_id: str) -> None:
         """Set everything back to the beginning."""
@@ -301,8 +288,7 @@ class RatingRepository:
             {"ladder_id": ladder_id, "first": first, "second": second, **results._asdict()}
             for (first, second), results in sorted(tallies.items())
         ]
-        dialect = sqlite if self._session.get_bind().dialect.name == "sqlite" else postgresql
-        statement = dialect.insert(LadderPair)
+        statement = upsert(self._session, LadderPair)
         added = {name: getattr(LadderPair, name) + statement.excluded[name] for name in Tally._fields}
         keys = (LadderPair.ladder_id, LadderPair.first, LadderPair.second)
         self._session.execute(statement.on_conflict_do_update(index_elements=keys, set_=added), rows)

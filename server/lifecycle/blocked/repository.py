@@ -12,6 +12,7 @@ from server.config.run import SimulatorsConfig
 from server.kit.db.clock import now
 from server.kit.db.keyset import parts
 from server.kit.db.projects import project_of
+from server.kit.db.repository import Repository
 from server.kit.states import CLAIMABLE
 from server.lifecycle.blocked.reasons import (
     FAIR_CHANCE_SECONDS,
@@ -47,12 +48,12 @@ class _Held:
         return self.holder if self.project == project else replace(self.holder, project=self.project)
 
 
-class BlockedRepository:
+class BlockedRepository(Repository):
     """Computes what runs wait for. One object per session, which may be narrowed to a project."""
 
     def __init__(self, session: Session, alive_seconds: float) -> None:
         """`alive_seconds`: a worker that was silent for longer counts as gone."""
-        self._session = session
+        super().__init__(session)
         self._alive_seconds = alive_seconds
 
     def tell(self, runs: Sequence[Run], *, with_limits: bool = False) -> None:
@@ -72,7 +73,7 @@ class BlockedRepository:
     def needs_action(self, run: Run) -> bool:
         """Return whether a run that `tell` was given continues only when a person acts (see `reasons`)."""
         if run.state == RunState.PAUSED:
-            paused = self._clock() - run.updated_at
+            paused = self.clock() - run.updated_at
             return paused_for_good(run.stop_reason, _limits(run), paused)
         if run.state in CLAIMABLE:
             return self._unserved(run)
@@ -91,7 +92,7 @@ class BlockedRepository:
         told = select(func.max(Event.at)).where(Event.run_id == run.id, Event.type == "no_worker_serves")
         since = self._session.scalar(told)
         noted = self._session.scalar(select(Run.waits_for).where(Run.id == run.id))
-        return noted is not None and since is not None and self._clock() - since >= FAIR_CHANCE_SECONDS
+        return noted is not None and since is not None and self.clock() - since >= FAIR_CHANCE_SECONDS
 
     def _for_slots(self, run_ids: Sequence[str]) -> dict[str, str]:
         """Return the reasons of waiting runs: the controller's record, or a missing slot; none if a slot is free."""
@@ -169,9 +170,6 @@ class BlockedRepository:
             run_id: Absence(began if left is None else left, joined=left is not None)
             for run_id, began, left in self._session.execute(query)
         }
-
-    def _clock(self) -> float:
-        return float(self._session.scalars(select(now())).one())
 
 
 def _limits(run: Run) -> SimulatorsConfig:

@@ -1,24 +1,20 @@
-"""The users of a run, and the rows of its deletion. Never commits."""
+"""The users of a run, and the rows of its deletion."""
 
 from collections.abc import Iterator, Sequence
 
 from sqlalchemy import ColumnElement, delete, or_, select
-from sqlalchemy.orm import Session
 
 from server.checkpoints.aliases.models import CheckpointAlias
 from server.checkpoints.models import Checkpoint, RunInitialCheckpoint
-from server.kit.db.clock import now
 from server.kit.db.keyset import parts
+from server.kit.db.repository import Repository
 from server.ladders.models import Ladder, LadderPlayer, RunLadder
 from server.runs.models import DeletedRun, Run
 from server.webhooks.models import WebhookCursor
 
 
-class DeletionRepository:
+class DeletionRepository(Repository):
     """Runs and their users, for deletion."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     def is_deleted(self, run_id: str) -> bool:
         """Return whether a run of this id was deleted."""
@@ -35,7 +31,7 @@ class DeletionRepository:
 
     def delete(self, run: Run) -> None:
         """Remove a run's row with all rows that hang on it, and note that its files are to be removed."""
-        at = self._session.scalars(select(now())).one()  # one reading: `purge_at` beyond it means "for the second time"
+        at = self.clock()  # one reading: `purge_at` beyond it means "for the second time"
         self._session.add(DeletedRun(id=run.id, name=run.name, project=run.project, deleted_at=at, purge_at=at))
         self._session.flush()
         self._session.execute(delete(Run).where(Run.id == run.id))

@@ -13,6 +13,7 @@ from ludus.schemas.states import RunState, StopReason
 from server.checkpoints.models import Checkpoint
 from server.checkpoints.requests.repository import CheckpointRequestRepository
 from server.kit.db.clock import now
+from server.kit.db.repository import Repository
 from server.kit.db.texts import storable
 from server.kit.states import EVENT_OF, LEASED, Intent
 from server.runs.events.repository import Note, lock_run, move
@@ -30,15 +31,8 @@ class ExpiredLease:
     lease_expires_at: float
 
 
-class LeaseRepository:
+class LeaseRepository(Repository):
     """Finds leases that ran out, takes runs from their holders, and finds runs that wait for a worker."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    def clock(self) -> float:
-        """Return the database's time, in seconds since 1970-01-01 UTC."""
-        return float(self._session.scalars(select(now())).one())
 
     def expired(self, limit: int = 100) -> list[ExpiredLease]:
         """Return attempts whose lease has run out, the oldest first."""

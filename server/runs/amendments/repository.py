@@ -4,19 +4,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import func, select, update
-from sqlalchemy.orm import Session
 
 from server.kit.db.clock import now
+from server.kit.db.repository import Repository
 from server.runs.amendments.models import AmendedRun, Amendment
 from server.runs.amendments.refs import AmendmentRef
 from server.runs.models import Run
 
 
-class AmendmentRepository:
-    """Reads and writes; decides nothing, and never commits."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
+class AmendmentRepository(Repository):
+    """Amendments, and the runs that have some."""
 
     def of_run(self, run_id: str) -> AmendedRun | None:
         """Return how a changed run was configured at first, and how far its trainer is; None if nothing was changed."""
@@ -42,9 +39,7 @@ class AmendmentRepository:
         )
         if self.of_run(run.id) is None:
             self._session.add(AmendedRun(run_id=run.id, original=dict(run.config), applied=0, updated_at=now()))
-        self._session.add(amendment)
-        self._session.flush()
-        self._session.refresh(amendment)
+        self._written(amendment)
         self._session.execute(update(Run).where(Run.id == run.id).values(config=dict(config)))
         self._session.refresh(run, ["config"])
         return amendment

@@ -1,24 +1,13 @@
 """Reads parts of log files without cutting a UTF-8 character in two."""
 
-from dataclasses import dataclass
-
+from ludus.schemas import LogText
 from server.kit.artifacts.store import ArtifactStore
 
 DEFAULT_BYTES = 64 * 1024
 MAX_BYTES = 1024 * 1024
 
 
-@dataclass(frozen=True)
-class LogPart:
-    """A part of a log; offsets are bytes in the file."""
-
-    text: str
-    offset: int
-    next_offset: int
-    size: int
-
-
-def read_part(store: ArtifactStore, path: str, offset: int, limit: int, tail: int | None) -> LogPart:
+def read_part(store: ArtifactStore, path: str, offset: int, limit: int, tail: int | None) -> LogText:
     """Read at most `limit` bytes from `offset`, or from `tail` bytes before the end. Raises ArtifactNotFound."""
     size = store.size(path)
     start = min(offset, size) if tail is None else max(0, size - tail)
@@ -27,7 +16,8 @@ def read_part(store: ArtifactStore, path: str, offset: int, limit: int, tail: in
     skipped = _continuation(data) if start else 0
     whole = data[: len(data) - _incomplete(data)] if start + len(data) < size else data
     text = whole[skipped:].decode("utf-8", errors="replace")
-    return LogPart(text, start + skipped, start + max(len(whole), skipped), size)
+    next_offset = start + max(len(whole), skipped)
+    return LogText(text=text, offset=start + skipped, next_offset=next_offset, size=size)
 
 
 def _continuation(data: bytes) -> int:

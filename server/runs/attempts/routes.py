@@ -66,7 +66,7 @@ def read_log(
     with services.database.read() as session:
         runs = RunRepository(session)
         path = runs.log(runs.id_of(run), attempt, name).path
-    return resource(schemas.LogText, read_part(services.artifacts, path, offset, min(limit, MAX_BYTES), tail))
+    return read_part(services.artifacts, path, offset, min(limit, MAX_BYTES), tail)
 
 
 @router.get(

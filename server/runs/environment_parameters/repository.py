@@ -4,17 +4,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import func, select
-from sqlalchemy.orm import Session
 
 from server.kit.db.clock import now
+from server.kit.db.repository import Repository
 from server.runs.environment_parameters.models import ParameterEdit, RunParameters
 
 
-class ParameterRepository:
-    """Reads and writes; decides nothing."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
+class ParameterRepository(Repository):
+    """Environment parameters of runs: their reports and edits."""
 
     def of_run(self, run_id: str) -> RunParameters | None:
         """Return what the run's newest trainer last said; None before the first has."""
@@ -32,17 +29,10 @@ class ParameterRepository:
 
     def add(self, run_id: str, parameter: str, change: Mapping[str, Any]) -> ParameterEdit:
         """Append an edit to a locked run."""
-        edit = ParameterEdit(
-            run_id=run_id,
-            seq=self.newest(run_id) + 1,
-            parameter=parameter,
-            change=dict(change),
-            created_at=now(),
+        seq = self.newest(run_id) + 1
+        return self._written(
+            ParameterEdit(run_id=run_id, seq=seq, parameter=parameter, change=dict(change), created_at=now())
         )
-        self._session.add(edit)
-        self._session.flush()
-        self._session.refresh(edit)
-        return edit
 
     def newest(self, run_id: str) -> int:
         """Return the number of a run's newest edit; 0 without any."""

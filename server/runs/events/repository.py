@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session, defer
 
 from ludus.schemas.states import RunState, StopReason
 from server.kit.db.clock import now
+from server.kit.db.repository import Repository
 from server.kit.db.texts import storable, storable_json
 from server.kit.errors import IllegalTransition, RunNotFound
 from server.kit.states import TERMINAL, TRANSITIONS
@@ -37,11 +38,8 @@ class Note:
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
-class EventRepository:
+class EventRepository(Repository):
     """Reads events."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     def page(self, run_id: str, after: int = 0, limit: int = 100) -> Sequence[Event]:
         """Return at most `limit` events with a sequence number above `after`, in order."""

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 from sqlalchemy import ColumnElement, Select, func, select, text, update
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import aliased
 
 from server.kit.db.clock import now
+from server.kit.db.repository import Repository
 from server.runs.events.repository import Note, record
 from server.runs.models import CLAIMABLE_SQL, LEASED_SQL, WAITING_SQL, Run
 from server.runs.scheduling.order import Account, InTraining, Obstacle, Waiting
@@ -16,11 +17,8 @@ IDLE_SECONDS = 5
 """A claim whose worker freezes in the middle is rolled back by PostgreSQL after so long."""
 
 
-class WaitingRuns:
+class WaitingRuns(Repository):
     """Reads and marks runs that wait for a worker. Belongs to its caller's transaction."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     def lock_queue(self) -> None:
         """Exclude other claims until the commit: two claims that count at once would both keep within a quota.
@@ -30,10 +28,6 @@ class WaitingRuns:
         if self._session.get_bind().dialect.name == "postgresql":
             self._session.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'"))
             self._session.execute(select(func.pg_advisory_xact_lock(CLAIM_LOCK)))
-
-    def clock(self) -> float:
-        """Return the database's time, in seconds since 1970-01-01 UTC."""
-        return float(self._session.scalars(select(now())).one())
 
     def heads(self) -> list[Waiting]:
         """Return, for each account, demand and priority, the run that has waited longest.
@@ -68,8 +62,7 @@ class WaitingRuns:
 
     def lock(self, run_id: str) -> Run | None:
         """Return a waiting run, locked until the commit; None if it no longer waits, or is locked by another."""
-        query = select(Run).where(Run.id == run_id, text(CLAIMABLE_SQL)).with_for_update(skip_locked=True)
-        return self._session.scalars(query, execution_options={"populate_existing": True}).one_or_none()
+        return self._locked(select(Run).where(Run.id == run_id, text(CLAIMABLE_SQL)), skip_locked=True)
 
     def uninformed(
         self, account: Account, demand: str, why: Obstacle, *, since_seconds: float, limit: int = 100

@@ -1,16 +1,16 @@
-"""Deliveries in the database: making messages of events, claiming them, and their log. Never commits."""
+"""Deliveries in the database: making messages of events, claiming them, and their log."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from sqlalchemy import ColumnElement, delete, func, insert, select, text, update
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.orm import Session, defer, undefer
+from sqlalchemy.orm import defer, undefer
 
 from server.kit.db.clock import now
 from server.kit.db.ids import new_id
 from server.kit.db.keyset import Columns, select_page
+from server.kit.db.repository import Repository, upsert
 from server.kit.db.texts import storable
 from server.kit.listing import ListQuery, Page
 from server.runs.events.repository import UNTRACKED
@@ -36,15 +36,12 @@ class PendingEvents:
     """Number of the run's newest event."""
 
 
-class Outbox:
+class Outbox(Repository):
     """Turns events into deliveries, each once, however many do so at the same time.
 
     Events are their own outbox. The cursor of a run moves by compare-and-set in the transaction that inserts the
     deliveries: the second sender changes nothing.
     """
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     def pending(self, since: float, limit: int) -> Sequence[PendingEvents]:
         """Return runs that changed since `since` (the database's clock, seconds) and have events without messages."""
@@ -102,20 +99,16 @@ class Outbox:
         if pending.told:
             moved = update(WebhookCursor).where(*cursor).values(seq=through).returning(WebhookCursor.seq)
             return self._session.scalar(moved, execution_options=UNTRACKED) is not None
-        dialect = sqlite if self._session.get_bind().dialect.name == "sqlite" else postgresql
-        first = dialect.insert(WebhookCursor).values(run_id=pending.run_id, seq=through).on_conflict_do_nothing()
+        first = upsert(self._session, WebhookCursor).values(run_id=pending.run_id, seq=through).on_conflict_do_nothing()
         return self._session.scalar(first.returning(WebhookCursor.seq)) is not None
 
 
-class DeliveryQueue:
+class DeliveryQueue(Repository):
     """Hands messages to senders, and stores the results.
 
     A message belongs to the sender that raises its number of attempts. If that sender dies, it is due again at
     `next_try_at`; what a sender that was thought dead reports late is entered in the log and changes nothing else.
     """
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     def due(self, webhook_id: str, limit: int) -> Sequence[tuple[str, int]]:
         """Return id and attempts of a webhook's messages that are to be sent now, the longest due first."""
@@ -149,7 +142,7 @@ class DeliveryQueue:
         if found is None:
             return None
         webhook = self._session.get_one(Webhook, found.webhook_id)
-        former = webhook.former_secret if (webhook.former_until or 0.0) > self._clock() else None
+        former = webhook.former_secret if (webhook.former_until or 0.0) > self.clock() else None
         keys = [key for key in (webhook.secret, former) if key is not None]
         return DeliveryRequest(
             delivery_id=delivery_id,
@@ -197,10 +190,6 @@ class DeliveryQueue:
         before = self._session.scalar(select(Delivery.attempts_before).where(Delivery.id == request.delivery_id))
         return request.attempt - (before or 0)
 
-    def _clock(self) -> float:
-        found: float = self._session.scalar(select(now())) or 0.0
-        return found
-
     def _log(self, request: DeliveryRequest, result: DeliveryResult) -> bool:
         """Enter the attempt in the log; whether the message still belongs to it.
 
@@ -208,8 +197,7 @@ class DeliveryQueue:
         """
         webhook = select(Webhook.id).where(Webhook.id == request.webhook_id).with_for_update(key_share=True)
         self._session.execute(webhook)
-        query = select(Delivery).where(Delivery.id == request.delivery_id).with_for_update()
-        message = self._session.scalars(query, execution_options={"populate_existing": True}).one_or_none()
+        message = self._locked(select(Delivery).where(Delivery.id == request.delivery_id))
         if message is None:
             return False  # the webhook was deleted meanwhile
         self._session.execute(
@@ -234,19 +222,16 @@ class DeliveryQueue:
         self._session.execute(statement, execution_options=UNTRACKED)
 
 
-class DeliveryRepository:
+class DeliveryRepository(Repository):
     """The log of deliveries, and what people ask of it."""
 
     COLUMNS: ClassVar[Columns] = {
-        "created_at": Delivery.created_at,
         "state": Delivery.state,
         "type": Delivery.type,
         "run_id": Delivery.run_id,
         "attempts": Delivery.attempts,
+        "created_at": Delivery.created_at,
     }
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     def get(self, webhook_id: str, delivery_id: str) -> Delivery:
         """Return a delivery of a webhook, with its payload. Raises DeliveryNotFound."""
@@ -271,7 +256,7 @@ class DeliveryRepository:
 
     def insert_test(self, webhook_id: str, hold_seconds: float) -> Delivery:
         """Insert a test message, which is not due for `hold_seconds`: the request that asked for it sends it."""
-        at: float = self._session.scalar(select(now())) or 0.0
+        at = self.clock()
         message = Delivery(
             id=new_id("msg"),
             webhook_id=webhook_id,

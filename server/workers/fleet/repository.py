@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sqlalchemy import func, select, text
-from sqlalchemy.orm import Session
 
 from ludus.schemas.states import RunState
 from server.kit.db.clock import now
+from server.kit.db.repository import Repository
 from server.kit.states import TERMINAL
 from server.runs.models import CLAIMABLE_SQL, Attempt, Run
 from server.simulators.models import Simulator
@@ -41,11 +41,8 @@ class Fleet:
     """By reason."""
 
 
-class FleetRepository:
+class FleetRepository(Repository):
     """Reads the numbers."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     def read(self, silent_seconds: float) -> Fleet:
         """Read all numbers. A worker without a heartbeat for `silent_seconds` does not count."""

@@ -13,8 +13,8 @@ from server.kit.db.database import Database
 from server.kit.errors import InvalidQuery, LeaseLost
 from server.kit.listing import Condition, ListQuery, Operator, Order
 from server.ladders.errors import MatchInvalid, PlayerNotFound
-from server.ladders.matches.repository import MatchRepository, MatchWithParticipants
-from server.ladders.models import LadderPlayer
+from server.ladders.matches.repository import MatchRepository
+from server.ladders.models import LadderMatch, LadderPlayer
 from server.ladders.refs import Outcome, PlayedParticipant, PlayerKind
 from server.ladders.repository import LadderRepository, PlayerRepository
 from server.ladders.requests import MatchReport, ParticipantReport, PlayerCreate
@@ -44,17 +44,15 @@ def players(database: Database, ladder: str = "run") -> dict[str, LadderPlayer]:
     return {player.name.partition("/")[2] or player.name: player for player in listed}
 
 
-def listed(
-    database: Database, *conditions: Condition, ladder: str = "run", limit: int = 1000
-) -> list[MatchWithParticipants]:
+def listed(database: Database, *conditions: Condition, ladder: str = "run", limit: int = 1000) -> list[LadderMatch]:
     with database.read() as session:
         ladder_id = LadderRepository(session).get(ladder).id
         query = ListQuery(Order("seq", descending=False), conditions, limit)
         return list(MatchRepository(session).list(ladder_id, query).items)
 
 
-def numbers(found: Sequence[MatchWithParticipants]) -> list[int | None]:
-    return [each.match.number for each in found]
+def numbers(found: Sequence[LadderMatch]) -> list[int | None]:
+    return [each.number for each in found]
 
 
 @pytest.fixture
@@ -74,7 +72,7 @@ def report(
     *participants: tuple[int | str, float | None],
     outcome: Outcome | None = None,
     **rest: Any,
-) -> MatchWithParticipants:
+) -> LadderMatch:
     sides = [ParticipantReport(player=each, team=team, score=score) for team, (each, score) in enumerate(participants)]
     match = MatchReport(participants=sides, outcome=outcome, **rest)
     with database.write() as session:
@@ -87,14 +85,14 @@ def test_a_match_is_kept_as_it_was_played(database: Database) -> None:
     ledger.matches.append([make_match(1, "loss", 3, truncated=True, rated=False, simulator=4, elo=1199.5, step=250)])
 
     (found,) = listed(database)
-    match = found.match
+    match = found
     assert (match.seq, match.attempt, match.number, match.behavior) == (1, 1, 1, "Striker")
     assert (match.at, match.outcome, match.truncated, match.rated) == (1001.0, "loss", True, False)
     assert (match.simulator, match.step, match.elo, match.superseded_by) == (4, 250, 1199.5, None)
     learner, opponent = found.participants
-    assert (learner[0].team, learner[0].rank, learner[0].step, learner[1].kind) == (0, 2, 250, "policy")
-    assert (opponent[0].team, opponent[0].rank, opponent[0].step, opponent[1].kind) == (1, 1, 3000, "snapshot")
-    assert (opponent[1].name, opponent[1].key) == ("run/Striker#3", f"{match.run_id}/Striker#3")
+    assert (learner.team, learner.rank, learner.step, learner.profile.kind) == (0, 2, 250, "policy")
+    assert (opponent.team, opponent.rank, opponent.step, opponent.profile.kind) == (1, 1, 3000, "snapshot")
+    assert (opponent.name, opponent.profile.key) == ("run/Striker#3", f"{match.run_id}/Striker#3")
 
 
 def test_players_are_listed_by_the_present_names_of_their_runs(database: Database) -> None:
@@ -154,7 +152,7 @@ def test_behaviors_count_their_matches_apart(database: Database) -> None:
 
     ledger.matches.append([make_match(1), make_match(1, behavior="Goalie", participants=goalie), make_match(2)])
 
-    assert [(each.match.behavior, each.match.number) for each in listed(database)] == [
+    assert [(each.behavior, each.number) for each in listed(database)] == [
         ("Striker", 1),
         ("Goalie", 1),
         ("Striker", 2),
@@ -172,9 +170,9 @@ def test_a_later_attempt_supersedes_what_it_plays_anew(database: Database) -> No
     third = next_attempt(database, second, Striker=4)
     third.matches.append([make_match(5, "draw")])
 
-    assert [(each.match.attempt, each.match.number) for each in counting] == [(1, 1), (1, 2), (1, 3), (2, 4), (2, 5)]
-    assert [(each.match.number, each.match.superseded_by) for each in superseded] == [(4, 2), (5, 2), (6, 2)]
-    assert [(each.match.attempt, each.match.number) for each in listed(database)] == [
+    assert [(each.attempt, each.number) for each in counting] == [(1, 1), (1, 2), (1, 3), (2, 4), (2, 5)]
+    assert [(each.number, each.superseded_by) for each in superseded] == [(4, 2), (5, 2), (6, 2)]
+    assert [(each.attempt, each.number) for each in listed(database)] == [
         (1, 1),
         (1, 2),
         (1, 3),
@@ -210,7 +208,7 @@ def test_what_was_played_beyond_the_checkpoint_does_not_count_even_before_anythi
     assert computed(database) == up_to_two
     third = next_attempt(database, second, Striker=2)  # the second died before it had played anything
     third.matches.append([make_match(3, "loss")])
-    assert [(each.match.attempt, each.match.number) for each in listed(database)] == [(1, 1), (1, 2), (3, 3)]
+    assert [(each.attempt, each.number) for each in listed(database)] == [(1, 1), (1, 2), (3, 3)]
 
 
 def test_an_attempt_without_a_checkpoint_begins_with_an_empty_ledger(database: Database) -> None:
@@ -314,7 +312,7 @@ def test_only_the_behavior_that_plays_anew_is_superseded(database: Database) -> 
 
     next_attempt(database, first, Striker=1, Goalie=1).matches.append([make_match(2)])
 
-    assert [(each.match.behavior, each.match.attempt) for each in listed(database)] == [
+    assert [(each.behavior, each.attempt) for each in listed(database)] == [
         ("Striker", 1),
         ("Goalie", 1),
         ("Striker", 2),
@@ -357,21 +355,21 @@ def test_two_runs_share_a_ladder_without_a_gap_in_its_numbers(database: Database
 def test_a_reported_match_has_ranks_by_scores(database: Database, league: str) -> None:
     found = report(database, league, ("bob", 2.0), (1, 5.0), ("cleo", 2.0), at=50.0)
 
-    assert [(player.name, participant.rank, participant.score) for participant, player in found.participants] == [
+    assert [(each.name, each.rank, each.score) for each in found.participants] == [
         ("bob", 2, 2.0),
         ("ann", 1, 5.0),
         ("cleo", 2, 2.0),
     ]
-    assert (found.match.outcome, found.match.scored, found.match.at, found.match.run_id) == ("loss", True, 50.0, None)
+    assert (found.outcome, found.scored, found.at, found.run_id) == ("loss", True, 50.0, None)
 
 
 @pytest.mark.parametrize("outcome", ["win", "draw", "loss"])
 def test_a_reported_outcome_is_the_first_seats(database: Database, league: str, outcome: Outcome) -> None:
     found = report(database, league, ("ann", None), ("bob", None), outcome=outcome)
 
-    assert (found.match.outcome, found.match.scored, found.match.rated) == (outcome, False, True)
-    assert found.match.at == pytest.approx(found.match.at, abs=1)
-    ranks = [participant.rank for participant, _ in found.participants]
+    assert (found.outcome, found.scored, found.rated) == (outcome, False, True)
+    assert found.at == pytest.approx(found.at, abs=1)
+    ranks = [each.rank for each in found.participants]
     assert ranks == {"win": [1, 2], "draw": [1, 1], "loss": [2, 1]}[outcome]
 
 
@@ -420,7 +418,7 @@ def test_pages_of_matches_are_disjoint_and_complete(database: Database) -> None:
         ladder_id = LadderRepository(session).get("run").id
         while True:
             page = MatchRepository(session).list(ladder_id, query)
-            seen += [each.match.seq for each in page.items]
+            seen += [each.seq for each in page.items]
             if page.next is None:
                 break
             query = ListQuery(Order("seq"), limit=3, after=page.next)

@@ -264,7 +264,7 @@ def test_a_history_is_thinned_to_evenly_spaced_games_with_the_newest(database: D
 
     def read(points: int) -> list[Any]:
         with database.read() as session:
-            return list(RatingRepository(session).history(learner, points).points)
+            return list(RatingRepository(session).history(learner, points))
 
     assert [point.game for point in read(100)] == list(range(1, 11))
     assert [point.game for point in read(4)] == [2, 5, 7, 10]

@@ -18,7 +18,8 @@ from server.webhooks.deliveries.repository import DeliveryQueue, DeliveryReposit
 from server.webhooks.deliveries.sender import Sender
 from server.webhooks.models import Delivery, Webhook
 from server.webhooks.repository import WebhookRepository
-from server.webhooks.service import Change, WebhookService
+from server.webhooks.requests import WebhookUpdate
+from server.webhooks.service import WebhookService
 from tests.factories import make_run
 from tests.server.webhooks.deliveries.receiver import Receiver, receiving
 from tests.waiting import eventually, never
@@ -35,7 +36,7 @@ def subscribe(database: Database, url: str, events: tuple[str, ...] = ("*",), **
 
 def change(database: Database, webhook: Webhook, **values: Any) -> Webhook:
     with database.write() as session:
-        return WebhookService(session, private=True).change(webhook.id, Change(**values))
+        return WebhookService(session, private=True).change(webhook.id, WebhookUpdate(**values))
 
 
 def clock(database: Database) -> float:

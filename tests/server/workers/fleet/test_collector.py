@@ -6,7 +6,8 @@ from prometheus_client import CollectorRegistry
 from ludus.schemas.states import RunState
 from server.kit.db.database import Database
 from server.kit.errors import DatabaseUnavailable
-from server.webhooks.service import Change, WebhookService
+from server.webhooks.requests import WebhookUpdate
+from server.webhooks.service import WebhookService
 from server.workers.fleet.collector import FleetMetrics
 from server.workers.fleet.repository import FleetRepository
 from server.workers.repository import WorkerInfo, WorkerRegistry
@@ -51,7 +52,7 @@ def test_messages_that_wait_and_disabled_webhooks_are_counted(database: Database
         webhooks = WebhookService(session, private=True)
         waiting = webhooks.create("https://example.com", ["*"])
         webhooks.prepare_test(waiting.id)
-        webhooks.change(webhooks.create("https://example.com", ["*"]).id, Change(enabled=False))
+        webhooks.change(webhooks.create("https://example.com", ["*"]).id, WebhookUpdate(enabled=False))
 
     assert sample(database, "ludus_webhook_deliveries_pending") == 1
     assert sample(database, "ludus_webhook_oldest_due_seconds") == 0  # it is not due yet

@@ -1,0 +1,46 @@
+"""The parent of all repositories, and statements that they share."""
+
+from typing import Any, TypeVar
+
+from sqlalchemy import Select, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+
+from server.kit.db.base import Base
+from server.kit.db.clock import now
+
+Row = TypeVar("Row")
+Model = TypeVar("Model", bound=Base)
+
+
+class Repository:
+    """Reads and writes rows through one session, whose owner commits. Decides nothing."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def clock(self) -> float:
+        """Return the database's time, in seconds since 1970-01-01 UTC."""
+        return float(self._session.scalars(select(now())).one())
+
+    def _locked(self, query: Select[Row], **options: Any) -> Row | None:
+        """Return the row that a query finds, as it is now and locked until the commit; None if there is none.
+
+        `options` are those of `Select.with_for_update`.
+        """
+        found = self._session.scalars(query.with_for_update(**options), execution_options={"populate_existing": True})
+        return found.one_or_none()
+
+    def _written(self, row: Model) -> Model:
+        """Write a new or a changed row at once; return it with the values that the database gave it."""
+        self._session.add(row)
+        self._session.flush()
+        self._session.refresh(row)
+        return row
+
+
+def upsert(session: Session, model: type[Base]) -> sqlite.Insert | postgresql.Insert:
+    """Begin an `INSERT ... ON CONFLICT`, which both databases have."""
+    if session.get_bind().dialect.name == "sqlite":
+        return sqlite.insert(model)
+    return postgresql.insert(model)
