@@ -85,9 +85,7 @@ def list_checkpoints(
     return listing.answer(CHECKPOINTS, database, fetch)
 
 
-@router.get(
-    "/{checkpoint:name}", response_model=schemas.Checkpoint, responses=problems(RunNotFound, CheckpointNotFound)
-)
+@router.get("/{checkpoint:name}", responses=problems(RunNotFound, CheckpointNotFound))
 def get_checkpoint(run: RunKey, checkpoint: CheckpointKey, database: DatabaseDep) -> schemas.Checkpoint:
     """Return one checkpoint; `latest` is the one that the run would be resumed from, `best` has the highest score."""
     with database.read() as session:
@@ -215,7 +213,7 @@ def list_uploaded_checkpoints(listing: ListingDep, database: DatabaseDep) -> dic
     return listing.answer(UPLOADED, database, lambda session, query: UploadedCheckpointRepository(session).list(query))
 
 
-@uploads.get("/{checkpoint:name}", response_model=schemas.UploadedCheckpoint, responses=problems(CheckpointNotFound))
+@uploads.get("/{checkpoint:name}", responses=problems(CheckpointNotFound))
 def get_uploaded_checkpoint(checkpoint: UploadedKey, database: DatabaseDep) -> schemas.UploadedCheckpoint:
     """Return one uploaded checkpoint."""
     with database.read() as session:

@@ -90,7 +90,7 @@ def merge_demonstrations(body: BodyDep, command: CommandDep, services: ServicesD
         return _keep(services, command, target, wanted.name, {"merged": wanted.demonstrations})
 
 
-@router.get("/{demonstration:name}", response_model=schemas.Demonstration, responses=problems(DemonstrationNotFound))
+@router.get("/{demonstration:name}", responses=problems(DemonstrationNotFound))
 def get_demonstration(demonstration: DemonstrationKey, database: DatabaseDep) -> schemas.Demonstration:
     """Return one demonstration with its inspection: episodes, returns, histograms of actions."""
     with database.read() as session:

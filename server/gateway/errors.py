@@ -22,6 +22,7 @@ from server.kit.errors import (
     Unauthenticated,
     Unavailable,
 )
+from server.simulators.errors import RunEnded
 
 STATUS: Final = {
     ErrorKind.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
@@ -42,14 +43,6 @@ class BadJoin(Invalid, code="bad_join"):
     """The field."""
     problem: str
     sentence = "JoinRequest.{name} {problem}."
-
-
-class RunEnded(Conflict, code="run_ended"):
-    """The run takes no simulators any more."""
-
-    run_id: str
-    state: str
-    sentence = "Run {run_id} has ended ({state}) and takes no simulators any more. Create a new run."
 
 
 class ProtocolNotSpoken(Conflict, code="protocol_version"):

@@ -100,7 +100,7 @@ def create_ladder(body: BodyDep, command: CommandDep) -> Response:
     return command.run(create)
 
 
-@router.get("/{ladder:name}", response_model=schemas.Ladder, responses=problems(LadderNotFound, NameAmbiguous))
+@router.get("/{ladder:name}", responses=problems(LadderNotFound, NameAmbiguous))
 def get_ladder(ladder: LadderKey, database: DatabaseDep) -> schemas.Ladder:
     """Return one ladder."""
     with database.read() as session:
@@ -182,7 +182,6 @@ def list_ratings(ladder: LadderKey, listing: ListingDep, database: DatabaseDep) 
 
 @router.get(
     "/{ladder:name}/ratings/history",
-    response_model=schemas.RatingHistory,
     responses=problems(LadderNotFound, NameAmbiguous, PlayerNotFound),
 )
 def rating_history(
@@ -206,7 +205,6 @@ def rating_history(
 
 @router.get(
     "/{ladder:name}/payoffs",
-    response_model=schemas.Payoffs,
     responses=problems(LadderNotFound, NameAmbiguous, PlayerNotFound),
 )
 def get_payoffs(

@@ -169,7 +169,7 @@ def list_runs(listing: ListingDep, metrics: MetricsDep, services: ServicesDep) -
     return listing.answer(RUNS, services.database, fetch, metrics.bound)
 
 
-@router.get("/{run:name}", response_model=schemas.Run, responses=problems(RunNotFound, TooManyWaiters))
+@router.get("/{run:name}", responses=problems(RunNotFound, TooManyWaiters))
 def get_run(
     run: RunKey,
     services: ServicesDep,

@@ -88,7 +88,7 @@ def create_webhook(body: BodyDep, command: CommandDep, services: ServicesDep) ->
     return command.run(create)
 
 
-@router.get("/{webhook:name}", response_model=schemas.Webhook, responses=problems(WebhookNotFound))
+@router.get("/{webhook:name}", responses=problems(WebhookNotFound))
 def get_webhook(webhook: WebhookKey, database: DatabaseDep) -> schemas.Webhook:
     """Return one webhook."""
     with database.read() as session:
@@ -175,7 +175,6 @@ def list_deliveries(webhook: WebhookKey, listing: ListingDep, database: Database
 
 @router.get(
     "/{webhook:name}/deliveries/{delivery:name}",
-    response_model=schemas.DeliveryWithPayload,
     responses=problems(WebhookNotFound, DeliveryNotFound),
 )
 def get_delivery(webhook: WebhookKey, delivery: DeliveryKey, database: DatabaseDep) -> schemas.DeliveryWithPayload:

@@ -74,7 +74,7 @@ def list_tokens(listing: ListingDep, database: DatabaseDep) -> dict[str, Any]:
     return listing.answer(TOKENS, database, lambda session, query: TokenRepository(session).list(query))
 
 
-@router.get("/self", response_model=schemas.Identity, responses=problems(), openapi_extra=needs(None))
+@router.get("/self", responses=problems(), openapi_extra=needs(None))
 def get_own_token(auth: AuthDep) -> schemas.Identity:
     """Return the token of this request and its rights."""
     principal = auth.principal
@@ -88,9 +88,7 @@ def get_own_token(auth: AuthDep) -> schemas.Identity:
     )
 
 
-@router.get(
-    "/{token:token}", response_model=schemas.Token, responses=problems(TokenNotFound), openapi_extra=needs(Scope.ADMIN)
-)
+@router.get("/{token:token}", responses=problems(TokenNotFound), openapi_extra=needs(Scope.ADMIN))
 def get_token(token: TokenKey, database: DatabaseDep) -> schemas.Token:
     """Return one token, without its secret."""
     with database.read() as session:

@@ -51,7 +51,7 @@ def list_aliases(listing: ListingDep, database: DatabaseDep) -> dict[str, Any]:
     return listing.answer(ALIASES, database, lambda session, query: AliasRepository(session).list(query))
 
 
-@router.get("/{alias:name}", response_model=schemas.Alias, responses=problems(AliasNotFound, NameAmbiguous))
+@router.get("/{alias:name}", responses=problems(AliasNotFound, NameAmbiguous))
 def get_alias(alias: AliasKey, database: DatabaseDep) -> schemas.Alias:
     """Return one alias with its checkpoint."""
     with database.read() as session:

@@ -12,6 +12,7 @@ from server.lifecycle.deletion.repository import DeletionRepository
 from server.lifecycle.errors import RunInUse, RunNotEnded
 from server.runs.events.repository import Note, lock_run, record
 from server.runs.models import Run
+from server.runs.repository import RunRepository
 from server.webhooks.deliveries.repository import Outbox, PendingEvents
 from server.webhooks.repository import WebhookRepository
 
@@ -31,7 +32,7 @@ class DeletionService:
             # Asked after the lock: of two who delete it at once, the second has waited for the first one's commit.
             if self._deletions.is_deleted(run_id):
                 return
-            raise RunNotFound(run_id, named=self._deletions.named(run_id)) from None
+            raise RunNotFound(run_id, named=RunRepository(self._session).newest_named(run_id)) from None
         if run.state not in TERMINAL:
             raise RunNotEnded(run.id, run.state)
         users = list(self._deletions.users(run))

@@ -17,7 +17,7 @@ from server.runs.environment_parameters.service import ParameterService
 router = APIRouter(prefix="/v1/runs/{run:name}/environment_parameters", tags=["runs"])
 
 
-@router.get("", response_model=schemas.EnvironmentParameters, responses=problems(RunNotFound))
+@router.get("", responses=problems(RunNotFound))
 def get_environment_parameters(run: RunKey, database: DatabaseDep) -> schemas.EnvironmentParameters:
     """Return the present lesson of each environment parameter of a run, and its criterion."""
     with database.read() as session:
