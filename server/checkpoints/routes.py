@@ -31,7 +31,7 @@ from server.kit.http.idempotency import BODY_PROBLEMS, COMMAND_PROBLEMS, Answer
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, DatabaseDep, ServicesDep
-from server.kit.http.uploads import MEDIA_TYPE, UploadCommandDep, UploadDep
+from server.kit.http.uploads import FILE_BODY, UploadCommandDep, UploadDep
 from server.kit.listing import ListQuery, Order, Page
 from server.runs.repository import RunRepository
 
@@ -180,12 +180,7 @@ def download_file(
     status_code=201,
     response_model=schemas.UploadedCheckpoint,
     responses=problems(UnsupportedFileType, CheckpointInvalid, StorageFull, *COMMAND_PROBLEMS),
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}},
-        }
-    },
+    openapi_extra=FILE_BODY,
 )
 def upload_checkpoint(
     upload: UploadDep,

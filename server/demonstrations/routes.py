@@ -24,7 +24,7 @@ from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer, Command
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, DatabaseDep, Services, ServicesDep
-from server.kit.http.uploads import MEDIA_TYPE, UploadCommandDep, UploadDep
+from server.kit.http.uploads import FILE_BODY, UploadCommandDep, UploadDep
 from server.kit.listing import Order
 
 router = APIRouter(prefix="/v1/demonstrations", tags=["demonstrations"])
@@ -48,12 +48,7 @@ DemonstrationKey = Annotated[str, InPath(max_length=40, pattern=NAME, descriptio
     status_code=201,
     response_model=schemas.Demonstration,
     responses=problems(UnsupportedFileType, *MAKING),
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}},
-        }
-    },
+    openapi_extra=FILE_BODY,
 )
 def upload_demonstration(
     upload: UploadDep,

@@ -149,7 +149,7 @@ class Gateway:
                 grpc.StatusCode.INTERNAL, "The gateway made a mistake; its log has the details.", INTERNAL_ERROR
             )
         finally:
-            self.telemetry.called(call, outcome, time.monotonic() - began)
+            self.telemetry.calls.labels(call, outcome).observe(time.monotonic() - began)
         raise AssertionError("abort raises")
 
     async def _connect(self, _: Any, context: Context) -> None:

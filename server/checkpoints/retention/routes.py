@@ -4,7 +4,7 @@ from fastapi import APIRouter, Response
 from pydantic import Field
 
 from ludus import schemas
-from server.checkpoints.retention.repository import ExpiredCheckpoint, Limits, RetentionRepository
+from server.checkpoints.retention.repository import ExpiredCheckpoint, Limits, RetentionRepository, by_run
 from server.kit.db.database import Session
 from server.kit.http.bodies import BodyDep, declare_json
 from server.kit.http.errors import problems
@@ -48,7 +48,7 @@ def prune_checkpoints(body: BodyDep, services: ServicesDep, command: CommandDep)
     def prune(session: Session) -> Answer:
         retention = RetentionRepository(session)
         expired = retention.plan(limits)
-        deleted = set(retention.retire_all(expired))
+        deleted = {each for theirs in by_run(expired) for each in retention.retire(theirs)}
         return Answer(200, _pruned([each for each in expired if each.checkpoint.id in deleted], dry_run=False))
 
     return command.run(prune)

@@ -11,6 +11,7 @@ from server.assessments.writer import AssessmentWriter
 from server.checkpoints.refs import CheckpointRef
 from server.checkpoints.repository import CheckpointRepository, InitialCheckpoints, ref
 from server.checkpoints.requests.repository import CheckpointRequestRepository
+from server.checkpoints.score import keep_best_of
 from server.checkpoints.writer import CheckpointWriter
 from server.demonstrations.refs import DemonstrationRef
 from server.demonstrations.repository import DemonstrationRepository
@@ -91,7 +92,7 @@ class AttemptLedger:
         self.assessment = AssessmentWriter(fence)
         self.checkpoints = CheckpointWriter(
             fence,
-            claim.config,
+            keep_best_of(claim.config),
             scores=lambda session, run_id: MetricRepository(session).scores(run_id),
             rewind=lambda session, run_id: MetricRepository(session).rewind(run_id),
         )
