@@ -23,11 +23,11 @@ from server.kit.errors import (
     StorageRefused,
     StorageUnavailable,
 )
-from server.kit.http.bodies import BodyDep, declare_json
+from server.kit.http.bodies import BodyDep
 from server.kit.http.downloads import DOWNLOAD, ConditionalHeadersDep, Content, send
-from server.kit.http.errors import RangeNotSatisfiable, UnsupportedFileType, problems
+from server.kit.http.errors import RangeNotSatisfiable, UnsupportedFileType, deleted, problems
 from server.kit.http.fields import NAME, TEXT, CheckpointKey, FileName, Name, RunKey, Text, Write
-from server.kit.http.idempotency import BODY_PROBLEMS, COMMAND_PROBLEMS, Answer
+from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer, json_command
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, DatabaseDep, ServicesDep
@@ -115,8 +115,7 @@ def unpin_checkpoint(run: RunKey, checkpoint: CheckpointKey, command: CommandDep
 @router.post(
     "/{checkpoint:name}:score",
     response_model=schemas.Checkpoint,
-    responses=problems(RunNotFound, CheckpointNotFound, CheckpointDeleted, *BODY_PROBLEMS),
-    openapi_extra=declare_json(ScoreWrite),
+    **json_command(ScoreWrite, RunNotFound, CheckpointNotFound, CheckpointDeleted),
 )
 def score_checkpoint(run: RunKey, checkpoint: CheckpointKey, body: BodyDep, command: CommandDep) -> Response:
     """Store the score of an evaluation of a checkpoint: a number under a name. `keep_best` may use that name."""
@@ -215,11 +214,7 @@ def get_uploaded_checkpoint(checkpoint: UploadedKey, database: DatabaseDep) -> s
         return resource(schemas.UploadedCheckpoint, UploadedCheckpointRepository(session).get(checkpoint))
 
 
-@uploads.delete(
-    "/{checkpoint:name}",
-    status_code=204,
-    responses={204: {"description": "It is gone."}, **problems(CheckpointNotFound, CheckpointInUse)},
-)
+@uploads.delete("/{checkpoint:name}", status_code=204, responses=deleted(CheckpointNotFound, CheckpointInUse))
 def delete_uploaded_checkpoint(checkpoint: UploadedKey, services: ServicesDep) -> None:
     """Delete an uploaded checkpoint and its file. Refused while a run that has not ended begins with it."""
     with services.database.write() as session:

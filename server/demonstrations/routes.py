@@ -18,7 +18,14 @@ from server.demonstrations.service import DemonstrationService
 from server.kit.errors import ArtifactNotFound, StorageFull
 from server.kit.http.bodies import BodyDep, declare_json
 from server.kit.http.downloads import DOWNLOAD, ConditionalHeadersDep, Content, send
-from server.kit.http.errors import BodyInvalid, RangeNotSatisfiable, UnsupportedFileType, UnsupportedMediaType, problems
+from server.kit.http.errors import (
+    BodyInvalid,
+    RangeNotSatisfiable,
+    UnsupportedFileType,
+    UnsupportedMediaType,
+    deleted,
+    problems,
+)
 from server.kit.http.fields import NAME, Name
 from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer, Command
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
@@ -130,14 +137,7 @@ def download_demonstration(
     return send(Content.stored(services.artifacts, found.path, found.size, found.sha256), headers)
 
 
-@router.delete(
-    "/{demonstration:name}",
-    status_code=204,
-    responses={
-        204: {"description": "It is gone."},
-        **problems(DemonstrationNotFound, DemonstrationInUse),
-    },
-)
+@router.delete("/{demonstration:name}", status_code=204, responses=deleted(DemonstrationNotFound, DemonstrationInUse))
 def delete_demonstration(demonstration: DemonstrationKey, services: ServicesDep) -> None:
     """Delete a demonstration and its file. Refused while a run that has not ended uses it."""
     with services.database.write() as session:

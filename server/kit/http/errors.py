@@ -303,6 +303,11 @@ def problems(*classes: type[LudusError]) -> Responses:
     }
 
 
+def deleted(*classes: type[LudusError], description: str = "It is gone.") -> Responses:
+    """Declare the answers of a route that deletes, for its `responses`."""
+    return {204: {"description": description}, **problems(*classes)}
+
+
 def problem_response(error: LudusError, scope: Scope) -> JSONResponse:
     """Answer with a domain error."""
     status = status_of(type(error))

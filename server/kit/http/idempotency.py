@@ -17,17 +17,23 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, TypedDict
 
+from pydantic import BaseModel
 from starlette.responses import JSONResponse
 
 from server.kit.db.database import Database, Session
 from server.kit.db.projects import DEFAULT
+from server.kit.errors import LudusError
+from server.kit.http.bodies import declare_json
 from server.kit.http.errors import (
     BodyInvalid,
     IdempotencyKeyInvalid,
     IdempotencyKeyReused,
     RequestInFlight,
+    Responses,
     UnsupportedMediaType,
+    problems,
 )
 from server.kit.http.repository import IdempotencyRepository
 from server.kit.http.resources import dump
@@ -123,6 +129,21 @@ class Command:
             kept = body if answer.secret is None else {**body, answer.secret: None}
             keys.answer(self._mark.scope, key, answer.status, {"body": kept, "location": answer.location})
         return _respond(answer.status, body, answer.location)
+
+
+class JsonCommand(TypedDict):
+    """Parameters of the decorator of a route."""
+
+    responses: Responses
+    openapi_extra: dict[str, Any]
+
+
+def json_command(model: type[BaseModel], *classes: type[LudusError], required: bool = True) -> JsonCommand:
+    """Declare a command whose body is JSON: its model, and its problems besides those of any such command."""
+    return {
+        "responses": problems(*classes, *BODY_PROBLEMS),
+        "openapi_extra": declare_json(model, required=required),
+    }
 
 
 def key_scope(project: str, method: str, path: str) -> str:
