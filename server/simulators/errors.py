@@ -3,7 +3,7 @@
 from server.kit.errors import Conflict
 
 
-class RunEnded(Conflict, code="run_ended"):
+class RunClosed(Conflict, code="run_ended"):
     """The run takes no simulators any more."""
 
     run_id: str

@@ -20,7 +20,7 @@ from server.kit.wake_up import WakeUp
 from server.runs.events.repository import Note, lock_run, move, record
 from server.runs.models import Attempt, Run
 from server.runs.repository import RunRepository
-from server.simulators.errors import RunEnded
+from server.simulators.errors import RunClosed
 from server.simulators.models import Simulator
 
 JOINED, CONNECTED, LEFT = "joined", "connected", "left"
@@ -88,7 +88,7 @@ class Placement:
         """Assign a simulator to the live attempt of a run (id, or name of the newest such run).
 
         Idempotent per session_id: the same one gets the same number again, in later attempts too. Raises RunNotFound,
-        RunEnded.
+        RunClosed.
         """
         with self._database.read() as session:
             found = RunRepository(session).without_config(run)
@@ -197,10 +197,10 @@ def _lost_its_simulators(run: Run) -> bool:
 
 
 def _waiting(session: Session, run: Run) -> NotReady | None:
-    """Return why a simulator can't be placed in this run now, or None when it can. Raises RunEnded."""
+    """Return why a simulator can't be placed in this run now, or None when it can. Raises RunClosed."""
     state = RunState(run.state)
     if state in TERMINAL:
-        raise RunEnded(run.id, state)
+        raise RunClosed(run.id, state)
     if state is RunState.PAUSED:
         return NotReady(run.id, f"Run {run.id} is PAUSED ({run.stop_reason}); it continues when a user resumes it.")
     if state is RunState.PAUSING:  # its collectors end all sessions: no new one is sent there

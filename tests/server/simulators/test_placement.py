@@ -10,7 +10,7 @@ from server.kit.listing import Condition, ListQuery, Operator, Order
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.runs.events.repository import EventRepository
 from server.runs.models import Run
-from server.simulators.errors import RunEnded
+from server.simulators.errors import RunClosed
 from server.simulators.repository import Assigned, NotReady, Placement, SimulatorRepository
 from tests.factories import make_claim, make_ledger, make_run, read_run
 
@@ -60,7 +60,7 @@ def test_a_finished_run_takes_no_simulators(database: Database, placement: Place
     ledger = make_ledger(database, name="run")
     ledger.move(RunState.SUCCEEDED)
 
-    with pytest.raises(RunEnded) as refusal:
+    with pytest.raises(RunClosed) as refusal:
         placement.join("run", "inc")
 
     assert (refusal.value.run_id, refusal.value.state) == (read_run(database, "run").id, RunState.SUCCEEDED)
