@@ -180,7 +180,7 @@ LessonValue: TypeAlias = Annotated[
 
 
 def sampler_of(value: float | Sampler) -> ParameterValue:
-    """Return what simulators are told of a value."""
+    """Return the form of a value that simulators receive."""
     match value:
         case ConstantSampler(sampler_parameters=given):
             return Constant(given.value)

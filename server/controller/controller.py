@@ -72,14 +72,14 @@ class ReadWindow:
         self._last = 0.0
 
     def observe(self, now: float) -> float:
-        """Note a read; return the seconds without a gap, and without a clock that went backwards."""
+        """Record a read; return the seconds without a gap, and without a clock that went backwards."""
         if self._since is None or not 0 <= now - self._last <= self._gap:
             self._since = now
         self._last = now
         return now - self._since
 
     def reset(self) -> None:
-        """Note that the database could not be read."""
+        """Record that the database could not be read."""
         self._since = None
 
 

@@ -1,7 +1,7 @@
 """Operational metrics of processes without an HTTP API of their own: gateway, controller, worker.
 
-Each role tells its own numbers on a port of its own, where one is set; what the database knows of the whole
-installation is told by the api (`server.workers.fleet`). Labels are kinds and outcomes, never ids.
+Each role serves its own numbers on a port of its own, where one is set; the api serves what the database has of the
+whole installation (`server.workers.fleet`). Labels are kinds and outcomes, never ids.
 """
 
 from importlib.metadata import version

@@ -179,7 +179,7 @@ class MetricRepository(Repository):
         statement = upsert(self._session, LatestMetric)
         keys = (LatestMetric.run_id, LatestMetric.behavior, LatestMetric.key)
         new: dict[str, Any] = {name: statement.excluded[name] for name in ("step", "value", "at")}
-        # What was known up to the step before goes on; anything else stays stale, and is computed by the controller.
+        # Extremes known up to the step before go on; others stay stale, and the controller computes them.
         known = LatestMetric.extremes_step == LatestMetric.step
         for name, beyond in (("highest", operator.gt), ("lowest", operator.lt)):
             old, added = getattr(LatestMetric, name), statement.excluded[name]

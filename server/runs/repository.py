@@ -201,7 +201,7 @@ class RunRepository(Repository):
         return lock_run(self._session, self.get(run).id)
 
     def label(self, run: Run, *, name: str | None, add: Collection[str], remove: Collection[str]) -> None:
-        """Give a locked run another name, and add and remove tags. What it has already changes nothing.
+        """Give a locked run another name, and add and remove tags. Tags that it has already change nothing.
 
         Raises TooManyTags.
         """

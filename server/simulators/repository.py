@@ -154,7 +154,7 @@ class SimulatorRepository(Repository):
         return simulator
 
     def connected(self, run_id: str, attempt: int, session_id: str, **columns: Any) -> None:
-        """Note that a collector serves a simulator, whether or not it had joined first."""
+        """Record that a collector serves a simulator, whether or not it had joined first."""
         values = columns | {"state": CONNECTED, "attempt": attempt, "connected_at": now(), "left_at": None, "steps": 0}
         values |= {"leave_code": None, "leave_reason": None}
         row = {"run_id": run_id, "session_id": session_id, "joined_at": now(), **values}
@@ -165,7 +165,7 @@ class SimulatorRepository(Repository):
         )
 
     def plays(self, run_id: str, attempt: int, session_id: str, behaviors: Sequence[str], agents: int) -> None:
-        """Note the behaviors and agents of a simulator in this attempt."""
+        """Record the behaviors and agents of a simulator in this attempt."""
         self._session.execute(
             update(Simulator)
             .where(Simulator.run_id == run_id, Simulator.session_id == session_id, Simulator.attempt == attempt)
@@ -173,7 +173,7 @@ class SimulatorRepository(Repository):
         )
 
     def left(self, run_id: str, attempt: int, session_id: str, *, code: str, reason: str, steps: int) -> None:
-        """Note that a simulator's session in this attempt ended."""
+        """Record that a simulator's session in this attempt ended."""
         self._session.execute(
             update(Simulator)
             .where(Simulator.run_id == run_id, Simulator.session_id == session_id)
@@ -184,7 +184,7 @@ class SimulatorRepository(Repository):
         )
 
     def mark_disconnected(self, run_id: str, attempt: int, code: str, reason: str) -> None:
-        """Note that all simulators of an attempt are gone, because the attempt is."""
+        """Record that all simulators of an attempt are gone, because the attempt is."""
         self._session.execute(
             update(Simulator)
             .where(Simulator.run_id == run_id, Simulator.attempt == attempt, Simulator.state != LEFT)

@@ -103,7 +103,7 @@ class RetentionRepository(Repository):
         return [(row.id, row.path) for row in self._session.execute(query)]
 
     def purged(self, checkpoint_id: str) -> None:
-        """Note that the files of a checkpoint are removed."""
+        """Record that the files of a checkpoint are removed."""
         self._session.execute(update(Checkpoint).where(Checkpoint.id == checkpoint_id).values(purged_at=now()))
 
     def deleted_runs(self, limit: int) -> list[str]:
@@ -112,7 +112,7 @@ class RetentionRepository(Repository):
         return list(self._session.scalars(due.order_by(DeletedRun.purge_at).limit(limit)))
 
     def run_purged(self, run_id: str) -> None:
-        """Note that the files of a deleted run are removed. They are once more, for what its worker publishes late."""
+        """Record that the files of a deleted run are removed. They are once more, for late files of its worker."""
         again = case((DeletedRun.purge_at <= DeletedRun.deleted_at, now() + LATE_SECONDS), else_=None)
         self._session.execute(update(DeletedRun).where(DeletedRun.id == run_id).values(purge_at=again))
 

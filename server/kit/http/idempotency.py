@@ -2,7 +2,7 @@
 
 The key is stored in the same transaction as the effect, so there is never one without the other. A repetition gets the
 first answer again, with `Idempotency-Replayed: true`; the same key with other content is refused (422); while the first
-request is still being answered a repetition to the same process is told so (409), one to another process waits for it.
+request is still being answered a repetition to the same process is refused (409), one to another process waits for it.
 A request that failed has left nothing behind: repeating it tries again. Keys are kept for 24 hours.
 
 The transaction is opened and committed inside the handler's own thread, not by a dependency: FastAPI would run a
@@ -57,7 +57,7 @@ class Answer:
     location: str | None = None
     """Path of what was created."""
     secret: str | None = None
-    """Field of the body that is told once: it is not stored with the key, and a repetition has null in its place."""
+    """Field of the body that is sent once: it is not stored with the key, and a repetition has null in its place."""
 
 
 @dataclass(frozen=True)

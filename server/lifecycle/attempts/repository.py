@@ -164,7 +164,7 @@ class AttemptLedger:
             self._fence.record(session, Note(type, message, level, data or {}))
 
     def self_play(self, learning_team: int, elo: Mapping[str, float]) -> None:
-        """Note the learning team of self-play, and the rating of each behavior's learning policy."""
+        """Record the learning team of self-play, and the rating of each behavior's learning policy."""
         values = {"self_play": {"learning_team": learning_team, "elo": dict(elo)}, "updated_at": now()}
         with self._fence.write() as (session, run):
             session.execute(update(Run).where(Run.id == run.id).values(**values), execution_options=UNTRACKED)

@@ -1,7 +1,7 @@
 """The sender: threads of the controller that create messages from events and deliver them.
 
 Any number of senders may run: what becomes a message and who sends it is decided in the database by compare-and-set. A
-crash loses nothing: events are told from where the cursor stands, and an unfinished attempt counts as lost
+crash loses nothing: messages are made from where the cursor stands, and an unfinished attempt counts as lost
 after a while. So a receiver may get a message twice, always with the same id.
 
 Each attempt has a thread of its own, of which there are at most `webhooks.concurrency`, and few for one webhook, so
@@ -97,7 +97,7 @@ def _enter(database: Database, settings: WebhookSettings, request: DeliveryReque
 
 
 class Sender:
-    """Tells what is new and sends what is due, round by round."""
+    """Makes messages of new events and sends those that are due, round by round."""
 
     def __init__(
         self, database: Database, settings: WebhookSettings, telemetry: ControllerTelemetry | None = None
@@ -116,7 +116,7 @@ class Sender:
         self._surveyed = -SURVEY_SECONDS
 
     def run(self, stop: threading.Event) -> None:
-        """Tell and send until `stop` is set. A database that doesn't answer is waited for."""
+        """Make messages and send them until `stop` is set. A database that doesn't answer is waited for."""
         while not stop.is_set():
             try:
                 self.tell()
