@@ -104,7 +104,7 @@ def test_what_was_reported_in_an_episode_arrives_before_its_end() -> None:
             step.stats.add(key="Won", value=1.0)
             simulator.send(step)
             simulator.receive()
-        eventually(lambda: sum(len(each.lengths) for each in trainer.heard(EpisodesEnded)) >= 36)
+        eventually(lambda: sum(len(each.records) for each in trainer.heard(EpisodesEnded)) >= 36)
         simulator.leave()
 
         reported = ended = 0
@@ -112,7 +112,7 @@ def test_what_was_reported_in_an_episode_arrives_before_its_end() -> None:
             if isinstance(notice, StatsReported):
                 reported += notice.count
             elif isinstance(notice, EpisodesEnded):
-                ended += len(notice.lengths)
+                ended += len(notice.records)
                 assert reported >= ended
 
 
