@@ -41,8 +41,11 @@ def _convert(hint: Any, value: Any) -> Any:
         return tuple(_convert(get_args(hint)[0], item) for item in value)
     if isinstance(hint, type) and issubclass(hint, Enum):
         return hint(value)
-    if get_origin(hint) is Mapping and get_args(hint)[0] is int:  # keys of JSON are strings
-        return {int(key): item for key, item in value.items()}
+    if get_origin(hint) in {Mapping, dict}:
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{type(value).__name__} is no mapping")
+        keys, values = get_args(hint)  # keys of JSON are strings
+        return {int(key) if keys is int else key: _convert(values, item) for key, item in value.items()}
     if hint is datetime:
         return datetime.fromisoformat(str(value))
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):

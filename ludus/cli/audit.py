@@ -16,11 +16,8 @@ from ludus.schemas import AuditEntry
 @limit_option("entries", 50)
 @answering(
     table(
-        "at (UTC), who, status, method, path, from, request",
-        lambda each: (
-            *(f"{each.at:%Y-%m-%d %H:%M:%S}", each.actor, each.status, each.method),
-            *(each.target, each.client, each.request_id),
-        ),
+        "at (UTC)=at, who=actor, status, method, path=target, from=client, request_id",
+        at=lambda each: f"{each.at:%Y-%m-%d %H:%M:%S}",
     )
 )
 def audit(client: Client, *, filter_: str, limit: int) -> Iterator[AuditEntry]:

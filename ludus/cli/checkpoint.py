@@ -10,7 +10,7 @@ from ludus.cli.checkpoint_care import pin, prune, score, unpin, verify
 from ludus.cli.client import Failure, answering, connected
 from ludus.cli.exits import Exit
 from ludus.cli.options import EXISTING_FILE, FOLDER, json_option, name_of
-from ludus.cli.render import LINES, ago, echo, number, print_answer, print_facts, print_ids, size, table
+from ludus.cli.render import LINES, ago, echo, fields, number, print_answer, print_facts, print_ids, size, table
 from ludus.client import Client
 from ludus.schemas import Alias, Checkpoint, UploadedCheckpoint
 
@@ -42,19 +42,6 @@ def upload(
         yield client.uploaded_checkpoints.upload(file, name=name or name_of(file), behavior=behavior)
 
 
-_list_uploaded = table(
-    "id, name, behavior, size, created",
-    lambda each: (each.id, each.name, each.behavior or "-", size(each.size), ago(each.created_at)),
-)
-_list_of_run = table(
-    "id, step, reason, reward, size, created, kept",
-    lambda each: (
-        *(each.id, number(each.step), each.reason, _rewards(each)),
-        *(size(each.size), ago(each.created_at), _state(each)),
-    ),
-)
-
-
 def _rewards(found: Checkpoint) -> str:
     return ", ".join(f"{name} {number(value)}" for name, value in found.metrics.items()) or "-"
 
@@ -72,38 +59,27 @@ def _state(found: Checkpoint) -> str:
 def list_(client: Client, *, run: str | None, as_json: bool) -> None:
     """List the checkpoints of RUN, newest first; without RUN, the uploaded ones."""
     if run is None:
-        print_answer(client.uploaded_checkpoints.list(), _list_uploaded, as_json=as_json)
+        show = table("id, name, behavior, size, created_at")
+        print_answer(client.uploaded_checkpoints.list(), show, as_json=as_json)
     else:
-        print_answer(client.checkpoints.list(run), _list_of_run, as_json=as_json)
+        show = table("id, step, reason, reward, size, created_at, kept", reward=_rewards, kept=_state)
+        print_answer(client.checkpoints.list(run), show, as_json=as_json)
 
 
 def _show(found: Checkpoint | UploadedCheckpoint) -> None:
     if isinstance(found, UploadedCheckpoint):
-        facts = [
-            ("id", found.id),
-            ("name", found.name),
-            ("behavior", found.behavior or ""),
-            ("format", found.format),
-            ("modules", ", ".join(found.modules)),
-            ("size", size(found.size)),
-            ("sha256", found.sha256),
-            ("created", ago(found.created_at)),
-        ]
-    else:
-        facts = [
-            ("id", found.id),
-            ("run", found.run_id),
-            ("step", number(found.step)),
+        print_facts(fields(found, "id, name, behavior, format, modules, size, sha256, created_at"))
+        return
+    print_facts(
+        [
+            *fields(found, "id, run_id, step"),
             *((f"step of {behavior}", number(step)) for behavior, step in found.steps.items()),
-            ("reason", found.reason),
-            ("reward", _rewards(found)),
-            ("size", size(found.size)),
+            *fields(found, "reason, reward, size", reward=_rewards),
             *((f"file {file.name}", size(file.size)) for file in found.files),
             ("score", number(found.score)),
-            ("created", ago(found.created_at)),
-            ("kept", _state(found)),
+            *fields(found, "created_at, kept", kept=_state),
         ]
-    print_facts(facts)
+    )
 
 
 @checkpoint.command()
@@ -190,7 +166,7 @@ def set_alias(client: Client, *, name: str, checkpoint_id: str, expect: str | No
 
 
 @alias.command("list")
-@answering(table("name, checkpoint, moved", lambda each: (each.name, each.checkpoint_id, ago(each.moved_at))))
+@answering(table("name, checkpoint_id, moved_at"))
 def list_aliases(client: Client) -> Iterator[Alias]:
     """List aliases and their checkpoints."""
     return client.aliases.list()

@@ -7,9 +7,9 @@ import click
 from ludus.cli.client import Failure, answering, connected
 from ludus.cli.exits import Exit
 from ludus.cli.options import DURATION, json_option
-from ludus.cli.render import ago, id_of, number, print_answer, size, table
+from ludus.cli.render import id_of, number, print_answer, print_table, size, table
 from ludus.client import Client, ProblemAnswer
-from ludus.schemas import Checkpoint, Pruned
+from ludus.schemas import Checkpoint, CheckpointVerified, Pruned
 
 
 @click.command()
@@ -45,15 +45,6 @@ def score(client: Client, *, run: str, checkpoint_id: str, metric: str, value: f
     return client.checkpoints.score(run, checkpoint_id, metric, value, behavior=behavior)
 
 
-_show_verified = table(
-    "id, step, read, files",
-    lambda each: (
-        *(each.checkpoint.id, number(each.checkpoint.step)),
-        *(size(each.bytes), "; ".join(each.problems) or "sound"),
-    ),
-)
-
-
 @click.command()
 @click.argument("run")
 @click.argument("checkpoint_id", metavar="[CHECKPOINT]", required=False)
@@ -73,7 +64,15 @@ def verify(client: Client, *, run: str, checkpoint_id: str | None, as_json: bool
             # Retention may have deleted a checkpoint after it was listed.
             if checkpoint_id is not None or error.code not in {"checkpoint_deleted", "checkpoint_not_found"}:
                 raise
-    print_answer(verified, _show_verified, as_json=as_json)
+
+    def show(verified: list[CheckpointVerified]) -> None:
+        rows = [
+            (each.checkpoint.id, number(each.checkpoint.step), size(each.bytes), "; ".join(each.problems) or "sound")
+            for each in verified
+        ]
+        print_table(["id", "step", "read", "files"], rows)
+
+    print_answer(verified, show, as_json=as_json)
     damaged = [each.checkpoint.id for each in verified if not each.sound]
     if damaged:
         raise Failure(f"damaged: {', '.join(damaged)}; the run will be resumed from another one", Exit.REFUSED)
@@ -81,10 +80,7 @@ def verify(client: Client, *, run: str, checkpoint_id: str | None, as_json: bool
 
 def _show_pruned(pruned: Pruned) -> str:
     if pruned.checkpoints:
-        table(
-            "id, run, step, size, created, rule",
-            lambda each: (each.id, each.run_id, number(each.step), size(each.size), ago(each.created_at), each.rule),
-        )(pruned.checkpoints)
+        table("id, run_id, step, size, created_at, rule")(pruned.checkpoints)
     done = "Would delete" if pruned.dry_run else "Deleted"
     return f"{done} {len(pruned.checkpoints)} checkpoints, {size(pruned.bytes)}"
 

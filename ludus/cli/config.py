@@ -10,7 +10,7 @@ import yaml
 
 from ludus.cli.client import answering, connected
 from ludus.cli.options import FILE, json_option
-from ludus.cli.render import ago, echo, print_answer, print_document, table
+from ludus.cli.render import echo, print_answer, print_document, table
 from ludus.client import Client
 from ludus.schemas import ConfigDiff, ConfigSummary, ConfigUpgrade, ConfigVersion
 
@@ -35,12 +35,7 @@ def create(client: Client, *, name: str, file: Any, description: str) -> ConfigV
 
 @config.command("list")
 @click.argument("name", required=False)
-@answering(
-    table(
-        "name, version, created, description",
-        lambda each: (each.name, each.version, ago(each.created_at), each.description),
-    )
-)
+@answering(table("name, version, created_at, description"))
 def list_(client: Client, *, name: str | None) -> Iterator[ConfigSummary]:
     """List the names, or the versions of NAME, newest first."""
     return client.configs.list() if name is None else client.configs.list_versions(name)

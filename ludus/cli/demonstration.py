@@ -9,7 +9,7 @@ import click
 from ludus.cli.client import Failure, answering, connected
 from ludus.cli.exits import Exit
 from ludus.cli.options import FILE, SEED, filter_option, name_of
-from ludus.cli.render import ago, echo, id_of, number, print_facts, print_ids, size, table
+from ludus.cli.render import echo, fields, id_of, number, print_facts, print_ids, table
 from ludus.client import Client
 from ludus.schemas import Demonstration, DemonstrationSummary, Spread
 
@@ -47,15 +47,7 @@ def upload(client: Client, *, paths: tuple[Path, ...], name: str | None) -> Iter
 
 @demonstration.command("list")
 @filter_option("'behavior = \"Walker*\" AND episodes >= 10'")
-@answering(
-    table(
-        "id, name, behavior, steps, episodes, return, size, created",
-        lambda each: (
-            *(each.id, each.name, each.behavior, number(each.transitions), number(each.episodes)),
-            *(number(each.mean_return), size(each.size), ago(each.created_at)),
-        ),
-    )
-)
+@answering(table("id, name, behavior, steps=transitions, episodes, return=mean_return, size, created_at"))
 def list_(client: Client, *, filter_: str) -> Iterator[DemonstrationSummary]:
     """List demonstrations, newest first."""
     return client.demonstrations.list(filter_)
@@ -100,15 +92,10 @@ def _show(found: Demonstration) -> None:
     ]
     print_facts(
         [
-            ("id", found.id),
-            ("name", found.name),
-            ("behavior", found.behavior),
-            ("format", found.format),
+            *fields(found, "id, name, behavior, format"),
             ("made from", _origin(found.origin)),
-            ("size", size(found.size)),
-            ("steps", number(found.transitions)),
-            ("episodes", number(found.episodes)),
-            ("fragments", number(found.summary.fragments)),
+            *fields(found, "size, steps=transitions, episodes"),
+            *fields(found.summary, "fragments"),
             ("returns", _spread(found.summary.returns)),
             ("lengths", _spread(found.summary.lengths)),
             *((f"observation {index}", text) for index, text in enumerate(observations)),

@@ -9,7 +9,7 @@ import click
 from ludus.cli.client import Failure, answering, connected
 from ludus.cli.exits import Exit
 from ludus.cli.options import filter_option, json_option, limit_option, option, timeout_option
-from ludus.cli.render import ago, echo, id_of, number, print_answer, print_facts, print_table, table
+from ludus.cli.render import echo, fields, id_of, number, print_answer, print_facts, print_table, table
 from ludus.client import Client
 from ludus.schemas import Ladder, Match, Payoffs, Rating
 
@@ -29,12 +29,7 @@ def ladder() -> None:
 
 @ladder.command("list")
 @filter_option("'name = \"league*\" AND matches >= 100'")
-@answering(
-    table(
-        "id, name, players, matches, created",
-        lambda each: (each.id, each.name, number(each.players), number(each.matches), ago(each.created_at)),
-    )
-)
+@answering(table("id, name, players, matches, created_at"))
 def list_(client: Client, *, filter_: str) -> Iterator[Ladder]:
     """List ladders, newest first."""
     return client.ladders.list(filter_)
@@ -50,27 +45,17 @@ def create(client: Client, *, name: str, description: str, initial_elo: float | 
     return client.ladders.create(name, description=description, initial_elo=initial_elo)
 
 
-def _rating(each: Rating) -> tuple[object, ...]:
-    elo = number(each.elo) + ("=" if each.fixed else "")
-    numbers = (number(each.ordinal), number(each.mu), number(each.sigma), number(each.games))
-    return (each.id, each.name, each.kind, number(each.step), elo, *numbers)
+def _elo(each: Rating) -> str:
+    return number(each.elo) + ("=" if each.fixed else "")
 
 
 def _show(found: dict[str, Any]) -> None:
     ladder: Ladder = found["ladder"]
     unrated = ladder.matches - ladder.rated_through
-    print_facts(
-        [
-            ("id", ladder.id),
-            ("name", ladder.name),
-            ("description", ladder.description),
-            ("players", number(ladder.players)),
-            ("matches", number(ladder.matches)),
-            ("not yet rated", number(unrated) if unrated > 0 else ""),
-        ]
-    )
+    facts = fields(ladder, "id, name, description, players, matches")
+    print_facts([*facts, ("not yet rated", number(unrated) if unrated > 0 else "")])
     echo()
-    table("id, player, kind, step, elo, ordinal, mu, sigma, games", _rating)(found["ratings"])
+    table("id, player=name, kind, step, elo, ordinal, mu, sigma, games", elo=_elo)(found["ratings"])
 
 
 @ladder.command()
@@ -132,17 +117,19 @@ def payoffs(
     print_answer(found, _matrix if all_players else _pairs, as_json=as_json)
 
 
-def _match(each: Match) -> tuple[object, ...]:
-    rated = "superseded" if each.superseded_by is not None else "yes" if each.rated else "no"
-    sides = " - ".join(f"{participant.name} (team {participant.team})" for participant in each.participants)
-    return (each.seq, ago(each.at), number(each.step), each.outcome, rated, sides)
+def _rated(each: Match) -> str:
+    return "superseded" if each.superseded_by is not None else "yes" if each.rated else "no"
+
+
+def _players(each: Match) -> str:
+    return " - ".join(f"{participant.name} (team {participant.team})" for participant in each.participants)
 
 
 @ladder.command()
 @ladder_argument
 @filter_option("'player = 3 AND outcome = win'")
 @limit_option("matches, the newest")
-@answering(table("match, ended, step, outcome, rated, players", _match))
+@answering(table("match=seq, ended=at, step, outcome, rated, players", rated=_rated, players=_players))
 def matches(client: Client, *, ladder_key: str, filter_: str, limit: int) -> Iterator[Match]:
     """List matches of LADDER, newest first. Superseded ones come with --filter 'superseded = true'."""
     return client.ladders.list_matches(ladder_key, filter_, limit=limit)

@@ -22,6 +22,8 @@ _UNSEEN = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\ud
 """Characters that JSON does not escape, but a terminal interprets: controls, line ends, directions, surrogates."""
 
 
+_NAMES = frozenset({"id", "seq", "number", "version", "seed", "status", "attempt"})
+"""Fields whose numbers are names: they are written without commas."""
 LINES = "\n\t"
 """Control characters that are kept in texts of several lines: documents, logs."""
 
@@ -83,9 +85,28 @@ def state_of(run: "Run") -> str:
     return f"{run.id} {run.state}{doing}"
 
 
-def table(headers: str, row: Callable[[Any], Sequence[object]]) -> Callable[[Iterable[Any]], None]:
-    """Return a function that prints records as a table. `headers` has commas between them, `row` returns the cells."""
-    return lambda records: print_table(headers.split(", "), map(row, records))
+def fields(record: Any, columns: str, **computed: Callable[[Any], object]) -> list[tuple[str, object]]:
+    """Return the labels and values of some fields of a record: times as their age, numbers as `number` writes them.
+
+    `columns` has commas between them: `run_id` is the field of this name, with the label "run"; `steps=transitions` has
+    its own label. A column of `computed` is no field, or is written in another way.
+    """
+    found = []
+    for column in columns.split(", "):
+        label, _, name = column.rpartition("=")
+        value = computed[name](record) if name in computed else _for_people(name, getattr(record, name))
+        found.append((label or re.sub("_(at|id)$", "", name).replace("_", " "), value))
+    return found
+
+
+def table(columns: str, **computed: Callable[[Any], object]) -> Callable[[Iterable[Any]], None]:
+    """Return a function that prints records as a table, with the columns of `fields`."""
+
+    def show(records: Iterable[Any]) -> None:
+        rows = [fields(record, columns, **computed) for record in records]
+        print_table([label for label, _ in rows[0]] if rows else (), [[value for _, value in row] for row in rows])
+
+    return show
 
 
 def print_document(document: Any) -> None:
@@ -163,6 +184,14 @@ def max_steps(run: "Run") -> int | None:
     """Return the agent steps at which a run is complete."""
     behaviors: Mapping[str, Mapping[str, Any]] = (run.config or {}).get("behaviors", {})
     return sum(behavior["max_steps"] for behavior in behaviors.values()) or None
+
+
+def _for_people(name: str, value: object) -> object:
+    if isinstance(value, datetime):
+        return ago(value)
+    if name == "size" and isinstance(value, int):
+        return size(value)
+    return number(value) if isinstance(value, int | float) and name not in _NAMES else value
 
 
 def _cell(value: object) -> str:

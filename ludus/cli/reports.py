@@ -9,7 +9,6 @@ too. CI systems read its elements so:
     skipped   a requirement that was not judged, because of an error
 """
 
-import os
 import socket
 import sys
 import time
@@ -29,6 +28,7 @@ from ludus.cli.options import FILE
 from ludus.cli.render import LINES, echo, max_steps, number, printable
 from ludus.cli.require import ALIASES, Requirement, Verdict
 from ludus.client import ApiError, Client
+from ludus.replacing import replaced
 from ludus.schemas import Run, Series
 
 FAILURES: Final = frozenset({Exit.UNMET, Exit.FAILED_GATE, Exit.UNDECIDED})
@@ -269,13 +269,8 @@ def _replace(path: Path, content: bytes) -> None:
     if path.exists() and not path.is_file():  # a device or a pipe
         path.write_bytes(content)
         return
-    target = path.resolve()
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        temporary.write_bytes(content)
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replaced(path.resolve(), 0o644) as file:
+        file.write(content)
 
 
 def _for_appending(path: Path) -> Any:

@@ -29,6 +29,7 @@ from ludus.cli.render import (
     ago,
     echo,
     event_line,
+    fields,
     id_of,
     max_steps,
     number,
@@ -174,10 +175,7 @@ def show(client: Client, *, run: str, with_config: bool, as_json: bool) -> None:
         print_facts(_facts(client, record))
         if metrics:
             echo()
-            table(
-                "behavior, metric, value, step",
-                lambda each: (each.behavior or "-", each.key, number(each.value), number(each.step)),
-            )(metrics)
+            table("behavior, metric=key, value, step", behavior=lambda each: each.behavior or "-")(metrics)
         events = list(client.events.list(record.id))[-8:]
         echo()
         for event in events:
@@ -260,18 +258,9 @@ def _facts(client: Client, record: Run) -> list[tuple[str, object]]:
     started = record.started_at
     length = None if started is None or ended is None else span((ended - started).total_seconds())
     return [
-        ("id", record.id),
-        ("name", record.name),
-        ("project", record.project),
-        ("state", record.state),
-        ("waits for", record.waits_for),
+        *fields(record, "id, name, project, state, waits_for"),
         ("priority", record.priority or None),
-        ("owner", record.owner),
-        ("token", record.token_id),
-        ("asked for", record.intent),
-        ("reason", record.stop_reason),
-        ("detail", record.stop_detail),
-        ("tags", record.tags),
+        *fields(record, "owner, token_id, asked for=intent, reason=stop_reason, detail=stop_detail, tags"),
         ("configuration", record.config_name and f"{record.config_name}@{record.config_version}"),
         ("seed", record.seed),
         ("steps", f"{number(record.step)} of {number(max_steps(record))}"),

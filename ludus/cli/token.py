@@ -7,7 +7,7 @@ import click
 
 from ludus.cli.client import answering, connected
 from ludus.cli.options import DURATION, option
-from ludus.cli.render import ago, echo, print_facts, table
+from ludus.cli.render import ago, echo, fields, print_facts, table
 from ludus.client import Client
 from ludus.schemas import Identity, NewToken, Token
 
@@ -56,29 +56,25 @@ def _state(each: Token) -> str:
     return "expired" if each.expires_at is not None and each.expires_at <= datetime.now(UTC) else "valid"
 
 
-def _row(each: Token) -> tuple[object, ...]:
-    used = "never" if each.last_used_at is None else ago(each.last_used_at)
-    return (each.id, each.name, ",".join(each.scopes), each.project, each.run_id or "", _state(each), used)
-
-
 @token.command("list")
 @click.option("--all", "everything", is_flag=True, help="Include expired and revoked tokens.")
-@answering(table("id, name, scopes, project, run, state, last used", _row))
+@answering(
+    table(
+        "id, name, scopes, project, run_id, state, last_used",
+        scopes=lambda each: ",".join(each.scopes),
+        run_id=lambda each: each.run_id or "",
+        state=_state,
+        last_used=lambda each: "never" if each.last_used_at is None else ago(each.last_used_at),
+    )
+)
 def list_(client: Client, *, everything: bool) -> list[Token]:
     """List the project's tokens, newest first."""
     return [each for each in client.tokens.list() if everything or _state(each) == "valid"]
 
 
 def _show(own: Identity) -> None:
-    print_facts(
-        [
-            ("name", own.name),
-            ("scopes", ", ".join(own.scopes)),
-            ("bound to", "all projects" if own.project == "*" else own.project),
-            ("acts in", own.acts_in),
-            ("run", own.run_id or ""),
-        ]
-    )
+    bound = "all projects" if own.project == "*" else own.project
+    print_facts([*fields(own, "name, scopes"), ("bound to", bound), *fields(own, "acts_in, run_id")])
 
 
 @token.command("self")

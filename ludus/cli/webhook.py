@@ -9,7 +9,7 @@ import click
 from ludus.cli.client import Failure, answering, connected
 from ludus.cli.exits import Exit
 from ludus.cli.options import filter_option, json_option, limit_option, option
-from ludus.cli.render import ago, echo, number, print_answer, print_facts, span, table
+from ludus.cli.render import ago, echo, fields, print_answer, print_facts, span, table
 from ludus.client import Client
 from ludus.schemas import Delivery, DeliveryWithPayload, Webhook, WebhookWithSecret
 
@@ -29,7 +29,7 @@ def webhook() -> None:
 @click.option("--run", help="Only events of this run (id or name).")
 @click.option("--tag", help="Only events of runs with this tag.")
 @click.option("--description", default="", help="A sentence for people.")
-@answering(lambda made: print_facts([("id", made.id), ("secret", made.secret)]))
+@answering(lambda made: print_facts(fields(made, "id, secret")))
 def create(client: Client, *, url: str, events: tuple[str, ...], **described: Any) -> WebhookWithSecret:
     """Send future events to URL. Prints the webhook's id, and the secret with which messages are signed.
 
@@ -45,29 +45,13 @@ def _state(each: Webhook) -> str:
 
 
 def _show(found: Webhook) -> None:
-    print_facts(
-        [
-            ("id", found.id),
-            ("url", found.url),
-            ("description", found.description),
-            ("events", found.events),
-            ("run", found.run_id),
-            ("tag", found.tag),
-            ("state", _state(found)),
-            ("last success", ago(found.last_success_at) if found.last_success_at else None),
-            ("created", ago(found.created_at)),
-        ]
-    )
+    columns = "id, url, description, events, run_id, tag, state, last_success_at, created_at"
+    print_facts(fields(found, columns, state=_state))
 
 
 @webhook.command("list")
 @filter_option("'enabled = false'")
-@answering(
-    table(
-        "id, url, events, run, tag, state",
-        lambda each: (each.id, each.url, each.events, each.run_id, each.tag, _state(each)),
-    )
-)
+@answering(table("id, url, events, run_id, tag, state", state=_state))
 def list_(client: Client, *, filter_: str) -> Iterator[Webhook]:
     """List webhooks, newest first."""
     return client.webhooks.list(filter_)
@@ -128,24 +112,12 @@ def _until(each: Delivery) -> str | None:
 
 
 def _show_delivery(each: DeliveryWithPayload) -> None:
-    print_facts(
-        [
-            ("id", each.id),
-            ("type", each.type),
-            ("run", each.run_id),
-            ("state", each.state),
-            ("next try", _until(each)),
-            ("waits for", each.waits_for),
-            ("payload", each.payload),
-        ]
-    )
+    print_facts(fields(each, "id, type, run_id, state, next_try, waits_for, payload", next_try=_until))
     echo()
     table(
-        "attempt, ended, took, status, error or answer",
-        lambda attempt: (
-            *(attempt.number, ago(attempt.at), f"{attempt.seconds:.2f} s", attempt.status),
-            attempt.error or (attempt.response or "").strip()[:80],
-        ),
+        "attempt=number, ended=at, took, status, error or answer=answer",
+        took=lambda attempt: f"{attempt.seconds:.2f} s",
+        answer=lambda attempt: attempt.error or (attempt.response or "").strip()[:80],
     )(each.log)
 
 
@@ -161,11 +133,8 @@ def test(client: Client, *, webhook_id: str, as_json: bool) -> None:
         raise Failure("the test message did not arrive", Exit.REFUSED)
 
 
-def _row(each: Delivery) -> tuple[object, ...]:
-    last = each.log[-1] if each.log else None
-    answer = None if last is None else last.status or last.error
-    done = (number(each.attempts), _until(each), answer)
-    return (each.id, each.type, each.run_id, ago(each.created_at), each.state, *done)
+def _last_answer(each: Delivery) -> int | str | None:
+    return each.log[-1].status or each.log[-1].error if each.log else None
 
 
 @webhook.command()
@@ -184,7 +153,8 @@ def deliveries(
         return
 
     def show(found: list[Delivery]) -> None:
-        table("id, type, run, made, state, attempts, next try, last answer", _row)(found)
+        columns = "id, type, run_id, made=created_at, state, attempts, next_try, last_answer"
+        table(columns, next_try=_until, last_answer=_last_answer)(found)
         if held := next((each.waits_for for each in found if each.waits_for), None):
             echo(f"Waiting: {held}", err=True)
             enable = f"`ludus webhook update {webhook_id} --enable`"

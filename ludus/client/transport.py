@@ -2,8 +2,6 @@
 
 import json
 import math
-import os
-import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -29,6 +27,7 @@ from ludus.paths import AnyPath
 from ludus.protocol.credentials import CLIENT_TOKEN, Credential
 from ludus.protocol.tls import CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE
 from ludus.reading import read_record
+from ludus.replacing import replaced
 from ludus.schemas import ProblemDetail
 
 Record = TypeVar("Record")
@@ -127,18 +126,11 @@ class Transport:
         """
         target = Path(target)
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                download = PartialDownload(file)
-                self._receive_all(path, download)
-                if download.actual != download.expected:
-                    raise DownloadDamaged(name, download.expected, download.actual)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(temporary).replace(target)
-        finally:
-            Path(temporary).unlink(missing_ok=True)
+        with replaced(target) as file:
+            download = PartialDownload(file)
+            self._receive_all(path, download)
+            if download.actual != download.expected:
+                raise DownloadDamaged(name, download.expected, download.actual)
         return target
 
     @contextmanager

@@ -17,7 +17,6 @@ from ludus.collector.ticks import BatchTicks
 from ludus.collector.weights import WeightBuffers, WeightsLayout, unfreeze
 from ludus.protocol.codec import CloseCode, ProtocolError
 from ludus.protocol.contract import conflict, same_spec
-from ludus.protocol.environment_parameters import from_plain
 from ludus.protocol.spec import BehaviorSpec
 
 
@@ -187,6 +186,6 @@ class Behaviors:
         }
         if not agent_indexes or (message.team is not None and message.team not in agent_indexes):
             return  # another one has taken its place, and has not begun to play
-        session.own_parameters = from_plain(message.parameters)
+        session.own_parameters = message.parameters
         session.reset()
         evaluation.sit(agent_indexes, message.session_id, message.episode_batch, message.team)

@@ -6,6 +6,7 @@ from typing import Any
 
 from ludus.collector.arena import ArenaLayout
 from ludus.collector.messages import Message
+from ludus.protocol.environment_parameters import ParameterValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +134,8 @@ class BeginEvaluation(Message):
     episode_batch: int
     team: int | None
     """Number of the team that the candidate plays; None: all of them."""
-    parameters: dict[str, Any]
-    """Environment parameters of its own, on top of the run's: `environment_parameters.to_plain`."""
+    parameters: Mapping[str, ParameterValue]
+    """Environment parameters of its own, on top of the run's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,14 +177,13 @@ class EndSession(Message):
 
 @dataclass(frozen=True, slots=True)
 class Parameters(Message):
-    """Environment parameters: every simulator is told with its next answer, and begins later episodes with them."""
+    """Environment parameters: every simulator gets them with its next answer, and begins later episodes with them."""
 
-    environment_parameters: dict[str, Any]
-    """`environment_parameters.to_plain`."""
+    environment_parameters: Mapping[str, ParameterValue]
     parameter_set: int
     """Number of this set of parameters; counts changes from 0."""
     reset: bool
-    """Whether they are told at once, by a reset: every simulator abandons its episodes."""
+    """Whether simulators get them at once, by a reset: every simulator abandons its episodes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,6 @@ from ludus.collector.ticks import BatchTicks
 from ludus.collector.unity.diagnostics import Connections
 from ludus.protocol.batches import StatValue
 from ludus.protocol.codec import CloseCode
-from ludus.protocol.environment_parameters import from_plain
 
 log = structlog.get_logger()
 
@@ -228,7 +227,7 @@ class CollectorServer:
         """Keep the newest environment parameters; sessions look at them with every answer, or are reset now."""
         self.settings = replace(
             self.settings,
-            environment_parameters=from_plain(message.environment_parameters),
+            environment_parameters=message.environment_parameters,
             parameter_set=message.parameter_set,
         )
         if message.reset:

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from ludus.protocol.environment_parameters import ParameterValue, from_plain, to_plain
+from ludus.protocol.environment_parameters import ParameterValue
 from ludus.protocol.server_tls import TlsFiles
 from ludus.protocol.side_channels import EngineConfiguration
 from ludus.protocol.tls import is_loopback
+from ludus.reading import read_record
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,21 +75,12 @@ class CollectorSettings:
 
     def to_json(self) -> str:
         """Serialise for the control channel."""
-        values = asdict(self)
-        values["environment_parameters"] = to_plain(self.environment_parameters)
-        key = values.pop("ticket_key")
-        return json.dumps({**values, "ticket_key": base64.b64encode(key).decode() if key is not None else None})
+        key = None if self.ticket_key is None else base64.b64encode(self.ticket_key).decode()
+        return json.dumps({**asdict(self), "ticket_key": key})
 
     @classmethod
     def from_json(cls, text: str) -> "CollectorSettings":
         """Read what `to_json` wrote."""
         values = json.loads(text)
-        key = values.pop("ticket_key")
-        ports = values.pop("port_range")
-        values["environment_parameters"] = from_plain(values["environment_parameters"])
-        values["engine"] = EngineConfiguration(**values["engine"])
-        return cls(
-            **values,
-            port_range=(ports[0], ports[1]) if ports else None,
-            ticket_key=None if key is None else base64.b64decode(key),
-        )
+        key = values["ticket_key"]
+        return read_record(cls, {**values, "ticket_key": None if key is None else base64.b64decode(key)})

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Final
 
 from ludus.demonstrations import mlagents, mlagents_writer, recording
-from ludus.demonstrations.atomic import replace
 from ludus.demonstrations.demonstration import Demonstration, DemonstrationError
 from ludus.demonstrations.journal import read_recording
 from ludus.paths import AnyPath
+from ludus.replacing import replaced
 
 MAX_BYTES: Final = 8 << 30
 """Maximum number of bytes of a decoded file: pictures and archives are compressed."""
@@ -58,4 +58,5 @@ def write(demonstration: Demonstration, path: AnyPath) -> None:
     """
     path = Path(path)
     encode = mlagents_writer.encode if path.suffix == ".demo" else recording.encode
-    replace(path, encode(demonstration))
+    with replaced(path, 0o644) as file:
+        file.write(encode(demonstration))

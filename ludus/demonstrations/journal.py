@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ludus.demonstrations import recording
-from ludus.demonstrations.atomic import replace
 from ludus.demonstrations.demonstration import Demonstration, DemonstrationError, check_fit, merge
 from ludus.paths import AnyPath
+from ludus.replacing import replaced
 
 _FRAME = struct.Struct("<QQI")
 _UNLIMITED = 1 << 62
@@ -56,7 +56,8 @@ class Recorder:
             return
         found, flushes = _together(self._path, _UNLIMITED)
         if found is not None:
-            replace(self._path, recording.encode(found, flushes))
+            with replaced(self._path, 0o644) as file:
+                file.write(recording.encode(found, flushes))
         self._journal.unlink()
 
 

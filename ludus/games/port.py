@@ -11,7 +11,7 @@ import grpc.aio
 from ludus.games import diagnostics
 from ludus.games.reporter import Tell
 from ludus.games.unity.bridge import BridgeSession
-from ludus.games.unity.messages import GOODBYE, introduces, outline
+from ludus.games.unity.messages import GOODBYE, closes, introduces, outline
 from ludus.protocol.options import EXCHANGE
 
 STOP_SECONDS: Final = 1.0
@@ -73,7 +73,7 @@ class GamePort:
     async def _exchange(self, request: bytes, context: Any) -> bytes:
         """Answer one call of a game."""
         top, peer = outline(request), str(context.peer())
-        if introduces(request, top):
+        if introduces(top):
             present = self.session
             taken = present is not None and not present.over and peer != self._peer
             if present is not None and taken and (self._exclusive or present.busy):
@@ -84,7 +84,7 @@ class GamePort:
             self._peer = peer
             self.session = self._new_session()
         elif self.session is None or peer == self._earlier_peer:
-            if not top.closes:
+            if not closes(top):
                 self._tell(diagnostics.failure("stray_call", port=self.number))
             return GOODBYE
         return await self.session.answer(request, top)

@@ -1,12 +1,12 @@
 """Values of environment parameters: numbers, and samplers from which a game draws on request.
 
-They are ML-Agents' four kinds. A sampler is sent as a whole; the game draws from it, with the sampler's seed. Ranges
-are checked where they are written, in configurations, not here: ML-Agents sends negative deviations, too.
+They are ML-Agents' four kinds. As JSON they have a `kind`, by which `ludus.reading` tells them apart. A sampler is sent
+as a whole; the game draws from it, with the sampler's seed. Ranges are checked where they are written, in
+configurations, not here: ML-Agents sends negative deviations, too.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -14,6 +14,7 @@ class Constant:
     """A number."""
 
     value: float
+    kind: Literal["constant"] = "constant"
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Uniform:
     maximum: float
     seed: int
     """int32."""
+    kind: Literal["uniform"] = "uniform"
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Gaussian:
     st_dev: float
     seed: int
     """int32."""
+    kind: Literal["gaussian"] = "gaussian"
 
 
 @dataclass(frozen=True)
@@ -44,30 +47,7 @@ class MultiRangeUniform:
     """(minimum, maximum) of each."""
     seed: int
     """int32."""
+    kind: Literal["multirangeuniform"] = "multirangeuniform"
 
 
 ParameterValue = Constant | Uniform | Gaussian | MultiRangeUniform
-
-_KINDS: Mapping[str, type[ParameterValue]] = {
-    "constant": Constant,
-    "uniform": Uniform,
-    "gaussian": Gaussian,
-    "multirangeuniform": MultiRangeUniform,
-}
-
-
-def to_plain(values: Mapping[str, ParameterValue]) -> dict[str, Any]:
-    """Return values as plain ones, to travel as JSON."""
-    names = {kind: name for name, kind in _KINDS.items()}
-    return {key: {"kind": names[type(value)], **asdict(value)} for key, value in values.items()}
-
-
-def from_plain(plain: Mapping[str, Any]) -> dict[str, ParameterValue]:
-    """Read the output of `to_plain`, also with lists for tuples."""
-    values: dict[str, ParameterValue] = {}
-    for key, fields in plain.items():
-        own = {name: value for name, value in fields.items() if name != "kind"}
-        if "intervals" in own:
-            own["intervals"] = tuple((minimum, maximum) for minimum, maximum in own["intervals"])
-        values[key] = _KINDS[fields["kind"]](**own)
-    return values

@@ -38,11 +38,6 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
             raise ValueError("a number of more than 10 bytes")
 
 
-def bytes_field(number: int, content: bytes) -> bytes:
-    """Encode a field that holds bytes; `number` is at most 15."""
-    return bytes([number << 3 | BYTES]) + varint(len(content)) + content
-
-
 def fields(data: bytes, position: int, end: int) -> Iterator[Field]:
     """Yield the fields between two positions. Raises ValueError or IndexError where there are none."""
     while position < end:

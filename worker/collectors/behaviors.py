@@ -16,7 +16,7 @@ from ludus.collector.commands import OpponentAssignment, PolicySpec
 from ludus.collector.messages import Kind, pack_numbered
 from ludus.collector.segments import Segments
 from ludus.collector.weights import WeightBuffers, freeze
-from ludus.protocol.environment_parameters import ParameterValue, to_plain
+from ludus.protocol.environment_parameters import ParameterValue
 from ludus.protocol.spec import BehaviorSpec
 from worker.collectors.processes import CollectorProcess, CollectorProcesses
 from worker.collectors.step_quota import Grant, StepQuota
@@ -212,7 +212,7 @@ class RegisteredBehavior:
         self, session_id: str, episode_batch: int, team: int | None, parameters: Mapping[str, ParameterValue]
     ) -> None:
         """Begin an evaluation batch on a simulator, if it is connected."""
-        message = commands.BeginEvaluation(self._runner, session_id, episode_batch, team, to_plain(parameters))
+        message = commands.BeginEvaluation(self._runner, session_id, episode_batch, team, parameters)
         for child in self._children.listening:
             if session_id in child.simulators:
                 self._children.tell(child, message)

@@ -27,7 +27,7 @@ from ludus.collector.messages import Kind, Message, SimulatorConnected, Simulato
 from ludus.collector.segments import Segments
 from ludus.collector.settings import CollectorSettings
 from ludus.collector.snapshots.state import State, first_free_number, merged, pack, unpack
-from ludus.protocol.environment_parameters import ParameterValue, to_plain
+from ludus.protocol.environment_parameters import ParameterValue
 from ludus.protocol.spec import BehaviorSpec
 from worker.collectors.behaviors import RegisteredBehavior
 from worker.collectors.events import (
@@ -207,7 +207,7 @@ class CollectorPool:
     ) -> None:
         """Make every simulator begin new episodes with these parameters; all partial segments are dropped.
 
-        `parameter_set` is the number that these episodes carry (`EpisodesEnded.parameter_sets`). Parameters and number
+        `parameter_set` is the number that these episodes carry (`EpisodesEnded.records`). Parameters and number
         are by default those of the episodes before; simulators that come later are told these parameters, too.
         """
         parameters = self._settings.environment_parameters if environment_parameters is None else environment_parameters
@@ -221,7 +221,7 @@ class CollectorPool:
     def _change_parameters(self, values: Mapping[str, ParameterValue], parameter_set: int, *, reset: bool) -> None:
         with self._lock:
             self._settings = replace(self._settings, environment_parameters=dict(values), parameter_set=parameter_set)
-            self._children.tell_all(commands.Parameters(to_plain(values), parameter_set, reset))
+            self._children.tell_all(commands.Parameters(dict(values), parameter_set, reset))
 
     def close(self, code: str, reason: str, *, rejoin: bool) -> None:
         """Send Close to every simulator, and end the processes for certain. Safe to call twice."""
@@ -279,7 +279,8 @@ class CollectorPool:
                 self._note_collected(behavior)
             case Kind.EPISODES:
                 number, payload = unpack_numbered(frame.payload)
-                self._report(EpisodesEnded.unpack(self._runners[number].name, child.index, payload))
+                records = np.frombuffer(payload, messages.EPISODE_DTYPE)
+                self._report(EpisodesEnded(self._runners[number].name, child.index, records))
             case Kind.SNAPSHOTS:
                 self._report(HandedOver(child.index, unpack(frame.payload)))
             case _:
@@ -340,7 +341,7 @@ class CollectorPool:
         child.endpoint = Endpoint(child.index, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
         child.reported = None
         if child.parameter_set != self._settings.parameter_set:  # they changed while it started
-            parameters = to_plain(self._settings.environment_parameters)
+            parameters = self._settings.environment_parameters
             self._children.tell(child, commands.Parameters(parameters, self._settings.parameter_set, reset=False))
         for behavior in self._runners:
             behavior.introduce(child)

@@ -16,7 +16,7 @@ hold; on the channel it travels as an archive of arrays, without pickle. Needs n
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 import numpy as np
@@ -49,16 +49,8 @@ class SessionSnapshot:
 
     def to_state(self) -> State:
         """Return it as a tree."""
-        return {
-            "session_id": self.session_id,
-            "number": self.number,
-            "position": np.frombuffer(self.position, np.uint8),
-            "parameter_set": self.parameter_set,
-            "has_heard": self.has_heard,
-            "parameters": dict(self.parameters),
-            "draws": dict(self.draws),
-            "agents": {name: dict(agents) for name, agents in self.agents.items()},
-        }
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {**values, "position": np.frombuffer(self.position, np.uint8)}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "SessionSnapshot":

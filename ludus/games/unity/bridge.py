@@ -21,9 +21,9 @@ from ludus.games.reporter import Tell
 from ludus.games.unity.hook import SideChannelTap
 from ludus.games.unity.messages import (
     GOODBYE,
-    Outline,
     announced,
     announcing,
+    closes,
     goes_on,
     outline,
     pictures,
@@ -32,6 +32,7 @@ from ludus.games.unity.messages import (
 )
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codes import CloseCode
+from ludus.protocol.mlagents import outline_pb2 as top_level
 from ludus.protocol.options import (
     CLIENT_METADATA,
     CLOSE_METADATA,
@@ -105,13 +106,13 @@ class BridgeSession:
         """Seconds since the last reply to the game; 0 while it waits for a reply."""
         return 0.0 if self.busy else time.monotonic() - self.replied_at
 
-    async def answer(self, request: bytes, top: Outline | None = None) -> bytes:
+    async def answer(self, request: bytes, top: top_level.Outline | None = None) -> bytes:
         """Return the reply to the game's next call, however long the run takes for it.
 
         `top` is the call's outline if the caller has it.
         """
         top = top or outline(request)
-        if top.closes:
+        if closes(top):
             self.said_goodbye = True
             await self.leave()
         if self.over or self.busy:
@@ -153,12 +154,12 @@ class BridgeSession:
             await self._close_endpoint()
         await self._join_client.close()
 
-    async def _serve(self, request: bytes, top: Outline) -> bytes:
+    async def _serve(self, request: bytes, top: top_level.Outline) -> bytes:
         """Return the reply for the game; note how the session ended if it has."""
         self._remember(request, top)
         try:
             if self._tap is not None:
-                self._tap.hear(request, top)
+                self._tap.receive(top)
             while True:
                 outcome = await self._attempt(request, top)
                 if isinstance(outcome, bytes):
@@ -172,7 +173,7 @@ class BridgeSession:
         self.over = True
         return GOODBYE
 
-    async def _attempt(self, request: bytes, top: Outline) -> bytes | RunEnd | Failure:
+    async def _attempt(self, request: bytes, top: top_level.Outline) -> bytes | RunEnd | Failure:
         """Send one call to the collector, after the first two calls if the collector is new."""
         if self._endpoint is None:  # no collector yet, or its session ended
             found = await self._join_client.find()
@@ -244,28 +245,26 @@ class BridgeSession:
         if endpoint is not None:
             await endpoint.close()
 
-    def _remember(self, request: bytes, top: Outline) -> None:
+    def _remember(self, request: bytes, top: top_level.Outline) -> None:
         """Keep the messages that the game sends only once."""
         if self.calls == 1:
             self._introduction = request
         elif self.calls == 2:
             self._readiness = request
-        elif top.initialization is not None:
-            found = announced(request, top)
+        elif found := announced(top):
             self._announced |= found
             self._owed -= found.keys()
-            if self._no_graphics:
-                for behavior, cameras in pictures(request).items():
-                    if behavior in found:
-                        self._diagnose(
-                            diagnostics.failure("cameras_without_graphics", behavior=behavior, cameras=cameras)
-                        )
+            seen = pictures(request) if self._no_graphics else {}
+            for behavior in found.keys() & seen.keys():
+                self._diagnose(
+                    diagnostics.failure("cameras_without_graphics", behavior=behavior, cameras=seen[behavior])
+                )
 
-    def _with_announcements(self, request: bytes, top: Outline) -> bytes:
+    def _with_announcements(self, request: bytes, top: top_level.Outline) -> bytes:
         """Add the behaviors that the collector does not know and that have agents in this message."""
         if not self._owed:
             return request
-        heard = self._owed.intersection(populated(request, top))
+        heard = self._owed.intersection(populated(top))
         self._owed -= heard
         return announcing(request, [self._announced[name] for name in sorted(heard)]) if heard else request
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ludus.games import diagnostics
-from ludus.games.unity.messages import Outline, side_channel, with_frames
+from ludus.games.unity.messages import with_frames
 from ludus.protocol.codes import ProtocolError
+from ludus.protocol.mlagents import outline_pb2 as top_level
 from ludus.protocol.side_channels import RUNS_CHANNELS, Frame, join, split
 from ludus.sdk.errors import SimulatorError
 
@@ -43,13 +44,10 @@ class SideChannelTap:
     hook: SideChannelHook
     worker: int
 
-    def hear(self, message: bytes, top: Outline) -> None:
+    def receive(self, top: top_level.Outline) -> None:
         """Pass a game's frames to the hook. Raises SimulatorError if the hook fails."""
-        given = side_channel(message, top)
-        if not given:
-            return
         try:
-            frames = split(given)
+            frames = split(top.unity_output.rl_output.side_channel)
         except ProtocolError:
             return  # the collector reports the error
         try:

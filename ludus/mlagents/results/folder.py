@@ -17,16 +17,16 @@ import json
 import os
 import re
 import shutil
-import tempfile
 import zipfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from ludus.paths import AnyPath
 from ludus.protocol.spec import file_name
+from ludus.reading import read_record
+from ludus.replacing import replaced
 
 JOURNAL_VERSION = 1
 
@@ -84,20 +84,10 @@ class Journal:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Journal":
-        """Read the stored form. Raises KeyError, TypeError or ValueError where it isn't one."""
+        """Read the stored form. Raises KeyError or ValueError where it is none."""
         if data["version"] != JOURNAL_VERSION:
             raise ValueError(f"version {data['version']}")
-        behaviors = {}
-        for name, value in data["behaviors"].items():
-            file = value["event_file"]
-            behaviors[name] = BehaviorJournal(
-                steps=dict(value["steps"]),
-                summary=value["summary"],
-                event_file=None if file is None else EventFile(**file),
-                checkpoints={int(step): list(files) for step, files in value["checkpoints"].items()},
-            )
-        former = list(data.get("former", []))  # a field that older files do not have
-        return cls(data["run"], data["server"], data["attempt"], data["event"], behaviors, former)
+        return read_record(cls, data)
 
     def to_json(self) -> dict[str, Any]:
         """Return the form that is stored."""
@@ -164,24 +154,10 @@ def safe_name(behavior: str) -> str:
     return file_name(behavior)
 
 
-@contextmanager
-def _replaced(path: Path) -> Iterator[BinaryIO]:
-    """Replace a file in one step, at the end of the block, by the content that the block writes."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
-
-
 def write_text(path: Path, text: str) -> None:
     """Replace a file's content in one step."""
-    with _replaced(path) as file:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replaced(path) as file:
         file.write(text.encode())
 
 
@@ -192,7 +168,8 @@ def write_json(path: Path, value: Any) -> None:
 
 def pack(files: Sequence[Path], target: Path) -> None:
     """Write one uncompressed archive of files in one step."""
-    with _replaced(target) as raw, zipfile.ZipFile(raw, "w", zipfile.ZIP_STORED) as archive:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with replaced(target) as raw, zipfile.ZipFile(raw, "w", zipfile.ZIP_STORED) as archive:
         for file in files:
             archive.write(file, file.name)
 

@@ -243,6 +243,6 @@ def test_training_analytics_are_the_runs() -> None:
     message.unity_output.rl_output.side_channel = join([Frame(TRAINING_ANALYTICS, b"x"), Frame(CHAT, b"y")])
     said = message.SerializeToString()
 
-    tap.hear(said, outline(said))
+    tap.receive(outline(said))
 
     assert chat.heard == [(3, Frame(CHAT, b"y"))]

@@ -40,9 +40,9 @@ def test_side_channels_are_found_where_protobuf_finds_them() -> None:
 
     for said in (message, message + twice.SerializeToString()):
         merged = pb.UnityMessageProto.FromString(said).unity_output.rl_output.side_channel
-        assert messages.side_channel(said, messages.outline(said)) == merged
+        assert messages.outline(said).unity_output.rl_output.side_channel == merged
     for silent in (hello(), b"", message[: len(message) // 2]):
-        assert messages.side_channel(silent, messages.outline(silent)) == b""
+        assert messages.outline(silent).unity_output.rl_output.side_channel == b""
 
 
 def test_the_outline_tells_the_calls_of_a_handshake_apart() -> None:
@@ -51,25 +51,21 @@ def test_the_outline_tells_the_calls_of_a_handshake_apart() -> None:
 
     tops = [messages.outline(message) for message in (hello(), second, third)]
 
-    assert [top.says for top in tops] == [True, False, True]
-    assert [messages.introduces(m, t) for m, t in zip((hello(), second, third), tops, strict=True)] == [
-        True,
-        False,
-        False,
-    ]
-    assert not any(top.closes for top in tops)
+    assert [top.HasField("unity_output") for top in tops] == [True, False, True]
+    assert [messages.introduces(top) for top in tops] == [True, False, False]
+    assert not any(messages.closes(top) for top in tops)
 
 
 def test_a_goodbye_closes() -> None:
-    assert messages.outline(messages.GOODBYE).closes
-    assert messages.outline(messages.GOODBYE).status == 400
+    assert messages.closes(messages.outline(messages.GOODBYE))
+    assert messages.outline(messages.GOODBYE).header.status == 400
 
 
 def test_announcements_are_kept_as_they_came() -> None:
     message = step({"Ball?team=0": 1, "Wächter?team=1": 1}, announce=("Ball?team=0", "Wächter?team=1"))
     data = message.SerializeToString()
 
-    found = messages.announced(data, messages.outline(data))
+    found = messages.announced(messages.outline(data))
 
     assert {name: agent_pb2.BrainParametersProto.FromString(raw) for name, raw in found.items()} == {
         "Ball?team=0": brain("Ball?team=0"),
@@ -80,7 +76,7 @@ def test_announcements_are_kept_as_they_came() -> None:
 def test_behaviors_without_agents_do_not_count_as_populated() -> None:
     data = step({"Ball?team=0": 0, "Wall?team=0": 2}).SerializeToString()
 
-    assert list(messages.populated(data, messages.outline(data))) == ["Wall?team=0"]
+    assert messages.populated(messages.outline(data)) == ["Wall?team=0"]
 
 
 def test_added_announcements_are_merged_by_whoever_parses_the_message() -> None:
@@ -116,9 +112,9 @@ def test_cameras_are_counted_in_the_first_agent_of_a_list() -> None:
 def test_garbage_is_no_error(data: bytes) -> None:
     top = messages.outline(data)
 
-    messages.announced(data, top)
-    list(messages.populated(data, top))
-    messages.introduces(data, top)
+    messages.announced(top)
+    messages.populated(top)
+    messages.introduces(top)
     messages.pictures(data)
     messages.with_frames(data, lambda _: b"x")
 
@@ -130,17 +126,19 @@ def test_a_mutated_message_is_no_error(data: st.DataObject) -> None:
         whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
     mutated = bytes(whole)
 
-    messages.announced(mutated, messages.outline(mutated))
-    list(messages.populated(mutated, messages.outline(mutated)))
+    messages.announced(messages.outline(mutated))
+    messages.populated(messages.outline(mutated))
 
 
 @pytest.mark.parametrize("filler", [b"\x00", b"\x78\x00"])
 def test_megabytes_of_garbage_cost_no_time(filler: bytes) -> None:
     started = time.monotonic()
 
-    assert messages.outline(filler * 5_000_000) == messages.Outline()
+    top = messages.outline(filler * 5_000_000)
 
     assert time.monotonic() - started < 0.5
+    nothing = messages.outline(b"")
+    assert (top.header, top.unity_output) == (nothing.header, nothing.unity_output)
 
 
 @pytest.mark.parametrize("size", [1, 127, 128, 20_000])
