@@ -9,10 +9,10 @@ STAMP := $(VENV)/.ready
 PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 
-# One and a half test processes per core, because they often wait for leases to run out and for processes to start. One
-# thread each in torch and BLAS, because the tests are many and small.
+# Two test processes per core, because they often wait for leases to run out and for processes to start. One thread each
+# in torch and BLAS, because the tests are many and small.
 CORES := $(shell nproc 2>/dev/null || echo 2)
-JOBS ?= $(shell [ $(CORES) -gt 5 ] && echo 8 || echo $$(($(CORES) + $(CORES) / 2)))
+JOBS ?= $(shell [ $(CORES) -gt 4 ] && echo 8 || echo $$(($(CORES) * 2)))
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 # Keep bytecode even if the environment forbids it: the tests start hundreds of processes, and each would compile the
 # project again.

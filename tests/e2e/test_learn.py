@@ -98,6 +98,7 @@ def below(folder: Path) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.long
 def test_one_command_trains_and_writes_what_mlagents_would(learns: list[Learn], tmp_path: Path) -> None:
     learn = Learn(
         tmp_path,

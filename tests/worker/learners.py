@@ -8,11 +8,21 @@ from numpy.typing import NDArray
 
 from ludus.collector.arena import Arena
 from ludus.collector.commands import PolicySpec
+from ludus.collector.messages import EPISODE_DTYPE
 from ludus.collector.segments import Segments
 from ludus.protocol.spec import BehaviorSpec
+from worker.collectors.events import EpisodesEnded
 from worker.experience.rollout import Rollout
 from worker.learning.algorithms.numeric_check import Diverged
 from worker.learning.networks.actor import Actor
+
+
+def ended_episodes(behavior: str, **columns: Any) -> EpisodesEnded:
+    """Return finished episodes with these columns of `EPISODE_DTYPE`; the others are 0."""
+    records = np.zeros(len(next(iter(columns.values()))), EPISODE_DTYPE)
+    for name, values in columns.items():
+        records[name] = values
+    return EpisodesEnded(behavior, 0, records)
 
 
 class RecordingCollection:

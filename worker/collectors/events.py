@@ -1,13 +1,11 @@
 """Events that `CollectorPool.poll` returns to the learner, as frozen values."""
 
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
 from ludus.collector.messages import (
-    EPISODE_DTYPE,
     BehaviorAnnounced,
     EvaluationEnded,
     GhostStepsPlayed,
@@ -87,46 +85,19 @@ class RoundCollected:
 
 @dataclass(frozen=True, slots=True)
 class EpisodesEnded:
-    """Episodes that ended, as columns of equal length."""
+    """Episodes that ended."""
 
     behavior: str
-    returns: npt.NDArray[np.float64]
-    """Undiscounted sums of the agents' own rewards, group rewards excluded."""
-    group_returns: npt.NDArray[np.float64]
-    """Undiscounted sums of group rewards."""
-    lengths: npt.NDArray[np.int64]
-    """Decisions."""
-    truncated: npt.NDArray[np.bool_]
-    outcomes: npt.NDArray[np.uint8]
-    """Values of `ludus.v1.Outcome`; 0 = not reported."""
-    simulators: npt.NDArray[np.int64]
-    agents: npt.NDArray[np.int64]
-    versions: npt.NDArray[np.int64]
-    """The policy version that answered each episode's first decision."""
-    parameter_sets: npt.NDArray[np.int64]
-    """Number of the environment parameters that the simulator had been told when the episode began."""
-    closed: npt.NDArray[np.int64]
-    """How many segments of its next `SegmentsDelivered` had closed by then; that comes next, where any had."""
     collector: int
+    records: npt.NDArray[np.void]
+    """One for each episode (`EPISODE_DTYPE`):
 
-    @classmethod
-    def unpack(cls, behavior: str, collector: int, payload: memoryview) -> Self:
-        """Read what a collector has packed."""
-        records = np.frombuffer(payload, EPISODE_DTYPE)
-        return cls(
-            behavior=behavior,
-            returns=records["return"],
-            group_returns=records["group_return"],
-            lengths=records["length"].astype(np.int64),
-            truncated=records["truncated"],
-            outcomes=records["outcome"],
-            simulators=records["simulator"].astype(np.int64),
-            agents=records["agent"].astype(np.int64),
-            versions=records["version"],
-            parameter_sets=records["parameter_set"].astype(np.int64),
-            closed=records["closed"].astype(np.int64),
-            collector=collector,
-        )
+    `return`, `group_return`: undiscounted sums of the agent's own rewards (group rewards excluded), of group rewards;
+    `length`: decisions; `outcome`: a value of `ludus.v1.Outcome`, 0 = not reported; `version`: the policy version that
+    answered the episode's first decision; `parameter_set`: number of the environment parameters that the simulator had
+    when the episode began; `closed`: number of segments of its next `SegmentsDelivered` that had closed by then; that
+    comes next, where any had.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -207,7 +207,7 @@ class CollectorPool:
     ) -> None:
         """Make every simulator begin new episodes with these parameters; all partial segments are dropped.
 
-        `parameter_set` is the number that these episodes carry (`EpisodesEnded.parameter_sets`). Parameters and number
+        `parameter_set` is the number that these episodes carry (`EpisodesEnded.records`). Parameters and number
         are by default those of the episodes before; simulators that come later are told these parameters, too.
         """
         parameters = self._settings.environment_parameters if environment_parameters is None else environment_parameters
@@ -279,7 +279,8 @@ class CollectorPool:
                 self._note_collected(behavior)
             case Kind.EPISODES:
                 number, payload = unpack_numbered(frame.payload)
-                self._report(EpisodesEnded.unpack(self._runners[number].name, child.index, payload))
+                records = np.frombuffer(payload, messages.EPISODE_DTYPE)
+                self._report(EpisodesEnded(self._runners[number].name, child.index, records))
             case Kind.SNAPSHOTS:
                 self._report(HandedOver(child.index, unpack(frame.payload)))
             case _:

@@ -55,26 +55,23 @@ class EpisodeEvaluator(Evaluator):
         return []  # there is no other policy
 
     def result(self) -> dict[str, Any]:
-        """Return where the evaluation stands."""
+        """Return the present result."""
         settings, returns = self._settings, self._returns
         low, high = (self._interval() if returns else None) or (None, None)
         return {
             "kind": "evaluate",
             "verdict": self.verdict,
-            "behavior": settings.behavior,
-            "checkpoint": settings.checkpoint,
+            **settings.model_dump(include={"behavior", "checkpoint", "confidence", "threshold"}),
             "episodes": len(returns),
             "wanted": settings.episodes,
             "seeded": settings.seed_parameter is not None,
             "mean": fmean(returns) if returns else None,
             "low": low,
             "high": high,
-            "confidence": settings.confidence,
             "deviation": pstdev(returns) if returns else None,
             "least": min(returns, default=None),
             "most": max(returns, default=None),
             "mean_length": fmean(self._lengths) if self._lengths else None,
-            "threshold": settings.threshold,
         }
 
     def state(self) -> dict[str, Any]:

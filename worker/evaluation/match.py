@@ -18,6 +18,8 @@ from worker.evaluation.sprt import SPRT
 HALF_POINTS = {Outcome.LOSS: 0, Outcome.DRAW: 1, Outcome.WIN: 2}
 OUTCOMES: tuple[Literal["loss", "draw", "win"], ...] = ("loss", "draw", "win")
 """By their half points."""
+REPORTED = {"behavior", "candidate", "champion", "elo0", "elo1", "alpha", "beta", "max_games"}
+"""Settings that a result repeats."""
 
 
 class MatchEvaluator(Evaluator):
@@ -83,16 +85,13 @@ class MatchEvaluator(Evaluator):
         return Counted(self.games, place, OUTCOMES[points])
 
     def result(self) -> dict[str, Any]:
-        """Return where the match stands."""
-        settings = self._settings
+        """Return the present result."""
         losses, draws, wins = self._games
         lead = estimate(self._counts)
         return {
             "kind": "match",
             "verdict": self.verdict,
-            "behavior": settings.behavior,
-            "candidate": settings.candidate,
-            "champion": settings.champion,
+            **self._settings.model_dump(include=REPORTED),
             "games": self.games,
             "wins": wins,
             "draws": draws,
@@ -106,11 +105,6 @@ class MatchEvaluator(Evaluator):
             "llr": self._test.llr(self._counts),
             "llr_lower": self._test.lower,
             "llr_upper": self._test.upper,
-            "elo0": settings.elo0,
-            "elo1": settings.elo1,
-            "alpha": settings.alpha,
-            "beta": settings.beta,
-            "max_games": settings.max_games,
         }
 
     def state(self) -> dict[str, Any]:

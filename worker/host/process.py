@@ -42,7 +42,7 @@ class TrainerProcess:
         errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `end`)
         with theirs:
             process = ChildProcess(
-                [sys.executable, "-m", "worker.trainer", "--link", str(theirs.fileno())],
+                [sys.executable, "-m", "worker.trainer", "--channel", str(theirs.fileno())],
                 descriptors=(theirs.fileno(), *descriptors),
                 environment={**os.environ, **(environment or {})},
                 own_group=True,

@@ -29,7 +29,7 @@ Every export is checked before it is written: names, versions, and onnxruntime's
 """
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -89,21 +89,37 @@ def exporter(
     return lambda path: export_onnx(copied, spec, path, observations, masks)
 
 
-def output_names(layout: ActorLayout) -> list[str]:
-    """Return the names of a model's outputs, in order."""
-    names = ["version_number", "memory_size"]
-    if layout.continuous_size:
-        names += ["continuous_actions", "continuous_action_output_shape", "deterministic_continuous_actions"]
+Form = tuple[int, list[str | int]]
+"""Type and shape of an input or output."""
+
+
+def inputs_of(layout: ActorLayout) -> dict[str, Form]:
+    """Return the inputs of a model by name, in order."""
+    number = int(TensorProto.FLOAT)
+    shapes = enumerate(observation.shape for observation in layout.body.observations)
+    inputs: dict[str, Form] = {f"obs_{index}": (number, ["batch", *shape]) for index, shape in shapes}
     if layout.discrete_branches:
-        names += ["discrete_actions", "discrete_action_output_shape", "deterministic_discrete_actions"]
-    return [*names, "recurrent_out"] if layout.memory_size else names
+        inputs["action_masks"] = number, ["batch", sum(layout.discrete_branches)]
+    if layout.memory_size:
+        inputs["recurrent_in"] = number, ["batch", 1, layout.memory_size]
+    return inputs
 
 
-def input_names(layout: ActorLayout) -> list[str]:
-    """Return the names of a model's inputs, in order."""
-    names = [f"obs_{index}" for index in range(len(layout.body.observations))]
-    names += ["action_masks"] if layout.discrete_branches else []
-    return [*names, "recurrent_in"] if layout.memory_size else names
+def outputs_of(layout: ActorLayout) -> dict[str, Form]:
+    """Return the outputs of a model by name, in order."""
+    number, columns, branches = int(TensorProto.FLOAT), layout.continuous_size, len(layout.discrete_branches)
+    outputs: dict[str, Form] = {"version_number": (number, [1]), "memory_size": (number, [1])}
+    if columns:
+        outputs["continuous_actions"] = number, ["batch", columns]
+        outputs["continuous_action_output_shape"] = number, [1]
+        outputs["deterministic_continuous_actions"] = number, ["batch", columns]
+    if branches:
+        outputs["discrete_actions"] = int(TensorProto.INT64), ["batch", branches]
+        outputs["discrete_action_output_shape"] = number, [1, branches]
+        outputs["deterministic_discrete_actions"] = int(TensorProto.INT64), ["batch", branches]
+    if layout.memory_size:
+        outputs["recurrent_out"] = number, ["batch", 1, layout.memory_size]
+    return outputs
 
 
 def _build(actor: Actor, spec: BehaviorSpec) -> onnx.ModelProto:
@@ -117,35 +133,13 @@ def _build(actor: Actor, spec: BehaviorSpec) -> onnx.ModelProto:
         _continuous(graph, actor, head, on)
     if layout.discrete_branches:
         _discrete(graph, actor, head, on)
-    proto = helper.make_graph(
-        graph.nodes, spec.behavior, list(_inputs(layout)), list(_outputs(layout)), initializer=graph.initializers
+    inputs, outputs = (
+        [helper.make_tensor_value_info(name, *form) for name, form in forms.items()]
+        for forms in (inputs_of(layout), outputs_of(layout))
     )
+    proto = helper.make_graph(graph.nodes, spec.behavior, inputs, outputs, initializer=graph.initializers)
     opset = helper.make_opsetid("", OPSET)
     return helper.make_model(proto, opset_imports=[opset], ir_version=IR_VERSION, producer_name="ludus")
-
-
-def _inputs(layout: ActorLayout) -> Iterator[onnx.ValueInfoProto]:
-    for index, observation in enumerate(layout.body.observations):
-        yield helper.make_tensor_value_info(f"obs_{index}", TensorProto.FLOAT, ["batch", *observation.shape])
-    if layout.discrete_branches:
-        yield helper.make_tensor_value_info("action_masks", TensorProto.FLOAT, ["batch", sum(layout.discrete_branches)])
-    if layout.memory_size:
-        yield helper.make_tensor_value_info("recurrent_in", TensorProto.FLOAT, ["batch", 1, layout.memory_size])
-
-
-def _outputs(layout: ActorLayout) -> Iterator[onnx.ValueInfoProto]:
-    branches = len(layout.discrete_branches)
-    for name in output_names(layout):
-        if name == "discrete_action_output_shape":
-            yield helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, branches])
-        elif name.endswith("discrete_actions"):
-            yield helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", branches])
-        elif name.endswith("continuous_actions"):
-            yield helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", layout.continuous_size])
-        elif name == "recurrent_out":
-            yield helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 1, layout.memory_size])
-        else:
-            yield helper.make_tensor_value_info(name, TensorProto.FLOAT, [1])
 
 
 def _continuous(graph: Graph, actor: Actor, head: Node, on: GraphOperations) -> None:
@@ -191,8 +185,8 @@ def _check_form(model: onnx.ModelProto, layout: ActorLayout) -> None:
     found = {
         "IR version": (model.ir_version, IR_VERSION),
         "opsets": ([(opset.domain, opset.version) for opset in model.opset_import], [("", OPSET)]),
-        "inputs": ([entry.name for entry in model.graph.input], input_names(layout)),
-        "outputs": ([entry.name for entry in model.graph.output], output_names(layout)),
+        "inputs": ([entry.name for entry in model.graph.input], list(inputs_of(layout))),
+        "outputs": ([entry.name for entry in model.graph.output], list(outputs_of(layout))),
     }
     for what, (got, expected) in found.items():
         if got != expected:
@@ -209,7 +203,7 @@ def _check_answers(contents: bytes, actor: Actor, observations: list[Tensor], ma
     if masks is not None:
         allowed = masks.detach().cpu().bool()
     memory = torch.rand(rows, layout.memory_size, generator=torch.Generator().manual_seed(0)) - 0.5
-    feed = {f"obs_{index}": _fed(observation) for index, observation in enumerate(observations)}
+    feed = {f"obs_{index}": scaled(observation).contiguous() for index, observation in enumerate(observations)}
     answers = _run(contents, {**feed, "action_masks": allowed.float(), "recurrent_in": memory.unsqueeze(1)})
     before = memory if layout.memory_size else None
     means, _, after = actor.deterministic(observations, allowed, before)
@@ -227,11 +221,6 @@ def _check_answers(contents: bytes, actor: Actor, observations: list[Tensor], ma
         _check_legal(f"branch {branch}", bool((columns.amax(1, keepdim=True) - chosen <= _tolerance(logits)).all()))
         drawn = choosable.gather(1, answers["discrete_actions"][:, branch : branch + 1])
         _check_legal(f"samples of branch {branch}", bool((drawn | ~choosable.any(1, keepdim=True)).all()))
-
-
-def _fed(observation: Tensor) -> Tensor:
-    """Return an observation as a model takes it: float32, the bytes of pictures as 0 to 1."""
-    return scaled(observation).contiguous()
 
 
 def _run(contents: bytes, inputs: dict[str, Tensor]) -> dict[str, Tensor]:

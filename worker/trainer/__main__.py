@@ -66,12 +66,12 @@ class Console:
 
 def run_supervised(connection: socket.socket) -> int:
     """Wait warm for a job and execute it; return the exit code."""
-    # The terminal's Ctrl-C is for the supervisor, which then says what it wants.
+    # The terminal's Ctrl-C is for the supervisor, which then sends a command.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    link = TrainerConnection(connection, _die)
+    supervisor = TrainerConnection(connection, _die)
     warm = [WarmCollector.spawn()]
     try:
-        job = link.await_job()
+        job = supervisor.await_job()
     except ConnectionClosed:
         for collector in warm:
             collector.close()
@@ -81,11 +81,11 @@ def run_supervised(connection: socket.socket) -> int:
     faulthandler.enable()
     configure_logging("trainer", level="debug" if job.config.debug else "info")
     bind_process(run_id=job.run_id, attempt=job.attempt)
-    link.start(job.lease_seconds)
-    finished = _execute(job, link, warm)
+    supervisor.start(job.lease_seconds)
+    finished = _execute(job, supervisor, warm)
     log.info("trainer_finished", outcome=finished.outcome, reason=finished.reason, detail=finished.detail)
-    link.post(finished)
-    link.close()
+    supervisor.post(finished)
+    supervisor.close()
     return 0 if finished.outcome not in {"failed", "lost"} else 1
 
 
@@ -127,7 +127,7 @@ def _execute(job: Job, supervisor: SupervisorPort, warm: list[WarmCollector]) ->
         return Trainer(job, supervisor, warm).run()
     except DeviceMissing as error:
         log.warning("device_missing", reason=str(error))
-        return Finished(outcome="failed", reason=StopReason.INVALID_CONFIG, detail=str(error))
+        return Finished.invalid_config(str(error))
     except CheckpointDamaged as error:
         log.exception("checkpoint_damaged")
         return Finished(outcome="failed", reason=StopReason.TRAINER_ERROR, detail=str(error))
@@ -159,12 +159,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("config", nargs="?", type=Path, help="configuration file, to train alone")
     parser.add_argument("--scratch", type=Path, default=Path("trainer-output"), help="folder for checkpoints (alone)")
     parser.add_argument("--port", type=_port, default=0, help="port for simulators (alone); 0: any free one")
-    parser.add_argument("--link", type=int, help="descriptor of the supervisor's link")
+    parser.add_argument("--channel", type=int, help="descriptor of the connection to the supervisor")
     options = parser.parse_args(arguments)
-    if (options.link is None) == (options.config is None):
-        parser.error("give either CONFIG or --link")
-    if options.link is not None:
-        return run_supervised(socket.socket(fileno=options.link))
+    if (options.channel is None) == (options.config is None):
+        parser.error("give either CONFIG or --channel")
+    if options.channel is not None:
+        return run_supervised(socket.socket(fileno=options.channel))
     configure_logging("trainer", log_format="console")
     try:
         return run_alone(options.config, options.scratch, options.port)

@@ -34,7 +34,7 @@ from worker.trainer.attempt import Attempt
 from worker.trainer.initialization import InitializationError, load_policy
 from worker.trainer.messages import Assessed, Finished, MatchesPlayed, MatchesResumed
 
-TELL_SECONDS: Final = 0.5
+REPORT_SECONDS: Final = 0.5
 ARENA_STEPS: Final = 256
 """Nothing is recorded, but a behavior has an arena."""
 
@@ -94,13 +94,13 @@ class Assessment:
         settings = self._settings
         if spec.behavior != settings.behavior:
             reason = f"the run evaluates policies of {settings.behavior!r}, and has none for {spec.behavior!r}"
-            self._refuse(spec, CloseCode.BEHAVIOR_NOT_CONFIGURED, reason)
+            self._attempt.refuse(spec, CloseCode.BEHAVIOR_NOT_CONFIGURED, reason)
             return
         try:
             policies = [self._policy(key, each, spec) for key, each in checkpoints_of(settings).items()]
         except (InitializationError, UnsupportedSpec) as error:
-            self._refuse(spec, CloseCode.BAD_SPEC, str(error))
-            self.unusable = Finished(outcome="failed", reason=StopReason.INVALID_CONFIG, detail=str(error))
+            self._attempt.refuse(spec, CloseCode.BAD_SPEC, str(error))
+            self.unusable = Finished.invalid_config(str(error))
             return
         memory = max(actor.memory_size for actor, _ in policies)
         weights = [actor.flatten() for actor, _ in policies]
@@ -150,7 +150,7 @@ class Assessment:
         """Report a simulator with too few or too many teams; fail the run where no other has played."""
         there = f"team{'s' if len(teams) > 1 else ''} {', '.join(map(str, teams))} of {self._settings.behavior}"
         if self._evaluator.teams == 1:
-            message = f"A simulator brings {there}: an evaluation has one side only; let both play in a match"
+            message = f"A simulator brings {there}: an evaluation has one side only; both play in a match"
         else:
             message = (
                 f"A simulator brings {there}: a match is between two. Let the game announce both sides (`NAME?team=0`, "
@@ -158,7 +158,7 @@ class Assessment:
             )
         self._attempt.events.report("simulator_unfit", message, level="warning", data={"teams": teams})
         if not self._teams and not self._evaluator.next_batch:
-            self.unusable = Finished(outcome="failed", reason=StopReason.INVALID_CONFIG, detail=message)
+            self.unusable = Finished.invalid_config(message)
 
     def left(self, session_id: str) -> None:
         """Remove a simulator: another one plays its batch."""
@@ -166,11 +166,6 @@ class Assessment:
         batch = self._playing.pop(session_id, None)
         if batch is not None:
             heapq.heappush(self._unfinished, batch.number)
-
-    def _refuse(self, spec: BehaviorSpec, code: CloseCode, reason: str) -> None:
-        self._attempt.pool.refuse(spec.behavior, code, reason)
-        data: dict[str, object] = {"behavior": spec.name, "code": code}
-        self._attempt.events.report("behavior_refused", reason, level="error", data=data)
 
     # Batches ----------------------------------------------------------------------------------------------------
 
@@ -230,7 +225,7 @@ class Assessment:
     def report(self, *, at_once: bool = False) -> None:
         """Report the present result, if it has changed: twice a second, or at once."""
         now = time.monotonic()
-        if not self._news or not (at_once or now >= self._reported + TELL_SECONDS):
+        if not self._news or not (at_once or now >= self._reported + REPORT_SECONDS):
             return
         self._reported, self._news = now, False
         if self._matches:

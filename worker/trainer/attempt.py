@@ -4,11 +4,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ludus.collector.settings import CollectorSettings
+from ludus.protocol.codes import CloseCode
 from ludus.protocol.side_channels import EngineConfiguration
+from ludus.protocol.spec import BehaviorSpec
 from server.config.run import RunConfig
 from worker.collectors.pool import CollectorPool
+from worker.trainer.base_learner import Learner
 from worker.trainer.checkpoint import behavior_states
-from worker.trainer.learner import Learner
 from worker.trainer.messages import Job
 from worker.trainer.simulators import ConnectedSimulators
 from worker.trainer.supervisor_port import Events, SupervisorPort
@@ -34,6 +36,12 @@ class Attempt:
         """Reports events of the run."""
         return Events(self.supervisor)
 
+    def refuse(self, spec: BehaviorSpec, code: CloseCode, reason: str) -> None:
+        """End the sessions that announce a behavior, and report it."""
+        self.pool.refuse(spec.behavior, code, reason)
+        data: dict[str, object] = {"behavior": spec.name, "code": code}
+        self.events.report("behavior_refused", reason, level="error", data=data)
+
     @property
     def is_inference(self) -> bool:
         """Whether the run plays without learning (`checkpoint_settings.inference`)."""
@@ -47,7 +55,7 @@ class Attempt:
 
 
 def collector_settings(job: Job, config: RunConfig) -> CollectorSettings:
-    """Return the settings of the collectors, without environment parameters: those are told to the pool."""
+    """Return the settings of the collectors, without environment parameters: the pool sends those."""
     simulators = config.simulators
     return CollectorSettings(
         run_id=job.run_id,
@@ -63,7 +71,6 @@ def collector_settings(job: Job, config: RunConfig) -> CollectorSettings:
         tls_client_ca=job.tls_client_ca,
         step_timeout=simulators.step_timeout_seconds,
         startup_timeout=simulators.startup_timeout_seconds,
-        max_message_bytes=job.max_message_bytes,
         log_path=job.log_path,
         engine=EngineConfiguration(
             **config.engine_settings.model_dump(include=set(EngineConfiguration.__dataclass_fields__))

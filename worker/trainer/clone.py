@@ -29,7 +29,7 @@ from worker.collectors.pool import CollectorPool
 from worker.experience.demonstrations import DemonstrationBuffer
 from worker.learning.algorithms.clone import Cloning
 from worker.onnx.export import exporter
-from worker.trainer.learner import SAMPLE_ROWS, Learner, Rollbacks, next_multiple
+from worker.trainer.base_learner import SAMPLE_ROWS, Learner, Rollbacks, next_multiple
 from worker.trainer.recorder import Recorder
 
 log = structlog.get_logger()
@@ -72,11 +72,10 @@ class CloneLearner(Learner):
 
         `report(event, message)` reports an evaluation that waits, or that is left out.
         """
-        super().__init__(algorithm.config, spec, recorder)
+        super().__init__(algorithm.config, spec, algorithm, recorder, collectors)
         self.config: CloneConfig = algorithm.config
-        self.algorithm = algorithm
+        self.algorithm: Cloning = algorithm
         self._demonstrations = demonstrations
-        self._collectors = collectors
         self._simulators = simulators
         self._is_played = is_played
         self._report = report
@@ -115,13 +114,13 @@ class CloneLearner(Learner):
         Raise `DemonstrationError` if simulators announce another behavior than that of the demonstrations.
         """
         check_fit(self.spec, announced)
-        program = PolicySpec(
+        policy = PolicySpec(
             network_settings=self.config.network_settings.model_dump(mode="json"),
             weights_size=self.algorithm.flat_weights().size,
             time_horizon=1,
             device=device,
         )
-        self._collectors.admit(announced, program, Arena.create(announced, 1))
+        self._collectors.admit(announced, policy, Arena.create(announced, 1))
         self._registered = True
         self._publish()
         self._collectors.grant_unrecorded(self.name)
@@ -131,8 +130,7 @@ class CloneLearner(Learner):
         evaluation = self._evaluation
         if evaluation is None:
             return
-        columns = zip(event.versions.tolist(), event.returns.tolist(), event.lengths.tolist(), strict=True)
-        for version, episode_return, length in columns:
+        for version, episode_return, length in event.records[["version", "return", "length"]].tolist():
             if version == evaluation.step and len(evaluation.returns) < self.config.evaluation_episodes:
                 evaluation.returns.append(episode_return)
                 evaluation.lengths.append(length)
@@ -175,11 +173,11 @@ class CloneLearner(Learner):
         return True
 
     def state(self) -> dict[str, object]:
-        """Return what a checkpoint must hold to go on from here."""
+        """Return the state for a checkpoint."""
         return {"progress": {"step": self.step}, "algorithm": self.algorithm.state_dict()}
 
     def exporter(self) -> Callable[[Path], None]:
-        """Copy the policy; return what writes it as an ONNX model, checked on what was shown."""
+        """As `Learner.exporter`; the model is checked on demonstrated observations."""
         rows = torch.arange(
             min(SAMPLE_ROWS, self._demonstrations.steps), device=self._demonstrations.transitions.index.device
         )
@@ -226,6 +224,3 @@ class CloneLearner(Learner):
         if self._was_unplayed:
             message += "; no simulator was there, and until one comes later evaluations are left out"
         self._report("evaluation_abandoned", message)
-
-    def _publish(self) -> None:
-        self._collectors.publish(self.name, self.step, self.algorithm.flat_weights())

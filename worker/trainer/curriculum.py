@@ -13,7 +13,7 @@ Deviations, on purpose:
    episodes are and how many environments play. Here it is looked at once for each episode that counts (of a metric:
    once for each report of new values; `progress`: with new steps, too).
 2. Only episodes that began under the present lesson count, unless `count_all_episodes` is set: every set of parameters
-   that simulators are told has a number, and an episode carries the number that its simulator knew when it began.
+   that simulators get has a number, and an episode carries the number that its simulator knew when it began.
 3. `fall_back_below`: the lesson before begins again when the measure of a full buffer is below it.
 4. Each measure of each behavior is smoothed by itself: a lesson that watches another measure, or another behavior, than
    the lesson before does not go on from that one's number. ML-Agents has one number for each parameter, and no measure
@@ -137,7 +137,7 @@ class EnvironmentParameterManager:
         for parameter in self._parameters.values():
             self._fit(parameter)
 
-    # what is now --------------------------------------------------------------------------------------------------
+    # the present state --------------------------------------------------------------------------------------------
 
     @property
     def samplers(self) -> dict[str, ParameterValue]:
@@ -166,17 +166,15 @@ class EnvironmentParameterManager:
         missing, self._missing = self._missing, []
         return missing
 
-    # what happens -------------------------------------------------------------------------------------------------
+    # changes ------------------------------------------------------------------------------------------------------
 
     def episodes_ended(self, event: EpisodesEnded) -> list[LessonChange]:
         """Take finished episodes of one behavior, one after the other; return the changes of lessons."""
         if not self._watching(event.behavior):
             return []
-        columns = (event.returns.tolist(), event.returns.tolist(), event.lengths.tolist())
-        rows = zip(*columns, event.group_returns.tolist(), strict=True)
         changes: list[LessonChange] = []
-        for number, row in zip(event.parameter_sets.tolist(), rows, strict=True):
-            values = dict(zip(EPISODE_MEASURES, row, strict=True))
+        for number, reward, *others in event.records[["parameter_set", "return", "length", "group_return"]].tolist():
+            values = dict(zip(EPISODE_MEASURES, (reward, reward, *others), strict=True))
             due = [
                 parameter
                 for parameter in self._watching(event.behavior)
@@ -208,14 +206,14 @@ class EnvironmentParameterManager:
     def move(self, parameter: str, lesson: int) -> LessonChange:
         """Begin a lesson (index from 0) at a user's request."""
         change = self._change(self._parameters[parameter], lesson, "edited", must_reset=False)
-        self._begin_set([self._parameters[parameter]])
+        self._begin_set()
         return change
 
     def replace(self, parameter: str, value: float | Sampler) -> LessonChange:
         """Give the present lesson of a parameter another value, which stays the lesson's."""
         changed = self._parameters[parameter]
         change = self._change(changed, changed.lesson, "edited", must_reset=False, value=value)
-        self._begin_set([changed])
+        self._begin_set()
         return change
 
     # checkpoints --------------------------------------------------------------------------------------------------
@@ -251,9 +249,8 @@ class EnvironmentParameterManager:
             self._fit(parameter)
             parameter.smoothed = _saved_smoothed(saved["smoothed"], parameter.lessons)
             watched = None if parameter.criteria is None else list(_watched(parameter.criteria))
-            if watched == saved.get(
-                "watched", watched
-            ):  # a run that begins with another's checkpoint may watch something else
+            # A run that begins with another's checkpoint may watch something else.
+            if watched == saved.get("watched", watched):
                 parameter.measured = saved["measured"]
                 parameter.values.extend(saved["values"])
                 parameter.unheard = saved["unheard"]
@@ -292,18 +289,14 @@ class EnvironmentParameterManager:
 
     def _check(self, due: Iterable[_Parameter]) -> list[LessonChange]:
         """Look at the criteria of some parameters; each makes one step at most."""
-        changed: list[_Parameter] = []
         changes = []
         for parameter in due:
-            step = self._step(parameter)
-            if step:
+            step, criteria = self._step(parameter), parameter.criteria
+            if step and criteria is not None:
                 cause: Cause = "completed" if step > 0 else "fell_back"
-                criteria = parameter.criteria
-                assert criteria is not None
                 changes.append(self._change(parameter, parameter.lesson + step, cause, criteria.require_reset))
-                changed.append(parameter)
-        if changed:
-            self._begin_set(changed)
+        if changes:
+            self._begin_set()
         return changes
 
     def _step(self, parameter: _Parameter) -> int:
@@ -352,9 +345,8 @@ class EnvironmentParameterManager:
         line = log_line(parameter.name, parameter.lessons[lesson].name, parameter.value)
         return LessonChange(parameter.name, cause, old, self._status(parameter), line, must_reset)
 
-    def _begin_set(self, changed: Sequence[_Parameter]) -> None:
+    def _begin_set(self) -> None:
         """Give the new set of parameters its number, and empty all buffers."""
-        assert all(parameter.since == self.number + 1 for parameter in changed)
         self.number += 1
         for parameter in self._parameters.values():
             self._fit(parameter)

@@ -14,7 +14,7 @@ from worker.collectors.events import EpisodesEnded
 from worker.collectors.pool import CollectorPool
 from worker.learning.algorithms.algorithm import Algorithm
 from worker.onnx.export import exporter
-from worker.trainer.learner import Learner
+from worker.trainer.base_learner import Learner
 from worker.trainer.recorder import POLICY_VERSION, Aggregation, Recorder
 
 
@@ -37,23 +37,19 @@ class InferenceLearner(Learner):
         step: int,
     ) -> None:
         """`step`: how long the policy had learned for."""
-        super().__init__(config, spec, recorder)
-        self.config: ReinforcementConfig = config
-        self.algorithm = algorithm
+        super().__init__(config, spec, algorithm, recorder, collectors)
         self.learned = step
         self.step = step
-        self._collectors = collectors
 
     def start(self) -> None:
         """Publish the weights, and answer all agents with them."""
         self.recorder.measure(POLICY_VERSION, self.algorithm.version, Aggregation.LAST)
-        self._collectors.publish(self.name, self.algorithm.version, self.algorithm.flat_weights())
+        self._publish()
         self._collectors.grant_unrecorded(self.name)
 
     def episodes_ended(self, event: EpisodesEnded) -> None:
         """Record finished episodes, and the summaries that become due with them."""
-        columns = (event.returns.tolist(), event.lengths.tolist(), event.group_returns.tolist())
-        for episode_return, length, group_return in zip(*columns, strict=True):
+        for episode_return, length, group_return in event.records[["return", "length", "group_return"]].tolist():
             self.recorder.episode(episode_return, length, group_return)
             self.step += length
             self.recorder.advance(self.step)
@@ -68,9 +64,9 @@ class InferenceLearner(Learner):
         return True
 
     def state(self) -> dict[str, object]:
-        """Return what a checkpoint would hold."""
+        """Return the state for a checkpoint."""
         return {"progress": {"step": self.learned, "round": 0}, "algorithm": self.algorithm.state_dict()}
 
     def exporter(self) -> Callable[[Path], None]:
-        """Copy the policy; return what writes it as an ONNX model."""
+        """As `Learner.exporter`."""
         return exporter(self.algorithm.actor, self.spec)

@@ -19,7 +19,6 @@ have. A behavior that is done goes on answering, without learning, while others 
 """
 
 import time
-from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -38,8 +37,8 @@ from worker.collectors.events import EpisodesEnded, SegmentsDelivered
 from worker.collectors.pool import CollectorPool
 from worker.experience.rollout import Rollout, gather
 from worker.learning.algorithms.algorithm import Algorithm
-from worker.learning.algorithms.numeric_check import Diverged
 from worker.onnx.export import exporter
+from worker.trainer.base_learner import SAMPLE_ROWS, Learner, Rollbacks
 from worker.trainer.compilation import BackgroundCompilation
 from worker.trainer.divergence import DivergenceMonitor
 from worker.trainer.precision import bf16_pictures
@@ -49,10 +48,6 @@ if TYPE_CHECKING:
     from worker.selfplay.controller import GhostController
 
 log = structlog.get_logger()
-
-SAMPLE_ROWS = 64
-MAX_ROLLBACKS = 3
-"""Updates in a row that may be rolled back before the run has failed."""
 
 
 @dataclass
@@ -98,102 +93,6 @@ class LearnerOptions:
     """Watches for signs that the policy does not learn any more."""
 
 
-class Learner(ABC):
-    """Trains one behavior: the interface that the loop uses."""
-
-    def __init__(self, config: TrainerConfig, spec: BehaviorSpec, recorder: Recorder) -> None:
-        self.config = config
-        """The behavior's section of the configuration."""
-        self.spec = spec
-        self.recorder = recorder
-        self._next_checkpoint = 0
-
-    @property
-    def name(self) -> str:
-        """The behavior's key in the configuration."""
-        return self.spec.behavior
-
-    @property
-    @abstractmethod
-    def step(self) -> int:
-        """Steps for people: delivered ones, learned from or not yet."""
-
-    @property
-    @abstractmethod
-    def learned(self) -> int:
-        """Steps that a checkpoint that is written now contains."""
-
-    @property
-    @abstractmethod
-    def done(self) -> bool:
-        """Whether `max_steps` is reached."""
-
-    @property
-    @abstractmethod
-    def ready(self) -> bool:
-        """Whether `learn` has something to do."""
-
-    @property
-    def checkpoint_due(self) -> bool:
-        """Whether a multiple of `checkpoint_interval` has been crossed since the last checkpoint."""
-        return self.learned >= self._next_checkpoint
-
-    def checkpointed(self) -> None:
-        """Plan the next checkpoint, after one has been written."""
-        self._next_checkpoint = next_multiple(self.learned, self.config.checkpoint_interval)
-
-    @abstractmethod
-    def episodes_ended(self, event: EpisodesEnded) -> None:
-        """Record finished episodes."""
-
-    @abstractmethod
-    def learn(self) -> str | None:
-        """Learn for a moment, or make one update.
-
-        Return None, or why an update was rolled back (the run then continues with the weights from before). Raises
-        `Diverged` at the third time in a row, and `worker.trainer.divergence.LimitCrossed`.
-        """
-
-    @abstractmethod
-    def reconfigure(self, config: TrainerConfig) -> bool:
-        """Go on with another section of the configuration from the next update on.
-
-        Return whether that is possible: a behavior that is done with learning can't begin again in this attempt.
-        """
-
-    @abstractmethod
-    def state(self) -> dict[str, object]:
-        """Return the state for a checkpoint."""
-
-    @abstractmethod
-    def exporter(self) -> Callable[[Path], None]:
-        """Copy the policy; return what writes it as an ONNX model, on any thread, whatever is learned meanwhile."""
-
-
-class Rollbacks:
-    """Counts updates that were rolled back one after the other."""
-
-    def __init__(self) -> None:
-        self._in_a_row = 0
-
-    def attempt(self, update: Callable[[], None]) -> str | None:
-        """Run an update; return why it was rolled back, or None. Raises `Diverged` at `MAX_ROLLBACKS` in a row."""
-        try:
-            update()
-        except Diverged as error:
-            self._in_a_row += 1
-            if self._in_a_row >= MAX_ROLLBACKS:
-                raise
-            return str(error)
-        self._in_a_row = 0
-        return None
-
-
-def next_multiple(step: int, interval: int) -> int:
-    """Return the first multiple of `interval` behind `step`."""
-    return (step // interval + 1) * interval
-
-
 def arena_steps(config: ReinforcementConfig, round_steps: int) -> int:
     """Return how many steps an arena must hold beside those of its spare blocks.
 
@@ -218,15 +117,14 @@ class BehaviorLearner(Learner):
         options: LearnerOptions | None = None,
     ) -> None:
         """`progress` is how far the behavior is: that of a checkpoint, or none."""
-        super().__init__(config, spec, recorder)
+        super().__init__(config, spec, algorithm, recorder, collectors)
         self.config: ReinforcementConfig = config
-        self.algorithm = algorithm
+        self.algorithm: Algorithm = algorithm
         self.progress = progress
         self.options = options or LearnerOptions()
         self._arena = arena
-        self._collectors = collectors
         self._segments: defaultdict[int, list[Segments]] = defaultdict(list)
-        self._ended: defaultdict[int, list[tuple[int, tuple[float, int, float]]]] = defaultdict(list)
+        self._ended: defaultdict[int, list[tuple[int, list[Any]]]] = defaultdict(list)
         """Episodes whose segments are on their way, by collector: how many segments go before, and the episode."""
         self._collected: set[int] = set()
         self._delivered = progress.step
@@ -302,14 +200,13 @@ class BehaviorLearner(Learner):
 
     def episodes_ended(self, event: EpisodesEnded) -> None:
         """Record finished episodes: those that were recorded with their segments, which come next."""
-        columns = (event.returns.tolist(), event.lengths.tolist(), event.group_returns.tolist())
-        for closed, episode in zip(event.closed.tolist(), zip(*columns, strict=True), strict=True):
+        for closed, *episode in event.records[["closed", "return", "length", "group_return"]].tolist():
             if closed:
                 self._ended[event.collector].append((closed, episode))
             else:
                 self.recorder.episode(*episode)
         if self.options.divergence is not None:
-            self.options.divergence.episodes_ended(self.config, event.lengths)
+            self.options.divergence.episodes_ended(self.config, event.records["length"])
 
     def collected(self, round_number: int) -> None:
         """Record that a round is complete."""
@@ -381,7 +278,7 @@ class BehaviorLearner(Learner):
         return state
 
     def collection(self) -> dict[str, object]:
-        """Return what has been collected and not learned from, for a checkpoint that collectors hand over to."""
+        """Return the steps that are collected and not learned from, for a checkpoint with snapshots of collectors."""
         rounds = sorted(self._segments.keys() | self._former.keys())
         return {"rounds": {str(number): self._gathered(number).state_dict() for number in rounds}}
 
@@ -395,7 +292,7 @@ class BehaviorLearner(Learner):
         return rollout if former is None else former.followed_by(rollout)
 
     def exporter(self) -> Callable[[Path], None]:
-        """Copy the policy; return what writes it as an ONNX model, checked on observations of the last round."""
+        """As `Learner.exporter`; the model is checked on observations of the last round."""
         return exporter(self.algorithm.actor, self.spec, self.sample.observations, self.sample.masks)
 
     def _update(self, rollout: Rollout) -> None:
@@ -422,8 +319,7 @@ class BehaviorLearner(Learner):
 
     def _publish(self) -> None:
         self.recorder.measure(POLICY_VERSION, self.algorithm.version, Aggregation.LAST)
-        self._collectors.publish(self.name, self.algorithm.version, self.algorithm.flat_weights())
-        log.debug("policy_published", behavior=self.name, version=self.algorithm.version)
+        super()._publish()
 
     def _grant(self) -> None:
         """Permit the collection of one more round, if steps are left; in self-play only in the behavior's turn."""

@@ -7,7 +7,7 @@ their own.
 
 import time
 from collections.abc import Mapping, Sized
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import assert_never
 
@@ -45,12 +45,13 @@ from worker.trainer.amendments import Amendments
 from worker.trainer.assessment import Assessment
 from worker.trainer.attempt import Attempt, collector_settings
 from worker.trainer.barrier import CheckpointBarrier, can_go_on
+from worker.trainer.base_learner import MAX_ROLLBACKS, Learner
 from worker.trainer.checkpoint import AMENDMENTS, COLLECTORS, ENVIRONMENT_PARAMETERS, load
 from worker.trainer.checkpoints import Checkpoints
 from worker.trainer.divergence import LimitCrossed
 from worker.trainer.environment_parameters import EnvironmentParameters
 from worker.trainer.initialization import Sources
-from worker.trainer.learner import MAX_ROLLBACKS, BehaviorLearner, Learner
+from worker.trainer.learner import BehaviorLearner
 from worker.trainer.messages import (
     Amend,
     CheckpointCommitted,
@@ -234,13 +235,7 @@ class Trainer:
             "collector_died",
             f"Collector {event.index} died ({event.reason}); {event.lost_steps} steps are lost",
             level="warning",
-            data={
-                "index": event.index,
-                "exit_code": event.exit_code,
-                "reason": event.reason,
-                "lost_steps": event.lost_steps,
-                "silent_seconds": event.silent_seconds,
-            },
+            data=asdict(event),
         )
 
     # learn ------------------------------------------------------------------------------------------------------
@@ -334,12 +329,12 @@ class Trainer:
 
 
 def _facts(event: CollectorEvent) -> dict[str, object]:
-    """Return the fields of an event for the log: short columns as lists, of anything longer only its length."""
+    """Return the fields of an event for the log: columns of few records as lists, of longer values the length."""
     facts: dict[str, object] = {}
     for each in fields(event):
         value = getattr(event, each.name)
-        if isinstance(value, np.ndarray) and len(value) <= LONGEST_COLUMN:
-            facts[each.name] = value.tolist()
+        if isinstance(value, np.ndarray) and value.dtype.names and len(value) <= LONGEST_COLUMN:
+            facts |= {name: value[name].tolist() for name in value.dtype.names}
         elif isinstance(value, Sized) and not isinstance(value, str):
             facts[each.name] = f"{len(value)} entries"
         else:

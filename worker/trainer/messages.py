@@ -6,11 +6,12 @@ travel on as they are.
 
 import json
 import re
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from ludus.collector.messages import SimulatorConnected, SimulatorLeft, SimulatorStarted
+from ludus.schemas.states import StopReason
 from server.config.run import RunConfig
 from server.ladders.refs import PlayedMatch
 from server.metrics.points import MetricPoint
@@ -68,7 +69,6 @@ class Job(_Frozen):
     `network_settings`."""
     assessed: dict[str, object] | None = None
     """The state of an assessment after earlier attempts (`Assessed.state`)."""
-    max_message_bytes: int = 64 << 20
     lease_seconds: float = 10.0
     """Silence of the supervisor after which the trainer ends itself."""
 
@@ -246,6 +246,11 @@ class Finished(_Frozen):
     reason: str | None = None
     """A `StopReason`."""
     detail: str | None = None
+
+    @classmethod
+    def invalid_config(cls, detail: str) -> Self:
+        """Return the end of a run that can't be executed as it is configured."""
+        return cls(outcome="failed", reason=StopReason.INVALID_CONFIG, detail=detail)
 
 
 Report = (

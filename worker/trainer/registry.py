@@ -11,7 +11,6 @@ from ludus.collector.layout import UnsupportedSpec
 from ludus.demonstrations import DemonstrationError
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.spec import BehaviorSpec
-from ludus.schemas.states import StopReason
 from server.config.behavior import BehaviorConfig, CloneConfig, LearningConfig, POCAConfig, SACConfig
 from server.config.hyperparameters import OffPolicyHyperparameters
 from server.config.problems import join_path
@@ -27,13 +26,14 @@ from worker.learning.build import (
 )
 from worker.selfplay.ghost import Ghost
 from worker.trainer.attempt import Attempt
+from worker.trainer.base_learner import Learner
 from worker.trainer.clone import CloneLearner
 from worker.trainer.compilation import BackgroundCompilation
 from worker.trainer.divergence import DivergenceMonitor, whole_lengths
 from worker.trainer.environment_parameters import EnvironmentParameters
 from worker.trainer.inference import InferenceLearner
 from worker.trainer.initialization import InitializationError, Sources, Stateful, initialize, resume
-from worker.trainer.learner import BehaviorLearner, Learner, LearnerOptions, arena_steps
+from worker.trainer.learner import BehaviorLearner, LearnerOptions, arena_steps
 from worker.trainer.learner import Progress as LearnerProgress
 from worker.trainer.messages import Finished, Level
 from worker.trainer.parallel import Build, Group
@@ -64,7 +64,7 @@ class BehaviorRegistry:
         config = self._attempt.config.behavior(spec.behavior)
         if config is None:
             names = ", ".join(sorted(self._attempt.config.behaviors))
-            self._refuse(
+            self._attempt.refuse(
                 spec,
                 CloseCode.BEHAVIOR_NOT_CONFIGURED,
                 f"the run's configuration has no behavior {spec.behavior!r}, only: {names}",
@@ -78,12 +78,12 @@ class BehaviorRegistry:
             else:
                 self._begin_learning(config, spec)
         except UnsupportedSpec as error:
-            self._refuse(spec, CloseCode.BAD_SPEC, str(error))
+            self._attempt.refuse(spec, CloseCode.BAD_SPEC, str(error))
         except (DemonstrationError, InitializationError) as error:
             reason = self._sentence(spec.behavior, error)
-            self._refuse(spec, CloseCode.BAD_SPEC, reason)
+            self._attempt.refuse(spec, CloseCode.BAD_SPEC, reason)
             if spec.behavior not in self._attempt.learners:
-                self.unusable = _unusable(reason)
+                self.unusable = Finished.invalid_config(reason)
 
     def _begin_learning(self, config: LearningConfig, spec: BehaviorSpec) -> None:
         """Build the learner of a behavior that learns from simulators, and start it."""
@@ -261,7 +261,7 @@ class BehaviorRegistry:
                 except (DemonstrationError, InitializationError, UnsupportedSpec) as error:
                     reason = self._sentence(name, error)
                     self._attempt.events.report("behavior_refused", reason, level="error", data={"behavior": name})
-                    self.unusable = _unusable(reason)
+                    self.unusable = Finished.invalid_config(reason)
 
     def _begin_clone(self, name: str, config: CloneConfig) -> CloneLearner:
         """Make the learner of a behavior that only imitates."""
@@ -338,17 +338,7 @@ class BehaviorRegistry:
         """Return the path of the section that a behavior is trained by."""
         return join_path(["behaviors", behavior]) if behavior in self._attempt.config.behaviors else "default_settings"
 
-    def _refuse(self, spec: BehaviorSpec, code: str, reason: str) -> None:
-        self._attempt.pool.refuse(spec.behavior, code, reason)
-        data: dict[str, object] = {"behavior": spec.name, "code": code}
-        self._attempt.events.report("behavior_refused", reason, level="error", data=data)
-
     def close(self) -> None:
         """End the processes that share updates."""
         if self._group is not None:
             self._group.close()
-
-
-def _unusable(reason: str) -> Finished:
-    """Return the end of a run that can't be trained as it is configured."""
-    return Finished(outcome="failed", reason=StopReason.INVALID_CONFIG, detail=reason)

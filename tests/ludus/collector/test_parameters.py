@@ -38,7 +38,7 @@ def until_told(simulator: Simulator) -> pb.Actions:
 
 def sets_of(trainer: Learner) -> list[int]:
     """Return the sets of parameters under which the episodes began that have ended, in the order of their ends."""
-    return [number for notice in trainer.heard(EpisodesEnded) for number in notice.parameter_sets.tolist()]
+    return [number for notice in trainer.heard(EpisodesEnded) for number in notice.records["parameter_set"].tolist()]
 
 
 def test_new_parameters_come_once_with_the_next_answer_and_reset_nothing() -> None:
@@ -256,7 +256,7 @@ def test_lessons_change_where_the_formula_says_whatever_the_number_of_collectors
         ended = [
             (number, value)
             for notice in trainer.heard(EpisodesEnded)[:taken]
-            for number, value in zip(notice.parameter_sets.tolist(), notice.returns.tolist(), strict=True)
+            for number, value in notice.records[["parameter_set", "return"]].tolist()
         ]
         assert all(value == 4 * (number + 1) for number, value in ended), "each was played as its number says"
         assert taught(ended) == [7, 6]

@@ -153,8 +153,10 @@ def test_episodes_go_on_where_the_simulator_comes_back() -> None:
         simulator.step([2], ended=[1])
 
         ended = them.wait_for(EpisodesEnded)
-        assert ended.returns.tolist() == [6.0], "five rewards of then and one of now; not that of the step in between"
-        assert ended.lengths.tolist() == [6]
+        assert ended.records["return"].tolist() == [6.0], (
+            "five rewards of then and one of now; not that of the step in between"
+        )
+        assert ended.records["length"].tolist() == [6]
         simulator.leave()
 
 
@@ -166,7 +168,7 @@ def test_one_that_says_nothing_of_going_on_begins_anew() -> None:
         simulator.play([1], 2)
         simulator.step([], ended=[1])
 
-        assert them.wait_for(EpisodesEnded).lengths.tolist() == [2]
+        assert them.wait_for(EpisodesEnded).records["length"].tolist() == [2]
         simulator.leave()
         again, welcome = resuming(them.endpoints[0].address, "sim")
         assert not welcome.HasField("position"), "it has played on since"
@@ -182,7 +184,7 @@ def test_one_that_asks_for_other_agents_begins_anew_and_is_told_of() -> None:
         simulator.step([], ended=[1, 2, 3])
 
         assert them.wait_for(SimulatorProblem).code == "not_resumed"
-        assert them.wait_for(EpisodesEnded).lengths.tolist() == [1, 1, 1]
+        assert them.wait_for(EpisodesEnded).records["length"].tolist() == [1, 1, 1]
         simulator.leave()
 
 
@@ -237,7 +239,7 @@ def test_segments_of_a_round_that_is_over_are_dropped_and_their_episodes_go_on()
         assert simulator.receive().HasField("actions")
         simulator.step([], ended=[1, 2])
 
-        assert them.wait_for(EpisodesEnded).lengths.tolist() == [6, 6]
+        assert them.wait_for(EpisodesEnded).records["length"].tolist() == [6, 6]
         them.until(lambda: len(them.delivered.get("Cart", [])) == 2)
         assert [rollout.steps for rollout in them.delivered["Cart"]] == [1, 1]
         simulator.leave()

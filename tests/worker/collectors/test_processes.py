@@ -15,12 +15,11 @@ from ludus.collector.messages import (
     SimulatorLeft,
 )
 from ludus.collector.settings import CollectorSettings
-from ludus.protocol.spec import BehaviorSpec
-from tests.ludus.collector.stack import SPEC, Simulator, learner, player
+from tests.ludus.collector.stack import learner, player
 from tests.ludus.protocol.test_server_tls import CERTIFICATE, PRIVATE
 from tests.waiting import eventually
-from tests.worker.collectors.playing import Playing, free_port, pids_of
-from worker.collectors.events import CollectorDied, CollectorListening, RoundCollected, SegmentsDelivered
+from tests.worker.collectors.playing import free_port, pids_of
+from worker.collectors.events import CollectorDied, CollectorListening
 from worker.collectors.pool import CollectorPool, CollectorStartError
 from worker.collectors.processes import WarmCollector
 
@@ -141,39 +140,3 @@ def test_a_hundred_sessions_need_no_thread_each_and_little_memory() -> None:
         assert (process.memory_info().rss - memory) / len(crowd) < 1 << 20
         for simulator in [warm_up, *crowd]:
             simulator.leave()
-
-
-def test_two_behaviors_of_one_simulator_learn_apart() -> None:
-    other = BehaviorSpec("Other", SPEC.observations, SPEC.actions)
-    with learner(size=6, lockstep=False) as trainer:
-        simulator = Simulator(trainer.endpoints[0].address)
-        simulator.hello(SPEC, other)
-        for _ in range(3):
-            step = simulator.make_step([0, 1])
-            step.behaviors.add().CopyFrom(step.behaviors[0])
-            step.behaviors[1].behavior = "Other"
-            simulator.send(step)
-            answered = {simulator.receive().actions.behaviors[0].behavior for _ in range(2)}
-            assert answered == {"Cart", "Other"}
-        simulator.step([0, 1])
-
-        trainer.wait_for(RoundCollected, lambda notice: notice.behavior == "Cart")
-        assert {notice.behavior for notice in trainer.heard(SegmentsDelivered)} == {"Cart"}
-        simulator.leave()
-
-
-def test_collectors_act_on_the_device_of_the_program_if_the_policy_needs_torch() -> None:
-    # On "meta" weights can be placed and nothing can be computed: whoever acts there can't go on.
-    memory = {"hidden_units": 8, "num_layers": 1, "memory": {"memory_size": 4}}
-    with learner(network=memory, device="meta") as trainer:
-        playing = Playing(player(trainer.endpoints[0].address), 2)
-        died = trainer.wait_for(CollectorDied)
-        assert died.index == 0
-        assert "NotImplementedError: Cannot copy out of meta tensor" in died.reason
-        playing.stop()
-    with learner(device="meta") as trainer:
-        playing = Playing(player(trainer.endpoints[0].address), 2)
-        trainer.wait_for(RoundCollected)
-        playing.stop()
-
-        assert not trainer.heard(CollectorDied), "plain policies act in numpy"

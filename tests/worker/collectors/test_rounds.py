@@ -97,8 +97,8 @@ def test_episodes_are_reported_with_their_undiscounted_return_and_length() -> No
         simulator.leave()
 
         # The reward of the first message belongs to no decision: 4 x 1 + 2.
-        assert sorted(zip(episodes.agents, episodes.returns, episodes.lengths, strict=True)) == [(0, 6, 5), (1, 6, 5)]
-        assert not episodes.truncated.any()
+        assert sorted(episodes.records[["agent", "return", "length"]].tolist()) == [(0, 6, 5), (1, 6, 5)]
+        assert not episodes.records["truncated"].any()
 
 
 def test_a_frozen_simulator_does_not_hold_up_the_others() -> None:

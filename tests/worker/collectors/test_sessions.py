@@ -7,9 +7,11 @@ from ludus.collector.messages import (
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.batches import Aggregation
 from ludus.protocol.environment_parameters import Constant
+from ludus.protocol.spec import BehaviorSpec
 from tests.ludus.collector.stack import SPEC, Simulator, learner, player
 from tests.waiting import eventually
-from worker.collectors.events import EpisodesEnded, RoundCollected
+from tests.worker.collectors.playing import Playing
+from worker.collectors.events import CollectorDied, EpisodesEnded, RoundCollected, SegmentsDelivered
 
 
 def test_welcome_tells_seed_number_parameters_and_limits() -> None:
@@ -102,7 +104,7 @@ def test_what_was_reported_in_an_episode_arrives_before_its_end() -> None:
             step.stats.add(key="Won", value=1.0)
             simulator.send(step)
             simulator.receive()
-        eventually(lambda: sum(len(each.lengths) for each in trainer.heard(EpisodesEnded)) >= 36)
+        eventually(lambda: sum(len(each.records) for each in trainer.heard(EpisodesEnded)) >= 36)
         simulator.leave()
 
         reported = ended = 0
@@ -110,7 +112,7 @@ def test_what_was_reported_in_an_episode_arrives_before_its_end() -> None:
             if isinstance(notice, StatsReported):
                 reported += notice.count
             elif isinstance(notice, EpisodesEnded):
-                ended += len(notice.lengths)
+                ended += len(notice.records)
                 assert reported >= ended
 
 
@@ -133,3 +135,39 @@ def test_reset_voids_what_was_pending_and_ignores_what_was_under_way() -> None:
         actions = simulator.receive().actions
         assert actions.step_id == simulator.step_id
         simulator.leave()
+
+
+def test_two_behaviors_of_one_simulator_learn_apart() -> None:
+    other = BehaviorSpec("Other", SPEC.observations, SPEC.actions)
+    with learner(size=6, lockstep=False) as trainer:
+        simulator = Simulator(trainer.endpoints[0].address)
+        simulator.hello(SPEC, other)
+        for _ in range(3):
+            step = simulator.make_step([0, 1])
+            step.behaviors.add().CopyFrom(step.behaviors[0])
+            step.behaviors[1].behavior = "Other"
+            simulator.send(step)
+            answered = {simulator.receive().actions.behaviors[0].behavior for _ in range(2)}
+            assert answered == {"Cart", "Other"}
+        simulator.step([0, 1])
+
+        trainer.wait_for(RoundCollected, lambda notice: notice.behavior == "Cart")
+        assert {notice.behavior for notice in trainer.heard(SegmentsDelivered)} == {"Cart"}
+        simulator.leave()
+
+
+def test_collectors_act_on_the_device_of_the_program_if_the_policy_needs_torch() -> None:
+    # On "meta" weights can be placed and nothing can be computed: whoever acts there can't go on.
+    memory = {"hidden_units": 8, "num_layers": 1, "memory": {"memory_size": 4}}
+    with learner(network=memory, device="meta") as trainer:
+        playing = Playing(player(trainer.endpoints[0].address), 2)
+        died = trainer.wait_for(CollectorDied)
+        assert died.index == 0
+        assert "NotImplementedError: Cannot copy out of meta tensor" in died.reason
+        playing.stop()
+    with learner(device="meta") as trainer:
+        playing = Playing(player(trainer.endpoints[0].address), 2)
+        trainer.wait_for(RoundCollected)
+        playing.stop()
+
+        assert not trainer.heard(CollectorDied), "plain policies act in numpy"

@@ -19,6 +19,8 @@ from server.workers.repository import WorkerRepository
 from tests.factories import make_run, read_run
 from tests.waiting import eventually, never
 
+pytestmark = pytest.mark.long  # both start a worker with its libraries, and a trainer
+
 
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:

@@ -11,7 +11,7 @@ from ludus.collector.messages import StatsReported
 from ludus.protocol.batches import Aggregation
 from ludus.protocol.environment_parameters import Constant, Uniform
 from server.config.environment_parameters import Lesson
-from worker.collectors.events import EpisodesEnded
+from tests.worker.learners import ended_episodes
 from worker.trainer.curriculum import MISSING_EPISODES, EnvironmentParameterManager, LessonChange
 
 
@@ -43,24 +43,9 @@ class Run:
         self, *returns: float, number: int | None = None, behavior: str = "Walker", length: int = 10
     ) -> list[LessonChange]:
         """Let episodes end that began under a set of parameters, by default the present one."""
-        count = len(returns)
-        zeros = np.zeros(count, np.int64)
-        return self.manager.episodes_ended(
-            EpisodesEnded(
-                behavior=behavior,
-                returns=np.array(returns, np.float64),
-                group_returns=np.array(returns, np.float64) * 10,
-                lengths=np.full(count, length),
-                truncated=np.zeros(count, np.bool_),
-                outcomes=np.zeros(count, np.uint8),
-                simulators=zeros,
-                agents=zeros,
-                versions=zeros,
-                parameter_sets=np.full(count, self.manager.number if number is None else number),
-                closed=zeros,
-                collector=0,
-            )
-        )
+        number = self.manager.number if number is None else number
+        columns = {"return": np.array(returns), "group_return": np.array(returns) * 10}
+        return self.manager.episodes_ended(ended_episodes(behavior, **columns, length=length, parameter_set=number))
 
     def reported(self, key: str, *values: float, number: int | None = None) -> list[LessonChange]:
         """Let simulators report numbers."""

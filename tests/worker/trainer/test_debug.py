@@ -65,7 +65,7 @@ def test_every_step_of_the_trainer_is_logged(log_of: LogOf, section: dict[str, A
     events = " ".join(rest for event, rest in debug if event == "collector_event")
     for kind in ("SimulatorConnected", "BehaviorAnnounced", "SegmentsDelivered", "RoundCollected", "EpisodesEnded"):
         assert f"kind={kind} " in events
-    assert "lengths=[5" in events, "columns that are short are logged as they are"
+    assert " length=[5" in events, "columns that are short are logged as they are"
 
 
 def test_without_debug_no_step_is_logged(log_of: LogOf) -> None:

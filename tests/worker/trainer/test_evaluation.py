@@ -2,7 +2,6 @@
 
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,10 +11,9 @@ from ludus.demonstrations import DemonstrationError
 from server.config.behavior import CloneConfig
 from server.config.run import SimulatorsConfig
 from server.metrics.points import MetricPoint
-from tests.worker.learners import RecordingCollection
+from tests.worker.learners import RecordingCollection, ended_episodes
 from tests.worker.rollouts import make_spec
 from tests.worker.trainer.test_clone import SPEC, show
-from worker.collectors.events import EpisodesEnded
 from worker.learning.build import Demonstrations, build_clone
 from worker.trainer.clone import CloneLearner
 from worker.trainer.recorder import EVALUATION_REWARD, Recorder
@@ -69,13 +67,7 @@ class World:
     def end(self, *episodes: tuple[int, float]) -> None:
         """Report finished episodes: the version that answered the first decision, and the return."""
         versions, returns = (np.array(column) for column in zip(*episodes, strict=True))
-        zeros = np.zeros(len(versions))
-        nothing: dict[str, Any] = dict.fromkeys(
-            ("truncated", "outcomes", "simulators", "agents", "parameter_sets", "closed"), zeros
-        )
-        self.learner.episodes_ended(
-            EpisodesEnded("Echo", returns, zeros, lengths=zeros + 5, versions=versions, collector=0, **nothing)
-        )
+        self.learner.episodes_ended(ended_episodes("Echo", version=versions, **{"return": returns}, length=5))
 
     @property
     def evaluations(self) -> dict[int, float]:

@@ -14,8 +14,8 @@ from ludus.collector.segments import SegmentEnd
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from server.config.behavior import PPOConfig, SACConfig
 from tests.segments import Segment, columns_of
-from tests.worker.learners import RecordingCollection, ScriptedAlgorithm
-from worker.collectors.events import EpisodesEnded, SegmentsDelivered
+from tests.worker.learners import RecordingCollection, ScriptedAlgorithm, ended_episodes
+from worker.collectors.events import SegmentsDelivered
 from worker.learning.algorithms.numeric_check import Diverged
 from worker.trainer.learner import BehaviorLearner, Progress, arena_steps
 from worker.trainer.messages import Metrics
@@ -52,14 +52,8 @@ class World:
         ended = [(number, value) for number, (_, value) in enumerate(stream, 1) if value is not None]
         if ended:
             closed, returns = (np.array(column) for column in zip(*ended, strict=True))
-            zeros = np.zeros(len(returns), np.int64)
-            nothing: dict[str, Any] = dict.fromkeys(
-                ("truncated", "outcomes", "simulators", "agents", "versions", "parameter_sets"), zeros
-            )
-            lengths = returns.astype(np.int64) + 1
-            self.learner.episodes_ended(
-                EpisodesEnded("Walker", returns, zeros, lengths=lengths, closed=closed, collector=0, **nothing)
-            )
+            episodes = ended_episodes("Walker", **{"return": returns}, length=returns + 1, closed=closed)
+            self.learner.episodes_ended(episodes)
         segments = columns_of(Segment(0, 0, 0, 0, 0, length, 1, SegmentEnd.CUT, (0,)) for length, _ in stream)
         if len(segments):
             self.learner.add(SegmentsDelivered("Walker", 0, segments))

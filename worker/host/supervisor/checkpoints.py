@@ -41,14 +41,14 @@ class CheckpointCommits:
         if self._copies:
             wait([self._copies[0][2]], timeout=seconds)
 
-    def finish(self, link: SupervisorConnection) -> None:
+    def finish(self, connection: SupervisorConnection) -> None:
         """Enter copied checkpoints, and answer the trainer. Raises Unavailable, with the rest still to be entered."""
         while self._copies and self._copies[0][2].done():
             written, path, copy = self._copies[0]
             answer = self._enter(written, path, copy)
             shutil.rmtree(written.folder, ignore_errors=True)
             with contextlib.suppress(ConnectionClosed):
-                link.send(answer)
+                connection.send(answer)
             self._copies.popleft()
 
     def _enter(

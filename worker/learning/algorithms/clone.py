@@ -1,12 +1,9 @@
 """A clone run: an actor learns from demonstrations alone, by the loss of `algorithms.bc`."""
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -17,14 +14,6 @@ from worker.learning.algorithms.bc import LOSS, Imitator
 from worker.learning.algorithms.training_state import TrainingState
 from worker.learning.functional.schedules import LEARNING_RATE_FLOOR, Schedule
 from worker.learning.networks.actor import Actor
-
-
-@dataclass
-class _Pass:
-    """A shuffled pass over the demonstrations, and how much of it is done."""
-
-    order: Int[Tensor, " Q"]
-    at: int = 0
 
 
 class Cloning:
@@ -62,7 +51,8 @@ class Cloning:
             sequence_length=1 if memory is None else memory.sequence_length,
             generator=self._generator,
         )
-        self._pass = _Pass(self._imitator.shuffled())
+        self._order, self._at = self._imitator.shuffled(), 0
+        """A shuffled pass over the demonstrations, and how much of it is done."""
         optimizer = self._imitator.optimizer
         self._state = TrainingState(
             {"generator": self._generator, "model": self.actor, "optimizer": optimizer}, changed=[optimizer]
@@ -96,20 +86,20 @@ class Cloning:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the next iteration depends on. Tensors are copies."""
-        at = {"version": self.version, "order": self._pass.order.clone(), "at": self._pass.at}
-        return {**at, **self._state.state_dict()}
+        own = {"version": self.version, "order": self._order.clone(), "at": self._at}
+        return {**own, **self._state.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on exactly where `state_dict` was taken; with other demonstrations than then, in a new pass."""
         self._state.load_state_dict(state)
         self.version = state["version"]
         same = len(state["order"]) == self._imitator.sequences
-        self._pass = _Pass(state["order"].cpu(), state["at"]) if same else _Pass(self._imitator.shuffled())
+        self._order, self._at = (state["order"].cpu(), state["at"]) if same else (self._imitator.shuffled(), 0)
 
     def _next(self) -> Tensor:
         """Return the sequences of the next minibatch."""
-        if self._pass.at >= len(self._pass.order):
-            self._pass = _Pass(self._imitator.shuffled())
-        chosen = self._pass.order[self._pass.at : self._pass.at + self._imitator.size]
-        self._pass.at += self._imitator.size
+        if self._at >= len(self._order):
+            self._order, self._at = self._imitator.shuffled(), 0
+        chosen = self._order[self._at : self._at + self._imitator.size]
+        self._at += self._imitator.size
         return chosen

@@ -16,8 +16,17 @@ from server.config.network import NetworkSettings
 from worker.learning.functional.distributions import JointDistribution, joint_distribution
 from worker.learning.networks.actor import Actor
 from worker.learning.networks.body import NetworkBody
-from worker.learning.networks.critic import Critic
+from worker.learning.networks.dense import xavier_dense
 from worker.learning.networks.encoder import Encoded
+
+
+class Critic(nn.Module):
+    """The value network: a body of its own, or the actor's (`body` is None then), and one head for each signal."""
+
+    def __init__(self, body: NetworkBody, signals: int, generator: torch.Generator, *, shared: bool = False) -> None:
+        super().__init__()
+        self.body = None if shared else body
+        self.heads = xavier_dense(body.features, signals, generator)
 
 
 class Prediction(NamedTuple):

@@ -51,7 +51,6 @@ class SoftActorCritic:
         shares = [1.0 / len(self.sizes) for _ in self.sizes] + [1.0]
         self.shares = torch.tensor(shares[:count], device=device)
         """(E,): weight of each entropy within the soft value, which is a mean over branches."""
-        self.first_choices = torch.tensor([start for start, _ in self.bounds], dtype=torch.int64, device=device)
 
     def named_parameters(self) -> list[list[tuple[str, nn.Parameter]]]:
         """Return the trained parameters of the actor, of the critics, and the coefficients."""

@@ -117,17 +117,11 @@ class Conversation:
 
     def _check(self, trainer: Learner) -> int:
         told = [
-            (notice.behavior, int(agent), round(value, 4), round(group, 4), int(length), bool(truncated))
+            (notice.behavior, agent, round(value, 4), round(group, 4), length, truncated)
             for notice in trainer.heard(EpisodesEnded)
-            for simulator, agent, value, group, length, truncated in zip(
-                notice.simulators,
-                notice.agents,
-                notice.returns,
-                notice.group_returns,
-                notice.lengths,
-                notice.truncated,
-                strict=True,
-            )
+            for simulator, agent, value, group, length, truncated in notice.records[
+                ["simulator", "agent", "return", "group_return", "length", "truncated"]
+            ].tolist()
             if simulator == self.number
         ]
         lived = [

@@ -107,10 +107,11 @@ def test_episodes_of_a_player_carry_the_parameters_that_it_was_told() -> None:
         participant = Participant.at(trainer, [Behavior("Told?team=0", continuous=1, episode_length=5)])
         trainer.wait_for(EpisodesEnded)
         trainer.pool.tell_parameters({"size": Constant(1.5)}, 1)
-        trainer.wait_for(EpisodesEnded, lambda notice: 1 in notice.parameter_sets)
+        trainer.wait_for(EpisodesEnded, lambda notice: 1 in notice.records["parameter_set"])
         summary = participant.leave()
 
-        numbers = [number for notice in trainer.heard(EpisodesEnded) for number in notice.parameter_sets.tolist()]
+        events = trainer.heard(EpisodesEnded)
+        numbers = [number for event in events for number in event.records["parameter_set"].tolist()]
         assert numbers == sorted(numbers)
         assert set(numbers) == {0, 1}
         assert summary.resets == 0
