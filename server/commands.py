@@ -22,7 +22,7 @@ STOP_SECONDS = 30.0
 
 
 def load_settings(**overrides: Mapping[str, Any] | Path) -> "Settings":
-    """Read the settings from the environment; what an option said goes before. Mistakes are told all at once."""
+    """Read the settings from the environment; what an option said goes before. All mistakes are listed at once."""
     from pydantic import ValidationError  # noqa: PLC0415
     from pydantic_settings import SettingsError  # noqa: PLC0415
 
@@ -53,8 +53,8 @@ def _mistake(kind: str, path: tuple[int | str, ...], message: str) -> str:
 
 
 @contextmanager
-def told() -> Iterator[None]:
-    """Turn an error that an operator can do something about into one sentence, without a traceback."""
+def one_sentence_errors() -> Iterator[None]:
+    """Show an error that an operator can act on as one sentence, without a traceback."""
     try:
         yield
     except LudusError as error:
@@ -123,7 +123,7 @@ def up(
             os.write(ready_fd, f"{ready.to_json()}\n".encode())
             os.close(ready_fd)
 
-    with told():
+    with one_sentence_errors():
         Stack(settings, console, stop_seconds=stop_seconds).run(announce)
 
 
@@ -135,7 +135,7 @@ def server(fd: int | None) -> None:
     _configure_logging("api", settings)
     from server.app.serve import serve_api  # noqa: PLC0415
 
-    with told():
+    with one_sentence_errors():
         serve_api(settings, fd)
 
 
@@ -146,7 +146,7 @@ def gateway() -> None:
     _configure_logging("gateway", settings)
     from server.gateway.main import serve  # noqa: PLC0415
 
-    with told():
+    with one_sentence_errors():
         serve(settings)
 
 
@@ -157,7 +157,7 @@ def controller() -> None:
     _configure_logging("controller", settings)
     from server.controller.controller import main as run_controller  # noqa: PLC0415
 
-    with told():
+    with one_sentence_errors():
         run_controller(settings)
 
 
@@ -168,7 +168,7 @@ def migrate() -> None:
     _configure_logging("migrate", settings)
     from server.kit.db.migrate import upgrade  # noqa: PLC0415
 
-    with told():
+    with one_sentence_errors():
         upgrade(settings.database)
 
 
@@ -197,7 +197,7 @@ def create_token(
     overrides: dict[str, Any] = {} if home is None else {"home": home}
     if database is not None:
         overrides["database"] = {"url": database}
-    with told():
+    with one_sentence_errors():
         token_id, text = create_first_token(load_settings(**overrides), name, scopes, for_project)
     click.echo(f"{token_id}: {', '.join(scopes)} in {for_project}. Keep it now, it is not shown again:", err=True)
     click.echo(text)

@@ -14,7 +14,7 @@ import click
 
 from ludus.cli import exits
 from ludus.cli.client import Failure, connected
-from ludus.cli.exits import OUTCOMES, Exit
+from ludus.cli.exits import INTERRUPTED, OUTCOMES, Exit
 from ludus.cli.options import json_option, keep_waiting_option, require_option, timeout_option
 from ludus.cli.render import LINES, echo, event_line, max_steps, number, print_json, print_json_line, printable
 from ludus.cli.reports import Report, ReportedCommand, report_options
@@ -117,7 +117,7 @@ def watch(client: Client, *, run: str, keep_waiting: bool, as_json: bool) -> Non
         sys.exit(Exit.STALLED)
     except KeyboardInterrupt:
         echo(f"\n{record.id} continues; `ludus run stop {record.id}` ends it", err=True, kept=LINES)
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     ended = client.runs.get(record.id)
     if not as_json:
         echo(_ending(ended))

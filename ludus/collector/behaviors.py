@@ -109,7 +109,7 @@ class Behaviors:
             try:
                 session.admit(behavior.spec, runner_of)
             except ProtocolError as error:
-                session.end(error.code.value, error.message, rejoin=error.code.rejoin)
+                session.end_by(error)
 
     # The learner ------------------------------------------------------------------------------------------------
 

@@ -96,17 +96,7 @@ class ActingPolicy:
         """Take a copy of the weights; the buffer may change afterwards."""
         if flat.shape != (self.flat_size,):
             raise ValueError(f"expected {self.flat_size} weights, got an array of shape {flat.shape}")
-        flat = np.array(flat, dtype=np.float32)
-        sections, start = {}, 0
-        for name, shape in self.layout.sections():
-            sections[name] = flat[start : start + prod(shape)].reshape(shape)
-            start += prod(shape)
-        names = [*(f"body.{layer}" for layer in range(self.layout.body.num_layers)), "head"]
-        # Transposed copies: a product with a transposed view costs half as much again for a dozen rows.
-        self._layers = [
-            (np.ascontiguousarray(sections[f"{name}.weight"].T), sections[f"{name}.bias"]) for name in names
-        ]
-        self._sections = sections
+        self._sections, self._layers = split(self.layout, np.array(flat, dtype=np.float32))
 
     def act(
         self,
@@ -121,13 +111,37 @@ class ActingPolicy:
 
     def _head(self, observations: Sequence[NDArray[np.generic]]) -> FloatArray:
         """Return the columns of the head, `(B, H)`."""
-        joined = observations[0] if len(observations) == 1 else np.concatenate(observations, 1)
-        hidden: FloatArray = joined.astype(np.float32, copy=False)
-        if self.layout.body.normalize:
-            hidden = hidden - self._sections["normalizer.mean"]
-            hidden /= self._sections["normalizer.std"]
-            hidden = clip(hidden, NORMALIZED_LIMIT)
-        return dense(hidden, self._layers, self._activate)
+        mean, std = self._sections.get("normalizer.mean"), self._sections.get("normalizer.std")
+        return dense(joined_vectors(observations, mean, std), self._layers, self._activate)
+
+
+def split(layout: ActorLayout, flat: FloatArray) -> tuple[dict[str, FloatArray], list[tuple[FloatArray, FloatArray]]]:
+    """Return the parts of a plain actor's flat vector, `(n,)`, by name, and its layers: weights `(in, out)` and biases.
+
+    Of `P` flat vectors, `(P, n)`, each part has a first dimension of `P`.
+    """
+    sections, start = dict[str, FloatArray](), 0
+    for name, shape in layout.sections():
+        sections[name] = flat[..., start : start + prod(shape)].reshape(*flat.shape[:-1], *shape)
+        start += prod(shape)
+    names = [*(f"body.{layer}" for layer in range(layout.body.num_layers)), "head"]
+    # Transposed copies: a product with a transposed view costs half as much again for a dozen rows.
+    weights = [np.ascontiguousarray(np.swapaxes(sections[f"{name}.weight"], -2, -1)) for name in names]
+    biases = [sections[f"{name}.bias"][..., None, :] for name in names]  # one row, for all rows of a batch
+    return sections, list(zip(weights, biases, strict=True))
+
+
+def joined_vectors(
+    observations: Sequence[NDArray[np.generic]], mean: FloatArray | None, std: FloatArray | None
+) -> FloatArray:
+    """Return vector observations side by side, `(B, O)`; normalised where there is a `mean`, `(O,)` or `(B, O)`."""
+    joined = observations[0] if len(observations) == 1 else np.concatenate(observations, 1)
+    vectors: FloatArray = joined.astype(np.float32, copy=False)
+    if mean is not None and std is not None:
+        vectors = vectors - mean
+        vectors /= std
+        vectors = clip(vectors, NORMALIZED_LIMIT)
+    return vectors
 
 
 def dense(

@@ -99,9 +99,9 @@ class PolicyRunner(ABC):
         """Floats of the recurrent memory; 0 = none."""
 
     @property
-    @abstractmethod
     def absorbs_first(self) -> bool:
-        """Whether answers depend on what the recorder notes when agents ask."""
+        """Whether answers depend on what the recorder notes when agents ask: memory is zero where episodes begin."""
+        return self.memory_size > 0
 
     @abstractmethod
     def _forward(self, batch: Batch, memory: Floats | None) -> Acted:
@@ -385,11 +385,6 @@ class LearningRunner(PolicyRunner):
     def memory_size(self) -> int:
         """Floats of the recurrent memory; 0 = none."""
         return self.policy.memory_size
-
-    @property
-    def absorbs_first(self) -> bool:
-        """Whether answers depend on what the recorder notes: memory is zero where an episode begins."""
-        return self.policy.memory_size > 0
 
     def _forward(self, batch: Batch, memory: Floats | None) -> Acted:
         noise = None if self.noise is None else self.noise.draw(batch.slots, self.rng)

@@ -26,7 +26,7 @@ from ludus.collector.snapshots.state import State
 from ludus.collector.ticks import BatchTicks
 from ludus.collector.unity.diagnostics import Connections
 from ludus.protocol.batches import StatValue
-from ludus.protocol.codec import CloseCode
+from ludus.protocol.codec import CloseCode, ProtocolError
 
 log = structlog.get_logger()
 
@@ -97,8 +97,7 @@ class CollectorServer:
         older = self._by_session_id.get(session.session_id)
         self._by_session_id[session.session_id] = session
         if older is not None:
-            code = CloseCode.SUPERSEDED
-            older.end(code.value, "a newer stream of this session id took its place", rejoin=code.rejoin)
+            older.end_by(ProtocolError(CloseCode.SUPERSEDED, "a newer stream of this session id took its place"))
         self.link.tell(
             messages.SimulatorConnected(
                 session.session_id, session.number, self._index, session.peer, client, tuple(behaviors)
@@ -249,7 +248,7 @@ class CollectorServer:
             if session.is_gone():
                 session.end(DISCONNECTED, CONNECTION_LOST, rejoin=True, tell=False)
             elif (error := session.overdue(now)) is not None:
-                session.end(error.code.value, error.message, rejoin=error.code.rejoin)
+                session.end_by(error)
         if now >= self._next_stats:
             self._next_stats = now + STATS_SECONDS
             self._ticks.report_stats()

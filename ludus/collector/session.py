@@ -33,6 +33,8 @@ LEFT = "left"
 DISCONNECTED = "disconnected"
 """Code of a session whose connection broke."""
 CONNECTION_LOST = "the connection to the simulator was lost"
+MISTAKE = ProtocolError(CloseCode.INTERNAL_ERROR, "the collector made a mistake; its log has the details")
+"""The end of a session that failed by an error of the collector."""
 
 
 RunnerOf: TypeAlias = Callable[[int], PolicyRunner]
@@ -143,6 +145,10 @@ class Session(ABC):
         if tell:
             self._say_close(code, reason, rejoin=rejoin)
         self.on_end()
+
+    def end_by(self, error: ProtocolError) -> None:
+        """End the session with an error's code and message."""
+        self.end(error.code.value, error.message, rejoin=error.code.rejoin)
 
     def abandon(self, reason: str) -> None:
         """End the session of a collector that has failed. The simulator is told; the runners are not, since their state

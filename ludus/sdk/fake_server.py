@@ -18,11 +18,17 @@ from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codec import PROTOCOL_VERSION
 from ludus.protocol.codes import CloseCode, ProtocolError
 from ludus.protocol.contract import MAX_JOIN_BYTES, join_problem, report_problem
-from ludus.protocol.options import MAX_MESSAGE_BYTES, REASON_METADATA, STATE_METADATA, TICKET_METADATA, server_options
+from ludus.protocol.options import (
+    MAX_MESSAGE_BYTES,
+    REASON_METADATA,
+    SERVICE,
+    STATE_METADATA,
+    TICKET_METADATA,
+    server_options,
+)
 from ludus.protocol.spec import BehaviorSpec
 from ludus.sdk.fake_stream import BREAKS, RUN_ID, FakeStream, metadata_of
 
-SERVICE: Final = "ludus.v1.SimulationService"
 RETRY_SECONDS: Final = 0.2
 LAST_WORDS_SECONDS: Final = 0.5
 TICKET_SECONDS: Final = 60
@@ -115,7 +121,7 @@ class FakeServer:
             "Report": grpc.unary_unary_rpc_method_handler(self._report),
             "Connect": grpc.stream_stream_rpc_method_handler(self._connect),
         }
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE.strip("/"), methods),))
         address = f"{self._host}:{self._wanted_port}"
         if self.behaviour.tls is None:
             self.port = self._server.add_insecure_port(address)

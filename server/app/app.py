@@ -28,7 +28,7 @@ from server.checkpoints.routes import uploads
 from server.configs.routes import router as configs
 from server.demonstrations.routes import router as demonstrations
 from server.kit.errors import LudusError
-from server.kit.http.errors import on_http_exception, on_ludus_error, on_validation_error
+from server.kit.http.problems import on_http_exception, on_ludus_error, on_validation_error
 from server.kit.rates import Rate
 from server.kit.settings import Settings
 from server.ladders.routes import router as ladders

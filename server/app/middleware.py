@@ -22,15 +22,8 @@ from server.app.access import OPEN_PATHS, PROJECT_HEADER, RequestAudit, authenti
 from server.kit.db.database import Database
 from server.kit.errors import LudusError, TokenRefused, Unavailable
 from server.kit.http.auth import AuthenticatedRequest
-from server.kit.http.errors import (
-    BodyTooLarge,
-    BodyTooSlow,
-    ForeignOrigin,
-    TooManyRequests,
-    Unauthenticated,
-    internal_problem,
-    problem_response,
-)
+from server.kit.http.errors import BodyTooLarge, BodyTooSlow, ForeignOrigin, TooManyRequests, Unauthenticated
+from server.kit.http.problems import internal_problem, problem_response
 from server.kit.http.telemetry import HttpTelemetry
 from server.kit.principal import ANONYMOUS, Principal, everything
 from server.kit.rates import Rate

@@ -1,5 +1,7 @@
 """Completes FastAPI's description: problems, bodies that are read by hand, the form of a configuration."""
 
+import json
+import re
 from collections.abc import Iterator
 from dataclasses import is_dataclass
 from typing import Any, get_args, get_type_hints
@@ -7,46 +9,31 @@ from typing import Any, get_args, get_type_hints
 from pydantic import BaseModel
 
 from ludus import schemas as resources
-from server.access.tokens.requests import SimulatorTokenCreate, TokenCreate
 from server.app.access import OPEN_PATHS
 from server.config.run import RunConfig
-from server.configs.requests import ConfigCreate
-from server.demonstrations.requests import DemonstrationMerge, DemonstrationSubsample
 from server.kit.docstrings import field_texts
 from server.kit.http.auth import NEED
-from server.kit.http.errors import Problem
-from server.runs.requests import RunCreate
 
 REFERENCE = "#/components/schemas/{model}"
-MODELS: tuple[type[BaseModel], ...] = (
-    Problem,
-    RunConfig,
-    RunCreate,
-    ConfigCreate,
-    DemonstrationMerge,
-    DemonstrationSubsample,
-    SimulatorTokenCreate,
-    TokenCreate,
-)
-"""Models that routes refer to by name."""
+REFERENCED = re.compile(REFERENCE.format(model=r"(\w+)"))
 
 
 def describe(schema: dict[str, Any]) -> dict[str, Any]:
     """Add what FastAPI can't know to its description, and return it."""
     components = schema.setdefault("components", {})
     schemas = components.setdefault("schemas", {})
-    for model in MODELS:
-        own = model.model_json_schema(
-            ref_template=REFERENCE, mode="serialization" if model is RunConfig else "validation"
-        )
-        schemas.update(own.pop("$defs", {}))
-        schemas[model.__name__] = own
-    models = {model.__name__: model for model in _subclasses(BaseModel)}
     for name, own in schemas.items():
         kind: Any = getattr(resources, name, None)
         if is_dataclass(kind):
             _describe_resource(kind, own)  # type: ignore[arg-type]  # a class, not an instance
-        elif name in models:
+    models = {model.__name__: model for model in _subclasses(BaseModel)}
+    for name in sorted({*REFERENCED.findall(json.dumps(schema))} - schemas.keys()):
+        mode: Any = "serialization" if name == RunConfig.__name__ else "validation"
+        own = models[name].model_json_schema(ref_template=REFERENCE, mode=mode)
+        schemas.update(own.pop("$defs", {}))
+        schemas[name] = own
+    for name, own in schemas.items():
+        if name in models:
             texts = field_texts(models[name])
             for field in texts.keys() & own.get("properties", {}).keys():
                 own["properties"][field]["description"] = texts[field]

@@ -36,20 +36,20 @@ class Version(BaseModel):
     """Version of the API."""
 
 
-@router.get("/healthz", response_model=Health, responses=problems())
+@router.get("/healthz", responses=problems())
 def health() -> Health:
     """Answer that this process is alive, without asking any other."""
     return Health(status="ok")
 
 
-@router.get("/readyz", response_model=Health, responses=problems(NotReady))
+@router.get("/readyz", responses=problems(NotReady))
 def readiness(probes: ReadinessDep) -> Health:
     """Return `ok` if the database and the broker answer."""
     probes.check()
     return Health(status="ok")
 
 
-@router.get("/version", response_model=Version, responses=problems())
+@router.get("/version", responses=problems())
 def server_version() -> Version:
     """Return the server's version."""
     return Version(version=version("ludus"), api="v1")

@@ -14,7 +14,7 @@ from server.runs.repository import RunRepository
 router = APIRouter(prefix="/v1/runs/{run:name}/result", tags=["assessments"])
 
 
-@router.get("", response_model=schemas.Assessment, responses=problems(RunNotFound, AssessmentNotFound))
+@router.get("", responses=problems(RunNotFound, AssessmentNotFound))
 def get_result(run: RunKey, database: DatabaseDep) -> schemas.Assessment:
     """Return the state of a `match` or `evaluate` run; after its end, the verdict."""
     with database.read() as session:

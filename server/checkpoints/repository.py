@@ -107,7 +107,7 @@ class CheckpointRepository(Repository):
         return row, True
 
     def pin(self, checkpoint: Checkpoint, *, pinned: bool) -> None:
-        """Note since when a checkpoint is pinned, or that it is not."""
+        """Record since when a checkpoint is pinned, or that it is not."""
         checkpoint.pinned_at = now() if pinned else None
         self._written(checkpoint)
 
@@ -117,12 +117,12 @@ class CheckpointRepository(Repository):
         self._session.flush()
 
     def mark_damaged(self, checkpoint: Checkpoint, damage: str) -> None:
-        """Note that a file of a checkpoint is missing or altered: nothing is resumed from it any more."""
+        """Record that a file of a checkpoint is missing or altered: nothing is resumed from it any more."""
         checkpoint.damaged_at, checkpoint.damage = checkpoint.damaged_at or now(), storable(damage, 2000)
         self._session.flush()
 
     def mark_sound(self, checkpoint: Checkpoint) -> None:
-        """Note that all files of a checkpoint are as they were stored."""
+        """Record that all files of a checkpoint are as they were stored."""
         checkpoint.damaged_at = checkpoint.damage = None
         self._session.flush()
 
@@ -193,7 +193,7 @@ class InitialCheckpoints(Repository):
         return {row.id: row for row in rows}
 
     def use(self, run_id: str, ids: Iterable[str]) -> None:
-        """Note that a run begins with checkpoints."""
+        """Record that a run begins with checkpoints."""
         self._session.add_all(RunInitialCheckpoint(run_id=run_id, checkpoint_id=each) for each in sorted(set(ids)))
         self._session.flush()
 

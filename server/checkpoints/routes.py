@@ -23,15 +23,15 @@ from server.kit.errors import (
     StorageRefused,
     StorageUnavailable,
 )
-from server.kit.http.bodies import BodyDep, declare_json
+from server.kit.http.bodies import BodyDep
 from server.kit.http.downloads import DOWNLOAD, ConditionalHeadersDep, Content, send
-from server.kit.http.errors import RangeNotSatisfiable, UnsupportedFileType, problems
+from server.kit.http.errors import RangeNotSatisfiable, UnsupportedFileType, deleted, problems
 from server.kit.http.fields import NAME, TEXT, CheckpointKey, FileName, Name, RunKey, Text, Write
-from server.kit.http.idempotency import BODY_PROBLEMS, COMMAND_PROBLEMS, Answer
+from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer, json_command
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, DatabaseDep, ServicesDep
-from server.kit.http.uploads import MEDIA_TYPE, UploadCommandDep, UploadDep
+from server.kit.http.uploads import FILE_BODY, UploadCommandDep, UploadDep
 from server.kit.listing import ListQuery, Order, Page
 from server.runs.repository import RunRepository
 
@@ -85,9 +85,7 @@ def list_checkpoints(
     return listing.answer(CHECKPOINTS, database, fetch)
 
 
-@router.get(
-    "/{checkpoint:name}", response_model=schemas.Checkpoint, responses=problems(RunNotFound, CheckpointNotFound)
-)
+@router.get("/{checkpoint:name}", responses=problems(RunNotFound, CheckpointNotFound))
 def get_checkpoint(run: RunKey, checkpoint: CheckpointKey, database: DatabaseDep) -> schemas.Checkpoint:
     """Return one checkpoint; `latest` is the one that the run would be resumed from, `best` has the highest score."""
     with database.read() as session:
@@ -117,8 +115,7 @@ def unpin_checkpoint(run: RunKey, checkpoint: CheckpointKey, command: CommandDep
 @router.post(
     "/{checkpoint:name}:score",
     response_model=schemas.Checkpoint,
-    responses=problems(RunNotFound, CheckpointNotFound, CheckpointDeleted, *BODY_PROBLEMS),
-    openapi_extra=declare_json(ScoreWrite),
+    **json_command(ScoreWrite, RunNotFound, CheckpointNotFound, CheckpointDeleted),
 )
 def score_checkpoint(run: RunKey, checkpoint: CheckpointKey, body: BodyDep, command: CommandDep) -> Response:
     """Store the score of an evaluation of a checkpoint: a number under a name. `keep_best` may use that name."""
@@ -182,12 +179,7 @@ def download_file(
     status_code=201,
     response_model=schemas.UploadedCheckpoint,
     responses=problems(UnsupportedFileType, CheckpointInvalid, StorageFull, *COMMAND_PROBLEMS),
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}},
-        }
-    },
+    openapi_extra=FILE_BODY,
 )
 def upload_checkpoint(
     upload: UploadDep,
@@ -215,18 +207,14 @@ def list_uploaded_checkpoints(listing: ListingDep, database: DatabaseDep) -> dic
     return listing.answer(UPLOADED, database, lambda session, query: UploadedCheckpointRepository(session).list(query))
 
 
-@uploads.get("/{checkpoint:name}", response_model=schemas.UploadedCheckpoint, responses=problems(CheckpointNotFound))
+@uploads.get("/{checkpoint:name}", responses=problems(CheckpointNotFound))
 def get_uploaded_checkpoint(checkpoint: UploadedKey, database: DatabaseDep) -> schemas.UploadedCheckpoint:
     """Return one uploaded checkpoint."""
     with database.read() as session:
         return resource(schemas.UploadedCheckpoint, UploadedCheckpointRepository(session).get(checkpoint))
 
 
-@uploads.delete(
-    "/{checkpoint:name}",
-    status_code=204,
-    responses={204: {"description": "It is gone."}, **problems(CheckpointNotFound, CheckpointInUse)},
-)
+@uploads.delete("/{checkpoint:name}", status_code=204, responses=deleted(CheckpointNotFound, CheckpointInUse))
 def delete_uploaded_checkpoint(checkpoint: UploadedKey, services: ServicesDep) -> None:
     """Delete an uploaded checkpoint and its file. Refused while a run that has not ended begins with it."""
     with services.database.write() as session:

@@ -1,7 +1,7 @@
 """Files of uploaded checkpoints: looked into before they are kept. No database, and no torch.
 
-Here a file is only told from what it can't be: `torch.save` writes an archive of uncompressed entries, one of which is
-a pickle that names the modules. The pickle is read as a list of operations, never executed; whether the tensors are
+Here a file is only distinguished from others: `torch.save` writes an archive of uncompressed entries, one of which is a
+pickle that names the modules. The pickle is read as a list of operations, never executed; whether the tensors are
 those of a behavior's networks only the worker can say, which refuses a run with the names that don't fit.
 """
 

@@ -1,13 +1,13 @@
 """The checkpoints that an attempt writes, and the requests for checkpoints that it answers."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from server.checkpoints.refs import CheckpointRef, NewCheckpoint
 from server.checkpoints.repository import CheckpointRepository, ref
 from server.checkpoints.requests.repository import CheckpointRequestRepository
 from server.checkpoints.retention.repository import RetentionRepository
-from server.checkpoints.score import keep_best_of, overall_score
+from server.checkpoints.score import overall_score
+from server.config.run import KeepBest
 from server.kit.db.database import Session
 from server.runs.attempts.repository import AttemptFence
 from server.runs.events.repository import Note
@@ -22,16 +22,16 @@ class CheckpointWriter:
     def __init__(
         self,
         fence: AttemptFence,
-        config: Mapping[str, Any],
+        keep_best: KeepBest | None,
         *,
         scores: Callable[[Session, str], Scores],
         rewind: Callable[[Session, str], None],
     ) -> None:
-        """`scores` returns the newest metrics of a run, by behavior and key; `rewind` sets them back to the checkpoint
-        from which the present attempt continues.
+        """`keep_best` is the run's rule for its best checkpoints; `scores` returns the newest metrics of a run, by
+        behavior and key; `rewind` sets them back to the checkpoint from which the present attempt continues.
         """
         self._fence = fence
-        self._config = config
+        self._keep_best = keep_best
         self._scores = scores
         self._rewind = rewind
         self.on_add: Callable[[NewCheckpoint], None] = lambda _: None
@@ -48,8 +48,8 @@ class CheckpointWriter:
 
     def _add(self, checkpoint: NewCheckpoint, request: int | None) -> str:
         with self._fence.write() as (session, run):
-            rule, scores = keep_best_of(self._config), self._scores(session, run.id)
-            better = overall_score(rule, scores, checkpoint.metrics.values())
+            scores = self._scores(session, run.id)
+            better = overall_score(self._keep_best, scores, checkpoint.metrics.values())
             row, new = CheckpointRepository(session).add(run.id, self._fence.number, checkpoint, scores, better)
             if request is not None:
                 CheckpointRequestRepository(session).answer(run.id, request, checkpoint_id=row.id)

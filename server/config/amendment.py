@@ -1,6 +1,6 @@
 """Changes of a live run: the keys of a behavior that may change, and the configuration after a change.
 
-What a key may still change is declared in `MUTABLE`, trainer by trainer: numbers that are read again for every update.
+`MUTABLE` has the keys that may still change, trainer by trainer: numbers that are read again for every update.
 Everything else is laid down when a behavior begins (its networks, the memory for its experience, its rewards) and is
 refused by name, with the reason; another run can begin with a checkpoint of this one (`ludus run branch`).
 

@@ -121,7 +121,7 @@ class ReinforcementConfig(TrainerConfig):
     time_horizon: Whole = Field(default=64, ge=1, le=1_000_000)
     """Maximum number of steps of one agent in a segment, before it bootstraps: longer is less biased and noisier; it
     should cover events that depend on each other. Typical: 32 to 2,048. Under `sac` it does not change the result (see
-    "PPO or SAC?").
+    "PPO, SAC or DQN?").
     """
     threaded: Flag = False
     """Collect experience while learning, at most one buffer ahead. False = lockstep, reproducible."""

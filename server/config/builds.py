@@ -1,7 +1,7 @@
 """Start and engine settings of Unity builds: `env_settings` and `engine_settings`.
 
 The server starts no builds. `ludus unity` and `ludus learn` do, on the game's machine, by these sections of the run's
-configuration; what the engine is told, collectors send to every build that connects.
+configuration; collectors send the engine settings to every build that connects.
 """
 
 from typing import Annotated

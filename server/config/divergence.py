@@ -8,7 +8,7 @@ from server.config.values import Real, Section
 class DivergenceSettings(Section):
     """Signs of divergence: what is worth a warning, and what ends the run.
 
-    A warning is an event of the run, told once per occurrence. A limit is crossed after three updates in a row beyond
+    A warning is an event of the run, once per occurrence. A limit is crossed after three updates in a row beyond
     it: the run then ends FAILED as `diverged`, with a checkpoint. Each key may be null, which means never.
     """
 

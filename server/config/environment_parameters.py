@@ -180,7 +180,7 @@ LessonValue: TypeAlias = Annotated[
 
 
 def sampler_of(value: float | Sampler) -> ParameterValue:
-    """Return what simulators are told of a value."""
+    """Return the form of a value that simulators receive."""
     match value:
         case ConstantSampler(sampler_parameters=given):
             return Constant(given.value)
@@ -362,16 +362,6 @@ EnvironmentParameter: TypeAlias = Annotated[
     ),
 ]
 """A number, a sampler, or a curriculum."""
-
-
-def lessons_of(name: str, parameter: float | Sampler | Curriculum) -> list[Lesson]:
-    """Return a parameter's lessons; one that is no curriculum is its own only lesson."""
-    return parameter.curriculum if isinstance(parameter, Curriculum) else [Lesson(name=name, value=parameter)]
-
-
-def first_lesson_of(parameter: float | Sampler | Curriculum) -> int:
-    """Return the index, from 0, of the lesson that a parameter begins with."""
-    return parameter.first if isinstance(parameter, Curriculum) else 0
 
 
 def seeded(

@@ -2,7 +2,7 @@
 
 It removes the keys that `server.config.mlagents_keys` lists (with a problem unless they are neutral) and unknown ones
 (with the nearest legal key), so that the models, which come next, report what is wrong with the values of all others.
-What reward signals of older files have and newer ones don't is rewritten, with a warning.
+Keys that only reward signals of older files have are rewritten, with a warning.
 """
 
 import difflib

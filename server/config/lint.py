@@ -37,10 +37,11 @@ within an update or a few, at 0.1 as at 1, and from then on losses and gradients
 
 def warnings_of(config: RunConfig) -> list[Problem]:
     """Return the warnings about a resolved configuration, in its order."""
-    sections: list[tuple[Path, TrainerConfig]] = [(("behaviors", name), own) for name, own in config.behaviors.items()]
-    if config.default_settings is not None:
-        sections.insert(0, (("default_settings",), config.default_settings))
-    found = [((*path, *below), code, message) for path, section in sections for below, code, message in _about(section)]
+    found = [
+        ((*path, *below), code, message)
+        for path, section in config.trainers().items()
+        for below, code, message in _about(section)
+    ]
     found += [*_about_builds(config), *_about_parameters(config), *_about_checkpoints(config.checkpoint_settings)]
     return [Problem(join_path(path), code, message) for path, code, message in found]
 

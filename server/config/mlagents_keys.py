@@ -1,8 +1,8 @@
 """Keys that ML-Agents' format has, or had, and a document for a server may not have, each with its replacement.
 
 A key listed here is never ignored silently. It is accepted only where it can't matter: null, its default in ML-Agents
-(exported files print every default), or a value that means what Ludus does anyway. What is legal but can't be run yet
-is in `server.config.unsupported`.
+(exported files print every default), or a value that means what Ludus does anyway. Keys that are legal but
+can't be run yet are in `server.config.unsupported`.
 """
 
 import shlex

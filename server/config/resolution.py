@@ -43,6 +43,21 @@ _MISSING: Final = {
     "demonstrations": "is missing; upload demonstrations (`ludus demonstration upload FILE`) and list their ids, as "
     "`demonstrations: [dem_...]`, or name a file in `demo_path` where a trainer runs alone",
 }
+_NO_MAPPING: Final = ("wrong_type", "must be a mapping, but is {given}; `{{}}` stands for all defaults")
+_TEXTS: Final = {
+    "greater_than": ("out_of_range", "must be greater than {gt}, but is {given}"),
+    "greater_than_equal": ("out_of_range", "must be at least {ge}, but is {given}"),
+    "less_than_equal": ("out_of_range", "must be at most {le}, but is {given}"),
+    "too_short": ("out_of_range", "must have at least {min_length} entry; it has none"),
+    "too_long": ("out_of_range", "must have at most {max_length} entries"),
+    "model_type": _NO_MAPPING,
+    "dict_type": _NO_MAPPING,
+    "model_attributes_type": _NO_MAPPING,
+    "list_type": ("wrong_type", "must be a list, but is {given}"),
+    "string_type": ("wrong_type", "must be text, but is {given}"),
+    "literal_error": ("invalid_value", "must be {expected}, but is {given}"),
+}
+"""Code and message for the errors of pydantic, by their types."""
 
 
 def resolve(document: str | bytes | Mapping[str, Any], *, local: bool = False) -> RunConfig:
@@ -239,28 +254,11 @@ def _problem(item: ErrorDetails, path: Path) -> Problem:
             code, message = kind, item["msg"]
         case "missing":
             code, message = "missing", _MISSING.get(str(path[-1]), "is missing")
-        case "greater_than":
-            code, message = "out_of_range", f"must be greater than {limits['gt']}, but is {given}"
-        case "greater_than_equal":
-            code, message = "out_of_range", f"must be at least {limits['ge']}, but is {given}"
-        case "less_than_equal":
-            code, message = "out_of_range", f"must be at most {limits['le']}, but is {given}"
-        case "too_short":
-            code, message = "out_of_range", f"must have at least {limits['min_length']} entry; it has none"
-        case "too_long":
-            code, message = "out_of_range", f"must have at most {limits['max_length']} entries"
-        case "model_type" | "dict_type" | "model_attributes_type":
-            code, message = "wrong_type", f"must be a mapping, but is {given}; `{{}}` stands for all defaults"
-        case "list_type":
-            code, message = "wrong_type", f"must be a list, but is {given}"
-        case "string_type":
-            code, message = "wrong_type", f"must be text, but is {given}"
-        case "literal_error":
-            code, message = "invalid_value", f"must be {limits['expected']}, but is {given}"
         case "string_pattern_mismatch":
             key = path[-2] if isinstance(path[-1], int) else path[-1]
             expected = _FORMS.get(str(key), f"match {limits['pattern']}")
             code, message = "invalid_value", f"must {expected}, but is {given}"
         case _:
-            code, message = "invalid_value", f"{item['msg']}, but is {given}"
+            code, text = _TEXTS.get(kind, ("invalid_value", "{message}, but is {given}"))
+            message = text.format(given=given, message=item["msg"], **limits)
     return Problem(join_path(path), code, message)

@@ -13,11 +13,10 @@ from server.config.behavior import BehaviorConfig, ReinforcementConfig
 from server.config.builds import EngineSettings, EnvironmentSettings
 from server.config.document import Path
 from server.config.environment_parameters import (
+    Curriculum,
     EnvironmentParameter,
     Lesson,
     ParameterName,
-    first_lesson_of,
-    lessons_of,
     seeded,
 )
 from server.config.imitation import FromDemonstrations
@@ -236,6 +235,11 @@ class RunConfig(Section):
         """Return how a behavior of this name (without `?team=`) is trained; None if it is not to be trained."""
         return self.behaviors.get(name, self.default_settings)
 
+    def trainers(self) -> dict[Path, BehaviorConfig]:
+        """Return how behaviors are trained, by paths: the template of all first, if there is one."""
+        found: dict[Path, BehaviorConfig] = {("behaviors", name): each for name, each in self.behaviors.items()}
+        return found if self.default_settings is None else {("default_settings",): self.default_settings} | found
+
     def demonstrations(self) -> Mapping[Path, list[str]]:
         """Return the ids of the demonstrations that are needed, by the paths of the keys that list them."""
         return {
@@ -246,27 +250,20 @@ class RunConfig(Section):
 
     def imitating(self) -> Mapping[Path, FromDemonstrations]:
         """Return the sections that need demonstrations, by their paths."""
-        found: dict[Path, FromDemonstrations] = {}
-        if self.default_settings is not None:
-            found |= _imitating(self.default_settings, ("default_settings",))
-        for name, behavior in self.behaviors.items():
-            found |= _imitating(behavior, ("behaviors", name))
-        return found
+        return {path: each for top, section in self.trainers().items() for path, each in _imitating(section, top)}
 
     def initial_checkpoints(self) -> Mapping[Path, str]:
         """Return the ids of the checkpoints that the run begins with, and plays against, by the paths of the keys that
         name them."""
         resumed = self.checkpoint_settings.resume_from
-        sections: dict[Path, BehaviorConfig | None] = {("default_settings",): self.default_settings}
-        sections |= {("behaviors", name): behavior for name, behavior in self.behaviors.items()}
         found: dict[Path, str] = {
             (*path, "initialize_from"): section.initialize_from
-            for path, section in sections.items()
-            if section is not None and section.initialize_from is not None
+            for path, section in self.trainers().items()
+            if section.initialize_from is not None
         }
         found |= {
             (*path, "self_play", "opponents", index): parse_opponent(opponent)[0]
-            for path, section in sections.items()
+            for path, section in self.trainers().items()
             if isinstance(section, ReinforcementConfig) and section.self_play is not None
             for index, opponent in enumerate(section.self_play.opponents)
             if opponent != RANDOM
@@ -286,11 +283,15 @@ class RunConfig(Section):
 
     def lessons(self) -> dict[str, list[Lesson]]:
         """Return the lessons of each environment parameter; a plain value is the only lesson of its parameter."""
-        return {name: lessons_of(name, parameter) for name, parameter in self.environment_parameters.items()}
+        return {
+            name: each.curriculum if isinstance(each, Curriculum) else [Lesson(name=name, value=each)]
+            for name, each in self.environment_parameters.items()
+        }
 
     def first_lessons(self) -> dict[str, int]:
         """Return the index, from 0, of the lesson that each environment parameter begins with."""
-        return {name: first_lesson_of(parameter) for name, parameter in self.environment_parameters.items()}
+        parameters = self.environment_parameters.items()
+        return {name: each.first if isinstance(each, Curriculum) else 0 for name, each in parameters}
 
     def samplers(self, seed: int) -> dict[str, ParameterValue]:
         """Return what each environment parameter is at the beginning of the run: the value of its first lesson.
@@ -325,13 +326,13 @@ class RunConfig(Section):
         return sum(behavior.max_steps for behavior in self.behaviors.values())
 
 
-def _imitating(section: Section, path: Path) -> dict[Path, FromDemonstrations]:
-    """Return those of a section and the sections inside it that need demonstrations."""
-    found = {path: section} if isinstance(section, FromDemonstrations) else {}
+def _imitating(section: Section, path: Path) -> Iterator[tuple[Path, FromDemonstrations]]:
+    """Iterate over those of a section and the sections inside it that need demonstrations."""
+    if isinstance(section, FromDemonstrations):
+        yield path, section
     for key in type(section).model_fields:
         for below, inner in _sections(getattr(section, key), (*path, key)):
-            found |= _imitating(inner, below)
-    return found
+            yield from _imitating(inner, below)
 
 
 def _sections(value: object, path: Path) -> Iterator[tuple[Path, Section]]:

@@ -7,7 +7,7 @@ created from it, and by a trainer that runs alone, so that nothing is ignored si
 from collections.abc import Iterator
 from typing import Final
 
-from server.config.behavior import CloneConfig, TrainerConfig
+from server.config.behavior import CloneConfig
 from server.config.problems import join_path
 from server.config.run import RunConfig
 from server.kit.errors import InvalidConfig, Problem
@@ -51,11 +51,7 @@ def _found(config: RunConfig) -> Iterator[tuple[str, ...]]:
         "initialize_from": settings.initialize_from is not None,
         "load_model": settings.load_model,
         "resume": settings.resume,
-        "inference": settings.inference and any(map(_is_clone, (*config.behaviors.values(), config.default_settings))),
+        "inference": settings.inference and any(isinstance(each, CloneConfig) for each in config.trainers().values()),
         "results_dir": settings.results_dir != "results",
     }
     yield from (("checkpoint_settings", key) for key, wanted in asked.items() if wanted)
-
-
-def _is_clone(behavior: TrainerConfig | None) -> bool:
-    return isinstance(behavior, CloneConfig)

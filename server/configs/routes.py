@@ -56,7 +56,6 @@ def list_configs(listing: ListingDep, database: DatabaseDep) -> dict[str, Any]:
 
 @router.post(
     ":upgrade",
-    response_model=schemas.ConfigUpgrade,
     responses=problems(InvalidConfig, UnsupportedMediaType, BodyInvalid),
     openapi_extra=declare_body(ConfigUpgradeRequest, OLD_EXAMPLE),
 )
@@ -73,7 +72,7 @@ def upgrade(body: BodyDep) -> schemas.ConfigUpgrade:
     )
 
 
-@router.get("/{name:name}:diff", response_model=schemas.ConfigDiff, responses=problems(ConfigNotFound, NameAmbiguous))
+@router.get("/{name:name}:diff", responses=problems(ConfigNotFound, NameAmbiguous))
 def diff_config(name: ConfigName, old: Version, new: Version, database: DatabaseDep) -> schemas.ConfigDiff:
     """Compare the resolved forms of two versions."""
     with database.read() as session:
@@ -119,7 +118,6 @@ def list_config_versions(name: ConfigName, listing: ListingDep, database: Databa
 
 @router.get(
     "/{name:name}/versions/{version}",
-    response_model=schemas.ConfigVersion,
     responses=problems(ConfigNotFound, NameAmbiguous),
 )
 def get_config_version(name: ConfigName, version: VersionKey, database: DatabaseDep) -> schemas.ConfigVersion:

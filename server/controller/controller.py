@@ -72,14 +72,14 @@ class ReadWindow:
         self._last = 0.0
 
     def observe(self, now: float) -> float:
-        """Note a read; return the seconds without a gap, and without a clock that went backwards."""
+        """Record a read; return the seconds without a gap, and without a clock that went backwards."""
         if self._since is None or not 0 <= now - self._last <= self._gap:
             self._since = now
         self._last = now
         return now - self._since
 
     def reset(self) -> None:
-        """Note that the database could not be read."""
+        """Record that the database could not be read."""
         self._since = None
 
 
@@ -119,7 +119,7 @@ class Controller:
             outcome = error.code
             self._window.reset()
             _log.warning("controller_round_failed", code=error.code, error=str(error))
-        self._telemetry.round(outcome, self._monotonic() - began)
+        self._telemetry.rounds.labels(outcome).observe(self._monotonic() - began)
 
     def run(self, stop: threading.Event) -> None:
         """Do rounds until `stop` is set."""
@@ -145,7 +145,7 @@ class Controller:
             state = LeaseRepository(session).reap(lease, self._settings.restart_budget)
         if state is None:
             return
-        self._telemetry.lease_expired()
+        self._telemetry.expired_leases.inc()
         _log.warning("lease_expired", run_id=lease.run_id, attempt=lease.attempt, state=state)
         if state is RunState.RECOVERING:
             self._wake_up.wake(lease.run_id)

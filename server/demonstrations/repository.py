@@ -80,7 +80,7 @@ class DemonstrationRepository(Repository):
         self._session.flush()
 
     def use(self, run_id: str, ids: Iterable[str]) -> None:
-        """Note that a run uses demonstrations."""
+        """Record that a run uses demonstrations."""
         self._session.add_all(RunDemonstration(run_id=run_id, demonstration_id=each) for each in sorted(set(ids)))
         self._session.flush()
 

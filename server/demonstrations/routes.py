@@ -18,13 +18,20 @@ from server.demonstrations.service import DemonstrationService
 from server.kit.errors import ArtifactNotFound, StorageFull
 from server.kit.http.bodies import BodyDep, declare_json
 from server.kit.http.downloads import DOWNLOAD, ConditionalHeadersDep, Content, send
-from server.kit.http.errors import BodyInvalid, RangeNotSatisfiable, UnsupportedFileType, UnsupportedMediaType, problems
+from server.kit.http.errors import (
+    BodyInvalid,
+    RangeNotSatisfiable,
+    UnsupportedFileType,
+    UnsupportedMediaType,
+    deleted,
+    problems,
+)
 from server.kit.http.fields import NAME, Name
 from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer, Command
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, DatabaseDep, Services, ServicesDep
-from server.kit.http.uploads import MEDIA_TYPE, UploadCommandDep, UploadDep
+from server.kit.http.uploads import FILE_BODY, UploadCommandDep, UploadDep
 from server.kit.listing import Order
 
 router = APIRouter(prefix="/v1/demonstrations", tags=["demonstrations"])
@@ -48,12 +55,7 @@ DemonstrationKey = Annotated[str, InPath(max_length=40, pattern=NAME, descriptio
     status_code=201,
     response_model=schemas.Demonstration,
     responses=problems(UnsupportedFileType, *MAKING),
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}},
-        }
-    },
+    openapi_extra=FILE_BODY,
 )
 def upload_demonstration(
     upload: UploadDep,
@@ -90,7 +92,7 @@ def merge_demonstrations(body: BodyDep, command: CommandDep, services: ServicesD
         return _keep(services, command, target, wanted.name, {"merged": wanted.demonstrations})
 
 
-@router.get("/{demonstration:name}", response_model=schemas.Demonstration, responses=problems(DemonstrationNotFound))
+@router.get("/{demonstration:name}", responses=problems(DemonstrationNotFound))
 def get_demonstration(demonstration: DemonstrationKey, database: DatabaseDep) -> schemas.Demonstration:
     """Return one demonstration with its inspection: episodes, returns, histograms of actions."""
     with database.read() as session:
@@ -135,14 +137,7 @@ def download_demonstration(
     return send(Content.stored(services.artifacts, found.path, found.size, found.sha256), headers)
 
 
-@router.delete(
-    "/{demonstration:name}",
-    status_code=204,
-    responses={
-        204: {"description": "It is gone."},
-        **problems(DemonstrationNotFound, DemonstrationInUse),
-    },
-)
+@router.delete("/{demonstration:name}", status_code=204, responses=deleted(DemonstrationNotFound, DemonstrationInUse))
 def delete_demonstration(demonstration: DemonstrationKey, services: ServicesDep) -> None:
     """Delete a demonstration and its file. Refused while a run that has not ended uses it."""
     with services.database.write() as session:

@@ -1,9 +1,9 @@
 """The embedded stack: `ludus up` starts api, gateway, controller and worker on this machine and keeps them running.
 
-What it promises: it says in one sentence why it can't start; it starts again what dies; one Ctrl-C stops everything
+Its promises: it says in one sentence why it can't start; it starts again what dies; one Ctrl-C stops everything
 within `STOP_SECONDS`, a second one at once; and no process is left behind, however it ends. For the last one it has
 three means: the kernel's parent-death signal on its children, a mark in the environment of everything below it that is
-swept at the end, and a warden that sweeps when `ludus up` itself is killed.
+swept at the end, and an orphan reaper that sweeps when `ludus up` itself is killed.
 
 It imports neither the web framework nor the database: the parent of everything stays small.
 """
@@ -35,7 +35,7 @@ from server.kit.settings import ApiSettings, Settings
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 READY_SECONDS = 120.0
 LOCK_TIMEOUT_SECONDS = 3.0
-"""A killed predecessor's warden needs a moment to sweep."""
+"""A killed predecessor's orphan reaper needs a moment to sweep."""
 TICK_SECONDS = 0.2
 LOG_LINES_AT_DEATH = 15
 

@@ -22,6 +22,7 @@ from server.kit.errors import (
     Unauthenticated,
     Unavailable,
 )
+from server.simulators.errors import RunClosed
 
 STATUS: Final = {
     ErrorKind.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
@@ -42,14 +43,6 @@ class BadJoin(Invalid, code="bad_join"):
     """The field."""
     problem: str
     sentence = "JoinRequest.{name} {problem}."
-
-
-class RunEnded(Conflict, code="run_ended"):
-    """The run takes no simulators any more."""
-
-    run_id: str
-    state: str
-    sentence = "Run {run_id} has ended ({state}) and takes no simulators any more. Create a new run."
 
 
 class ProtocolNotSpoken(Conflict, code="protocol_version"):
@@ -163,7 +156,7 @@ class CollectorLost(Unavailable, code="collector_lost"):
 async def abort(context: "grpc.aio.ServicerContext[bytes, bytes]", error: LudusError) -> NoReturn:
     """Fail a call with an error of ours."""
     metadata = [(REASON_METADATA, error.code)]
-    if isinstance(error, RunEnded):
+    if isinstance(error, RunClosed):
         metadata.append((STATE_METADATA, error.state))
     await context.abort(STATUS[error.kind], str(error), tuple(metadata))
     raise AssertionError("abort raises")

@@ -29,7 +29,6 @@ from server.gateway.calls import CallRelay
 from server.gateway.errors import (
     BadJoin,
     ProtocolNotSpoken,
-    RunEnded,
     RunForbidden,
     RunNameAmbiguous,
     TokenNotForSimulators,
@@ -40,13 +39,13 @@ from server.gateway.errors import (
 from server.gateway.health import Health
 from server.gateway.relay import CollectorLine, Context, Relay
 from server.kit.db.projects import EVERY
-from server.kit.errors import LudusError, RunNotFound
+from server.kit.errors import LudusError
 from server.kit.errors import TokenRefused as Refused
 from server.kit.principal import ANONYMOUS, Principal, everything
 from server.kit.rates import Rate
 from server.kit.settings import GatewaySettings
 from server.kit.telemetry import GatewayTelemetry
-from server.simulators.repository import Assigned, Ended, NotFound, NotReady, Placement
+from server.simulators.repository import Assigned, JoinAnswer, NotReady, Placement
 
 SERVICE: Final = "ludus.v1.SimulationService"
 RETRY_SECONDS: Final = 0.5
@@ -150,7 +149,7 @@ class Gateway:
                 grpc.StatusCode.INTERNAL, "The gateway made a mistake; its log has the details.", INTERNAL_ERROR
             )
         finally:
-            self.telemetry.called(call, outcome, time.monotonic() - began)
+            self.telemetry.calls.labels(call, outcome).observe(time.monotonic() - began)
         raise AssertionError("abort raises")
 
     async def _connect(self, _: Any, context: Context) -> None:
@@ -207,8 +206,6 @@ class Gateway:
                 raise RunNameAmbiguous(run, projects)
             return run
         found = self._placement.find(run, None if principal.project == EVERY else principal.project)
-        if found is None:
-            raise RunNotFound(run)
         if principal.run_id not in {None, found}:
             raise RunForbidden(run)
         return found
@@ -221,26 +218,20 @@ class Gateway:
             _log.warning("report_dropped", run=request.run, code=request.code)
             return
         facts = (run, request.session_id, request.code, request.sentence)
-        if not await loop.run_in_executor(self._threads, self._placement.report, *facts):
-            raise RunNotFound(request.run)
+        await loop.run_in_executor(self._threads, self._placement.report, *facts)
 
     async def _assign(self, request: pb.JoinRequest, principal: Principal, peer: str) -> pb.JoinResponse:
-        def join() -> Any:
+        def join() -> JoinAnswer:
             run = self._admit(request.run, principal)
             return self._placement.join(
                 run, request.session_id, request.label, request.client, peer, relay=request.relay
             )
 
         match await asyncio.get_running_loop().run_in_executor(self._threads, join):
-            case NotFound(run):
-                raise RunNotFound(run)
-            case Ended(run_id, state, _):
-                raise RunEnded(run_id, state)
             case NotReady(_, reason):
                 return pb.JoinResponse(wait=pb.Wait(reason=reason, retry_after_seconds=RETRY_SECONDS))
             case Assigned() as assigned:
                 return pb.JoinResponse(assignment=self._assignment(assigned, request, principal))
-        raise AssertionError("placement has no other answers")
 
     def _assignment(self, assigned: Assigned, request: pb.JoinRequest, principal: Principal) -> pb.Assignment:
         endpoint = self._balancer.choose(assigned, request.session_id)

@@ -53,7 +53,7 @@ def listen(host: str, port: int) -> socket.socket:
 def reserve(host: str, port: int) -> socket.socket:
     """Take a port for the gateway, any free one if it is 0, without listening: gRPC can't be given an open socket.
 
-    As long as the socket that is returned is open, the kernel gives the port to nobody by chance, while a process that
+    As long as the socket that is returned is open, the kernel gives the port to no process by chance, while one that
     names it can listen on it: both sides set SO_REUSEADDR, and this one does not listen.
     """
     reserved = socket.socket(_family(host))
@@ -95,7 +95,7 @@ def listens(where: str) -> bool:
 def connect_api(where: str, tls: TlsFiles | None, seconds: float) -> http.client.HTTPConnection:
     """Return a connection to this machine's own API at `host:port`.
 
-    What it shows is not verified: its certificate is for another name than this machine's loopback. Where clients must
+    Its certificate is not verified: it is for another name than this machine's loopback. Where clients must
     show one, the API's own is shown, which its authority may have signed or not.
     """
     if tls is None:

@@ -4,7 +4,7 @@
 
 Only the `main`s construct `Settings()`; everything else is handed the part that it needs. Without any variable the
 embedded stack results: SQLite, Celery's file transport and a folder of artifacts, all inside `home`.
-What users decide about a training run is not here but in `server.config`.
+The settings of a training run, which users make, are in `server.config`.
 """
 
 import math

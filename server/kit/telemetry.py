@@ -1,7 +1,7 @@
 """Operational metrics of processes without an HTTP API of their own: gateway, controller, worker.
 
-Each role tells its own numbers on a port of its own, where one is set; what the database knows of the whole
-installation is told by the api (`server.workers.fleet`). Labels are kinds and outcomes, never ids.
+Each role serves its own numbers on a port of its own, where one is set; the api serves what the database has of the
+whole installation (`server.workers.fleet`). Labels are kinds and outcomes, never ids.
 """
 
 from importlib.metadata import version
@@ -51,17 +51,14 @@ class GatewayTelemetry:
         self.relayed = Gauge(
             "ludus_gateway_relayed_streams", "Streams that this gateway forwards.", registry=self.registry
         )
-        self._calls = Histogram(
+        self.calls = Histogram(
             "ludus_gateway_call_seconds",
             "From a simulator's call to its answer.",
             ["call", "outcome"],
             buckets=BUCKETS,
             registry=self.registry,
         )
-
-    def called(self, call: str, outcome: str, seconds: float) -> None:
-        """Count a call, for instance `join`; `outcome` is `ok` or the code of an error."""
-        self._calls.labels(call, outcome).observe(seconds)
+        """By call, for instance `join`, and outcome: `ok` or the code of an error."""
 
 
 class ControllerTelemetry:
@@ -69,32 +66,21 @@ class ControllerTelemetry:
 
     def __init__(self) -> None:
         self.registry = new_registry()
-        self._rounds = Histogram(
+        self.rounds = Histogram(
             "ludus_controller_round_seconds",
             "One round of care.",
             ["outcome"],
             buckets=BUCKETS,
             registry=self.registry,
         )
-        self._leases = Counter(
+        """By outcome: `ok` or the code of an error."""
+        self.expired_leases = Counter(
             "ludus_controller_leases_expired_total", "Runs taken from workers that fell silent.", registry=self.registry
         )
-        self._attempts = Histogram(
+        self.attempts = Histogram(
             "ludus_webhook_attempt_seconds",
             "Attempts to deliver a message: succeeded, failed (tried again later) or given_up.",
             ["outcome"],
             buckets=BUCKETS,
             registry=self.registry,
         )
-
-    def round(self, outcome: str, seconds: float) -> None:
-        """Count a round: `ok` or the code of an error."""
-        self._rounds.labels(outcome).observe(seconds)
-
-    def lease_expired(self) -> None:
-        """Count a run that was taken from its worker."""
-        self._leases.inc()
-
-    def delivered(self, outcome: str, seconds: float) -> None:
-        """Count an attempt to deliver a message."""
-        self._attempts.labels(outcome).observe(seconds)

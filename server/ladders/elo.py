@@ -2,8 +2,8 @@
 
     E = 1 / (1 + 10^((opponent - rating) / 400)),    rating := rating + K (score - E)
 
-The score is 1 for a win, 1/2 for a draw and 0 for a loss. What one side gains, the other one loses, so that the sum of
-the ratings stays what it is.
+The score is 1 for a win, 1/2 for a draw and 0 for a loss. One side gains as much as the other one loses, so that the
+sum of the ratings stays what it is.
 """
 
 import math

@@ -5,7 +5,7 @@ Bradley-Terry with full pairs), by the library `openskill` with its defaults: st
 mean `mu` (at first 25) and deviation `sigma` (at first 25/3), for any number of sides, with draws. A player's `ordinal`
 is mu - 3 sigma.
 
-What is added to the two formulas:
+Additions to the two formulas:
 
 - A frozen policy enters with the ratings that the learning one had when it was taken: after its last match before that
   step (ML-Agents writes the present rating into the snapshot's slot).

@@ -11,10 +11,10 @@ from pydantic import Field as Within
 from ludus import schemas
 from server.kit.db.database import Session
 from server.kit.errors import CheckpointNotFound, NameAmbiguous
-from server.kit.http.bodies import BodyDep, declare_json
-from server.kit.http.errors import problems
+from server.kit.http.bodies import BodyDep
+from server.kit.http.errors import deleted, problems
 from server.kit.http.fields import NAME
-from server.kit.http.idempotency import BODY_PROBLEMS, COMMAND_PROBLEMS, Answer
+from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer, json_command
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, DatabaseDep, ServicesDep
@@ -82,13 +82,7 @@ def list_ladders(listing: ListingDep, database: DatabaseDep) -> dict[str, Any]:
     return listing.answer(LADDERS, database, fetch)
 
 
-@router.post(
-    "",
-    status_code=201,
-    response_model=schemas.Ladder,
-    responses=problems(LadderExists, *BODY_PROBLEMS),
-    openapi_extra=declare_json(LadderCreate),
-)
+@router.post("", status_code=201, response_model=schemas.Ladder, **json_command(LadderCreate, LadderExists))
 def create_ladder(body: BodyDep, command: CommandDep) -> Response:
     """Create a ladder that runs can share. A run without one has its own."""
     wanted = body.read(LadderCreate, {})
@@ -100,18 +94,14 @@ def create_ladder(body: BodyDep, command: CommandDep) -> Response:
     return command.run(create)
 
 
-@router.get("/{ladder:name}", response_model=schemas.Ladder, responses=problems(LadderNotFound, NameAmbiguous))
+@router.get("/{ladder:name}", responses=problems(LadderNotFound, NameAmbiguous))
 def get_ladder(ladder: LadderKey, database: DatabaseDep) -> schemas.Ladder:
     """Return one ladder."""
     with database.read() as session:
         return _ladder(LadderRepository(session).get(ladder))
 
 
-@router.delete(
-    "/{ladder:name}",
-    status_code=204,
-    responses={204: {"description": "It is gone."}, **problems(LadderNotFound, NameAmbiguous, LadderInUse)},
-)
+@router.delete("/{ladder:name}", status_code=204, responses=deleted(LadderNotFound, NameAmbiguous, LadderInUse))
 def delete_ladder(ladder: LadderKey, services: ServicesDep) -> None:
     """Delete a ladder with its players and matches. Refused while a run that has not ended plays on it."""
     with services.database.write() as session:
@@ -149,8 +139,7 @@ def list_players(ladder: LadderKey, listing: ListingDep, database: DatabaseDep) 
     "/{ladder:name}/players",
     status_code=201,
     response_model=schemas.Player,
-    responses=problems(LadderNotFound, NameAmbiguous, CheckpointNotFound, PlayerExists, *BODY_PROBLEMS),
-    openapi_extra=declare_json(PlayerCreate),
+    **json_command(PlayerCreate, LadderNotFound, NameAmbiguous, CheckpointNotFound, PlayerExists),
 )
 def register_player(ladder: LadderKey, body: BodyDep, command: CommandDep) -> Response:
     """Register a script, a person or a checkpoint, whose matches are reported. Policies of runs join by themselves."""
@@ -182,7 +171,6 @@ def list_ratings(ladder: LadderKey, listing: ListingDep, database: DatabaseDep) 
 
 @router.get(
     "/{ladder:name}/ratings/history",
-    response_model=schemas.RatingHistory,
     responses=problems(LadderNotFound, NameAmbiguous, PlayerNotFound),
 )
 def rating_history(
@@ -206,7 +194,6 @@ def rating_history(
 
 @router.get(
     "/{ladder:name}/payoffs",
-    response_model=schemas.Payoffs,
     responses=problems(LadderNotFound, NameAmbiguous, PlayerNotFound),
 )
 def get_payoffs(
@@ -269,8 +256,7 @@ def list_matches(ladder: LadderKey, listing: ListingDep, database: DatabaseDep) 
     "/{ladder:name}/matches",
     status_code=201,
     response_model=schemas.Match,
-    responses=problems(LadderNotFound, NameAmbiguous, PlayerNotFound, MatchInvalid, *BODY_PROBLEMS),
-    openapi_extra=declare_json(MatchReport),
+    **json_command(MatchReport, LadderNotFound, NameAmbiguous, PlayerNotFound, MatchInvalid),
 )
 def report_match(ladder: LadderKey, body: BodyDep, command: CommandDep) -> Response:
     """Store a match that was played elsewhere: for instance a person's against a policy."""

@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Mapping
 
 from server.checkpoints.repository import InitialCheckpoints
-from server.config.behavior import BehaviorConfig, ReinforcementConfig
+from server.config.behavior import ReinforcementConfig
 from server.config.document import Path
 from server.config.problems import join_path
 from server.config.run import RunConfig
+from server.config.selfplay import SelfPlaySettings
 from server.kit.db.database import Session
 from server.kit.errors import CheckpointNotFound, InvalidConfig, Problem
 from server.ladders.errors import LadderInUse, PlayerExists
@@ -91,25 +92,22 @@ class LadderService:
         """Connect a new run to a shared ladder; without one, a run with self-play gets its own."""
         if shared is not None:
             self._ladders.join(run_id, shared)
-        elif config.assessment is None and any(section.self_play is not None for _, section in _learning(config)):
+        elif config.assessment is None and _self_play(config):
             self._ladders.own(run_id)
 
 
-def _learning(config: RunConfig) -> Iterator[tuple[Path, ReinforcementConfig]]:
-    """Iterate over what plays while it learns, with paths."""
-    sections: dict[Path, BehaviorConfig | None] = {("default_settings",): config.default_settings}
-    sections |= {("behaviors", name): behavior for name, behavior in config.behaviors.items()}
-    for path, section in sections.items():
-        if isinstance(section, ReinforcementConfig):
-            yield path, section
+def _self_play(config: RunConfig) -> dict[Path, SelfPlaySettings]:
+    """Return the settings of self-play, by the paths of the behaviors' sections."""
+    learning = {path: each for path, each in config.trainers().items() if isinstance(each, ReinforcementConfig)}
+    return {path: each.self_play for path, each in learning.items() if each.self_play is not None}
 
 
 def _named(config: RunConfig) -> dict[Path, str]:
     """Return the names of ladders in a configuration, by the paths of the keys that name them."""
     named: dict[Path, str] = {
-        (*path, "self_play", "ladder"): section.self_play.ladder
-        for path, section in _learning(config)
-        if section.self_play is not None and section.self_play.ladder is not None
+        (*path, "self_play", "ladder"): settings.ladder
+        for path, settings in _self_play(config).items()
+        if settings.ladder is not None
     }
     if config.match is not None:
         return {} if config.match.ladder is None else {("match", "ladder"): config.match.ladder}

@@ -26,10 +26,10 @@ from server.kit.errors import (
     TooManyTags,
 )
 from server.kit.http.auth import AuthDep
-from server.kit.http.bodies import EXAMPLE, BodyDep, declare_body, declare_json
-from server.kit.http.errors import TooManyWaiters, problems
+from server.kit.http.bodies import EXAMPLE, BodyDep, declare_body
+from server.kit.http.errors import TooManyWaiters, deleted, problems
 from server.kit.http.fields import NAME, TEXT, Name, RunKey, Tag
-from server.kit.http.idempotency import BODY_PROBLEMS, COMMAND_PROBLEMS, Answer
+from server.kit.http.idempotency import BODY_PROBLEMS, COMMAND_PROBLEMS, Answer, json_command
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, Services, ServicesDep, shared
@@ -169,7 +169,7 @@ def list_runs(listing: ListingDep, metrics: MetricsDep, services: ServicesDep) -
     return listing.answer(RUNS, services.database, fetch, metrics.bound)
 
 
-@router.get("/{run:name}", response_model=schemas.Run, responses=problems(RunNotFound, TooManyWaiters))
+@router.get("/{run:name}", responses=problems(RunNotFound, TooManyWaiters))
 def get_run(
     run: RunKey,
     services: ServicesDep,
@@ -197,8 +197,7 @@ def get_run(
 @router.patch(
     "/{run:name}",
     response_model=schemas.Run,
-    responses=problems(RunNotFound, RunEnded, InvalidEdit, TooManyTags, *BODY_PROBLEMS),
-    openapi_extra=declare_json(RunUpdate),
+    **json_command(RunUpdate, RunNotFound, RunEnded, InvalidEdit, TooManyTags),
 )
 def update_run(run: RunKey, body: BodyDep, command: CommandDep, services: ServicesDep) -> Response:
     """Change hyperparameters, `max_steps` or environment parameters of a run that has not ended; or name and tags of
@@ -224,8 +223,7 @@ def pause_run(run: RunKey, command: CommandDep, services: ServicesDep) -> Respon
 @router.post(
     "/{run:name}:resume",
     response_model=schemas.Run,
-    responses=problems(RunNotFound, RunNotPaused, InvalidEdit, *BODY_PROBLEMS),
-    openapi_extra=declare_json(RunChanges, required=False),
+    **json_command(RunChanges, RunNotFound, RunNotPaused, InvalidEdit, required=False),
 )
 def resume_run(run: RunKey, body: BodyDep, command: CommandDep, services: ServicesDep) -> Response:
     """Resume a paused run from its newest checkpoint. A body makes changes first, in PATCH's format."""
@@ -255,11 +253,7 @@ def cancel_run(run: RunKey, command: CommandDep, services: ServicesDep) -> Respo
     return command.run(lambda session: _changed(session, services, RunService(session, services.wake_up).cancel(run)))
 
 
-@router.delete(
-    "/{run:name}",
-    status_code=204,
-    responses={204: {"description": "It is gone."}, **problems(RunNotFound, RunNotEnded, RunInUse)},
-)
+@router.delete("/{run:name}", status_code=204, responses=deleted(RunNotFound, RunNotEnded, RunInUse))
 def delete_run(
     run: Annotated[
         str, Path(max_length=40, pattern=NAME, description="A run's id. A name would mean another run next.")

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Subquery, case, delete, func, insert, or_, select, text, update
+from sqlalchemy import ColumnElement, Subquery, case, delete, func, insert, or_, select, text, update
 from sqlalchemy.orm import InstrumentedAttribute
 
 from server.checkpoints.models import Checkpoint
@@ -67,7 +67,7 @@ class MetricRepository(Repository):
         columns = (MetricChunk.attempt, MetricChunk.steps, MetricChunk.times, MetricChunk.values)
         rows = self._session.execute(
             select(*columns)
-            .where(MetricChunk.run_id == run_id, MetricChunk.behavior == behavior, MetricChunk.key == key)
+            .where(*_same(MetricChunk, run_id, behavior, key))
             .order_by(MetricChunk.attempt, MetricChunk.number)
         ).all()
         if not rows:
@@ -100,7 +100,7 @@ class MetricRepository(Repository):
     def renew_extremes(self, run_id: str, behavior: str, key: str) -> None:
         """Compute the extremes of a metric from its history. The run is locked: nothing is appended meanwhile."""
         history = self.history(run_id, behavior, key)
-        same = (LatestMetric.run_id == run_id, LatestMetric.behavior == behavior, LatestMetric.key == key)
+        same = _same(LatestMetric, run_id, behavior, key)
         values = {"highest": None, "lowest": None} if history is None else _extremes(history)
         self._session.execute(update(LatestMetric).where(*same).values(**values, extremes_step=LatestMetric.step))
 
@@ -121,11 +121,7 @@ class MetricRepository(Repository):
         """Set the newest values back to what the present attempt did not supersede (called when it begins)."""
         for metric in self.latest(run_id):
             history = self.history(run_id, metric.behavior, metric.key)
-            same = (
-                LatestMetric.run_id == run_id,
-                LatestMetric.behavior == metric.behavior,
-                LatestMetric.key == metric.key,
-            )
+            same = _same(LatestMetric, run_id, metric.behavior, metric.key)
             if history is None or not len(history):
                 self._session.execute(delete(LatestMetric).where(*same))
             elif int(history.steps[-1]) != metric.step:
@@ -149,12 +145,7 @@ class MetricRepository(Repository):
 
     def _append(self, run_id: str, attempt: int, behavior: str, key: str, points: Points) -> Points:
         """Add to one key's history; return what was new."""
-        same = (
-            MetricChunk.run_id == run_id,
-            MetricChunk.behavior == behavior,
-            MetricChunk.key == key,
-            MetricChunk.attempt == attempt,
-        )
+        same = (*_same(MetricChunk, run_id, behavior, key), MetricChunk.attempt == attempt)
         last = self._session.execute(
             select(MetricChunk.number, MetricChunk.steps, MetricChunk.times, MetricChunk.values)
             .where(*same)
@@ -188,7 +179,7 @@ class MetricRepository(Repository):
         statement = upsert(self._session, LatestMetric)
         keys = (LatestMetric.run_id, LatestMetric.behavior, LatestMetric.key)
         new: dict[str, Any] = {name: statement.excluded[name] for name in ("step", "value", "at")}
-        # What was known up to the step before goes on; anything else stays stale, and is computed by the controller.
+        # Extremes known up to the step before go on; others stay stale, and the controller computes them.
         known = LatestMetric.extremes_step == LatestMetric.step
         for name, beyond in (("highest", operator.gt), ("lowest", operator.lt)):
             old, added = getattr(LatestMetric, name), statement.excluded[name]
@@ -211,6 +202,13 @@ def values_by_run(metric: ListedMetric) -> Subquery:
     if metric.behavior is not None:
         query = query.where(LatestMetric.behavior == metric.behavior)
     return query.group_by(LatestMetric.run_id).subquery("listed_metric")
+
+
+def _same(
+    model: type[LatestMetric | MetricChunk], run_id: str, behavior: str, key: str
+) -> tuple[ColumnElement[bool], ...]:
+    """Return the conditions for the rows of one metric."""
+    return model.run_id == run_id, model.behavior == behavior, model.key == key
 
 
 def _newest(points: Points) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from sqlalchemy import ColumnElement, Select, Subquery, delete, exists, func, not_, select
 from sqlalchemy.orm import InstrumentedAttribute, defer
@@ -21,6 +21,7 @@ from server.runs.events.repository import Note, lock_run, move, record
 from server.runs.models import BEHIND, Attempt, Log, Run, RunTag
 from server.runs.scheduling.demand import Demand
 
+Found = TypeVar("Found")
 NEWEST_FIRST = ListQuery(Order("created_at"))
 METRIC = "metric"
 """Order of a list of runs by a metric."""
@@ -75,24 +76,26 @@ class RunRepository(Repository):
 
     def get(self, run: str) -> Run:
         """Return the run with this id, else the newest one with this name. Raises RunNotFound."""
-        found = self._session.get(Run, run)
-        if found is not None:
-            return found
-        by_name = select(Run).where(Run.name == run).order_by(Run.created_at.desc(), Run.id.desc()).limit(1)
-        found = self._session.scalars(by_name).one_or_none()
-        if found is None:
-            raise RunNotFound(run)
-        return found
+        return self._found(select(Run), run)
 
     def id_of(self, run: str) -> str:
         """Return the id of the run with this id, else of the newest one with this name. Raises RunNotFound."""
-        found = self._session.scalar(select(Run.id).where(Run.id == run))
-        if found is None:
-            by_name = select(Run.id).where(Run.name == run).order_by(Run.created_at.desc(), Run.id.desc()).limit(1)
-            found = self._session.scalar(by_name)
-        if found is None:
-            raise RunNotFound(run)
-        return found
+        return self._found(select(Run.id), run)
+
+    def without_config(self, run: str) -> Run:
+        """Return the same as `get`, without its configuration. Raises RunNotFound."""
+        return self._found(select(Run).options(defer(Run.config)), run)
+
+    def newest_named(self, name: str) -> str | None:
+        """Return the id of the newest run of this name; None where there is none."""
+        return self._session.scalar(_newest_of(select(Run.id), name))
+
+    def _found(self, query: Select[Found], run: str) -> Found:
+        for one in (query.where(Run.id == run), _newest_of(query, run)):
+            found = self._session.scalars(one).one_or_none()
+            if found is not None:
+                return found
+        raise RunNotFound(run)
 
     def list(self, query: ListQuery = NEWEST_FIRST, metric: Subquery | None = None) -> Page[Run]:
         """Return a page of runs without `BEHIND` (touching `config` of one of them raises).
@@ -198,7 +201,7 @@ class RunRepository(Repository):
         return lock_run(self._session, self.get(run).id)
 
     def label(self, run: Run, *, name: str | None, add: Collection[str], remove: Collection[str]) -> None:
-        """Give a locked run another name, and add and remove tags. What it has already changes nothing.
+        """Give a locked run another name, and add and remove tags. Tags that it has already change nothing.
 
         Raises TooManyTags.
         """
@@ -231,6 +234,10 @@ class RunRepository(Repository):
         record(self._session, run.id, note, attempt=run.attempt, **columns)
         self._session.refresh(run)
         return run
+
+
+def _newest_of(query: Select[Found], name: str) -> Select[Found]:
+    return query.where(Run.name == name).order_by(Run.created_at.desc(), Run.id.desc()).limit(1)
 
 
 def _tagged(condition: Condition) -> ColumnElement[bool] | None:

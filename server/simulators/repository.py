@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from sqlalchemy import select, update
-from sqlalchemy.orm import Session, defer
+from sqlalchemy.orm import Session
 
 from ludus.schemas.states import RunState, StopReason
 from server.kit.db.clock import now
@@ -19,25 +19,11 @@ from server.kit.states import LEASED, TERMINAL
 from server.kit.wake_up import WakeUp
 from server.runs.events.repository import Note, lock_run, move, record
 from server.runs.models import Attempt, Run
+from server.runs.repository import RunRepository
+from server.simulators.errors import RunClosed
 from server.simulators.models import Simulator
 
 JOINED, CONNECTED, LEFT = "joined", "connected", "left"
-
-
-@dataclass(frozen=True)
-class NotFound:
-    """No run has this id or name."""
-
-    run: str
-
-
-@dataclass(frozen=True)
-class Ended:
-    """The run is over and takes no simulators any more."""
-
-    run_id: str
-    state: RunState
-    reason: str | None
 
 
 @dataclass(frozen=True)
@@ -63,7 +49,7 @@ class Assigned:
     """Simulators that are joined or connected, per collector index, as far as known."""
 
 
-JoinAnswer = NotFound | Ended | NotReady | Assigned
+JoinAnswer = NotReady | Assigned
 
 
 class Placement:
@@ -79,11 +65,10 @@ class Placement:
         """Where it looks."""
         return self._database
 
-    def find(self, run: str, project: str | None) -> str | None:
-        """Return the id of a run (id, or the newest of this name) of a project (None: of any); None without one."""
+    def find(self, run: str, project: str | None) -> str:
+        """Return the id of a run (id, or the newest of this name) of a project (None: of any). Raises RunNotFound."""
         with self._database.within(project).read() as session:
-            found = SimulatorRepository(session).find_run(run)
-        return None if found is None else found.id
+            return RunRepository(session).id_of(run)
 
     def projects_of(self, run: str) -> Sequence[str]:
         """Return the projects that have a run of this name; of an id, its run's."""
@@ -102,12 +87,11 @@ class Placement:
     ) -> JoinAnswer:
         """Assign a simulator to the live attempt of a run (id, or name of the newest such run).
 
-        Idempotent per session_id: the same one gets the same number again, in later attempts too.
+        Idempotent per session_id: the same one gets the same number again, in later attempts too. Raises RunNotFound,
+        RunClosed.
         """
         with self._database.read() as session:
-            found = SimulatorRepository(session).find_run(run)
-            if found is None:
-                return NotFound(run)
+            found = RunRepository(session).without_config(run)
             waiting = _waiting(session, found)
         if _lost_its_simulators(found):
             return self._wake(found.id)
@@ -117,15 +101,12 @@ class Placement:
             locked = lock_run(session, found.id)
             return _waiting(session, locked) or _assign(session, locked, session_id, label, client, peer, relay=relay)
 
-    def report(self, run: str, session_id: str, code: str, sentence: str) -> bool:
-        """Note on a run what is wrong on a game's machine; False if there is no such run."""
+    def report(self, run: str, session_id: str, code: str, sentence: str) -> None:
+        """Record on a run a problem of a game's machine. Raises RunNotFound."""
         with self._database.write() as session:
-            found = SimulatorRepository(session).find_run(run)
-            if found is None:
-                return False
+            run_id = RunRepository(session).id_of(run)
             data = {"session_id": session_id, "code": code}
-            record(session, found.id, Note("simulator_problem", storable(sentence, 4000), "warning", data))
-            return True
+            record(session, run_id, Note("simulator_problem", storable(sentence, 4000), "warning", data))
 
     def _wake(self, run_id: str) -> JoinAnswer:
         """Queue a run again that had paused because all its simulators were gone: here is one.
@@ -172,14 +153,8 @@ class SimulatorRepository(Repository):
             raise SimulatorNotFound(run_id, session_id)
         return simulator
 
-    def find_run(self, run: str) -> Run | None:
-        """Return the run with this id, or the newest with this name, without its configuration."""
-        query = select(Run).options(defer(Run.config))
-        by_name = query.where(Run.name == run).order_by(Run.created_at.desc(), Run.id.desc()).limit(1)
-        return self._session.scalars(query.where(Run.id == run)).one_or_none() or self._session.scalars(by_name).first()
-
     def connected(self, run_id: str, attempt: int, session_id: str, **columns: Any) -> None:
-        """Note that a collector serves a simulator, whether or not it had joined first."""
+        """Record that a collector serves a simulator, whether or not it had joined first."""
         values = columns | {"state": CONNECTED, "attempt": attempt, "connected_at": now(), "left_at": None, "steps": 0}
         values |= {"leave_code": None, "leave_reason": None}
         row = {"run_id": run_id, "session_id": session_id, "joined_at": now(), **values}
@@ -190,7 +165,7 @@ class SimulatorRepository(Repository):
         )
 
     def plays(self, run_id: str, attempt: int, session_id: str, behaviors: Sequence[str], agents: int) -> None:
-        """Note the behaviors and agents of a simulator in this attempt."""
+        """Record the behaviors and agents of a simulator in this attempt."""
         self._session.execute(
             update(Simulator)
             .where(Simulator.run_id == run_id, Simulator.session_id == session_id, Simulator.attempt == attempt)
@@ -198,7 +173,7 @@ class SimulatorRepository(Repository):
         )
 
     def left(self, run_id: str, attempt: int, session_id: str, *, code: str, reason: str, steps: int) -> None:
-        """Note that a simulator's session in this attempt ended."""
+        """Record that a simulator's session in this attempt ended."""
         self._session.execute(
             update(Simulator)
             .where(Simulator.run_id == run_id, Simulator.session_id == session_id)
@@ -209,7 +184,7 @@ class SimulatorRepository(Repository):
         )
 
     def mark_disconnected(self, run_id: str, attempt: int, code: str, reason: str) -> None:
-        """Note that all simulators of an attempt are gone, because the attempt is."""
+        """Record that all simulators of an attempt are gone, because the attempt is."""
         self._session.execute(
             update(Simulator)
             .where(Simulator.run_id == run_id, Simulator.attempt == attempt, Simulator.state != LEFT)
@@ -221,11 +196,11 @@ def _lost_its_simulators(run: Run) -> bool:
     return run.state == RunState.PAUSED and run.stop_reason == StopReason.SIMULATORS_LOST
 
 
-def _waiting(session: Session, run: Run) -> Ended | NotReady | None:
-    """Say why a simulator can't be placed in this run now, or None when it can."""
+def _waiting(session: Session, run: Run) -> NotReady | None:
+    """Return why a simulator can't be placed in this run now, or None when it can. Raises RunClosed."""
     state = RunState(run.state)
     if state in TERMINAL:
-        return Ended(run.id, state, run.stop_reason)
+        raise RunClosed(run.id, state)
     if state is RunState.PAUSED:
         return NotReady(run.id, f"Run {run.id} is PAUSED ({run.stop_reason}); it continues when a user resumes it.")
     if state is RunState.PAUSING:  # its collectors end all sessions: no new one is sent there

@@ -30,7 +30,7 @@ class SimulatorWriter:
         label: str = "",
         client: str = "",
     ) -> None:
-        """Note that a collector serves a simulator."""
+        """Record that a collector serves a simulator."""
         columns: dict[str, Any] = {"number": number, "collector": collector, "behaviors": list(behaviors), "agents": 0}
         texts = {"peer": storable(peer, 200), "label": storable(label, 200), "client": storable(client, 100)}
         columns |= {name: text for name, text in texts.items() if text}
@@ -42,12 +42,12 @@ class SimulatorWriter:
             self._fence.record(session, Note("simulator_connected", message, data=data))
 
     def plays(self, session_id: str, behaviors: Sequence[str], agents: int) -> None:
-        """Note the facts of a simulator's first step: all its behaviors, and the number of its agents."""
+        """Record the facts of a simulator's first step: all its behaviors, and the number of its agents."""
         with self._fence.write() as (session, run):
             SimulatorRepository(session).plays(run.id, self._fence.number, session_id, behaviors, agents)
 
     def left(self, session_id: str, *, code: str, reason: str, steps: int, peer: str = "") -> None:
-        """Note that a simulator's session ended, or was refused before it began (its `session_id` is unknown then).
+        """Record that a simulator's session ended, or was refused before it began (its `session_id` is unknown then).
 
         Noting the same end twice leaves one event.
         """

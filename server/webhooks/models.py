@@ -13,7 +13,7 @@ PENDING_SQL = "state = 'pending'"
 
 
 class Webhook(Owned, Base):
-    """An address that is told of the events of its project's runs."""
+    """An address that receives the events of its project's runs."""
 
     __tablename__ = "webhooks"
 

@@ -43,7 +43,7 @@ class WebhookUpdate(Write):
     tag: Tag | Annotated[str, StringConstraints(max_length=0)] | None = None
     """A tag; the empty text: any tags."""
     enabled: bool | None = None
-    """Enabled again, a webhook is told of what happens from then on."""
+    """Enabled again, a webhook receives the events from then on."""
 
     @model_validator(mode="after")
     def _says_something(self) -> "WebhookUpdate":

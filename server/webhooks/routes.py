@@ -9,10 +9,10 @@ from fastapi import APIRouter, Path, Response
 from ludus import schemas
 from server.kit.db.database import Session
 from server.kit.errors import RunNotFound
-from server.kit.http.bodies import BodyDep, declare_json
-from server.kit.http.errors import problems
+from server.kit.http.bodies import BodyDep
+from server.kit.http.errors import deleted, problems
 from server.kit.http.fields import NAME
-from server.kit.http.idempotency import BODY_PROBLEMS, COMMAND_PROBLEMS, Answer
+from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer, json_command
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.resources import dump, resource
 from server.kit.http.services import CommandDep, DatabaseDep, Services, ServicesDep
@@ -54,7 +54,6 @@ DELIVERIES = ListForm(
     equality={"run_id"},
     choices={"state": DeliveryState},
 )
-WRITE_PROBLEMS = (AddressInvalid, RunNotFound, *BODY_PROBLEMS)
 
 Kind = TypeVar("Kind", bound=schemas.Delivery)
 
@@ -72,8 +71,7 @@ def list_webhooks(listing: ListingDep, database: DatabaseDep) -> dict[str, Any]:
     "",
     status_code=201,
     response_model=schemas.WebhookWithSecret,
-    responses=problems(*WRITE_PROBLEMS),
-    openapi_extra=declare_json(WebhookCreate),
+    **json_command(WebhookCreate, AddressInvalid, RunNotFound),
 )
 def create_webhook(body: BodyDep, command: CommandDep, services: ServicesDep) -> Response:
     """Send future events to an address. Only this answer has the secret."""
@@ -88,7 +86,7 @@ def create_webhook(body: BodyDep, command: CommandDep, services: ServicesDep) ->
     return command.run(create)
 
 
-@router.get("/{webhook:name}", response_model=schemas.Webhook, responses=problems(WebhookNotFound))
+@router.get("/{webhook:name}", responses=problems(WebhookNotFound))
 def get_webhook(webhook: WebhookKey, database: DatabaseDep) -> schemas.Webhook:
     """Return one webhook."""
     with database.read() as session:
@@ -98,8 +96,7 @@ def get_webhook(webhook: WebhookKey, database: DatabaseDep) -> schemas.Webhook:
 @router.patch(
     "/{webhook:name}",
     response_model=schemas.Webhook,
-    responses=problems(WebhookNotFound, *WRITE_PROBLEMS),
-    openapi_extra=declare_json(WebhookUpdate),
+    **json_command(WebhookUpdate, WebhookNotFound, AddressInvalid, RunNotFound),
 )
 def update_webhook(webhook: WebhookKey, body: BodyDep, command: CommandDep, services: ServicesDep) -> Response:
     """Change a webhook; while it is disabled, it gets nothing, and its undelivered messages wait."""
@@ -109,11 +106,7 @@ def update_webhook(webhook: WebhookKey, body: BodyDep, command: CommandDep, serv
     )
 
 
-@router.delete(
-    "/{webhook:name}",
-    status_code=204,
-    responses={204: {"description": "It is gone."}, **problems(WebhookNotFound)},
-)
+@router.delete("/{webhook:name}", status_code=204, responses=deleted(WebhookNotFound))
 def delete_webhook(webhook: WebhookKey, services: ServicesDep) -> None:
     """Delete a webhook with the log of its deliveries. A message in delivery at this moment may still arrive."""
     with services.database.write() as session:
@@ -121,10 +114,7 @@ def delete_webhook(webhook: WebhookKey, services: ServicesDep) -> None:
 
 
 @router.post(
-    "/{webhook:name}:rotate",
-    response_model=schemas.WebhookWithSecret,
-    responses=problems(WebhookNotFound, *BODY_PROBLEMS),
-    openapi_extra=declare_json(SecretRotation),
+    "/{webhook:name}:rotate", response_model=schemas.WebhookWithSecret, **json_command(SecretRotation, WebhookNotFound)
 )
 def rotate_webhook_secret(webhook: WebhookKey, body: BodyDep, command: CommandDep, services: ServicesDep) -> Response:
     """Give a webhook a new secret. For a while messages are signed with both, so that receivers can change over."""
@@ -175,7 +165,6 @@ def list_deliveries(webhook: WebhookKey, listing: ListingDep, database: Database
 
 @router.get(
     "/{webhook:name}/deliveries/{delivery:name}",
-    response_model=schemas.DeliveryWithPayload,
     responses=problems(WebhookNotFound, DeliveryNotFound),
 )
 def get_delivery(webhook: WebhookKey, delivery: DeliveryKey, database: DatabaseDep) -> schemas.DeliveryWithPayload:

@@ -30,7 +30,7 @@ class WebhookService:
     def create(
         self, url: str, events: Sequence[str], *, description: str = "", run: str | None = None, tag: str | None = None
     ) -> Webhook:
-        """Make a webhook; it is told of what happens from now on. Raises AddressInvalid, RunNotFound."""
+        """Make a webhook; it receives the events from now on. Raises AddressInvalid, RunNotFound."""
         check_url(url, private=self._private)
         return self._webhooks.insert(
             url, events, description=description, run_id=self._run_id(run), tag=tag, secret=new_secret()

@@ -64,10 +64,6 @@ class WorkerRegistry:
         """
         return self._set(worker_id, heartbeat_at=now())
 
-    def claimed(self, worker_id: str, run_id: str | None) -> None:
-        """Record the run of a worker; None when it is idle again. The queue and the ledger do this themselves."""
-        self._set(worker_id, heartbeat_at=now(), run_id=run_id)
-
     def stopped(self, worker_id: str) -> None:
         """Record an orderly shutdown."""
         self._set(worker_id, heartbeat_at=now(), run_id=None, stopped_at=now())

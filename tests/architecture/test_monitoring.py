@@ -27,9 +27,9 @@ def metrics(database: Database) -> dict[str, Metric]:
     http = HttpTelemetry(FleetMetrics(database, 10.0))
     http.observe("GET", "/v1/runs", 200, 0.1)
     gateway, controller, worker = GatewayTelemetry(), ControllerTelemetry(), WorkerTelemetry()
-    gateway.called("join", "ok", 0.1)
-    controller.round("ok", 0.1)
-    controller.delivered("succeeded", 0.1)
+    gateway.calls.labels("join", "ok").observe(0.1)
+    controller.rounds.labels("ok").observe(0.1)
+    controller.attempts.labels("succeeded").observe(0.1)
     worker.heartbeats.labels("ok").observe(0.1)
     return dict(collected(http.registry, gateway.registry, controller.registry, worker.registry))
 

@@ -29,7 +29,6 @@ TOO_LONG = {
     "algorithms/poca.py",
     "algorithms/sac.py",
     "attempts/repository.py",
-    "config/environment_parameters.py",
     "kit/settings.py",
     "protocol/codec.py",
 }

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from ludus.protocol.tls import is_loopback
-from server.commands import load_settings, told
+from server.commands import load_settings, one_sentence_errors
 from server.kit.ports import CannotStart
 
 
@@ -34,7 +34,7 @@ def worker(slots: int | None) -> None:
     """Execute training runs on this host."""
     overrides: Mapping[str, Any] = {} if slots is None else {"worker": {"slots": slots}}
     settings = load_settings(**overrides)
-    with told():
+    with one_sentence_errors():
         if settings.gateway.ticket_key is None and not is_loopback(settings.worker.bind_host):
             raise Exposed(settings.worker.bind_host)
     if settings.telemetry.worker_port:
@@ -51,7 +51,7 @@ def worker(slots: int | None) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     resources = HostResources.find(settings.worker)
     if not settings.worker.share_gpus:
-        with told():
+        with one_sentence_errors():
             check_free([gpu for slot in resources.gpus or () for gpu in slot])
     shared = mmap.mmap(-1, 2)  # anonymous and shared: children see what the parent writes, and the parent what they do
     try:

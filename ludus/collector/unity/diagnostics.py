@@ -7,9 +7,8 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from ludus.protocol.codes import CloseCode, ProtocolError
+from ludus.protocol.options import GAME_RECEIVES_BYTES
 
-GAME_RECEIVES_BYTES = 4 << 20
-"""Largest reply that a player takes: gRPC's default, which Unity's package leaves as it is."""
 LOOK_SECONDS = 1.0
 """How often connections are looked at."""
 

@@ -18,7 +18,7 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from ludus.collector.server import CollectorServer
-from ludus.collector.session import CONNECTION_LOST, DISCONNECTED
+from ludus.collector.session import CONNECTION_LOST, DISCONNECTED, MISTAKE
 from ludus.collector.unity.encoding import CLOSING_REPLY
 from ludus.collector.unity.session import OK, UnitySession
 from ludus.protocol import simulation_pb2 as sim
@@ -173,8 +173,7 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
             raise
         except Exception:  # the edge of a session: a mistake of ours must not take the others down
             log.exception("session_failed", session_id=session.session_id, number=session.number)
-            code = CloseCode.INTERNAL_ERROR
-            session.end(code.value, "the collector made a mistake; its log has the details", rejoin=code.rejoin)
+            session.end_by(MISTAKE)
             return self._goodbye(session, context)
         return reply if session.closed is None else self._goodbye(session, context)
 
@@ -246,7 +245,7 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
             session = None if line is None else line.expected
         if session is None:
             return _refused(context, error.code, error.message)
-        session.end(error.code.value, error.message, rejoin=error.code.rejoin)
+        session.end_by(error)
         return self._goodbye(session, context)
 
 

@@ -26,6 +26,7 @@ from ludus.protocol.environment_parameters import ParameterValue
 from ludus.protocol.mlagents import agent_pb2 as agent
 from ludus.protocol.mlagents import shallow_pb2 as shallow
 from ludus.protocol.mlagents import unity_pb2 as unity
+from ludus.protocol.options import GAME_RECEIVES_BYTES
 
 if TYPE_CHECKING:
     from ludus.collector.server import CollectorServer
@@ -138,7 +139,7 @@ class UnitySession(Session):
             self._check_size(size)
             self._receive(message)
         except ProtocolError as error:
-            self.end(error.code.value, error.message, rejoin=error.code.rejoin)
+            self.end_by(error)
         return reply
 
     def answer(
@@ -212,7 +213,7 @@ class UnitySession(Session):
 
     def _send(self, reply: bytes) -> None:
         assert self._reply is not None, "there is a call to reply to"
-        if len(reply) > diagnostics.GAME_RECEIVES_BYTES:
+        if len(reply) > GAME_RECEIVES_BYTES:
             # Later: the batcher, which has just drawn these actions, still has to note them down.
             error = diagnostics.reply_too_large(len(reply))
             asyncio.get_running_loop().call_soon(lambda: self.end(error.code.value, error.message, rejoin=False))

@@ -15,9 +15,9 @@ from server.kit.db.database import Session
 from server.kit.errors import ProjectForbidden, RunNotFound
 from server.kit.http.auth import AuthDep, needs
 from server.kit.http.bodies import BodyDep, declare_json
-from server.kit.http.errors import problems
+from server.kit.http.errors import deleted, problems
 from server.kit.http.fields import RunKey
-from server.kit.http.idempotency import BODY_PROBLEMS, Answer
+from server.kit.http.idempotency import BODY_PROBLEMS, Answer, json_command
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, DatabaseDep, shared
@@ -35,7 +35,6 @@ TOKENS = ListForm(
     default=Order("created_at"),
     equality={"project", "run_id"},
 )
-CREATED = (ProjectForbidden, RunNotFound, *BODY_PROBLEMS)
 
 TokensDep = Annotated[TokenChecker, Depends(shared(TokenChecker))]
 WatcherDep = Annotated[TokenWatcher, Depends(shared(TokenWatcher))]
@@ -46,7 +45,7 @@ TokenKey = Annotated[str, Path(max_length=40, pattern=r"^tok_[0-9a-z]+$", descri
     "",
     status_code=201,
     response_model=schemas.NewToken,
-    responses=problems(TokenForRun, *CREATED),
+    responses=problems(TokenForRun, ProjectForbidden, RunNotFound, *BODY_PROBLEMS),
     openapi_extra=needs(Scope.ADMIN) | declare_json(TokenCreate),
 )
 def create_token(body: BodyDep, command: CommandDep, auth: AuthDep) -> Response:
@@ -74,7 +73,7 @@ def list_tokens(listing: ListingDep, database: DatabaseDep) -> dict[str, Any]:
     return listing.answer(TOKENS, database, lambda session, query: TokenRepository(session).list(query))
 
 
-@router.get("/self", response_model=schemas.Identity, responses=problems(), openapi_extra=needs(None))
+@router.get("/self", responses=problems(), openapi_extra=needs(None))
 def get_own_token(auth: AuthDep) -> schemas.Identity:
     """Return the token of this request and its rights."""
     principal = auth.principal
@@ -88,9 +87,7 @@ def get_own_token(auth: AuthDep) -> schemas.Identity:
     )
 
 
-@router.get(
-    "/{token:token}", response_model=schemas.Token, responses=problems(TokenNotFound), openapi_extra=needs(Scope.ADMIN)
-)
+@router.get("/{token:token}", responses=problems(TokenNotFound), openapi_extra=needs(Scope.ADMIN))
 def get_token(token: TokenKey, database: DatabaseDep) -> schemas.Token:
     """Return one token, without its secret."""
     with database.read() as session:
@@ -100,7 +97,7 @@ def get_token(token: TokenKey, database: DatabaseDep) -> schemas.Token:
 @router.delete(
     "/{token:token}",
     status_code=204,
-    responses={204: {"description": "It does not hold any more."}, **problems(TokenNotFound)},
+    responses=deleted(TokenNotFound, description="It does not hold any more."),
     openapi_extra=needs(Scope.ADMIN),
 )
 def revoke_token(token: TokenKey, database: DatabaseDep, tokens: TokensDep, watcher: WatcherDep) -> None:
@@ -118,8 +115,7 @@ def revoke_token(token: TokenKey, database: DatabaseDep, tokens: TokensDep, watc
     "",
     status_code=201,
     response_model=schemas.NewToken,
-    responses=problems(*CREATED),
-    openapi_extra=declare_json(SimulatorTokenCreate),
+    **json_command(SimulatorTokenCreate, ProjectForbidden, RunNotFound),
 )
 def create_simulator_token(run: RunKey, body: BodyDep, command: CommandDep, auth: AuthDep) -> Response:
     """Make a token with which simulators can play in this run, and do nothing else."""

@@ -17,7 +17,7 @@ from server.runs.repository import RunRepository
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A token, and its text, which is told once."""
+    """A token, and its text, which is sent once."""
 
     token: Token
     text: str

@@ -11,10 +11,10 @@ from server.checkpoints.aliases.service import AliasService
 from server.checkpoints.errors import AliasInvalid, AliasMoved, AliasNotFound
 from server.kit.db.database import Session
 from server.kit.errors import CheckpointDeleted, CheckpointNotFound, NameAmbiguous
-from server.kit.http.bodies import BodyDep, declare_json
-from server.kit.http.errors import problems
+from server.kit.http.bodies import BodyDep
+from server.kit.http.errors import deleted, problems
 from server.kit.http.fields import NAME, Name, Write
-from server.kit.http.idempotency import BODY_PROBLEMS, Answer
+from server.kit.http.idempotency import Answer, json_command
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, DatabaseDep, ServicesDep
@@ -51,7 +51,7 @@ def list_aliases(listing: ListingDep, database: DatabaseDep) -> dict[str, Any]:
     return listing.answer(ALIASES, database, lambda session, query: AliasRepository(session).list(query))
 
 
-@router.get("/{alias:name}", response_model=schemas.Alias, responses=problems(AliasNotFound, NameAmbiguous))
+@router.get("/{alias:name}", responses=problems(AliasNotFound, NameAmbiguous))
 def get_alias(alias: AliasKey, database: DatabaseDep) -> schemas.Alias:
     """Return one alias with its checkpoint."""
     with database.read() as session:
@@ -61,8 +61,7 @@ def get_alias(alias: AliasKey, database: DatabaseDep) -> schemas.Alias:
 @router.put(
     "/{alias:name}",
     response_model=schemas.Alias,
-    responses=problems(AliasInvalid, AliasMoved, CheckpointNotFound, CheckpointDeleted, *BODY_PROBLEMS),
-    openapi_extra=declare_json(AliasPut),
+    **json_command(AliasPut, AliasInvalid, AliasMoved, CheckpointNotFound, CheckpointDeleted),
 )
 def put_alias(alias: AliasKey, body: BodyDep, command: CommandDep) -> Response:
     """Set an alias to a checkpoint; with `expected`, only if it has that checkpoint now."""
@@ -79,7 +78,7 @@ def put_alias(alias: AliasKey, body: BodyDep, command: CommandDep) -> Response:
 @router.delete(
     "/{alias:name}",
     status_code=204,
-    responses={204: {"description": "It is gone; the checkpoint stays."}, **problems(AliasNotFound, NameAmbiguous)},
+    responses=deleted(AliasNotFound, NameAmbiguous, description="It is gone; the checkpoint stays."),
 )
 def delete_alias(alias: AliasKey, services: ServicesDep) -> None:
     """Remove an alias. Retention may then remove the checkpoint."""

@@ -37,7 +37,6 @@ def checkpoint_run(run: RunKey, command: CommandDep) -> Response:
 
 @router.get(
     "/checkpoint_requests/{number}",
-    response_model=schemas.CheckpointRequest,
     responses=problems(RunNotFound, CheckpointRequestNotFound),
 )
 def get_checkpoint_request(run: RunKey, number: Number, database: DatabaseDep) -> schemas.CheckpointRequest:

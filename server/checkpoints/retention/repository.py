@@ -17,6 +17,7 @@ from server.checkpoints.retention.rules import Candidate, beyond_age, beyond_cou
 from server.checkpoints.score import keep_best_of
 from server.demonstrations.models import Demonstration
 from server.kit.db.clock import now
+from server.kit.db.keyset import parts
 from server.kit.db.repository import Repository
 from server.runs.events.repository import Note, lock_run, record
 from server.runs.models import UNPURGED_SQL, DeletedRun, Run
@@ -35,8 +36,6 @@ _COLUMNS = (
 )
 LATE_SECONDS = 600.0
 """After a run has ended its supervisor still copies logs, and tries for minutes where the store is slow."""
-_MANY = 500
-"""Ids in one statement: SQLite and drivers bound the number of parameters."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +60,8 @@ class RetentionRepository(Repository):
 
     def retire_beyond(self, run: Run, keep: int) -> list[str]:
         """Give up what a locked run keeps neither as one of its newest nor for its score; return the ids."""
-        rule = keep_best_of(self._session.scalars(select(Run.config).where(Run.id == run.id)).one())
         found = self._candidates(self._stored().where(Checkpoint.run_id == run.id))
-        gone = beyond_count(found, keep, rule.count if rule else 0)
+        gone = beyond_count(found, keep, self._best_counts([run.id])[run.id])
         return self._retire(run.id, [ExpiredCheckpoint(each, "count") for each in gone])
 
     def plan(self, limits: Limits) -> list[ExpiredCheckpoint]:
@@ -88,16 +86,11 @@ class RetentionRepository(Repository):
         run = lock_run(self._session, expired[0].checkpoint.run_id)
         ids = [each.checkpoint.id for each in expired]
         self._session.execute(select(Checkpoint.id).where(Checkpoint.id.in_(ids)).with_for_update())
-        rule = keep_best_of(self._session.scalars(select(Run.config).where(Run.id == run.id)).one())
         theirs = self._candidates(self._stored().where(Checkpoint.run_id == run.id))
-        stay, there = spared(theirs, rule.count if rule else 0), {each.id for each in theirs}
+        stay, there = spared(theirs, self._best_counts([run.id])[run.id]), {each.id for each in theirs}
         return self._retire(
             run.id, [each for each in expired if each.checkpoint.id in there and each.checkpoint.id not in stay]
         )
-
-    def retire_all(self, expired: Sequence[ExpiredCheckpoint]) -> list[str]:
-        """Give up checkpoints of many runs, if they still may go; return the ids of those that did."""
-        return [each for theirs in by_run(expired) for each in self.retire(theirs)]
 
     def unpurged(self, limit: int) -> list[tuple[str, str]]:
         """Return ids and paths of checkpoints that are given up and whose files are still there, the oldest first."""
@@ -110,7 +103,7 @@ class RetentionRepository(Repository):
         return [(row.id, row.path) for row in self._session.execute(query)]
 
     def purged(self, checkpoint_id: str) -> None:
-        """Note that the files of a checkpoint are removed."""
+        """Record that the files of a checkpoint are removed."""
         self._session.execute(update(Checkpoint).where(Checkpoint.id == checkpoint_id).values(purged_at=now()))
 
     def deleted_runs(self, limit: int) -> list[str]:
@@ -119,16 +112,14 @@ class RetentionRepository(Repository):
         return list(self._session.scalars(due.order_by(DeletedRun.purge_at).limit(limit)))
 
     def run_purged(self, run_id: str) -> None:
-        """Note that the files of a deleted run are removed. They are once more, for what its worker publishes late."""
+        """Record that the files of a deleted run are removed. They are once more, for late files of its worker."""
         again = case((DeletedRun.purge_at <= DeletedRun.deleted_at, now() + LATE_SECONDS), else_=None)
         self._session.execute(update(DeletedRun).where(DeletedRun.id == run_id).values(purge_at=again))
 
     def known(self, paths: Collection[str]) -> set[str]:
         """Return those of these folders in the artifact store that a row names."""
-        every = sorted(paths)
         found: set[str] = set()
-        for start in range(0, len(every), _MANY):
-            some = every[start : start + _MANY]
+        for some in parts(sorted(paths)):
             found.update(self._session.scalars(select(Checkpoint.path).where(Checkpoint.path.in_(some))))
             found.update(
                 self._session.scalars(select(UploadedCheckpoint.path).where(UploadedCheckpoint.path.in_(some)))
@@ -143,10 +134,7 @@ class RetentionRepository(Repository):
 
     def _candidates(self, query: Select[*tuple[Any, ...]]) -> list[Candidate]:
         rows = self._session.execute(query).all()
-        ids = [row.id for row in rows]
-        needed = set[str]()
-        for start in range(0, len(ids), _MANY):
-            needed |= held(self._session, ids[start : start + _MANY])
+        needed = {each for ids in parts([row.id for row in rows]) for each in held(self._session, ids)}
         return [
             Candidate(
                 id=row.id,
@@ -165,9 +153,9 @@ class RetentionRepository(Repository):
 
     def _best_counts(self, run_ids: Iterable[str]) -> dict[str, int]:
         """Return how many of their best checkpoints runs keep."""
-        counts, every = {}, sorted(run_ids)
-        for start in range(0, len(every), _MANY):
-            query = select(Run.id, Run.config["checkpoint_settings"]).where(Run.id.in_(every[start : start + _MANY]))
+        counts = {}
+        for some in parts(sorted(run_ids)):
+            query = select(Run.id, Run.config["checkpoint_settings"]).where(Run.id.in_(some))
             for run_id, settings in self._session.execute(query):
                 rule = keep_best_of({"checkpoint_settings": settings})
                 counts[run_id] = rule.count if rule else 0
@@ -177,10 +165,8 @@ class RetentionRepository(Repository):
         ids = [each.checkpoint.id for each in expired]
         if not ids:
             return []
-        for start in range(0, len(ids), _MANY):
-            self._session.execute(
-                update(Checkpoint).where(Checkpoint.id.in_(ids[start : start + _MANY])).values(deleted_at=now())
-            )
+        for some in parts(ids):
+            self._session.execute(update(Checkpoint).where(Checkpoint.id.in_(some)).values(deleted_at=now()))
         size = sum(each.checkpoint.size for each in expired)
         rules = sorted({each.rule for each in expired})
         message = f"Deleted {len(ids)} checkpoint{'s' if len(ids) > 1 else ''} ({', '.join(rules)}), {size} bytes."

@@ -4,12 +4,11 @@ from fastapi import APIRouter, Response
 from pydantic import Field
 
 from ludus import schemas
-from server.checkpoints.retention.repository import ExpiredCheckpoint, Limits, RetentionRepository
+from server.checkpoints.retention.repository import ExpiredCheckpoint, Limits, RetentionRepository, by_run
 from server.kit.db.database import Session
-from server.kit.http.bodies import BodyDep, declare_json
-from server.kit.http.errors import problems
+from server.kit.http.bodies import BodyDep
 from server.kit.http.fields import Write
-from server.kit.http.idempotency import BODY_PROBLEMS, Answer
+from server.kit.http.idempotency import Answer, json_command
 from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, ServicesDep
 
@@ -27,12 +26,7 @@ class PruneWrite(Write):
     """Only say what would be deleted."""
 
 
-@router.post(
-    "/checkpoints:prune",
-    response_model=schemas.Pruned,
-    responses=problems(*BODY_PROBLEMS),
-    openapi_extra=declare_json(PruneWrite),
-)
+@router.post("/checkpoints:prune", response_model=schemas.Pruned, **json_command(PruneWrite))
 def prune_checkpoints(body: BodyDep, services: ServicesDep, command: CommandDep) -> Response:
     """Delete checkpoints of runs by age and total size. The newest, best, pinned and used ones are kept."""
     wanted = body.read(PruneWrite, {})
@@ -48,7 +42,7 @@ def prune_checkpoints(body: BodyDep, services: ServicesDep, command: CommandDep)
     def prune(session: Session) -> Answer:
         retention = RetentionRepository(session)
         expired = retention.plan(limits)
-        deleted = set(retention.retire_all(expired))
+        deleted = {each for theirs in by_run(expired) for each in retention.retire(theirs)}
         return Answer(200, _pruned([each for each in expired if each.checkpoint.id in deleted], dry_run=False))
 
     return command.run(prune)

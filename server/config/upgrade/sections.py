@@ -38,7 +38,7 @@ def from_sections(old: dict[str, Any], notes: Notes) -> dict[str, Any]:
 
 
 def _repair(behavior: dict[str, Any], path: Path, notes: Notes) -> None:
-    """Replace what only older releases accept in a behavior. What today's accept, however odd, is left alone."""
+    """Replace what only older releases accept in a behavior. Values that today's releases accept stay, however odd."""
     if "output_path" in behavior:
         notes.drop((*path, "output_path"), behavior.pop("output_path"), NO_LONGER["output_path"])
     rename(behavior, path, path, notes)

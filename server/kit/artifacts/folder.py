@@ -1,6 +1,6 @@
 """Artifacts in a folder of a local (or shared POSIX) file system.
 
-What is published is complete or not there at all: files are copied under a temporary name, synced, and appear by one
+A published file is complete or not there at all: files are copied under a temporary name, synced, and appear by one
 rename. Names with a leading dot are the store's own: what a kill leaves behind has one, and is swept away later.
 """
 
@@ -29,7 +29,7 @@ class FolderStore:
         """Store a file or a folder; see ArtifactStore."""
         target = self._root / check_path(path)
         temporary = target.parent / f".{secrets.token_hex(8)}.tmp"
-        with _told(path, lambda: sum(file.stat().st_size for _, file in files_of(source))):
+        with _translated_errors(path, lambda: sum(file.stat().st_size for _, file in files_of(source))):
             target.parent.mkdir(parents=True, exist_ok=True)
             try:
                 files = _copy(source, temporary)
@@ -56,7 +56,7 @@ class FolderStore:
         """Remove a file or a folder. A folder disappears by one rename first, so that no reader finds a part of it."""
         target = self._root / check_path(path)
         grave = target.parent / f".{secrets.token_hex(8)}.tmp"
-        with _told(path):
+        with _translated_errors(path):
             try:
                 target.rename(grave)
             except (FileNotFoundError, NotADirectoryError):
@@ -111,8 +111,8 @@ class FolderStore:
 
 
 @contextmanager
-def _told(path: str, size: Callable[[], int] = int) -> Iterator[None]:
-    """Turn what the system says into what an operator understands: no space, no right to write, a disk that fails."""
+def _translated_errors(path: str, size: Callable[[], int] = int) -> Iterator[None]:
+    """Raise an error that an operator understands for no space, no right to write, and a disk that fails."""
     try:
         yield
     except OSError as error:

@@ -74,7 +74,7 @@ class S3Store:
     def publish(self, source: Path, path: str) -> list[FileRef]:
         """Store a file or a folder; see ArtifactStore."""
         files = files_of(source)
-        with self._told(path, sum(file.stat().st_size for _, file in files)):
+        with self._translated_errors(path, sum(file.stat().st_size for _, file in files)):
             if not source.is_dir():
                 return [self._put(source, source.name, check_path(path))]
             check_path(path)
@@ -96,18 +96,18 @@ class S3Store:
         if start >= self.size(path):
             return io.BytesIO()  # a range behind the end is an error to S3
         wanted = {"Range": f"bytes={start}-"} if start else {}
-        with self._told(path):
+        with self._translated_errors(path):
             answer = self._client.get_object(Bucket=self._bucket, Key=self._key(path), **wanted)
-        return io.BufferedReader(_Body(answer["Body"], path, self._told), BLOCK)
+        return io.BufferedReader(_Body(answer["Body"], path, self._translated_errors), BLOCK)
 
     def size(self, path: str) -> int:
         """Return a file's size in bytes. Raises ArtifactNotFound."""
-        with self._told(path):
+        with self._translated_errors(path):
             return int(self._client.head_object(Bucket=self._bucket, Key=self._key(path))["ContentLength"])
 
     def delete(self, path: str) -> None:
         """Remove a file, or all files of a folder."""
-        with self._told(path):
+        with self._translated_errors(path):
             for stored in list(self.files(path)):
                 self._client.delete_object(Bucket=self._bucket, Key=self._key(stored.path))
             self._client.delete_object(Bucket=self._bucket, Key=self._key(path))
@@ -116,7 +116,7 @@ class S3Store:
         """Yield every file below a folder."""
         prefix = f"{self._key(path)}/"
         pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix)
-        with self._told(path):
+        with self._translated_errors(path):
             for page in pages:
                 for found in page.get("Contents", ()):
                     if not found["Key"].endswith("/"):  # some servers show folders as objects
@@ -130,7 +130,7 @@ class S3Store:
         pages = self._client.get_paginator("list_multipart_uploads").paginate(
             Bucket=self._bucket, Prefix=self._address.prefix
         )
-        with self._told("unfinished uploads"):
+        with self._translated_errors("unfinished uploads"):
             for page in pages:
                 for upload in page.get("Uploads", ()):
                     if upload["Initiated"].timestamp() < oldest:
@@ -200,8 +200,8 @@ class S3Store:
             self._client.abort_multipart_upload(Bucket=self._bucket, Key=key, UploadId=upload)
 
     @contextmanager
-    def _told(self, path: str, needed: int | None = None) -> Iterator[None]:
-        """Turn what the server says into what a caller understands."""
+    def _translated_errors(self, path: str, needed: int | None = None) -> Iterator[None]:
+        """Raise an error of ours for one of the S3 server or of boto3."""
         try:
             yield
         except ClientError as error:
@@ -242,16 +242,16 @@ class S3Store:
 class _Body(io.RawIOBase):
     """An object's bytes as they arrive."""
 
-    def __init__(self, body: Any, path: str, told: Callable[[str], Any]) -> None:
+    def __init__(self, body: Any, path: str, translated: Callable[[str], Any]) -> None:
         self._body = body
         self._path = path
-        self._told = told
+        self._translated_errors = translated
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        with self._told(self._path):
+        with self._translated_errors(self._path):
             data = self._body.read(len(buffer))
         buffer[: len(data)] = data
         return len(data)

@@ -62,7 +62,7 @@ class ArtifactStore(Protocol):
         ...
 
     def delete(self, path: str) -> None:
-        """Remove a file, or a folder with all its files. What isn't there is no error."""
+        """Remove a file, or a folder with all its files. A missing one is no error."""
         ...
 
     def files(self, path: str) -> Iterator[StoredFile]:

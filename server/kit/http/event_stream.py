@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from server.kit.errors import LudusError
-from server.kit.http.errors import problem_response
+from server.kit.http.problems import problem_response
 
 MEDIA_TYPE = "text/event-stream"
 

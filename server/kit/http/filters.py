@@ -6,7 +6,7 @@
 
     state = RUNNING AND tag = "nightly" AND created_at >= 2026-01-01T00:00:00Z
 
-`order_by` is one field, optionally followed by `asc` or `desc`. What is not in the grammar (OR, NOT, parentheses,
+`order_by` is one field, optionally followed by `asc` or `desc`. Anything else (OR, NOT, parentheses,
 functions) is an error that says where it stands; a filter is never half understood.
 """
 

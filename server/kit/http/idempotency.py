@@ -2,7 +2,7 @@
 
 The key is stored in the same transaction as the effect, so there is never one without the other. A repetition gets the
 first answer again, with `Idempotency-Replayed: true`; the same key with other content is refused (422); while the first
-request is still being answered a repetition to the same process is told so (409), one to another process waits for it.
+request is still being answered a repetition to the same process is refused (409), one to another process waits for it.
 A request that failed has left nothing behind: repeating it tries again. Keys are kept for 24 hours.
 
 The transaction is opened and committed inside the handler's own thread, not by a dependency: FastAPI would run a
@@ -17,17 +17,23 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, TypedDict
 
+from pydantic import BaseModel
 from starlette.responses import JSONResponse
 
 from server.kit.db.database import Database, Session
 from server.kit.db.projects import DEFAULT
+from server.kit.errors import LudusError
+from server.kit.http.bodies import declare_json
 from server.kit.http.errors import (
     BodyInvalid,
     IdempotencyKeyInvalid,
     IdempotencyKeyReused,
     RequestInFlight,
+    Responses,
     UnsupportedMediaType,
+    problems,
 )
 from server.kit.http.repository import IdempotencyRepository
 from server.kit.http.resources import dump
@@ -51,7 +57,7 @@ class Answer:
     location: str | None = None
     """Path of what was created."""
     secret: str | None = None
-    """Field of the body that is told once: it is not stored with the key, and a repetition has null in its place."""
+    """Field of the body that is sent once: it is not stored with the key, and a repetition has null in its place."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +129,21 @@ class Command:
             kept = body if answer.secret is None else {**body, answer.secret: None}
             keys.answer(self._mark.scope, key, answer.status, {"body": kept, "location": answer.location})
         return _respond(answer.status, body, answer.location)
+
+
+class JsonCommand(TypedDict):
+    """Parameters of the decorator of a route."""
+
+    responses: Responses
+    openapi_extra: dict[str, Any]
+
+
+def json_command(model: type[BaseModel], *classes: type[LudusError], required: bool = True) -> JsonCommand:
+    """Declare a command whose body is JSON: its model, and its problems besides those of any such command."""
+    return {
+        "responses": problems(*classes, *BODY_PROBLEMS),
+        "openapi_extra": declare_json(model, required=required),
+    }
 
 
 def key_scope(project: str, method: str, path: str) -> str:

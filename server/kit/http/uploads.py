@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 from fastapi import Depends, Request
 
@@ -18,6 +18,10 @@ from server.kit.http.idempotency import Command
 from server.kit.http.services import IdempotencyKeyHeader, ServicesDep, command_on
 
 MEDIA_TYPE = "application/octet-stream"
+FILE_BODY: Final[dict[str, Any]] = {
+    "requestBody": {"required": True, "content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}}
+}
+"""Declares the body for OpenAPI, for a route's `openapi_extra`."""
 FORGOTTEN_SECONDS = 86400.0
 """No upload takes so long: the server was killed meanwhile."""
 

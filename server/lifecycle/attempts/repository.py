@@ -11,6 +11,7 @@ from server.assessments.writer import AssessmentWriter
 from server.checkpoints.refs import CheckpointRef
 from server.checkpoints.repository import CheckpointRepository, InitialCheckpoints, ref
 from server.checkpoints.requests.repository import CheckpointRequestRepository
+from server.checkpoints.score import keep_best_of
 from server.checkpoints.writer import CheckpointWriter
 from server.demonstrations.refs import DemonstrationRef
 from server.demonstrations.repository import DemonstrationRepository
@@ -91,7 +92,7 @@ class AttemptLedger:
         self.assessment = AssessmentWriter(fence)
         self.checkpoints = CheckpointWriter(
             fence,
-            claim.config,
+            keep_best_of(claim.config),
             scores=lambda session, run_id: MetricRepository(session).scores(run_id),
             rewind=lambda session, run_id: MetricRepository(session).rewind(run_id),
         )
@@ -163,7 +164,7 @@ class AttemptLedger:
             self._fence.record(session, Note(type, message, level, data or {}))
 
     def self_play(self, learning_team: int, elo: Mapping[str, float]) -> None:
-        """Note the learning team of self-play, and the rating of each behavior's learning policy."""
+        """Record the learning team of self-play, and the rating of each behavior's learning policy."""
         values = {"self_play": {"learning_team": learning_team, "elo": dict(elo)}, "updated_at": now()}
         with self._fence.write() as (session, run):
             session.execute(update(Run).where(Run.id == run.id).values(**values), execution_options=UNTRACKED)

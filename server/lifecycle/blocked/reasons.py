@@ -3,7 +3,7 @@
 A run needs a person when it will not go on by itself:
 
 - it is PAUSED. One that a simulator wakes (`simulators.auto_resume`) counts after `SETTLE_SECONDS`: simulators that
-  were told of the pause ask again at once, and may wake it in the same second.
+  have received the pause ask again at once, and may wake it in the same second.
 - a worker holds it, but it has no simulator, its configuration sets no limit to that (`startup_grace_seconds: null`),
   and `FAIR_CHANCE_SECONDS` have passed. A run with a limit pauses by itself, and counts then.
 - it is queued, and for `FAIR_CHANCE_SECONDS` no live worker could serve it: hosts that are started on demand take

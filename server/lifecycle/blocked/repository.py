@@ -89,8 +89,8 @@ class BlockedRepository(Repository):
             is None
         ):
             return False
-        told = select(func.max(Event.at)).where(Event.run_id == run.id, Event.type == "no_worker_serves")
-        since = self._session.scalar(told)
+        recorded = select(func.max(Event.at)).where(Event.run_id == run.id, Event.type == "no_worker_serves")
+        since = self._session.scalar(recorded)
         noted = self._session.scalar(select(Run.waits_for).where(Run.id == run.id))
         return noted is not None and since is not None and self.clock() - since >= FAIR_CHANCE_SECONDS
 

@@ -20,12 +20,7 @@ class DeletionRepository(Repository):
         """Return whether a run of this id was deleted."""
         return self._session.scalar(select(DeletedRun.id).where(DeletedRun.id == run_id)) is not None
 
-    def named(self, name: str) -> str | None:
-        """Return the id of the newest run of this name, None where there is none."""
-        newest = select(Run.id).where(Run.name == name).order_by(Run.created_at.desc(), Run.id.desc()).limit(1)
-        return self._session.scalar(newest)
-
-    def told(self, run_id: str) -> int:
+    def messages_through(self, run_id: str) -> int:
         """Return the number of the run's newest event that has become messages for webhooks; 0 before the first."""
         return self._session.scalar(select(WebhookCursor.seq).where(WebhookCursor.run_id == run_id)) or 0
 

@@ -1,6 +1,6 @@
 """Deletes runs that have ended.
 
-In one transaction: what needs the run is looked for, its last event is told to webhooks, its row goes with all that
+In one transaction: the users of the run are looked for, webhooks get its last event, its row goes with all that
 hangs on it, and a row of `deleted_runs` takes its place, by which the controller knows whose files to remove
 (`server.checkpoints.retention.job`). So a process that is killed anywhere leaves the whole run, or none of it.
 """
@@ -12,6 +12,7 @@ from server.lifecycle.deletion.repository import DeletionRepository
 from server.lifecycle.errors import RunInUse, RunNotEnded
 from server.runs.events.repository import Note, lock_run, record
 from server.runs.models import Run
+from server.runs.repository import RunRepository
 from server.webhooks.deliveries.repository import Outbox, PendingEvents
 from server.webhooks.repository import WebhookRepository
 
@@ -31,7 +32,7 @@ class DeletionService:
             # Asked after the lock: of two who delete it at once, the second has waited for the first one's commit.
             if self._deletions.is_deleted(run_id):
                 return
-            raise RunNotFound(run_id, named=self._deletions.named(run_id)) from None
+            raise RunNotFound(run_id, named=RunRepository(self._session).newest_named(run_id)) from None
         if run.state not in TERMINAL:
             raise RunNotEnded(run.id, run.state)
         users = list(self._deletions.users(run))
@@ -41,7 +42,7 @@ class DeletionService:
         self._deletions.delete(run)
 
     def _announce(self, run: Run) -> None:
-        """Record the run's last event, and make messages of all events that no webhook was told of yet.
+        """Record the run's last event, and make messages of all its events that have none yet.
 
         The events go with the run: what the sender has not come to would be lost.
         """
@@ -50,5 +51,5 @@ class DeletionService:
             self._session, run.id, Note("run_deleted", "A user deleted the run.", data=data), attempt=run.attempt
         )
         subscriptions = WebhookRepository(self._session).subscriptions(lock=True)
-        while subscriptions and (told := self._deletions.told(run.id)) < head:
-            Outbox(self._session).tell(PendingEvents(run.id, told, head), subscriptions)
+        while subscriptions and (through := self._deletions.messages_through(run.id)) < head:
+            Outbox(self._session).tell(PendingEvents(run.id, through, head), subscriptions)

@@ -45,7 +45,7 @@ class AmendmentRepository(Repository):
         return amendment
 
     def applied(self, run_id: str, seq: int) -> None:
-        """Note up to which amendment a trainer has come."""
+        """Record up to which amendment a trainer has come."""
         self._session.execute(
             update(AmendedRun).where(AmendedRun.run_id == run_id).values(applied=seq, updated_at=now())
         )

@@ -13,7 +13,7 @@ from server.runs.amendments.service import AmendmentService
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
 
-@router.get("/{run:name}/amendments", response_model=schemas.Amendments, responses=problems(RunNotFound))
+@router.get("/{run:name}/amendments", responses=problems(RunNotFound))
 def list_amendments(run: RunKey, database: DatabaseDep) -> schemas.Amendments:
     """Return the configuration that a run was created with, the present one, and the changes between them."""
     with database.read() as session:

@@ -3,7 +3,7 @@
 A change is a numbered row first, and the run's configuration is the changed one at once. A live run's supervisor finds
 the row with its next heartbeat and hands it to the trainer, which goes on with it from the next update and says so by
 the event `hyperparameters_changed`. A trainer that begins later begins with the changed configuration; its checkpoint
-says up to which number that was told already, so that each change takes effect in its order and exactly once.
+has the number of the newest change that it includes, so that each change takes effect in its order and exactly once.
 """
 
 from collections.abc import Mapping

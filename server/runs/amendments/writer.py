@@ -22,7 +22,7 @@ class AmendmentWriter:
             return AmendmentRepository(session).refs(self._fence.run_id, seq)
 
     def applied(self, seq: int, changes: Sequence[Mapping[str, Any]], step: int) -> None:
-        """Note that the trainer applies an amendment from `step` agent steps of all behaviors on. Raises LeaseLost."""
+        """Record that the trainer applies an amendment from agent step `step` of all behaviors on. Raises LeaseLost."""
         with self._fence.write() as (session, run):
             AmendmentRepository(session).applied(run.id, seq)
             words = ", ".join(f"{each['path']} from {show(each['old'])} to {show(each['new'])}" for each in changes)

@@ -49,7 +49,6 @@ def list_attempt_logs(run: RunKey, attempt: AttemptNumber, database: DatabaseDep
 
 @router.get(
     "/attempts/{attempt}/logs/{name}",
-    response_model=schemas.LogText,
     tags=["logs"],
     responses=problems(RunNotFound, LogNotFound, ArtifactNotFound),
 )

@@ -17,8 +17,8 @@ class ParameterRepository(Repository):
         """Return what the run's newest trainer last said; None before the first has."""
         return self._session.get(RunParameters, run_id)
 
-    def told(self, run_id: str, parameters: Sequence[Mapping[str, Any]], edit: int) -> None:
-        """Keep what a trainer says."""
+    def store_report(self, run_id: str, parameters: Sequence[Mapping[str, Any]], edit: int) -> None:
+        """Store what a trainer reports."""
         plain = [dict(each) for each in parameters]
         self._session.merge(RunParameters(run_id=run_id, parameters=plain, edit=edit, updated_at=now()))
 

@@ -5,10 +5,10 @@ from fastapi import APIRouter, Response
 from ludus import schemas
 from server.kit.db.database import Session
 from server.kit.errors import InvalidEdit, RunEnded, RunNotFound
-from server.kit.http.bodies import BodyDep, declare_json
+from server.kit.http.bodies import BodyDep
 from server.kit.http.errors import problems
 from server.kit.http.fields import RunKey
-from server.kit.http.idempotency import BODY_PROBLEMS, Answer
+from server.kit.http.idempotency import Answer, json_command
 from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, DatabaseDep
 from server.runs.environment_parameters.requests import EnvironmentParametersUpdate
@@ -17,7 +17,7 @@ from server.runs.environment_parameters.service import ParameterService
 router = APIRouter(prefix="/v1/runs/{run:name}/environment_parameters", tags=["runs"])
 
 
-@router.get("", response_model=schemas.EnvironmentParameters, responses=problems(RunNotFound))
+@router.get("", responses=problems(RunNotFound))
 def get_environment_parameters(run: RunKey, database: DatabaseDep) -> schemas.EnvironmentParameters:
     """Return the present lesson of each environment parameter of a run, and its criterion."""
     with database.read() as session:
@@ -27,8 +27,7 @@ def get_environment_parameters(run: RunKey, database: DatabaseDep) -> schemas.En
 @router.patch(
     "",
     response_model=schemas.EnvironmentParameters,
-    responses=problems(RunNotFound, RunEnded, InvalidEdit, *BODY_PROBLEMS),
-    openapi_extra=declare_json(EnvironmentParametersUpdate),
+    **json_command(EnvironmentParametersUpdate, RunNotFound, RunEnded, InvalidEdit),
 )
 def update_environment_parameters(run: RunKey, body: BodyDep, command: CommandDep) -> Response:
     """Request another lesson or another value of some parameters of a live run.

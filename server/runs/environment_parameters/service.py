@@ -38,17 +38,17 @@ class ParameterService:
         Of a run that has ended: where they were at its end, and the edits that it has not come to.
         """
         found = self._runs.get(run)
-        told = self._parameters.of_run(found.id)
-        if told is None:
+        reported = self._parameters.of_run(found.id)
+        if reported is None:
             statuses, edit = _initial(RunConfig.model_validate(found.config)), 0
         else:
-            statuses, edit = [ParameterStatus(**each) for each in told.parameters], told.edit
+            statuses, edit = [ParameterStatus(**each) for each in reported.parameters], reported.edit
         if found.state in TERMINAL:
             statuses = [after_end(status) for status in statuses]
         return statuses, self._parameters.edits(found.id, edit)
 
     def edit(self, run: str, wanted: Mapping[str, EnvironmentParameterChange], where: Path = ("parameters",)) -> Run:
-        """Ask for changes, all or none; mistakes are told below the path `where`.
+        """Ask for changes, all or none; mistakes are reported below the path `where`.
 
         Raises RunNotFound, RunEnded, InvalidEdit.
         """

@@ -25,4 +25,4 @@ class ParameterWriter:
         Raises LeaseLost.
         """
         with self._fence.write() as (session, run):
-            ParameterRepository(session).told(run.id, parameters, edit)
+            ParameterRepository(session).store_report(run.id, parameters, edit)

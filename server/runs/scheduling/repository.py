@@ -83,7 +83,7 @@ class WaitingRuns(Repository):
         return [(run_id, Account(*account), demand) for run_id, *account, demand in rows]
 
     def inform(self, run_id: str, why: Obstacle | None) -> None:
-        """Note what a run waits for, with an event the first time. One that waits no longer stays as it is."""
+        """Record what a run waits for, with an event the first time. One that waits no longer stays as it is."""
         run = self.lock(run_id)
         if run is None:
             return

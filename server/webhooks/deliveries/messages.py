@@ -13,11 +13,11 @@ TEST_TYPE: Final = "webhook_test"
 def event_message(run: Mapping[str, Any], event: Mapping[str, Any]) -> str:
     """Return the message for an event of a run; `event` has the fields of `ludus.schemas.Event`, `at` in seconds."""
     at = rfc3339(event["at"])
-    told = {**event, "at": at}
-    text = _message(event["type"], at, {"run": run, "event": told})
+    shown = {**event, "at": at}
+    text = _message(event["type"], at, {"run": run, "event": shown})
     if len(text.encode()) <= LARGEST_BYTES:
         return text
-    return _message(event["type"], at, {"run": run, "event": {**told, "data": {"left_out": "too large"}}})
+    return _message(event["type"], at, {"run": run, "event": {**shown, "data": {"left_out": "too large"}}})
 
 
 def test_message(webhook_id: str, at: float) -> str:

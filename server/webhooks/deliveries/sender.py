@@ -1,7 +1,7 @@
 """The sender: threads of the controller that create messages from events and deliver them.
 
 Any number of senders may run: what becomes a message and who sends it is decided in the database by compare-and-set. A
-crash loses nothing: events are told from where the cursor stands, and an unfinished attempt counts as lost
+crash loses nothing: messages are made from where the cursor stands, and an unfinished attempt counts as lost
 after a while. So a receiver may get a message twice, always with the same id.
 
 Each attempt has a thread of its own, of which there are at most `webhooks.concurrency`, and few for one webhook, so
@@ -13,13 +13,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
 from server.kit.db.database import Database
 from server.kit.errors import Unavailable
 from server.kit.settings import WebhookSettings
+from server.kit.telemetry import ControllerTelemetry
 from server.webhooks.deliveries.http_client import DeliveryClient, DeliveryRequest, DeliveryResult
 from server.webhooks.deliveries.repository import DeliveryQueue, DeliveryRepository, Outbox
 from server.webhooks.refs import Subscription
@@ -47,14 +48,6 @@ JITTER: Final = 0.2
 _log = structlog.get_logger(__name__)
 
 
-class DeliveryCount(Protocol):
-    """Counts attempts for the operators' metrics."""
-
-    def delivered(self, outcome: str, seconds: float) -> None:
-        """Count an attempt: `succeeded`, `failed` (tried again) or `given_up`."""
-        ...
-
-
 def hold_seconds(settings: WebhookSettings) -> float:
     """Return the time after which an unfinished attempt counts as lost."""
     return 2 * settings.timeout_seconds + 30.0
@@ -66,7 +59,7 @@ def attempt(
     settings: WebhookSettings,
     delivery_id: str,
     attempts: int,
-    count: DeliveryCount | None = None,
+    telemetry: ControllerTelemetry | None = None,
 ) -> DeliveryResult | None:
     """Try to deliver a message of which there have been `attempts`; None if another sender does."""
     with database.write() as session:
@@ -79,8 +72,8 @@ def attempt(
         outcome = _enter(database, settings, request, result)
         write = _log.info if result.succeeded else _log.warning
         write(f"webhook_{outcome}", attempt=request.attempt, status=result.status, error=result.error)
-    if count is not None:
-        count.delivered(outcome, result.seconds)
+    if telemetry is not None:
+        telemetry.attempts.labels(outcome).observe(result.seconds)
     return result
 
 
@@ -104,12 +97,14 @@ def _enter(database: Database, settings: WebhookSettings, request: DeliveryReque
 
 
 class Sender:
-    """Tells what is new and sends what is due, round by round."""
+    """Makes messages of new events and sends those that are due, round by round."""
 
-    def __init__(self, database: Database, settings: WebhookSettings, count: DeliveryCount | None = None) -> None:
+    def __init__(
+        self, database: Database, settings: WebhookSettings, telemetry: ControllerTelemetry | None = None
+    ) -> None:
         self._database = database
         self._settings = settings
-        self._count = count
+        self._telemetry = telemetry
         self._client = DeliveryClient(private=settings.private_addresses, timeout_seconds=settings.timeout_seconds)
         self._lock = threading.Lock()
         self._under_way: dict[str, str] = {}
@@ -121,7 +116,7 @@ class Sender:
         self._surveyed = -SURVEY_SECONDS
 
     def run(self, stop: threading.Event) -> None:
-        """Tell and send until `stop` is set. A database that doesn't answer is waited for."""
+        """Make messages and send them until `stop` is set. A database that doesn't answer is waited for."""
         while not stop.is_set():
             try:
                 self.tell()
@@ -192,7 +187,7 @@ class Sender:
 
     def _attempt(self, delivery_id: str, attempts: int) -> None:
         try:
-            attempt(self._database, self._client, self._settings, delivery_id, attempts, self._count)
+            attempt(self._database, self._client, self._settings, delivery_id, attempts, self._telemetry)
         except Unavailable as error:
             _log.warning("webhook_attempt_lost", delivery_id=delivery_id, error=str(error))
         finally:

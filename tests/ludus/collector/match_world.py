@@ -14,10 +14,11 @@ from ludus.collector.arena import Arena
 from ludus.collector.matches import EndedMatch, MatchRecorder
 from ludus.collector.opponents import OpponentRunner, Opponents
 from ludus.collector.recorder import TrajectoryRecorder
-from ludus.collector.runners import LearningRunner, PolicyRunner
+from ludus.collector.runners import PolicyRunner
 from ludus.collector.step_quota import StepQuota
 from ludus.protocol.batches import BehaviorBatch, DecisionBatch, Floats, Ints, Outcome, TerminalBatch
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
+from tests.ludus.collector.runners import learning_runner
 from worker.collectors.acting import POLICIES
 
 NETWORK = {"hidden_units": 1, "num_layers": 1, "deterministic": True}
@@ -57,20 +58,10 @@ class Pitch:
         self.match_recorder = MatchRecorder()
         quota = StepQuota()
         quota.grant(0, 10_000, size=10_000)
-        recorder = TrajectoryRecorder(self.arena, 500, quota)
-        recorder.segments.blocks = list(range(self.arena.layout.blocks))
         policy = POLICIES.policy(spec, NETWORK)
         policy.load(weights_of(LEARNER))
-        self.learning = LearningRunner(
-            number=0,
-            behavior=behavior,
-            policy=policy,
-            recorder=recorder,
-            rng=np.random.default_rng(1),
-            low_blocks=0,
-            request_turn=lambda _: None,
-            version=0,
-            observer=self.match_recorder,
+        self.learning = learning_runner(
+            behavior, policy, self.arena, 500, quota, seed=1, version=0, observer=self.match_recorder
         )
         self.opponents = Opponents(POLICIES.stacked(spec, NETWORK))
         self.assignment = OpponentRunner(

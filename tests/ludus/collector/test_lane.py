@@ -593,7 +593,9 @@ class LaneMachine(RuleBasedStateMachine):
         assert world.quota.outstanding.total() == sum(len(member.states("acting")) for member in world.members.values())
         segments = world.recorder.segments
         used = segments.blocks_in_use(np.arange(len(world.recorder.agents.state)))
-        assert len({*segments.blocks, *used}) == len(segments.blocks) + len(used) == 2_000, "no block is lost"
+        assert len({*segments.blocks, *used}) == len(segments.blocks) + len(used) == world.arena.layout.blocks, (
+            "no block is lost"
+        )
         world.arena.close()
 
 

@@ -15,12 +15,12 @@ import numpy.typing as npt
 from ludus.collector.agents import AgentIndex
 from ludus.collector.arena import Arena
 from ludus.collector.policy import Acted
-from ludus.collector.recorder import TrajectoryRecorder
 from ludus.collector.runners import LearningRunner, RunnerReport
 from ludus.collector.segments import SegmentEnd, Segments
 from ludus.collector.step_quota import StepQuota
 from ludus.protocol.batches import Array, BehaviorBatch, DecisionBatch, Floats, Ints, TerminalBatch
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
+from tests.ludus.collector.runners import learning_runner
 from tests.segments import Segment, columns_of, rows_of
 from worker.experience.rollout import gather
 
@@ -177,21 +177,12 @@ class World:
         """Number of the newest message."""
         self.arena = Arena.create(SPEC, 2_000, rows=rows, memory_size=3 * recurrent)
         self.quota = StepQuota()
-        self.recorder = TrajectoryRecorder(self.arena, horizon, self.quota)
-        self.recorder.segments.blocks = list(range(2_000))
         self.policy = CountingPolicy(self.arena.layout.memory_size)
         self.size = size
-        self.runner = LearningRunner(
-            number=0,
-            behavior=SPEC.behavior,
-            policy=self.policy,
-            recorder=self.recorder,
-            rng=np.random.default_rng(0),
-            low_blocks=0,
-            request_turn=lambda _: None,
-            version=7,
-            ticks=FIRST_TICK,
+        self.runner = learning_runner(
+            SPEC.behavior, self.policy, self.arena, horizon, self.quota, version=7, ticks=FIRST_TICK
         )
+        self.recorder = self.runner.recorder
         self.members: dict[int, Member] = {}
         self.steps: dict[int, Step] = {}
         self.segments: list[Segment] = []

@@ -10,7 +10,8 @@ from server.kit import errors as domain
 from server.kit.db.migrate import downgrade_database
 from server.kit.errors import BrokerUnavailable, LudusError
 from server.kit.http import errors as http_errors
-from server.kit.http.errors import STATUS, Problem, status_of
+from server.kit.http.errors import STATUS, status_of
+from server.kit.http.problems import Problem
 from tests.server.app.world import World, open_world
 
 

@@ -4,6 +4,7 @@ After a change on purpose: make api
 """
 
 import json
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,6 +51,12 @@ def description() -> str:
 
 def test_the_description_is_the_reviewed_one() -> None:
     assert description() == GOLDEN.read_text(), "changed on purpose? run: make api"
+
+
+def test_every_reference_leads_to_a_schema() -> None:
+    named = set(re.findall(r'"#/components/schemas/(\w+)"', description()))
+
+    assert named == json.loads(description())["components"]["schemas"].keys()
 
 
 def test_every_route_is_documented() -> None:

@@ -5,12 +5,13 @@ from sqlalchemy import update
 
 from ludus.schemas.states import RunState, StopReason
 from server.kit.db.database import Database
-from server.kit.errors import SimulatorNotFound
+from server.kit.errors import RunNotFound, SimulatorNotFound
 from server.kit.listing import Condition, ListQuery, Operator, Order
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.runs.events.repository import EventRepository
 from server.runs.models import Run
-from server.simulators.repository import Assigned, Ended, NotFound, NotReady, Placement, SimulatorRepository
+from server.simulators.errors import RunClosed
+from server.simulators.repository import Assigned, NotReady, Placement, SimulatorRepository
 from tests.factories import make_claim, make_ledger, make_run, read_run
 
 ENDPOINTS = [{"address": "host:1", "index": 0}, {"address": "host:2", "index": 1}]
@@ -22,7 +23,8 @@ def placement(database: Database) -> Placement:
 
 
 def test_an_unknown_run_is_not_found(placement: Placement) -> None:
-    assert placement.join("nobody", "inc") == NotFound("nobody")
+    with pytest.raises(RunNotFound, match="'nobody'"):
+        placement.join("nobody", "inc")
 
 
 def test_a_waiting_run_is_not_ready_and_says_why(database: Database, placement: Placement) -> None:
@@ -58,7 +60,10 @@ def test_a_finished_run_takes_no_simulators(database: Database, placement: Place
     ledger = make_ledger(database, name="run")
     ledger.move(RunState.SUCCEEDED)
 
-    assert placement.join("run", "inc") == Ended(read_run(database, "run").id, RunState.SUCCEEDED, "completed")
+    with pytest.raises(RunClosed) as refusal:
+        placement.join("run", "inc")
+
+    assert (refusal.value.run_id, refusal.value.state) == (read_run(database, "run").id, RunState.SUCCEEDED)
 
 
 def test_simulators_are_numbered_in_the_order_of_joining_by_id_and_by_name(

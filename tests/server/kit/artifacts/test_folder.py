@@ -89,7 +89,7 @@ def test_a_full_disk_changes_nothing_and_says_what_to_do(
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_write_that_the_device_refuses_is_told_as_a_full_disk() -> None:
     def write_to_a_full_device() -> None:
-        with artifacts._told("runs/a/1/c"), Path("/dev/full").open("wb") as file:
+        with artifacts._translated_errors("runs/a/1/c"), Path("/dev/full").open("wb") as file:
             file.write(b"x")
             file.flush()
 

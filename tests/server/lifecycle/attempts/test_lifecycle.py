@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from server.runs.amendments.service import AmendmentService
 from server.runs.events.repository import EventRepository
 from server.runs.models import Run
 from server.runs.repository import RunRepository
+from server.simulators.errors import RunClosed
 from server.simulators.repository import Placement
 from tests.conftest import NEEDS_POSTGRESQL, postgresql_database
 from tests.examples import examples
@@ -237,7 +239,8 @@ class Life(RuleBasedStateMachine):
     def come_back(self) -> None:
         """A simulator joins."""
         before = self._run()
-        Placement(self._database, self._wake_up).join(self._id, "somebody")
+        with pytest.raises(RunClosed) if before.state in TERMINAL else nullcontext():
+            Placement(self._database, self._wake_up).join(self._id, "somebody")
         forsaken = before.state == RunState.PAUSED and before.stop_reason == StopReason.SIMULATORS_LOST
         assert self._run().state == (RunState.QUEUED if forsaken else before.state)
 
