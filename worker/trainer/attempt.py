@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+import structlog
+
 from ludus.collector.settings import CollectorSettings
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.side_channels import EngineConfiguration
@@ -11,9 +13,11 @@ from server.config.run import RunConfig
 from worker.collectors.pool import CollectorPool
 from worker.trainer.base_learner import Learner
 from worker.trainer.checkpoint import behavior_states
-from worker.trainer.messages import Job
+from worker.trainer.messages import EventRecord, Job, Level
 from worker.trainer.simulators import ConnectedSimulators
-from worker.trainer.supervisor_port import Events, SupervisorPort
+from worker.trainer.supervisor_port import SupervisorPort
+
+log = structlog.get_logger()
 
 
 @dataclass
@@ -31,16 +35,19 @@ class Attempt:
     """By behavior, in the order in which the behaviors were announced."""
     simulators: ConnectedSimulators = field(default_factory=ConnectedSimulators)
 
-    @property
-    def events(self) -> Events:
-        """Reports events of the run."""
-        return Events(self.supervisor)
+    def report(self, name: str, message: str, /, level: Level = "info", **data: object) -> None:
+        """Report an event of the run: its name for programs, a sentence for people, and the facts in the sentence."""
+        self.report_event(EventRecord(name=name, level=level, message=message, data=data))
+
+    def report_event(self, event: EventRecord) -> None:
+        """Report an event to the supervisor, and in the attempt's log."""
+        getattr(log, event.level)(event.name, message=event.message)
+        self.supervisor.post(event)
 
     def refuse(self, spec: BehaviorSpec, code: CloseCode, reason: str) -> None:
         """End the sessions that announce a behavior, and report it."""
         self.pool.refuse(spec.behavior, code, reason)
-        data: dict[str, object] = {"behavior": spec.name, "code": code}
-        self.events.report("behavior_refused", reason, level="error", data=data)
+        self.report("behavior_refused", reason, level="error", behavior=spec.name, code=code)
 
     @property
     def is_inference(self) -> bool:
