@@ -1,8 +1,8 @@
 """A server for testing clients: gateway and collector of `ludus.v1` in one; it checks messages and trains nothing.
 
-It checks what the real ones check, with the same functions (`ludus.protocol.contract`, `ludus.protocol.codec`), answers
-with random valid actions, and on demand does the same as runs: reset simulators, make them wait, end, break off. It
-prints each message in words, and each violation with its code.
+It makes the checks of the real ones, with the same functions (`ludus.protocol.contract`, `ludus.protocol.codec`),
+answers with random valid actions, and on demand does the same as runs: reset simulators, make them wait, end, break
+off. It prints each message in words, and each violation with its code.
 """
 
 import secrets

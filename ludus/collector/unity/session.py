@@ -37,8 +37,7 @@ PACKAGE_VERSION = "1.1.0"
 """Of the trainer that we stand for: ML-Agents'."""
 OK = 200
 LOOK_SECONDS = 1.0
-"""How long a player must be silent before its connection is looked at: longer than what is known of connections is old.
-"""
+"""A player's connection is looked up after this time of silence: longer than the age of the table of connections."""
 PICTURE_DIMENSIONS = 3
 """Channels, height, width."""
 FIRST_LOOKS = 10
@@ -110,7 +109,7 @@ class UnitySession(Session):
         self._entries: list[bytes] = []
         """Those that are."""
         self._must_reset = False
-        """Whether there is a reset that the player has not been told of yet."""
+        """Whether there is a reset that the player has not received yet."""
 
     @property
     def waits(self) -> bool:
@@ -347,7 +346,7 @@ class UnitySession(Session):
         return reset_reply(self._tell_parameters())
 
     def _news(self) -> bytes:
-        """Return the frames of environment parameters that the player has not been told yet."""
+        """Return the frames of environment parameters that the player has not received yet."""
         return self._tell_parameters() if self._has_news else b""
 
     def _tell_parameters(self) -> bytes:
