@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 
-from server.config.values import Flag, Own, Real, Section, Steps, Whole, config_error
+from server.config.values import DemonstrationId, Flag, Own, Real, Section, Steps, Whole, config_error
 
 MAX_DEMONSTRATIONS = 1000
 """Most demonstrations of one section."""
@@ -17,9 +17,7 @@ class FromDemonstrations(Section):
     """A `.demo` or `.npz` file, or a folder of them, on the disk of a trainer that runs alone (`python -m
     worker.trainer CONFIG`). A server refuses it: upload the files, and name them in `demonstrations`.
     """
-    demonstrations: Own[list[Annotated[str, StringConstraints(pattern=r"^dem_[0-9a-z]{26}$")]]] = Field(
-        default=[], max_length=MAX_DEMONSTRATIONS
-    )
+    demonstrations: Own[list[DemonstrationId]] = Field(default=[], max_length=MAX_DEMONSTRATIONS)
     """Ids of uploaded demonstrations (`ludus demonstration upload FILE`), read as one. This or `demo_path` is needed.
     """
 

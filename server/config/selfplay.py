@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, StringConstraints, field_validator
 
-from server.config.values import Own, Real, Section, Text, Whole, config_error
+from server.config.values import LadderName, Own, Real, Section, Whole, config_error
 
 MAX_COUNT = 10**12
 """Largest number of steps."""
@@ -53,7 +53,7 @@ class SelfPlaySettings(Section):
     """
     initial_elo: Real = 1200.0
     """Initial Elo rating."""
-    ladder: Own[Annotated[Text, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")] | None] = None
+    ladder: Own[LadderName | None] = None
     """Name of a ladder that this run shares with others (`ludus ladder create`). Default: a ladder of its own."""
     opponents: Own[list[Opponent]] = Field(default=[], max_length=MAX_OPPONENTS)
     """Policies of other runs that are opponents, too, for the whole run beside the `window`: ids of checkpoints, or

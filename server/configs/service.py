@@ -2,22 +2,19 @@
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 from server.config.document import parse_document
 from server.config.resolution import Change, apply_overrides, diff, resolve, review
 from server.config.run import RunConfig
 from server.config.unsupported import refuse_unsupported
 from server.config.upgrade import Upgrade, upgrade
+from server.config.values import NAME
 from server.configs.models import ConfigVersion
 from server.configs.repository import ConfigRepository, NewConfigVersion
 from server.kit.errors import InvalidConfig, Problem
-
-NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
-"""Names of stored configurations: they stand in addresses and on command lines."""
 
 Document = str | bytes | Mapping[str, Any]
 """A configuration as it is sent: YAML or JSON text, or a mapping."""
