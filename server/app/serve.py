@@ -9,8 +9,9 @@ import uvicorn
 from server.app.app import LOOPBACK_HOSTS, create_app
 from server.app.header_timeout import with_header_timeout
 from server.app.services import Services
+from server.kit.listening import ApiSettings
 from server.kit.ports import CannotStart, listen
-from server.kit.settings import ApiSettings, Settings
+from server.kit.settings import Settings
 
 STOP_SECONDS = 5
 """Time that a stopping API gives its requests."""

@@ -15,8 +15,9 @@ from ludus.protocol.tickets import MIN_KEY_BYTES
 from ludus.protocol.tls import is_loopback
 from server.gateway.service import Gateway
 from server.kit.db.database import Database
+from server.kit.listening import GatewaySettings
 from server.kit.queue import WakeUpQueue, make_celery
-from server.kit.settings import GatewaySettings, Settings
+from server.kit.settings import Settings
 from server.kit.telemetry import serve_metrics
 from server.simulators.repository import Placement
 

@@ -20,7 +20,7 @@ from ludus.sdk.join import Target
 from server.gateway import relay
 from server.gateway.main import CannotServe, start
 from server.kit.db.database import Database
-from server.kit.settings import GatewaySettings
+from server.kit.listening import GatewaySettings
 from server.simulators.repository import Placement
 from tests.fakes import FakeServer, finish_after
 from tests.server.gateway.conftest import KEY, TOKEN, GatewayThread, add_run

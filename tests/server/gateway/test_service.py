@@ -25,7 +25,7 @@ from server.gateway.main import CannotServe, check
 from server.gateway.service import REPORTS_PER_MINUTE
 from server.kit.db.database import Database
 from server.kit.errors import ErrorKind
-from server.kit.settings import GatewaySettings
+from server.kit.listening import GatewaySettings
 from server.runs.models import Event
 from tests.ludus.games.conftest import Playing, free_port
 from tests.server.gateway.conftest import KEY, TOKEN, GatewayThread, add_run

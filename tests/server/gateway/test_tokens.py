@@ -16,8 +16,8 @@ from server.access.tokens.service import TokenService
 from server.gateway.main import CannotServe, check
 from server.gateway.service import FAILURES_PER_MINUTE, REPORTS_PER_MINUTE
 from server.kit.db.database import Database
+from server.kit.listening import GatewaySettings
 from server.kit.principal import everything
-from server.kit.settings import GatewaySettings
 from server.runs.models import Event, Run
 from tests.server.gateway.conftest import KEY, GatewayThread, add_run
 
