@@ -106,24 +106,9 @@ class CheckpointRepository(Repository):
         self._session.flush()
         return row, True
 
-    def pin(self, checkpoint: Checkpoint, *, pinned: bool) -> None:
-        """Record since when a checkpoint is pinned, or that it is not."""
-        checkpoint.pinned_at = now() if pinned else None
-        self._written(checkpoint)
-
-    def rescore(self, checkpoint: Checkpoint, scores: Mapping[str, Mapping[str, float]], score: float | None) -> None:
-        """Replace what is known of how good a checkpoint is."""
-        checkpoint.scores, checkpoint.score = {name: dict(values) for name, values in scores.items()}, score
-        self._session.flush()
-
     def mark_damaged(self, checkpoint: Checkpoint, damage: str) -> None:
         """Record that a file of a checkpoint is missing or altered: nothing is resumed from it any more."""
         checkpoint.damaged_at, checkpoint.damage = checkpoint.damaged_at or now(), storable(damage, 2000)
-        self._session.flush()
-
-    def mark_sound(self, checkpoint: Checkpoint) -> None:
-        """Record that all files of a checkpoint are as they were stored."""
-        checkpoint.damaged_at = checkpoint.damage = None
         self._session.flush()
 
     def _good(self, run_id: str) -> Select[Checkpoint]:
@@ -170,7 +155,7 @@ class UploadedCheckpointRepository(Repository):
             sha256=stored.inspected.sha256,
             created_at=now(),
         )
-        return self._written(row)
+        return self.save(row)
 
     def delete(self, checkpoint: UploadedCheckpoint) -> None:
         """Remove a row, with the notes of its use."""

@@ -70,7 +70,7 @@ class DemonstrationRepository(Repository):
             origin=dict(origin),
             created_at=now(),
         )
-        return self._written(row)
+        return self.save(row)
 
     def delete(self, demonstration: Demonstration) -> None:
         """Remove a row, with the notes of its use."""
