@@ -8,8 +8,6 @@ from sqlalchemy import Select, delete, func, select
 
 from server.checkpoints.models import Checkpoint, RunInitialCheckpoint, UploadedCheckpoint
 from server.checkpoints.refs import CheckpointRef, NewCheckpoint
-from server.checkpoints.uploads import FILE, Inspected
-from server.kit.artifacts.publication import Stored
 from server.kit.artifacts.store import FileRef
 from server.kit.db.clock import now
 from server.kit.db.ids import new_id
@@ -140,22 +138,6 @@ class UploadedCheckpointRepository(Repository):
     def list(self, query: ListQuery) -> Page[UploadedCheckpoint]:
         """Return a page of uploaded checkpoints."""
         return select_page(self._session, select(UploadedCheckpoint), query, self.COLUMNS, UploadedCheckpoint.id)
-
-    def add(self, stored: Stored[Inspected], name: str | None, behavior: str | None) -> UploadedCheckpoint:
-        """Insert the row of a stored file. One without a name is called like its id."""
-        row = UploadedCheckpoint(
-            id=stored.id,
-            name=name or stored.id,
-            behavior=behavior,
-            format=stored.inspected.format,
-            modules=list(stored.inspected.modules),
-            path=stored.path,
-            file=FILE,
-            size=stored.inspected.size,
-            sha256=stored.inspected.sha256,
-            created_at=now(),
-        )
-        return self.save(row)
 
     def delete(self, checkpoint: UploadedCheckpoint) -> None:
         """Remove a row, with the notes of its use."""

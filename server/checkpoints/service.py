@@ -12,7 +12,7 @@ from server.checkpoints.repository import (
     uploaded_ref,
 )
 from server.checkpoints.score import keep_best_of, overall_score
-from server.checkpoints.uploads import Inspected
+from server.checkpoints.uploads import FILE, Inspected
 from server.config.document import Path
 from server.config.problems import join_path
 from server.config.run import RunConfig
@@ -34,10 +34,21 @@ class CheckpointService:
         self._initial = InitialCheckpoints(session)
 
     def add(self, stored: Stored[Inspected], name: str | None, behavior: str | None) -> UploadedCheckpoint:
-        """Enter a stored file; with the commit the file is kept."""
-        row = self._uploaded.add(stored, name, behavior)
+        """Enter a stored file; with the commit the file is kept. One without a name is called like its id."""
+        row = UploadedCheckpoint(
+            id=stored.id,
+            name=name or stored.id,
+            behavior=behavior,
+            format=stored.inspected.format,
+            modules=list(stored.inspected.modules),
+            path=stored.path,
+            file=FILE,
+            size=stored.inspected.size,
+            sha256=stored.inspected.sha256,
+            created_at=now(),
+        )
         after_commit(self._session, stored.keep)
-        return row
+        return self._uploaded.save(row)
 
     def delete(self, checkpoint_id: str) -> CheckpointRef:
         """Delete an uploaded checkpoint; the caller removes its file after the commit.
