@@ -2,12 +2,14 @@
 
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from ludus.protocol.server_tls import TlsFiles, check_certificates
 
+LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+"""Names of this machine for itself."""
 Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(gt=0)]
 
