@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 
+from server.config.hyperparameters import MAX_BUFFER, MAX_STEPS
 from server.config.values import DemonstrationId, Flag, Own, Real, Section, Steps, Whole, config_error
 
 MAX_DEMONSTRATIONS = 1000
@@ -41,9 +42,9 @@ class BehavioralCloningConfig(FromDemonstrations):
 
     strength: Real = Field(default=1.0, ge=0)
     """Factor on the trainer's `learning_rate` for the steps of imitation. Typical: 0.1 to 0.5."""
-    steps: Steps = Field(default=0, ge=0, le=10**12)
+    steps: Steps = Field(default=0, ge=0, le=MAX_STEPS)
     """Agent steps over which the imitation's learning rate falls to 0; 0 = constant, for the whole run."""
-    batch_size: Whole | None = Field(default=None, ge=1, le=100_000_000)
+    batch_size: Whole | None = Field(default=None, ge=1, le=MAX_BUFFER)
     """Demonstrated steps per gradient step; null = `hyperparameters.batch_size`. Typical: 512 to 5,120 with continuous
     actions, 32 to 512 with discrete ones.
     """
@@ -51,7 +52,7 @@ class BehavioralCloningConfig(FromDemonstrations):
     """Passes over the demonstrated steps per update (under `sac`: minibatches per gradient step); null = 3. Typical: 3
     to 10.
     """
-    samples_per_update: Whole = Field(default=0, ge=0, le=100_000_000)
+    samples_per_update: Whole = Field(default=0, ge=0, le=MAX_BUFFER)
     """Maximum number of demonstrated steps per pass; 0 = all. Without effect under `sac`. Typical:
     `hyperparameters.buffer_size`, if there are many demonstrations.
     """

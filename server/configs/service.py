@@ -4,9 +4,10 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from server.config.document import parse_document
+from server.config.document import Document, parse_document, text_of
 from server.config.resolution import Change, apply_overrides, diff, resolve, review
 from server.config.run import RunConfig
 from server.config.unsupported import refuse_unsupported
@@ -15,9 +16,6 @@ from server.config.values import NAME
 from server.configs.models import ConfigVersion
 from server.configs.repository import ConfigRepository, NewConfigVersion
 from server.kit.errors import InvalidConfig, Problem
-
-Document = str | bytes | Mapping[str, Any]
-"""A configuration as it is sent: YAML or JSON text, or a mapping."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +58,14 @@ class ConfigService:
             raise InvalidConfig([Problem("name", "invalid_value", message)])
         parsed = parse_document(document)
         resolved = resolve(parsed).model_dump(mode="json")
-        new = NewConfigVersion(name, _source(document), parsed, resolved, digest(resolved), description)
+        new = NewConfigVersion(
+            name,
+            text_of(document, partial(json.dumps, indent=2, ensure_ascii=False)),
+            parsed,
+            resolved,
+            digest(resolved),
+            description,
+        )
         version, created = self._configs.insert(new)
         return Stored(version, created)
 
@@ -128,14 +133,3 @@ def digest(resolved: Mapping[str, Any]) -> str:
     """Return the SHA-256 of a resolved configuration as canonical JSON, in hexadecimal."""
     canonical = json.dumps(resolved, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(canonical.encode()).hexdigest()
-
-
-def _source(document: Document) -> str:
-    """Return a document as text, for people to read again."""
-    match document:
-        case str():
-            return document
-        case bytes():
-            return document.decode("utf-8-sig")
-        case _:
-            return json.dumps(document, indent=2, ensure_ascii=False)
