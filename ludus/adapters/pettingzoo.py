@@ -26,6 +26,7 @@ from pettingzoo.env_registry.exceptions import FailedToImport, PettingZooRegistr
 
 from ludus.adapters.assignment import Assignment, Lineup, UnsupportedGame, assign_agents
 from ludus.adapters.games import AECGame, Ask, End, Game, Moment, ParallelGame, PlayerId
+from ludus.adapters.python import FACTORIES
 from ludus.adapters.spaces import flat_mask
 from ludus.protocol.batches import Outcome
 from ludus.protocol.spec import BehaviorSpec
@@ -36,9 +37,6 @@ from ludus.sdk.simulation import GameSimulation, NonActingPlayer, ResetInfo
 from ludus.sdk.steps import Actions, StepBuilder
 
 Environment: TypeAlias = "AECEnv[Any, Any, Any] | ParallelEnv[Any, Any, Any]"
-
-FACTORIES = ("parallel_env", "env")
-"""Functions of a module that make its games; the first one that exists is used."""
 
 
 def behavior_name(name: str) -> str:

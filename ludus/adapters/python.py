@@ -38,7 +38,7 @@ _MACHINERY: Final = ("<frozen importlib", importlib.__file__, str(Path(asyncio._
 
 
 class PythonGameError(Exception):
-    """A Python game cannot be simulated. The message says why and what to do."""
+    """A Python game cannot be simulated. The message has the reason and the remedy."""
 
     def __init__(self, message: str, trace: str | None = None) -> None:
         super().__init__(message)

@@ -14,7 +14,7 @@ import click
 
 from ludus.cli import exits
 from ludus.cli.client import Failure, connected
-from ludus.cli.exits import OUTCOMES, Exit
+from ludus.cli.exits import INTERRUPTED, OUTCOMES, Exit
 from ludus.cli.options import json_option, keep_waiting_option, require_option, timeout_option
 from ludus.cli.render import LINES, echo, event_line, max_steps, number, print_json, print_json_line, printable
 from ludus.cli.reports import Report, ReportedCommand, report_options
@@ -117,7 +117,7 @@ def watch(client: Client, *, run: str, keep_waiting: bool, as_json: bool) -> Non
         sys.exit(Exit.STALLED)
     except KeyboardInterrupt:
         echo(f"\n{record.id} continues; `ludus run stop {record.id}` ends it", err=True, kept=LINES)
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     ended = client.runs.get(record.id)
     if not as_json:
         echo(_ending(ended))
@@ -267,7 +267,7 @@ class Standstill:
         self._reported = ""
 
     def news(self, run: Run) -> str | None:
-        """Return what a run waits for if that is new. A longer time of waiting is not new."""
+        """Return the reason why a run waits, if that is new. A longer time of waiting is not new."""
         without_numbers = re.sub(r"[0-9.]+ (s|min|h)\b", "", run.waits_for or "")
         if without_numbers == self._reported:
             return None

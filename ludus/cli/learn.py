@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import click
 
 from ludus.cli.client import explain
+from ludus.cli.exits import INTERRUPTED
 from ludus.cli.learn_options import GATEWAY_PORT, LearnError, LearnSettings, parse, read_settings
 from ludus.cli.learn_players import check_build, players_of
 from ludus.cli.learn_run import Interrupts, begin_anew, follow, greeting, open_run, warn
@@ -32,7 +33,6 @@ from ludus.sdk.join import Target
 
 STACK_HOME = ".ludus"
 """Folder in the results of a run for the data of a server that is started for it."""
-INTERRUPTED = 130
 
 PREVIOUS_DATA = (
     "Previous data from this run ID was found. Either specify a new run ID, use --resume to resume this run, or use "

@@ -18,7 +18,7 @@ Section = TypeVar("Section")
 
 
 class LearnError(Exception):
-    """Training can't begin; the message says why and what to do."""
+    """Training cannot begin; the message has the reason and the remedy."""
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from ludus.client import (
     ServerUnreachable,
 )
 from ludus.client.backoff import ServerBackoff
+from ludus.demonstrations import FOLDER_SUFFIXES
 from ludus.mlagents.results import Folder, Mirror
 from ludus.mlagents.results.console import info, warning
 from ludus.mlagents.results.folder import Journal
@@ -32,7 +33,6 @@ from ludus.schemas import Checkpoint, Run
 
 POLL_SECONDS: Final = 1.0
 Say = Callable[[str], None]
-RECORDINGS: Final = (".demo", ".npz")
 _LOCAL_KEYS: Final = frozenset({"env_path", "base_port", "seed"})
 """Keys of `env_settings` that only this machine needs, or that the document has at its top."""
 
@@ -261,13 +261,13 @@ def _uploaded(client: Client, value: Any, known: dict[Path, str]) -> Any:
 def recordings(path: Path) -> list[Path]:
     """Return the recordings that a `demo_path` means: the file, or those in the folder. Raises LearnError."""
     if path.is_dir():
-        found = sorted(file for file in path.iterdir() if file.suffix in RECORDINGS)
+        found = sorted(file for file in path.iterdir() if file.suffix in FOLDER_SUFFIXES)
         if not found:
             raise LearnError(f"There are no '.demo' files in the provided directory {path}.")
         return found
     if not path.is_file():
         raise LearnError(f"The demonstration file or directory {path} does not exist.")
-    if path.suffix not in RECORDINGS:
+    if path.suffix not in FOLDER_SUFFIXES:
         raise LearnError(f"The file {path} is not a '.demo' file. Please provide a file with a .demo extension.")
     return [path]
 

@@ -6,7 +6,8 @@ count. Policies may have any networks, as long as they fit the behavior.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -163,11 +164,6 @@ class EvaluationRunner(PolicyRunner):
         """Floats of the recurrent memory of the larger policy; 0 = none has one."""
         return max(policy.memory_size for policy in self.policies)
 
-    @property
-    def absorbs_first(self) -> bool:
-        """Whether answers depend on what the recorder notes: memory is zero where an episode begins."""
-        return self.memory_size > 0
-
     def sit(
         self, agent_indexes: Mapping[int, AgentIndex], session_id: str, episode_batch: int, team: int | None
     ) -> None:
@@ -191,14 +187,9 @@ class EvaluationRunner(PolicyRunner):
         rows = [np.flatnonzero(which == policy) for policy in used]
         acted = [self._act_as(int(policy), batch, those, memory) for policy, those in zip(used, rows, strict=True)]
         order = np.argsort(np.concatenate(rows))
-        after = None if memory is None else np.concatenate([each.memory for each in acted if each.memory is not None])
-        return Acted(
-            np.concatenate([each.continuous_sample for each in acted])[order],
-            np.concatenate([each.continuous_env for each in acted])[order],
-            np.concatenate([each.discrete for each in acted])[order],
-            np.concatenate([each.log_probs for each in acted])[order],
-            None if after is None else after[order],
-        )
+        columns: list[list[Any]] = [[getattr(each, column.name) for each in acted] for column in fields(Acted)]
+        joined: list[Any] = [None if parts[0] is None else np.concatenate(parts)[order] for parts in columns]
+        return Acted(*joined)
 
     def _act_as(self, key: int, batch: Batch, rows: npt.NDArray[np.intp] | slice, memory: Floats | None) -> Acted:
         """Answer some rows by one policy; its memory lies in the first columns of the runner's."""
@@ -211,4 +202,4 @@ class EvaluationRunner(PolicyRunner):
         after = np.zeros_like(memory[rows])
         if acted.memory is not None:
             after[:, : policy.memory_size] = acted.memory
-        return Acted(acted.continuous_sample, acted.continuous_env, acted.discrete, acted.log_probs, after)
+        return replace(acted, memory=after)

@@ -5,7 +5,7 @@ torch (2 x 128 units, one thread, microseconds: 1 row 10 against 14 and 23; 12 r
 measured on one core with numpy 2.4 and torch 2.13), and because a collector that needs no torch starts 0.9 s sooner
 and is 200 MB smaller. Set `OPENBLAS_NUM_THREADS=1` in a collector's environment.
 
-What is not plain acts with torch (`worker.learning.networks.torch_policy`, chosen by `worker.collectors.acting`) and
+Other policies act with torch (`worker.learning.networks.torch_policy`, chosen by `worker.collectors.acting`) and
 shares `sample`. How outputs become actions is described in `ludus.collector.heads`; the distributions are those of
 `worker.learning.functional`, and a test holds both equal. Randomness comes from the generator that the caller passes,
 and from nowhere else.
@@ -34,13 +34,13 @@ class Acted:
     """Actions for `B` agents. Dimensions: `C` continuous columns, `D` branches."""
 
     continuous_sample: FloatArray
-    """`(B, C)`: what the learner is given of the samples (`ContinuousHead.recorded`)."""
+    """`(B, C)`: the value of the samples that the learner gets (`ContinuousHead.recorded`)."""
     continuous_env: FloatArray
-    """`(B, C)`: what the environment gets, within [-1, 1] (`ContinuousHead.action`)."""
+    """`(B, C)`: the value that the environment gets, within [-1, 1] (`ContinuousHead.action`)."""
     discrete: NDArray[np.int32]
     """`(B, D)`: the chosen index of each branch."""
     log_probs: FloatArray
-    """`(B, C + D)`: log-probability of each column and each branch, of what the learner is given."""
+    """`(B, C + D)`: log-probability of each column and each branch, of the values that the learner gets."""
     memory: FloatArray | None = None
     """`(B, memory_size)`: the memory after the step; None without one."""
 
@@ -75,7 +75,7 @@ class Policy(Protocol):
         `observations` are `(B, *shape)` each, in the spec's order. `masks` is `(B, M)`, true (or nonzero) where a
         choice is allowed; None allows all. A forbidden choice is never taken, unless all of its branch are forbidden.
         `memory` is `(B, memory_size)`, that before the step; None is all zeros. `noise` is `(B, C)`, standard normal:
-        what drives the samples of the columns; None draws it.
+        the noise in the samples of the columns; None draws it.
         """
 
 
@@ -96,17 +96,7 @@ class ActingPolicy:
         """Take a copy of the weights; the buffer may change afterwards."""
         if flat.shape != (self.flat_size,):
             raise ValueError(f"expected {self.flat_size} weights, got an array of shape {flat.shape}")
-        flat = np.array(flat, dtype=np.float32)
-        sections, start = {}, 0
-        for name, shape in self.layout.sections():
-            sections[name] = flat[start : start + prod(shape)].reshape(shape)
-            start += prod(shape)
-        names = [*(f"body.{layer}" for layer in range(self.layout.body.num_layers)), "head"]
-        # Transposed copies: a product with a transposed view costs half as much again for a dozen rows.
-        self._layers = [
-            (np.ascontiguousarray(sections[f"{name}.weight"].T), sections[f"{name}.bias"]) for name in names
-        ]
-        self._sections = sections
+        self._sections, self._layers = split(self.layout, np.array(flat, dtype=np.float32))
 
     def act(
         self,
@@ -121,13 +111,37 @@ class ActingPolicy:
 
     def _head(self, observations: Sequence[NDArray[np.generic]]) -> FloatArray:
         """Return the columns of the head, `(B, H)`."""
-        joined = observations[0] if len(observations) == 1 else np.concatenate(observations, 1)
-        hidden: FloatArray = joined.astype(np.float32, copy=False)
-        if self.layout.body.normalize:
-            hidden = hidden - self._sections["normalizer.mean"]
-            hidden /= self._sections["normalizer.std"]
-            hidden = clip(hidden, NORMALIZED_LIMIT)
-        return dense(hidden, self._layers, self._activate)
+        mean, std = self._sections.get("normalizer.mean"), self._sections.get("normalizer.std")
+        return dense(joined_vectors(observations, mean, std), self._layers, self._activate)
+
+
+def split(layout: ActorLayout, flat: FloatArray) -> tuple[dict[str, FloatArray], list[tuple[FloatArray, FloatArray]]]:
+    """Return the parts of a plain actor's flat vector, `(n,)`, by name, and its layers: weights `(in, out)` and biases.
+
+    Of `P` flat vectors, `(P, n)`, each part has a first dimension of `P`.
+    """
+    sections, start = dict[str, FloatArray](), 0
+    for name, shape in layout.sections():
+        sections[name] = flat[..., start : start + prod(shape)].reshape(*flat.shape[:-1], *shape)
+        start += prod(shape)
+    names = [*(f"body.{layer}" for layer in range(layout.body.num_layers)), "head"]
+    # Transposed copies: a product with a transposed view costs half as much again for a dozen rows.
+    weights = [np.ascontiguousarray(np.swapaxes(sections[f"{name}.weight"], -2, -1)) for name in names]
+    biases = [sections[f"{name}.bias"][..., None, :] for name in names]  # one row, for all rows of a batch
+    return sections, list(zip(weights, biases, strict=True))
+
+
+def joined_vectors(
+    observations: Sequence[NDArray[np.generic]], mean: FloatArray | None, std: FloatArray | None
+) -> FloatArray:
+    """Return vector observations side by side, `(B, O)`; normalised where there is a `mean`, `(O,)` or `(B, O)`."""
+    joined = observations[0] if len(observations) == 1 else np.concatenate(observations, 1)
+    vectors: FloatArray = joined.astype(np.float32, copy=False)
+    if mean is not None and std is not None:
+        vectors = vectors - mean
+        vectors /= std
+        vectors = clip(vectors, NORMALIZED_LIMIT)
+    return vectors
 
 
 def dense(

@@ -110,7 +110,7 @@ class TrajectoryRecorder:
         self.segments.move(slots, [number for number, count in tags for _ in range(count)])
 
     def drop(self, agent_index: AgentIndex) -> None:
-        """Forget a session's agents, with their open segments; what was answered in those is refunded to its round."""
+        """Forget a session's agents, with their open segments; their answered steps are refunded to their round."""
         agents, slots = self.agents, agent_index.slots
         for number in np.unique(agents.round[slots]).tolist():
             if number != UNRECORDED:

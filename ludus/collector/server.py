@@ -26,7 +26,7 @@ from ludus.collector.snapshots.state import State
 from ludus.collector.ticks import BatchTicks
 from ludus.collector.unity.diagnostics import Connections
 from ludus.protocol.batches import StatValue
-from ludus.protocol.codec import CloseCode
+from ludus.protocol.codec import CloseCode, ProtocolError
 
 log = structlog.get_logger()
 
@@ -97,8 +97,7 @@ class CollectorServer:
         older = self._by_session_id.get(session.session_id)
         self._by_session_id[session.session_id] = session
         if older is not None:
-            code = CloseCode.SUPERSEDED
-            older.end(code.value, "a newer stream of this session id took its place", rejoin=code.rejoin)
+            older.end_by(ProtocolError(CloseCode.SUPERSEDED, "a newer stream of this session id took its place"))
         self.link.tell(
             messages.SimulatorConnected(
                 session.session_id, session.number, self._index, session.peer, client, tuple(behaviors)
@@ -144,7 +143,7 @@ class CollectorServer:
     # The learner ------------------------------------------------------------------------------------------------
 
     def readable(self) -> None:
-        """Handle what the learner has sent."""
+        """Handle the messages of the learner."""
         frames = self.link.receive()
         try:
             for frame in frames:
@@ -188,7 +187,7 @@ class CollectorServer:
                 self.behaviors.take_opponent(message, fd)
             case commands.BeginEvaluation():
                 session = self._by_session_id.get(message.session_id)
-                if session is not None:  # else it has left, and the learner is told so
+                if session is not None:  # else it has left, and the learner gets a message about it
                     self.behaviors.sit(session, message)
             case commands.Opponents():
                 self.behaviors.assign_opponents(message)
@@ -232,14 +231,14 @@ class CollectorServer:
         )
         if message.reset:
             for runner in self._runners.values():
-                self._ticks.deliver(runner)  # what one team's turn brought comes before what another one's brings
+                self._ticks.deliver(runner)  # segments of one team's turn come before those of another one's
             for session in [session for session in self.sessions if session.number >= 0]:
                 session.reset()
 
     # The clock --------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Do what is due by the clock."""
+        """Do the periodic work."""
         now = self.now()
         self.came_to_rest()
         for runner in self._runners.values():
@@ -249,7 +248,7 @@ class CollectorServer:
             if session.is_gone():
                 session.end(DISCONNECTED, CONNECTION_LOST, rejoin=True, tell=False)
             elif (error := session.overdue(now)) is not None:
-                session.end(error.code.value, error.message, rejoin=error.code.rejoin)
+                session.end_by(error)
         if now >= self._next_stats:
             self._next_stats = now + STATS_SECONDS
             self._ticks.report_stats()
@@ -283,7 +282,7 @@ class CollectorServer:
             runner.release_late_agents(late)
 
     def close_sessions(self, message: commands.CloseAll) -> None:
-        """End every session, and send the learner what is still unsent."""
+        """End every session, and send the learner the rest."""
         for runner in self._runners.values():
             self._ticks.deliver(runner)
         self._ticks.report_stats()

@@ -18,15 +18,15 @@ import structlog
 
 from ludus.collector.native import NativeSession
 from ludus.collector.server import CollectorServer
-from ludus.collector.session import CONNECTION_LOST, DISCONNECTED, LEFT
+from ludus.collector.session import CONNECTION_LOST, DISCONNECTED, LEFT, MISTAKE
 from ludus.protocol import simulation_pb2 as pb
-from ludus.protocol.codec import CloseCode, ProtocolError
+from ludus.protocol.codec import PROTOCOL_VERSION, ProtocolError
+from ludus.protocol.options import SERVICE
 
 log = structlog.get_logger()
 
-METHOD = "/ludus.v1.SimulationService/Connect"
-JOIN = "/ludus.v1.SimulationService/Join"
-PROTOCOL_VERSION = 1
+METHOD = f"{SERVICE}Connect"
+JOIN = f"{SERVICE}Join"
 BREAK_SECONDS = 0.05
 """How long after a stream's end grpc may take to tell that the stream broke."""
 DRAIN_SECONDS = 5.0
@@ -113,7 +113,7 @@ class SimulationHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # ge
             self._host.ended(session)
             self.lingering += 1
             try:
-                # A client whose write fails on an ended stream loses what it has not read yet: Close.
+                # A client whose write fails on an ended stream loses the messages that it has not read yet: Close.
                 await asyncio.wait([reading], timeout=LINGER_SECONDS)
             finally:
                 self.lingering -= 1
@@ -121,7 +121,7 @@ class SimulationHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # ge
                 outbox.close()
 
     async def _read(self, session: NativeSession, context: Any) -> None:
-        """Read to the end of the stream; what comes after the end of the session is ignored."""
+        """Read to the end of the stream; messages after the end of the session are ignored."""
         try:
             while (data := await context.read()) is not grpc.aio.EOF:  # type: ignore[attr-defined]  # missing in the stubs
                 if session.closed is None:
@@ -135,14 +135,10 @@ class SimulationHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # ge
         try:
             session.receive(data)
         except ProtocolError as error:
-            session.end(error.code.value, error.message, rejoin=error.code.rejoin)
+            session.end_by(error)
         except Exception:  # the edge of a session: a mistake of ours must not take the others down
             log.exception("session_failed", session_id=session.session_id, number=session.number)
-            session.end(
-                CloseCode.INTERNAL_ERROR.value,
-                "the collector made a mistake; its log has the details",
-                rejoin=CloseCode.INTERNAL_ERROR.rejoin,
-            )
+            session.end_by(MISTAKE)
 
 
 class DirectJoinHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the stubs only

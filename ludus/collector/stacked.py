@@ -2,14 +2,13 @@
 
 In numpy the weights of all policies lie in one array per layer, `(P, in, out)`. Rows are sorted by policy into groups
 of equal length, padded with zeros, so that a layer is one batched product for all policies; a batch of one policy is a
-plain product. What acts with torch has a network per policy, which answer one after the other: convolutions and an LSTM
+plain product. Policies that need torch are a network each, which answer one after the other: convolutions and an LSTM
 of other weights for each row can't be had as one operation that is any faster on a CPU.
 
 Dimensions: `P` policies, `U` of them in a batch, `B` rows, `N` rows of the largest group, `H` columns of the head.
 """
 
 from collections.abc import Mapping, Sequence
-from math import prod
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from ludus.collector.activations import FloatArray, numpy_function
 from ludus.collector.layout import ActorLayout
-from ludus.collector.policy import NORMALIZED_LIMIT, Acted, clip, dense, sample
+from ludus.collector.policy import Acted, dense, joined_vectors, sample, split
 from ludus.protocol.spec import BehaviorSpec
 
 Rows = NDArray[np.intp]
@@ -56,26 +55,13 @@ class StackedActing:
         self._activate = numpy_function(self.layout.body.activation)
         self._layers: list[tuple[FloatArray, FloatArray]] = []
         """Weights `(P, in, out)` and biases `(P, 1, out)`."""
-        self._mean = self._std = np.zeros((0, 0), np.float32)
-        self._parameters: dict[str, FloatArray] = {}
-        """Of the heads: `(P, n)` each."""
+        self._sections: dict[str, FloatArray] = {}
+        """Means and deviations of the normalizers, and parameters of the heads: `(P, n)` each."""
 
     def load(self, weights: Sequence[FloatArray]) -> None:
         """Take copies of the flat weights of `P` policies."""
-        flat = np.stack(weights)
-        sections, start = dict[str, FloatArray](), 0
-        for name, shape in self.layout.sections():
-            sections[name] = flat[:, start : start + prod(shape)].reshape(-1, *shape)
-            start += prod(shape)
-        names = [*(f"body.{layer}" for layer in range(self.layout.body.num_layers)), "head"]
-        self._layers = [
-            (np.ascontiguousarray(sections[f"{name}.weight"].transpose(0, 2, 1)), sections[f"{name}.bias"][:, None])
-            for name in names
-        ]
-        if self.layout.body.normalize:
-            self._mean, self._std = sections["normalizer.mean"], sections["normalizer.std"]
-        own = self.layout.kind.parameters(self.layout.continuous_size)
-        self._parameters = {parameter.name: sections[parameter.name] for parameter in own}
+        sections, self._layers = split(self.layout, np.stack(weights))
+        self._sections = {name: part for name, part in sections.items() if not name.endswith((".weight", ".bias"))}
 
     def act(
         self,
@@ -86,17 +72,12 @@ class StackedActing:
         rng: np.random.Generator,
     ) -> Acted:
         """Draw an action for each of `B` agents (`StackedPolicies.act`)."""
-        parameters = {name: values[which] for name, values in self._parameters.items()}
-        return sample(self.layout, self._head(which, observations), parameters, masks, rng)
+        own = {name: values[which] for name, values in self._sections.items()}
+        vectors = joined_vectors(observations, own.get("normalizer.mean"), own.get("normalizer.std"))
+        return sample(self.layout, self._head(which, vectors), own, masks, rng)
 
-    def _head(self, which: Rows, observations: Sequence[NDArray[np.generic]]) -> FloatArray:
-        """Return the columns of the head, `(B, H)`."""
-        joined = observations[0] if len(observations) == 1 else np.concatenate(observations, 1)
-        hidden: FloatArray = joined.astype(np.float32, copy=False)
-        if self.layout.body.normalize:
-            hidden = hidden - self._mean[which]
-            hidden /= self._std[which]
-            hidden = clip(hidden, NORMALIZED_LIMIT)
+    def _head(self, which: Rows, hidden: FloatArray) -> FloatArray:
+        """Return the columns of the head, `(B, H)`, for vectors `(B, O)`."""
         counts = np.bincount(which, minlength=len(self._layers[0][0]))
         used = np.flatnonzero(counts)
         if len(used) == 1:

@@ -11,9 +11,6 @@ from typing import Final
 from ludus.protocol.codes import CloseCode
 from ludus.sdk.errors import Failure
 
-UNITY_RECEIVES_BYTES: Final = 4 << 20
-"""Largest message that Unity's gRPC client takes, unless its package was changed."""
-
 PROXY_VARIABLES: Final = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy")
 
 HOOK_FAILED: Final = "hook_failed"

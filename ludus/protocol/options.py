@@ -26,10 +26,14 @@ PARKS_METADATA: Final = "ludus-parks"
 """Metadata of the calls of a player that may fall silent for as long as it likes: an Editor, which people pause."""
 CLOSE_METADATA: Final = "ludus-close-bin"
 """Trailing metadata of the last reply (status 400) to a Unity player: a serialised `ludus.v1.Close`."""
+SERVICE: Final = "/ludus.v1.SimulationService/"
+"""Prefix of the methods of the native protocol."""
 EXCHANGE: Final = "/communicator_objects.UnityToExternalProto/Exchange"
 """The only method of ML-Agents' protocol."""
 REASON_METADATA: Final = "ludus-reason"
 """Trailing metadata of a failed call: the error's stable name."""
+GAME_RECEIVES_BYTES: Final = 4 << 20
+"""Largest reply that a Unity player takes: gRPC's default, which Unity's package leaves as it is."""
 BROKEN: Final = frozenset({"UNAVAILABLE", "UNKNOWN", "INTERNAL"})
 """Names of the statuses with which gRPC ends a call whose connection breaks: which of them it is depends on what broke
 first. Our own errors have `REASON_METADATA` beside such a status."""

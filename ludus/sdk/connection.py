@@ -18,10 +18,10 @@ import grpc.aio
 from ludus.paths import AnyPath
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codes import CloseCode
-from ludus.protocol.options import DEFAULT_SERVER, TICKET_METADATA
+from ludus.protocol.options import DEFAULT_SERVER, SERVICE, TICKET_METADATA
 from ludus.protocol.spec import BehaviorSpec
 from ludus.sdk.errors import Failure, SessionRefused
-from ludus.sdk.join import SERVICE, CollectorEndpoint, JoinClient, RunEnd, Target, client_name
+from ludus.sdk.join import CollectorEndpoint, JoinClient, RunEnd, Target, client_name
 from ludus.sdk.session import Session
 from ludus.sdk.simulation import ResetInfo, ResumableSimulation, Simulation
 from ludus.sdk.steps import Actions

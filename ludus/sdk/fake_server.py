@@ -1,8 +1,8 @@
 """A server for testing clients: gateway and collector of `ludus.v1` in one; it checks messages and trains nothing.
 
-It checks what the real ones check, with the same functions (`ludus.protocol.contract`, `ludus.protocol.codec`), answers
-with random valid actions, and on demand does the same as runs: reset simulators, make them wait, end, break off. It
-prints each message in words, and each violation with its code.
+It makes the checks of the real ones, with the same functions (`ludus.protocol.contract`, `ludus.protocol.codec`),
+answers with random valid actions, and on demand does the same as runs: reset simulators, make them wait, end, break
+off. It prints each message in words, and each violation with its code.
 """
 
 import secrets
@@ -18,11 +18,17 @@ from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codec import PROTOCOL_VERSION
 from ludus.protocol.codes import CloseCode, ProtocolError
 from ludus.protocol.contract import MAX_JOIN_BYTES, join_problem, report_problem
-from ludus.protocol.options import MAX_MESSAGE_BYTES, REASON_METADATA, STATE_METADATA, TICKET_METADATA, server_options
+from ludus.protocol.options import (
+    MAX_MESSAGE_BYTES,
+    REASON_METADATA,
+    SERVICE,
+    STATE_METADATA,
+    TICKET_METADATA,
+    server_options,
+)
 from ludus.protocol.spec import BehaviorSpec
 from ludus.sdk.fake_stream import BREAKS, RUN_ID, FakeStream, metadata_of
 
-SERVICE: Final = "ludus.v1.SimulationService"
 RETRY_SECONDS: Final = 0.2
 LAST_WORDS_SECONDS: Final = 0.5
 TICKET_SECONDS: Final = 60
@@ -115,7 +121,7 @@ class FakeServer:
             "Report": grpc.unary_unary_rpc_method_handler(self._report),
             "Connect": grpc.stream_stream_rpc_method_handler(self._connect),
         }
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE.strip("/"), methods),))
         address = f"{self._host}:{self._wanted_port}"
         if self.behaviour.tls is None:
             self.port = self._server.add_insecure_port(address)

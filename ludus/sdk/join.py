@@ -22,21 +22,18 @@ from ludus.paths import AnyPath
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codec import PROTOCOL_VERSION
 from ludus.protocol.codes import CloseCode
+from ludus.protocol.contract import MAX_SENTENCE
 from ludus.protocol.credentials import SIMULATOR_TOKEN, Credential, credential
-from ludus.protocol.options import DIRECT_SECONDS, client_options
+from ludus.protocol.options import DIRECT_SECONDS, SERVICE, client_options
 from ludus.protocol.tls import CERTIFICATE_VARIABLE, KEY_VARIABLE, ClientTls, is_this_machine, named_by
 from ludus.sdk.errors import CannotConnect, Failure, SessionRefused, explain
 
-SERVICE: Final = "/ludus.v1.SimulationService/"
 JOIN_SECONDS: Final = 10.0
 LONGEST_WAIT_SECONDS: Final = 30.0
 """Upper limit of the pause in a `Wait`, so that a simulator does not sleep through its run."""
 
 REPORT_SECONDS: Final = 3.0
 """Time-out of the report of a problem."""
-MAX_REPORT_BYTES: Final = 4000
-"""Longest sentence that a gateway accepts."""
-
 DEAD_COLLECTORS: Final = 3
 """After so many unreachable addresses a simulator asks for relay even if it was connected directly before."""
 
@@ -369,8 +366,8 @@ class JoinClient:
 def _fitting(sentence: str) -> str:
     """Shorten a sentence in its middle: it begins with the problem and ends with the last lines of a log."""
     encoded = sentence.encode(errors="replace")
-    if len(encoded) > MAX_REPORT_BYTES:
-        encoded = encoded[: MAX_REPORT_BYTES // 4] + b" ... " + encoded[5 - MAX_REPORT_BYTES * 3 // 4 :]
+    if len(encoded) > MAX_SENTENCE:
+        encoded = encoded[: MAX_SENTENCE // 4] + b" ... " + encoded[5 - MAX_SENTENCE * 3 // 4 :]
     return encoded.decode(errors="ignore")
 
 

@@ -7,9 +7,8 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from ludus.protocol.codes import CloseCode, ProtocolError
+from ludus.protocol.options import GAME_RECEIVES_BYTES
 
-GAME_RECEIVES_BYTES = 4 << 20
-"""Largest reply that a player takes: gRPC's default, which Unity's package leaves as it is."""
 LOOK_SECONDS = 1.0
 """How often connections are looked at."""
 
@@ -35,7 +34,7 @@ def second_call_missing(seconds: float) -> ProtocolError:
     return ProtocolError(
         CloseCode.SECOND_CALL_MISSING,
         f"the player introduced itself and did not make its second call within {seconds:.0f} s: it has ended, or "
-        "refused our protocol version and plays without training; its log tells",
+        "refused our protocol version and plays without training; its log has the reason",
     )
 
 

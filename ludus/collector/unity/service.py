@@ -18,7 +18,7 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from ludus.collector.server import CollectorServer
-from ludus.collector.session import CONNECTION_LOST, DISCONNECTED
+from ludus.collector.session import CONNECTION_LOST, DISCONNECTED, MISTAKE
 from ludus.collector.unity.encoding import CLOSING_REPLY
 from ludus.collector.unity.session import OK, UnitySession
 from ludus.protocol import simulation_pb2 as sim
@@ -37,7 +37,7 @@ from ludus.protocol.options import (
 log = structlog.get_logger()
 
 GOODBYE_SECONDS = 60.0
-"""How long a session that ended between two calls is remembered, so that the next one is told why."""
+"""How long a session that ended between two calls is remembered, so that the next one is answered with the reason."""
 
 
 class Line:
@@ -104,7 +104,7 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
         """By TCP peer, of those that don't."""
         self._handler = grpc.unary_unary_rpc_method_handler(self._exchange)
         self.unreported: set[UnitySession] = set()
-        """Sessions that ended between two calls; the next one is told."""
+        """Sessions that ended between two calls; the next one is answered with the reason."""
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[bytes, bytes] | None":
         """Return the handler of Exchange."""
@@ -173,8 +173,7 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
             raise
         except Exception:  # the edge of a session: a mistake of ours must not take the others down
             log.exception("session_failed", session_id=session.session_id, number=session.number)
-            code = CloseCode.INTERNAL_ERROR
-            session.end(code.value, "the collector made a mistake; its log has the details", rejoin=code.rejoin)
+            session.end_by(MISTAKE)
             return self._goodbye(session, context)
         return reply if session.closed is None else self._goodbye(session, context)
 
@@ -193,7 +192,7 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
     def _when_over(
         self, session: UnitySession, forget: Callable[[], None], may_stay: Callable[[], bool]
     ) -> Callable[[], None]:
-        """Return what to do when a session ends: forget it, at once or when its next call has been told.
+        """Return a function for the end of a session: it forgets the session, at once or after its next call.
 
         One that shares its connection cannot stay for that: the others wait for their turn.
         """
@@ -246,7 +245,7 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
             session = None if line is None else line.expected
         if session is None:
             return _refused(context, error.code, error.message)
-        session.end(error.code.value, error.message, rejoin=error.code.rejoin)
+        session.end_by(error)
         return self._goodbye(session, context)
 
 

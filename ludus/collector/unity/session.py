@@ -26,6 +26,7 @@ from ludus.protocol.environment_parameters import ParameterValue
 from ludus.protocol.mlagents import agent_pb2 as agent
 from ludus.protocol.mlagents import shallow_pb2 as shallow
 from ludus.protocol.mlagents import unity_pb2 as unity
+from ludus.protocol.options import GAME_RECEIVES_BYTES
 
 if TYPE_CHECKING:
     from ludus.collector.server import CollectorServer
@@ -36,8 +37,7 @@ PACKAGE_VERSION = "1.1.0"
 """Of the trainer that we stand for: ML-Agents'."""
 OK = 200
 LOOK_SECONDS = 1.0
-"""How long a player must be silent before its connection is looked at: longer than what is known of connections is old.
-"""
+"""A player's connection is looked up after this time of silence: longer than the age of the table of connections."""
 PICTURE_DIMENSIONS = 3
 """Channels, height, width."""
 FIRST_LOOKS = 10
@@ -109,7 +109,7 @@ class UnitySession(Session):
         self._entries: list[bytes] = []
         """Those that are."""
         self._must_reset = False
-        """Whether there is a reset that the player has not been told of yet."""
+        """Whether there is a reset that the player has not received yet."""
 
     @property
     def waits(self) -> bool:
@@ -138,7 +138,7 @@ class UnitySession(Session):
             self._check_size(size)
             self._receive(message)
         except ProtocolError as error:
-            self.end(error.code.value, error.message, rejoin=error.code.rejoin)
+            self.end_by(error)
         return reply
 
     def answer(
@@ -212,7 +212,7 @@ class UnitySession(Session):
 
     def _send(self, reply: bytes) -> None:
         assert self._reply is not None, "there is a call to reply to"
-        if len(reply) > diagnostics.GAME_RECEIVES_BYTES:
+        if len(reply) > GAME_RECEIVES_BYTES:
             # Later: the batcher, which has just drawn these actions, still has to note them down.
             error = diagnostics.reply_too_large(len(reply))
             asyncio.get_running_loop().call_soon(lambda: self.end(error.code.value, error.message, rejoin=False))
@@ -346,7 +346,7 @@ class UnitySession(Session):
         return reset_reply(self._tell_parameters())
 
     def _news(self) -> bytes:
-        """Return the frames of environment parameters that the player has not been told yet."""
+        """Return the frames of environment parameters that the player has not received yet."""
         return self._tell_parameters() if self._has_news else b""
 
     def _tell_parameters(self) -> bytes:

@@ -37,6 +37,7 @@ from ludus.protocol.options import (
     CLIENT_METADATA,
     CLOSE_METADATA,
     EXCHANGE,
+    GAME_RECEIVES_BYTES,
     PARKS_METADATA,
     REASON_METADATA,
     SESSION_ID_METADATA,
@@ -272,7 +273,7 @@ class BridgeSession:
         """Return the reply with the hook's frames. Games read no side channels in their first reply."""
         if self._tap is not None and self.calls > 1:
             reply = self._tap.add(reply)
-        limit = diagnostics.UNITY_RECEIVES_BYTES
+        limit = GAME_RECEIVES_BYTES
         if len(reply) > limit and not self._warned_of_size:
             self._warned_of_size = True
             self._diagnose(diagnostics.failure("reply_too_large", size=len(reply), limit=limit))

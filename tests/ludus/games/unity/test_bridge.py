@@ -15,6 +15,7 @@ from ludus.games.unity.bridge import BridgeSession
 from ludus.games.unity.messages import GOODBYE
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.mlagents import unity_pb2 as pb
+from ludus.protocol.options import GAME_RECEIVES_BYTES
 from ludus.protocol.side_channels import EngineConfiguration, engine_configuration, join
 from ludus.sdk.errors import CannotConnect
 from ludus.sdk.join import Target
@@ -336,7 +337,7 @@ def test_a_message_that_the_server_does_not_take_ends_the_game_with_advice(
 
 
 def test_a_reply_that_unity_cannot_take_is_announced(editor: EditorWorld, caplog: pytest.LogCaptureFixture) -> None:
-    editor.run._side_channel = bytes(diagnostics.UNITY_RECEIVES_BYTES)
+    editor.run._side_channel = bytes(GAME_RECEIVES_BYTES)
     game = editor.press_play().begin()
     editor.run.kill_collector()
     editor.run.start_collector()
