@@ -1,7 +1,7 @@
 """A registered behavior, the pool's side: settings of its collectors, and the blocks that they hold.
 
-They are given weights, quotas, blocks and frozen policies; none of it is lost with one that dies. Everything is called
-under the pool's lock, and nothing waits.
+Collectors get weights, quotas, blocks and frozen policies; none of it is lost with one that dies. All methods are
+called under the pool's lock, and none waits.
 """
 
 import os
@@ -61,9 +61,9 @@ class RegisteredBehavior:
         self._index = -1
         """Buffer that holds it."""
         self._reading: dict[int, int] = {}
-        """Collector -> buffer that it was told of and has not acknowledged."""
-        self._told: dict[int, int] = {}
-        """Collector -> newest version that it was told of."""
+        """Collector -> buffer that was offered to it and that it has not acknowledged."""
+        self._offered: dict[int, int] = {}
+        """Collector -> newest version that was offered to it."""
         self._chunk = block_chunk(arena.layout)
         """Blocks that are lent at a time."""
         self._starving: set[int] = set()
@@ -105,7 +105,7 @@ class RegisteredBehavior:
         """Take back what a dead collector had; return how many steps of the round are lost."""
         self.ledger.reclaim_from(child.index)
         self._starving.discard(child.index)
-        self._told.pop(child.index, None)
+        self._offered.pop(child.index, None)
         if child.index in self._reading:
             self._weights.release(self._reading.pop(child.index))
         return self.quota.remove(child.index)
@@ -132,11 +132,11 @@ class RegisteredBehavior:
 
     def _offer_weights(self, child: CollectorProcess) -> None:
         """Send a collector the buffer of the newest weights, unless it is still reading others."""
-        if child.index in self._reading or self._told.get(child.index) == self._version:
+        if child.index in self._reading or self._offered.get(child.index) == self._version:
             return
         self._weights.hold(self._index)
         self._reading[child.index] = self._index
-        self._told[child.index] = self._version
+        self._offered[child.index] = self._version
         self._children.tell(child, commands.Weights(self._runner, self._index, self._version))
 
     # Rounds -----------------------------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ class RegisteredBehavior:
         for child in self._children.listening:
             self._send_assignment(child, assignment, fresh)
 
-    def sit(
+    def begin_evaluation(
         self, session_id: str, episode_batch: int, team: int | None, parameters: Mapping[str, ParameterValue]
     ) -> None:
         """Begin an evaluation batch on a simulator, if it is connected."""

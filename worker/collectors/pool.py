@@ -1,6 +1,6 @@
 """CollectorPool: the learner's side of the collectors.
 
-It starts the processes, gives them behaviors, weights, quotas and blocks, reports what they deliver, and starts them
+It starts the processes, gives them behaviors, weights, quotas and blocks, reports their deliveries, and starts them
 again when they die. A dead collector costs its simulators' partial segments: its blocks are reclaimed and its quota
 given out again.
 
@@ -59,7 +59,7 @@ class CollectorPool:
     def __init__(self, settings: CollectorSettings, warm: Sequence[WarmCollector] = ()) -> None:
         self._settings = settings
         self._lock = threading.Condition()
-        """Notified when a notice has come, and when a collector listens or has failed."""
+        """Notified when an event has come, and when a collector listens or has failed."""
         self._children = CollectorProcesses(settings.count, warm, self, self._lock)
         self._events: deque[CollectorEvent] = deque()
         self._behaviors: dict[str, RegisteredBehavior] = {}
@@ -78,7 +78,7 @@ class CollectorPool:
         """Start the processes and return where they listen. Raises CollectorStartError (no free port, ...)."""
         with self._lock:
             self._children.start()
-            self._kept = [{**each, "sessions": []} for each in self._kept]  # they are large, and told
+            self._kept = [{**each, "sessions": []} for each in self._kept]  # they are large, and sent
             deadline = time.monotonic() + timeout
             while any(child.endpoint is None and child.failure is None for child in self._children):
                 if not self._lock.wait(deadline - time.monotonic()):
@@ -128,7 +128,7 @@ class CollectorPool:
             self._behaviors[behavior].quota.restore(round_number, delivered, advance)
 
     def poll(self, timeout: float) -> list[CollectorEvent]:
-        """Return what happened, waiting at most `timeout` seconds for the first notice."""
+        """Return the events since the last call, waiting at most `timeout` seconds for the first one."""
         with self._lock:
             if not self._events and timeout > 0:
                 self._lock.wait_for(lambda: bool(self._events), timeout)
@@ -163,7 +163,7 @@ class CollectorPool:
         with self._lock:
             entry = self._behaviors[behavior]
             entry.grant(round_number, steps)
-            self._note_collected(entry)
+            self._report_collected(entry)
 
     def grant_unrecorded(self, behavior: str) -> None:
         """Answer this behavior from now on without a limit and without recording its steps (its training is over)."""
@@ -181,7 +181,7 @@ class CollectorPool:
         with self._lock:
             self._behaviors[behavior].assign_opponents(assignment, weights)
 
-    def sit(
+    def begin_evaluation(
         self,
         behavior: str,
         session_id: str,
@@ -191,11 +191,11 @@ class CollectorPool:
     ) -> None:
         """Begin an evaluation batch on a simulator; `EvaluationEnded` reports its games.
 
-        The candidate plays `team`, the champion the others; None: the candidate plays alone. `parameters` are told to
-        this simulator only. Nothing comes of it if the simulator leaves. Never blocks.
+        The candidate plays `team`, the champion the others; None: the candidate plays alone. Only this simulator gets
+        `parameters`. If the simulator leaves, the batch is dropped. Never blocks.
         """
         with self._lock:
-            self._behaviors[behavior].sit(session_id, episode_batch, team, parameters)
+            self._behaviors[behavior].begin_evaluation(session_id, episode_batch, team, parameters)
 
     def reclaim(self, behavior: str, segments: Segments) -> None:
         """Free the blocks of delivered segments, after `Arena.gather`."""
@@ -208,17 +208,17 @@ class CollectorPool:
         """Make every simulator begin new episodes with these parameters; all partial segments are dropped.
 
         `parameter_set` is the number that these episodes carry (`EpisodesEnded.records`). Parameters and number
-        are by default those of the episodes before; simulators that come later are told these parameters, too.
+        are by default those of the episodes before; simulators that come later get these parameters, too.
         """
-        parameters = self._settings.environment_parameters if environment_parameters is None else environment_parameters
-        number = self._settings.parameter_set if parameter_set is None else parameter_set
-        self._change_parameters(parameters, number, reset=True)
+        settings = self._settings
+        self.send_parameters(
+            settings.environment_parameters if environment_parameters is None else environment_parameters,
+            settings.parameter_set if parameter_set is None else parameter_set,
+            reset=True,
+        )
 
-    def tell_parameters(self, environment_parameters: Mapping[str, ParameterValue], parameter_set: int) -> None:
-        """Send every simulator other parameters with its next answer, and later ones at once; nothing is reset."""
-        self._change_parameters(environment_parameters, parameter_set, reset=False)
-
-    def _change_parameters(self, values: Mapping[str, ParameterValue], parameter_set: int, *, reset: bool) -> None:
+    def send_parameters(self, values: Mapping[str, ParameterValue], parameter_set: int, *, reset: bool = False) -> None:
+        """Send every simulator other parameters with its next answer, and later ones at once; see `reset`."""
         with self._lock:
             self._settings = replace(self._settings, environment_parameters=dict(values), parameter_set=parameter_set)
             self._children.tell_all(commands.Parameters(dict(values), parameter_set, reset))
@@ -268,15 +268,15 @@ class CollectorPool:
             child.reported = child.failure
         self._lock.notify_all()
 
-    def heard(self, child: CollectorProcess, frame: Frame) -> None:
-        """Take what a collector says."""
+    def received(self, child: CollectorProcess, frame: Frame) -> None:
+        """Handle a frame of a collector."""
         match Kind(frame.kind):
             case Kind.SEGMENTS:
                 number, payload = unpack_numbered(frame.payload)
                 behavior = self._runners[number]
                 segments = behavior.delivered(child, Segments.unpack(payload))
                 self._report(SegmentsDelivered(behavior.name, child.index, segments))
-                self._note_collected(behavior)
+                self._report_collected(behavior)
             case Kind.EPISODES:
                 number, payload = unpack_numbered(frame.payload)
                 records = np.frombuffer(payload, messages.EPISODE_DTYPE)
@@ -284,9 +284,9 @@ class CollectorPool:
             case Kind.SNAPSHOTS:
                 self._report(HandedOver(child.index, unpack(frame.payload)))
             case _:
-                self._received(child, messages.read(frame))
+                self._handle(child, messages.read(frame))
 
-    def _received(self, child: CollectorProcess, message: Message) -> None:
+    def _handle(self, child: CollectorProcess, message: Message) -> None:
         """Handle a control message; most are passed on to the learner as they are."""
         match message:
             case (
@@ -351,7 +351,7 @@ class CollectorPool:
             self._report(CollectorListening(child.endpoint))
         self._lock.notify_all()
 
-    def _note_collected(self, behavior: RegisteredBehavior) -> None:
+    def _report_collected(self, behavior: RegisteredBehavior) -> None:
         collected = behavior.collected()
         if collected is not None:
             self._report(RoundCollected(behavior.name, *collected))

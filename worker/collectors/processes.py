@@ -1,6 +1,6 @@
 """Collector processes, the learner's side: started ahead of time, configured later, watched, and always ended.
 
-What is said to them, and what becomes of what they say, is the pool's matter.
+The pool decides which messages they get, and handles those that they send.
 """
 
 import contextlib
@@ -35,9 +35,9 @@ CLOSE_SECONDS = 5.0
 START_SECONDS = 30.0
 """How long a collector may take until it listens."""
 SILENCE_SECONDS = 30.0
-"""A collector that has said nothing and done nothing for so long has frozen (`Silence.idle`)."""
+"""A collector that has sent nothing and used no CPU for so long has frozen (`Silence.idle`)."""
 BUSY_SECONDS = 300.0
-"""One that has said nothing for so long will not speak again, however busy it is."""
+"""One that has sent nothing for so long will not send again, however busy it is."""
 
 
 class WarmCollector:
@@ -166,7 +166,7 @@ class CollectorProcesses:
         os.close(self._wake_read)
         os.close(self._wake_write)
 
-    # What is said -----------------------------------------------------------------------------------------------
+    # Messages ---------------------------------------------------------------------------------------------------
 
     def tell_all(self, message: Message) -> None:
         """Send a message to all that listen."""
@@ -178,7 +178,7 @@ class CollectorProcesses:
         self.send(child, Kind.MESSAGE, message.pack(), descriptors)
 
     def send(self, child: CollectorProcess, kind: Kind, payload: bytes, descriptors: Sequence[int] = ()) -> None:
-        """Send a frame to one; nothing comes of it if it is dead. Descriptors stay open until they are retired."""
+        """Send a frame to one, unless it is dead. Descriptors stay open until they are retired."""
         if child.warm is None:
             return
         channel = child.warm.channel
@@ -238,7 +238,7 @@ class CollectorProcesses:
                 if child.silence is not None:
                     child.silence.heard(time.monotonic())
                 for frame in frames:
-                    self._pool.heard(child, frame)
+                    self._pool.received(child, frame)
         except ChannelClosedError:
             self._reap(child)
 

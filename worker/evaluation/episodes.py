@@ -33,16 +33,9 @@ class EvaluationBatch:
     """The source of the episodes' seeds; None where simulators take none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """A game against another policy that counts."""
-
-    number: int
-    """Counts from 1, over all attempts."""
-    place: int
-    """Of the candidate's team."""
-    outcome: Outcome
-    """Of the candidate."""
+Counted = tuple[int, int, Outcome]
+"""A game against another policy that counts: its number, from 1, over all attempts; the place of the candidate's team;
+the candidate's outcome."""
 
 
 class Evaluator(ABC):

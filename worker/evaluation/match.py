@@ -82,7 +82,7 @@ class MatchEvaluator(Evaluator):
 
     def _count(self, points: int, place: int) -> Counted:
         self._games[points] += 1
-        return Counted(self.games, place, OUTCOMES[points])
+        return self.games, place, OUTCOMES[points]
 
     def result(self) -> dict[str, Any]:
         """Return the present result."""

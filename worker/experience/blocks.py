@@ -4,7 +4,6 @@ A block is free, owned by one collector (which writes it), or delivered (the lea
 returns what it owned; a delivered block stays with the learner until it is reclaimed.
 """
 
-import threading
 from collections.abc import Iterable
 
 import numpy as np
@@ -15,10 +14,9 @@ DELIVERED = -2
 
 
 class BlockLedger:
-    """Free list and owners of an arena's blocks. Safe for use from several threads of the learner."""
+    """Free list and owners of an arena's blocks. Used under the lock of the collector pool."""
 
     def __init__(self, blocks: int) -> None:
-        self._lock = threading.Lock()
         self._owners = np.full(blocks, FREE, np.int32)
         # Lowest ids on top, and last in first out: memory that was never touched stays untouched, hot blocks stay hot.
         self._free = list(range(blocks - 1, -1, -1))
@@ -34,32 +32,27 @@ class BlockLedger:
 
     def lend(self, owner: int, count: int) -> npt.NDArray[np.int32]:
         """Hand up to `count` free blocks to a collector (its index, >= 0)."""
-        with self._lock:
-            count = min(count, len(self._free))
-            taken = self._free[len(self._free) - count :]
-            del self._free[len(self._free) - count :]
-            blocks = np.array(taken, np.int32)
-            self._owners[blocks] = owner
-            return blocks
+        count = min(count, len(self._free))
+        blocks = np.array(self._free[len(self._free) - count :], np.int32)
+        del self._free[len(self._free) - count :]
+        self._owners[blocks] = owner
+        return blocks
 
     def deliver(self, owner: int, blocks: Iterable[int]) -> None:
         """Take over blocks that their collector has filled."""
-        with self._lock:
-            self._move(blocks, owner, DELIVERED)
+        self._move(blocks, owner, DELIVERED)
 
     def reclaim(self, blocks: Iterable[int]) -> int:
         """Free delivered blocks and return how many there were."""
-        with self._lock:
-            moved = self._move(blocks, DELIVERED, FREE)
-            self._free.extend(moved)
-            return len(moved)
+        moved = self._move(blocks, DELIVERED, FREE)
+        self._free.extend(moved)
+        return len(moved)
 
     def reclaim_from(self, owner: int) -> int:
         """Free everything that a dead collector owned and return how many blocks that were."""
-        with self._lock:
-            blocks = np.flatnonzero(self._owners == owner).tolist()
-            self._free.extend(self._move(blocks, owner, FREE))
-            return len(blocks)
+        blocks = np.flatnonzero(self._owners == owner).tolist()
+        self._free.extend(self._move(blocks, owner, FREE))
+        return len(blocks)
 
     def _move(self, blocks: Iterable[int], before: int, after: int) -> list[int]:
         ids = list(blocks)

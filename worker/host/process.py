@@ -6,6 +6,7 @@ its own, so that one signal reaches its collectors too.
 """
 
 import os
+import socket
 import sys
 import tempfile
 import threading
@@ -14,7 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import IO, Self
 
 from ludus.child_process import ChildProcess, describe_exit
-from worker.trainer.connection import ConnectionClosed, SupervisorConnection, socket_pair
+from worker.trainer.connection import ConnectionClosed, SupervisorConnection
 from worker.trainer.messages import Heartbeat, Job
 
 SUCCESSOR_SECONDS = 5.0
@@ -38,7 +39,7 @@ class TrainerProcess:
 
         `environment` is added to this process's own; the trainer keeps the open files `descriptors`.
         """
-        ours, theirs = socket_pair()
+        ours, theirs = socket.socketpair()
         errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `end`)
         with theirs:
             process = ChildProcess(

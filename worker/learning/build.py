@@ -2,8 +2,8 @@
 
 The dispatch is on the type and ends in `assert_never`: forget an arm and mypy names the missing class.
 
-Every algorithm is built alike: `PPO(config, spec, device, seed, signals, shown)`. `signals` is the `SignalSet` of its
-reward signals, `shown` the `DemonstrationBuffer` of its `behavioral_cloning` section, or None without that section.
+Every algorithm is built alike: `PPO(config, spec, device, seed, signals, expert)`. `signals` is the `SignalSet` of its
+reward signals, `expert` the `DemonstrationBuffer` of its `behavioral_cloning` section, or None without that section.
 """
 
 from collections.abc import Iterator, Mapping
@@ -65,7 +65,7 @@ class Demonstrations:
         self._known: dict[tuple[str, bool], list[Demonstration]] = {}
 
     def of(self, section: FromDemonstrations, key: str = "") -> list[Demonstration]:
-        """Return what a section of the configuration names: by id, or by path where a trainer runs alone.
+        """Return the demonstrations that a section of the configuration names, by id, or (a trainer alone) by path.
 
         Raise `DemonstrationError` if something is missing or damaged. It begins with the key that names it, below the
         section's own, `key`.
@@ -85,7 +85,7 @@ class Demonstrations:
         return DemonstrationBuffer(self.of(section, key), spec, device)
 
     def _named(self, section: FromDemonstrations, key: str) -> Iterator[tuple[str, str, Demonstration]]:
-        """Iterate over what a section names: the key that does, the id or path that it says, the demonstration."""
+        """Iterate over the demonstrations of a section: their keys, their ids or paths, and themselves."""
         below = f"{key}." if key else ""
         named = [(f"{below}demonstrations[{index}]", name) for index, name in enumerate(section.demonstrations)]
         for at, name in named:
@@ -110,7 +110,7 @@ class Demonstrations:
 
 @contextmanager
 def _blaming(key: str) -> Iterator[None]:
-    """Let a demonstration's error begin with the key of the configuration that named it."""
+    """Put the key of the configuration that names a demonstration before its error."""
     try:
         yield
     except DemonstrationError as error:
@@ -122,8 +122,8 @@ def build_algorithm(
 ) -> Algorithm:
     """Return the algorithm that trains one behavior, new.
 
-    Raise `UnsupportedSpec` where there is no network for what the behavior sees or does, `DemonstrationError` where
-    what was shown does not fit it. Equal arguments give equal weights and equal updates.
+    Raise `UnsupportedSpec` where there is no network for its observations or actions, `DemonstrationError` where a
+    demonstration does not fit it. Equal arguments give equal weights and equal updates.
     """
     section = config.behavioral_cloning
     expert = None if section is None else demonstrations.buffer(section, spec, device, "behavioral_cloning")
@@ -146,9 +146,9 @@ def build_algorithm(
 def build_clone(
     config: CloneConfig, behavior: str, device: torch.device, seed: int, demonstrations: Demonstrations
 ) -> tuple[Cloning, BehaviorSpec, DemonstrationBuffer]:
-    """Return what imitates demonstrations alone, new, with what it sees and does, and what it was shown.
+    """Return a new algorithm that imitates demonstrations alone, with its spec and its demonstrations.
 
-    The first demonstration says what the behavior sees and does; the others must fit it. Raise as `build_algorithm`.
+    The spec is that of the first demonstration; the others must fit it. Raise as `build_algorithm`.
     """
     found = demonstrations.of(config)
     if not found:
@@ -167,7 +167,7 @@ def build_signals(
 ) -> SignalSet:
     """Return a behavior's reward signals, new, in the order of the value heads.
 
-    An `UnsupportedSpec` says whose network it is: each signal has settings of its own, beside the policy's.
+    An `UnsupportedSpec` names the signal: each has network settings of its own, beside the policy's.
     """
     signals = []
     for name, config in section.active():
@@ -232,7 +232,7 @@ def choose_device(settings: TorchSettings, gpus: int) -> torch.device:
 def choose_collector_device(settings: TorchSettings, gpus: int) -> torch.device:
     """Return the device on which collectors act: the one named, else the CPU. Raise `DeviceMissing`.
 
-    They must not find out by themselves: a collector that dies of it would be started again and again.
+    It is checked here: a collector that died of a missing device would be started again and again.
     """
     return _existing("collector_device", settings.collector_device or "cpu", gpus)
 

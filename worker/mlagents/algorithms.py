@@ -125,7 +125,7 @@ def translate(file: MLAgentsCheckpoint, config: BehaviorConfig, spec: BehaviorSp
 
 
 def _finder(tensors: Mapping[str, Tensor], read: set[str], problems: list[str]) -> Find:
-    """Return a finder that notes what it reads and what is wrong with it; in its place there are ones."""
+    """Return a finder that records names and problems; for a tensor with a problem it returns ones."""
 
     def find(name: str, shape: Shape) -> Tensor:
         read.add(name)
@@ -188,10 +188,7 @@ def _networks(config: BehaviorConfig, spec: BehaviorSpec) -> _Networks:
             return _sac(config, spec)
         case CloneConfig():
             actor = Actor(spec, config.network_settings, torch.Generator())
-
-            def fill(found: Translation) -> None:
-                fill_actor(found, actor)
-
+            fill = _filled(fill_actor, actor)
             return _Networks({"model": actor}, fill, [], [], fill)
         case _:
             raise Misfit([f"ML-Agents 1.1.0 has no trainer {config.trainer_type}"])
@@ -202,10 +199,7 @@ def _ppo(config: PPOConfig, spec: BehaviorSpec) -> _Networks:
     model = ActorCritic(
         spec, config.network_settings, signals=len(names), shared_critic=shared, generator=torch.Generator()
     )
-
-    def fill(found: Translation) -> None:
-        fill_actor_critic(found, model, names)
-
+    fill = _filled(fill_actor_critic, model, names)
     descended = _parameters_of(POLICY) if shared else _parameters_of(POLICY, CRITIC)
     return _Networks(
         {"model": model},

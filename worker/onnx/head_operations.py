@@ -1,5 +1,6 @@
 """The operations of heads (`ludus.collector.heads`) as ONNX nodes of opset 9."""
 
+from collections.abc import Callable
 from itertools import count
 from typing import Any
 
@@ -38,6 +39,10 @@ class Node:
         return self._operations.node("Div", self, other)
 
 
+def _unary(operation: str) -> "Callable[[GraphOperations, Node], Node]":
+    return lambda on, values: on.node(operation, values)
+
+
 class GraphOperations:
     """Implements `ludus.collector.heads.head.Operations`."""
 
@@ -54,29 +59,15 @@ class GraphOperations:
         output = f"head/{operation.lower()}.{next(self._numbers)}"
         return Node(self, self.graph.node(operation, inputs, output, **attributes))
 
+    exp, log, tanh, absolute = (_unary(operation) for operation in ("Exp", "Log", "Tanh", "Abs"))
+
     def columns(self, values: Node, start: int, stop: int) -> Node:
         """Return some columns."""
         return self.node("Slice", values, axes=[1], starts=[start], ends=[stop])
 
-    def exp(self, values: Node) -> Node:
-        """Return `e` to the power of each value."""
-        return self.node("Exp", values)
-
-    def log(self, values: Node) -> Node:
-        """Return natural logarithms."""
-        return self.node("Log", values)
-
     def log1p(self, values: Node) -> Node:
         """Return the logarithms of `1 + x`."""
         return self.log(values + 1.0)
-
-    def tanh(self, values: Node) -> Node:
-        """Return hyperbolic tangents."""
-        return self.node("Tanh", values)
-
-    def absolute(self, values: Node) -> Node:
-        """Return values without their sign."""
-        return self.node("Abs", values)
 
     def clip(self, values: Node, least: float, most: float) -> Node:
         """Return values limited to `[least, most]`."""

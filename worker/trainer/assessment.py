@@ -180,7 +180,7 @@ class Assessment:
         name = self._settings.seed_parameter
         parameters = {} if name is None or batch.seed is None else {name: Constant(float(batch.seed))}
         team = None if batch.team is None else self._teams[session_id][batch.team]
-        self._attempt.pool.sit(self._settings.behavior, session_id, number, team, parameters)
+        self._attempt.pool.begin_evaluation(self._settings.behavior, session_id, number, team, parameters)
 
     def batch_ended(self, event: EvaluationEnded) -> None:
         """Take the games of a batch, and count those whose predecessors are counted."""
@@ -200,9 +200,10 @@ class Assessment:
 
     def _match(self, counted: Counted, teams: list[int]) -> PlayedMatch:
         """Return a game as a match of the ladder."""
+        number, place, outcome = counted
         settings = self._settings
         assert isinstance(settings, MatchSettings)
-        sides = (settings.candidate, teams[counted.place]), (settings.champion, teams[1 - counted.place])
+        sides = (settings.candidate, teams[place]), (settings.champion, teams[1 - place])
         participants = [
             PlayedParticipant(
                 behavior=settings.behavior, team=team, snapshot=None, step=self._steps[each], checkpoint=each
@@ -210,13 +211,13 @@ class Assessment:
             for each, team in sides
         ]
         return PlayedMatch(
-            number=counted.number,
+            number=number,
             behavior=settings.behavior,
             simulator=None,
             at=time.time(),
             step=0,
             participants=tuple(participants),
-            outcome=counted.outcome,
+            outcome=outcome,
             truncated=False,
             rated=True,
             elo=None,

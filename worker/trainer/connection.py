@@ -225,8 +225,3 @@ class TrainerConnection:
                     _send(self._connection, message, None)
             except ConnectionClosed:
                 return  # the reading thread notices too, and ends the process
-
-
-def socket_pair() -> tuple[socket.socket, socket.socket]:
-    """Return the two ends of a connection."""
-    return socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -40,7 +40,7 @@ class EnvironmentParameters:
         if saved is not None:
             self._manager.load_state_dict(saved["manager"])
             self._edit = saved["edit"]
-        attempt.pool.tell_parameters(self._manager.samplers, self._manager.number)
+        attempt.pool.send_parameters(self._manager.samplers, self._manager.number)
         self._reported: ParameterStates | None = None
         self._next_report = 0.0
         self._begun = False
@@ -109,8 +109,8 @@ class EnvironmentParameters:
         if not changes:
             return
         pool, learners = self._attempt.pool, self._attempt.learners
-        tell = pool.reset if any(change.must_reset for change in changes) else pool.tell_parameters
-        tell(self._manager.samplers, self._manager.number)
+        reset = any(change.must_reset for change in changes)
+        pool.send_parameters(self._manager.samplers, self._manager.number, reset=reset)
         for change in changes:
             old, new = change.old, change.new
             data: dict[str, object] = {

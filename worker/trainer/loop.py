@@ -177,7 +177,7 @@ class Trainer:
                 for learner in attempt.learners.values():
                     learner.recorder.reported(event)
             case GhostStepsPlayed():
-                self._selfplay.played(event)
+                self._selfplay.ghosts.played(event.behavior, event.steps)
             case MatchesEnded():
                 self._selfplay.ended(event)
             case BehaviorAnnounced():

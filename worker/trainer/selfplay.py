@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from ludus.collector.messages import GhostStepsPlayed, MatchesEnded
+from ludus.collector.messages import MatchesEnded
 from ludus.protocol.spec import team_of
 from server.ladders.refs import PlayedMatch
 from worker.collectors.events import TeamAnnounced
@@ -19,7 +19,7 @@ STATUS_SECONDS: Final = 2.0
 
 
 class SelfPlayCoordinator:
-    """Passes what happens in self-play to the `GhostController`, and reports what comes of it."""
+    """Passes events of self-play to the `GhostController`, and reports matches, teams and ratings."""
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
@@ -35,7 +35,7 @@ class SelfPlayCoordinator:
         self._next_status = 0.0
 
     def team_announced(self, event: TeamAnnounced) -> None:
-        """Add a team to self-play; report where several teams of a behavior without self-play train one policy."""
+        """Add a team to self-play; report several teams of a behavior without self-play, which train one policy."""
         behavior, team = event.behavior, event.team
         teams = self._teams.setdefault(behavior, set())
         teams.add(team)
@@ -74,10 +74,6 @@ class SelfPlayCoordinator:
         self.ghosts.plays(session_id, teams)
         if any(self.ghosts.ghost(behavior) for behavior, _ in teams):
             self.ghosts.begin()
-
-    def played(self, event: GhostStepsPlayed) -> None:
-        """Count the steps of opponents."""
-        self.ghosts.played(event.behavior, event.steps)
 
     def ended(self, event: MatchesEnded) -> None:
         """Rate matches, and keep them for the next report."""

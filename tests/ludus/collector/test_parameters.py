@@ -48,7 +48,7 @@ def test_new_parameters_come_once_with_the_next_answer_and_reset_nothing() -> No
         assert (dict(welcome.environment_parameters), dict(welcome.samplers)) == ({"gravity": 1.0}, {})
         simulator.play([0], 3)
 
-        trainer.pool.tell_parameters({"gravity": Constant(2.0), **SAMPLERS}, 1)
+        trainer.pool.send_parameters({"gravity": Constant(2.0), **SAMPLERS}, 1)
 
         actions = until_told(simulator)
         assert actions.step_id == simulator.step_id
@@ -67,7 +67,7 @@ def test_an_episode_carries_the_parameters_that_its_simulator_had_been_told_when
     with learner(environment_parameters={"gravity": Constant(1.0)}) as trainer:
         simulator = player(trainer.endpoints[0].address)
         simulator.play([0, 1], 2)
-        trainer.pool.tell_parameters({"gravity": Constant(2.0)}, 1)
+        trainer.pool.send_parameters({"gravity": Constant(2.0)}, 1)
         until_told(simulator)
 
         simulator.step([0, 2], ended=[0])  # 1 goes on; 0 begins again, 2 for the first time
@@ -105,7 +105,7 @@ def test_a_reset_begins_episodes_with_the_new_parameters() -> None:
 def test_whoever_comes_later_is_told_the_newest() -> None:
     with learner(count=2, environment_parameters={"gravity": Constant(1.0)}) as trainer:
         early = player(trainer.endpoints[0].address)
-        trainer.pool.tell_parameters({"gravity": Constant(2.0)}, 1)
+        trainer.pool.send_parameters({"gravity": Constant(2.0)}, 1)
         until_told(early)
 
         late = Simulator(trainer.endpoints[0].address)
@@ -120,10 +120,10 @@ def test_whoever_comes_later_is_told_the_newest() -> None:
 
 def test_a_restarted_collector_tells_the_newest() -> None:
     with learner(environment_parameters={"gravity": Constant(1.0)}) as trainer:
-        trainer.pool.tell_parameters({"gravity": Constant(2.0)}, 1)
+        trainer.pool.send_parameters({"gravity": Constant(2.0)}, 1)
         os.kill(pids_of(trainer.pool)[0], signal.SIGKILL)
         trainer.wait_for(CollectorDied)
-        trainer.pool.tell_parameters({"gravity": Constant(3.0)}, 2)  # while it starts
+        trainer.pool.send_parameters({"gravity": Constant(3.0)}, 2)  # while it starts
         listening = trainer.wait_for(CollectorListening)
 
         simulator = Simulator(listening.endpoint.address)
@@ -139,7 +139,7 @@ def test_reported_numbers_belong_to_the_episodes_that_end_with_them() -> None:
     with learner(environment_parameters={"gravity": Constant(1.0)}) as trainer:
         simulator = player(trainer.endpoints[0].address)
         simulator.play([0, 1], 2)
-        trainer.pool.tell_parameters({"gravity": Constant(2.0)}, 1)
+        trainer.pool.send_parameters({"gravity": Constant(2.0)}, 1)
         until_told(simulator)
 
         def report(key: str, agents: list[int], ended: list[int]) -> None:
@@ -247,7 +247,7 @@ def test_lessons_change_where_the_formula_says_whatever_the_number_of_collectors
             taken += len(events)
             for notice in events:
                 if manager.episodes_ended(notice):
-                    trainer.pool.tell_parameters(manager.samplers, manager.number)
+                    trainer.pool.send_parameters(manager.samplers, manager.number)
             return manager.number == 2 and sets_of(trainer).count(2) >= 4
 
         with grading(trainer):

@@ -1,5 +1,6 @@
 """The pipe between supervisor and trainer: nothing blocks the learner, silence ends it."""
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -13,7 +14,6 @@ from worker.trainer.connection import (
     ConnectionClosed,
     SupervisorConnection,
     TrainerConnection,
-    socket_pair,
 )
 from worker.trainer.messages import Command, EventRecord, Heartbeat, Job, Metrics
 
@@ -30,7 +30,7 @@ class Ends:
     """Both ends of a link, in one process."""
 
     def __init__(self) -> None:
-        ours, theirs = socket_pair()
+        ours, theirs = socket.socketpair()
         self.silences: list[str] = []
         self.silenced = threading.Event()
         self.supervisor = SupervisorConnection(ours)

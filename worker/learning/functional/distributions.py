@@ -65,16 +65,23 @@ def joint_distribution(
     else:
         z, inverse_sigma = continuous, log_sigma  # both empty
         log_prob = entropy = head.new_zeros(())
-    branches: list[Branch] = []
-    for index, (start, stop) in enumerate(branch_bounds(sizes)):
-        allowed = None if masks is None else masks[:, start:stop]
-        log_p = masked_logits(head[:, columns + start : columns + stop], allowed).log_softmax(1)
-        p = log_p.exp()
-        branch = Branch(log_p, p, torch.sum(p * log_p, 1).neg_())
-        log_prob = log_p.gather(1, discrete[:, index : index + 1]).squeeze(1) + log_prob
+    branches = branches_of(head[:, columns:], masks, sizes)
+    for index, branch in enumerate(branches):
+        log_prob = branch.log_p.gather(1, discrete[:, index : index + 1]).squeeze(1) + log_prob
         entropy = branch.entropy + entropy
-        branches.append(branch)
     return JointDistribution(log_prob, entropy, z, inverse_sigma, discrete, masks, branches)
+
+
+def branches_of(
+    logits: Float[Tensor, "B M"], masks: Bool[Tensor, "B M"] | None, sizes: tuple[int, ...]
+) -> list[Branch]:
+    """Return the distribution of each branch, given the logits of all branches side by side."""
+    branches = []
+    for start, stop in branch_bounds(sizes):
+        log_p = masked_logits(logits[:, start:stop], None if masks is None else masks[:, start:stop]).log_softmax(1)
+        p = log_p.exp()
+        branches.append(Branch(log_p, p, torch.sum(p * log_p, 1).neg_()))
+    return branches
 
 
 def gaussian_entropy(log_sigma: Float[Tensor, "*N C"]) -> Float[Tensor, "*N C"]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ludus.protocol.spec import BehaviorSpec
 from server.config.behavior import SACConfig
 from worker.learning.fast.critics import build_critics
-from worker.learning.functional.distributions import Branch, branch_bounds, masked_logits
+from worker.learning.functional.distributions import Branch, branch_bounds, branches_of
 from worker.learning.functional.squashed import Squashed, draw_squashed
 from worker.learning.networks.actor import Actor
 
@@ -63,15 +63,10 @@ class SoftActorCritic:
     def actions(
         self, head: Float[Tensor, "R H"], masks: Bool[Tensor, "R M"] | None, noise: Float[Tensor, "R C"] | None
     ) -> PolicyActions:
-        """Return what the policy does where the actor's head has these columns; `noise` draws the continuous action."""
-        columns = self.columns
-        squashed, entropies, branches = None, list[Tensor](), list[Branch]()
-        for start, stop in self.bounds:
-            logits = head[:, 2 * columns + start : 2 * columns + stop]
-            log_p = masked_logits(logits, None if masks is None else masks[:, start:stop]).log_softmax(1)
-            p = log_p.exp()
-            branches.append(Branch(log_p, p, torch.sum(p * log_p, 1).neg_()))
-            entropies.append(branches[-1].entropy.unsqueeze(1))
+        """Return the policy's actions where the actor's head has these columns; `noise` draws the continuous action."""
+        squashed, columns = None, self.columns
+        branches = branches_of(head[:, 2 * columns :], masks, self.sizes)
+        entropies = [branch.entropy.unsqueeze(1) for branch in branches]
         if noise is not None:
             squashed = draw_squashed(head[:, :columns], head[:, columns : 2 * columns], noise)
             entropies.append(squashed.log_prob.neg().unsqueeze(1))

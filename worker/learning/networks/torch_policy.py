@@ -7,6 +7,7 @@ bytes, and the columns of the head back, with the memory where there is one.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -87,12 +88,8 @@ class StackedTorch:
         device: torch.device | str = "cpu",
     ) -> None:
         """Raise `UnsupportedSpec` where there is no network for this behavior."""
-
-        def make() -> TorchPolicy:
-            return TorchPolicy(spec, network_settings, head=head, device=device)
-
-        self._make = make
-        self._policies = [make()]
+        self._make = partial(TorchPolicy, spec, network_settings, head=head, device=device)
+        self._policies = [self._make()]
         self.layout = self._policies[0].layout
         self.memory_size = self._policies[0].memory_size
 

@@ -71,7 +71,7 @@ def test_new_parameters_come_once_with_the_next_step_and_reset_nothing() -> None
         raw.shake_hands()
         raw.call(agents(0))
 
-        trainer.pool.tell_parameters(
+        trainer.pool.send_parameters(
             {"load": MultiRangeUniform(((1.0, 2.0), (3.0, 4.0)), seed=3), "size": Constant(1.5)}, 1
         )
 
@@ -90,7 +90,7 @@ def test_a_player_that_comes_later_is_told_the_newest_parameters_at_once() -> No
     with learner(size=96, environment_parameters={"gravity": Constant(1.0)}) as trainer:
         early, late = Raw(trainer), Raw(trainer)
         early.shake_hands()
-        trainer.pool.tell_parameters({"size": Constant(1.5)}, 1)
+        trainer.pool.send_parameters({"size": Constant(1.5)}, 1)
         while not said(early.call(agents(0))):
             pass
 
@@ -106,7 +106,7 @@ def test_episodes_of_a_player_carry_the_parameters_that_it_was_told() -> None:
     with learner(size=96, environment_parameters={"size": Constant(1.0)}) as trainer:
         participant = Participant.at(trainer, [Behavior("Told?team=0", continuous=1, episode_length=5)])
         trainer.wait_for(EpisodesEnded)
-        trainer.pool.tell_parameters({"size": Constant(1.5)}, 1)
+        trainer.pool.send_parameters({"size": Constant(1.5)}, 1)
         trainer.wait_for(EpisodesEnded, lambda notice: 1 in notice.records["parameter_set"])
         summary = participant.leave()
 

@@ -7,6 +7,7 @@ can freeze it: it claims the run that waits and executes it with `trainers.speak
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -28,7 +29,7 @@ from tests.factories import make_checkpoint, make_claim, make_run, read_run
 from tests.worker.host.supervisor import trainers
 from worker.host.process import TrainerProcess, WarmTrainer
 from worker.host.supervisor.loop import Supervisor
-from worker.trainer.connection import SupervisorConnection, TrainerConnection, socket_pair
+from worker.trainer.connection import SupervisorConnection, TrainerConnection
 from worker.trainer.messages import Job
 
 LEASE_SECONDS = 2.0
@@ -51,7 +52,7 @@ class Separate(WarmTrainer):
 
     def take(self, job: Job) -> TrainerProcess:
         """Start the trainer and send it the job."""
-        ours, theirs = socket_pair()
+        ours, theirs = socket.socketpair()
         with theirs:
             words = ["-m", trainers.__name__, self._trainer.__name__, str(theirs.fileno()), json.dumps(self.arguments)]
             command = [sys.executable, *words]
@@ -74,7 +75,7 @@ class Threaded(WarmTrainer):
 
     def take(self, job: Job) -> TrainerProcess:
         """Start the trainer and send it the job."""
-        ours, theirs = socket_pair()
+        ours, theirs = socket.socketpair()
         process = ChildProcess(["sleep", "600"], own_group=True)
         trainer = TrainerProcess(process, SupervisorConnection(ours))
 

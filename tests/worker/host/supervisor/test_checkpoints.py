@@ -1,5 +1,6 @@
 """Checkpoints that a trainer has written: entered in their order, answered once, and never half."""
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,7 +25,6 @@ from worker.host.supervisor.checkpoints import CheckpointCommits
 from worker.host.supervisor.lease import Lease
 from worker.host.supervisor.transfers import ArtifactTransfer
 from worker.trainer.connection import SupervisorConnection, TrainerConnection
-from worker.trainer.connection import socket_pair as make_sockets
 from worker.trainer.messages import CheckpointCommitted, CheckpointRefused, CheckpointWritten, Message
 
 
@@ -38,7 +38,7 @@ class FullStore(FolderStore):
 @pytest.fixture
 def ends() -> Iterator[tuple[SupervisorConnection, TrainerConnection]]:
     """Both ends of a link, on which the trainer listens."""
-    ours, theirs = make_sockets()
+    ours, theirs = socket.socketpair()
     link, trainer = SupervisorConnection(ours), TrainerConnection(theirs, print)
     trainer.start(60)
     yield link, trainer
