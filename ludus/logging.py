@@ -4,8 +4,8 @@ Lines go to standard error, as JSON (one object per line: `timestamp`, `level`, 
 for people. Called once, by the mains; nothing else configures logging, and importing this module changes nothing.
 Warnings and uncaught errors of threads and the process are lines like all others, with the traceback as `exception`.
 
-Ids are bound where they begin to hold, never passed by hand: to the process (`bind_process`) what holds for all of its
-threads until its end, to the context (`structlog.contextvars`) what holds for one request, call or attempt.
+Ids are bound where they become valid, never passed by hand: to the process (`bind_process`) if they are valid for all
+its threads until its end, to the context (`structlog.contextvars`) if for one request, call or attempt.
 """
 
 import logging

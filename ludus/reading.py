@@ -26,9 +26,7 @@ def read_record(kind: type[Record], data: Any) -> Record:
         raise ValueError(f"no {kind.__name__}: {error}") from error
 
 
-@cache
-def _hints(kind: type[Any]) -> dict[str, Any]:
-    return get_type_hints(kind)
+_hints = cache(get_type_hints)
 
 
 def _convert(hint: Any, value: Any) -> Any:
@@ -54,7 +52,7 @@ def _convert(hint: Any, value: Any) -> Any:
 
 
 def _is_of_kind(member: Any, value: Any) -> bool:
-    """Return whether a value has the `kind` by which resources of a union are told apart."""
+    """Return whether a value has the `kind` that distinguishes the resources of a union."""
     if not dataclasses.is_dataclass(member) or not isinstance(value, Mapping):
         return False
     return value.get("kind") in get_args(get_type_hints(member).get("kind"))

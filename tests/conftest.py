@@ -4,6 +4,7 @@ import gc
 import os
 import secrets
 import shutil
+import signal
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +29,10 @@ settings.register_profile(
     "any machine", max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("any machine")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell that starts the tests in the background has them ignore Ctrl-C, and every process that they start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 POSTGRES_URL = os.environ.get("LUDUS_TEST_POSTGRES_URL")
 NEEDS_POSTGRESQL = pytest.mark.skipif(not POSTGRES_URL, reason="needs LUDUS_TEST_POSTGRES_URL")

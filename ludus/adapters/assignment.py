@@ -19,7 +19,7 @@ from ludus.protocol.spec import BehaviorSpec
 
 
 class UnsupportedGame(ValueError):
-    """A game that cannot be a simulator, or not with these options. The message says what to do."""
+    """A game that cannot be a simulator, or not with these options. The message has the remedy."""
 
 
 @dataclass(frozen=True)

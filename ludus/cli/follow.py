@@ -267,7 +267,7 @@ class Standstill:
         self._reported = ""
 
     def news(self, run: Run) -> str | None:
-        """Return what a run waits for if that is new. A longer time of waiting is not new."""
+        """Return the reason why a run waits, if that is new. A longer time of waiting is not new."""
         without_numbers = re.sub(r"[0-9.]+ (s|min|h)\b", "", run.waits_for or "")
         if without_numbers == self._reported:
             return None

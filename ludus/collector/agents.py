@@ -62,10 +62,10 @@ class AgentIndex:
         self.limit = 64
         """Size of the table at which idle agents are forgotten."""
         self.parameter_set = 0
-        """Number of the environment parameters that the simulator was last told."""
+        """Number of the environment parameters that the simulator received last."""
 
     def enter(self, round_number: int) -> None:
-        """Forget what was noted of former rounds."""
+        """Reset the counts of former rounds."""
         if self.round != round_number:
             self.round, self.releases = round_number, 0
             self.borrows, self.borrows_since = False, None
@@ -115,7 +115,7 @@ class Agents:
         self.began = np.zeros(0, np.int64)
         """Policy version that answered the running episode's first decision; -1 = none has yet."""
         self.told = np.zeros(0, np.int32)
-        """Number of the environment parameters that the agent's simulator was last told."""
+        """Number of the environment parameters that the agent's simulator received last."""
         self.parameter_set = np.zeros(0, np.int32)
         """The same when the running episode began."""
         self.new_episodes = 0
@@ -205,7 +205,7 @@ class Agents:
         self.tick = self.records.view(SEGMENT_DTYPE)["successor_tick"][:, 0]
         """Number of the newest message that named the agent: the successor's, whenever a segment ends."""
 
-    # What is known of some --------------------------------------------------------------------------------------
+    # Queries -----------------------------------------------------------------------------------------------------
 
     def check_decisions(self, slots: Slots, ended: Slots | None) -> None:
         """Raise ProtocolError(decision_pending) if one of them waits already, and does not end in the same message."""
@@ -263,7 +263,7 @@ class Agents:
         self.new_episodes -= len(new_episodes)
 
     def tell(self, agent_index: AgentIndex, parameter_set: int) -> None:
-        """Record that a simulator was told other parameters: its later episodes begin with them."""
+        """Record that a simulator has received other parameters: its later episodes begin with them."""
         agent_index.parameter_set = parameter_set
         self.told[agent_index.slots] = parameter_set
 

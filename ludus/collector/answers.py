@@ -23,7 +23,7 @@ def encode_answer(
 ) -> bytes:
     """Encode the actions of one behavior's agents. `name` is a `name_field`; empty columns are left out.
 
-    `news` are further fields of `Actions`, serialised: what else the simulator is told.
+    `news` are further fields of `Actions`, serialised.
     """
     fields = [name]
     if agent_ids:

@@ -37,7 +37,7 @@ PAGE = mmap.PAGESIZE
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: where it lies and what one row of it looks like."""
+    """One column: its name, and the form of one row."""
 
     name: str
     dtype: np.dtype[np.generic]

@@ -26,7 +26,7 @@ class TeamAssignment:
 
     opponent_runner: OpponentRunner
     known: bool = False
-    """Whether the learner has said which team learns, and what the others play."""
+    """Whether the learner has sent the learning team, and the policies of the others."""
     learning: int | None = None
 
 
@@ -44,7 +44,7 @@ class Behavior:
     """Code and reason."""
     sessions: set[Session] = field(default_factory=set)
     names: set[str] = field(default_factory=set)
-    """With teams, as the learner was told of them."""
+    """With teams, as they were reported to the learner."""
 
     def runners(self) -> RunnerOf | None:
         """Return who answers each team; None while the learner decides."""

@@ -1,8 +1,8 @@
 """Channel: framed messages with file descriptors over a Unix socket pair, for both ends, never blocking.
 
-A frame is `<u32 payload bytes, u16 kind, u16 descriptors>` and the payload. What the socket does not take at once waits
-in memory until it is writable, so neither the collector nor the learner ever waits for the other. End of file means
-that the peer is dead: there is no other way for it to leave.
+A frame is `<u32 payload bytes, u16 kind, u16 descriptors>` and the payload. Bytes that the socket does not take at once
+wait in memory until it is writable, so neither the collector nor the learner ever waits for the other. End of file
+means that the peer is dead: there is no other way for it to leave.
 """
 
 import socket
@@ -50,14 +50,14 @@ class Channel:
         return bool(self._outgoing)
 
     def send(self, kind: int, payload: bytes = b"", descriptors: Sequence[int] = ()) -> None:
-        """Send a frame, or queue what the socket does not take. `descriptors` must stay open until it is flushed."""
+        """Send a frame, or queue it as far as the socket does not take it. `descriptors` must stay open until then."""
         frame = HEADER.pack(len(payload), kind, len(descriptors)) + payload
         self._outgoing.append((memoryview(frame), descriptors))
         if len(self._outgoing) == 1:
             self.flush()
 
     def flush(self) -> None:
-        """Send what is queued as far as the socket takes it. Raises ChannelClosedError."""
+        """Send the queued bytes as far as the socket takes them. Raises ChannelClosedError."""
         while self._outgoing:
             data, descriptors = self._outgoing[0]
             try:

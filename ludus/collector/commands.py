@@ -39,7 +39,7 @@ class PolicySpec:
     """Whether one team learns and the others play frozen policies: no agent is answered before `Opponents` came."""
     evaluated: tuple[NetworkSpec, ...] = ()
     """The policies of an evaluation, which answer all agents: the candidate, then the champion. Weights are not
-    published and steps are not granted; what simulators play before `BeginEvaluation` does not count."""
+    published and steps are not granted; games of simulators before `BeginEvaluation` do not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class OpponentAssignment:
 
 @dataclass(frozen=True, slots=True)
 class Settings(Message):
-    """First message to a collector. What is in `settings` is `CollectorSettings.to_json`."""
+    """First message to a collector. `settings` is the output of `CollectorSettings.to_json`."""
 
     index: int
     generation: int
@@ -119,7 +119,7 @@ class FrozenPolicy(Message):
 
 @dataclass(frozen=True, slots=True)
 class Opponents(Message):
-    """Which team learns, and what the others play; a change of the former is followed by a reset (`Parameters`)."""
+    """The learning team, and the policies of the others; after another team follows a reset (`Parameters`)."""
 
     runner: int
     assignment: OpponentAssignment

@@ -1,7 +1,8 @@
 """Which networks a behavior gets, and how the actor's weights lie in one flat vector. Needs no torch.
 
-`BodyLayout` is what a spec's observations and `network_settings` say of a network body, `ActorLayout` adds the actions.
-What no network handles is refused here, before anything is built.
+`BodyLayout` is the shape of a network body, from a spec's observations and `network_settings`; `ActorLayout` adds the
+actions.
+A spec that no network handles is refused here, before anything is built.
 
 A layout is *plain* where every observation is a float32 vector, without memory and without a hypernetwork: learners
 then have derivatives by hand (`worker.learning.networks.dense`), and collectors act without torch
@@ -35,11 +36,11 @@ from ludus.collector.heads.squashed import Squashed
 from ludus.protocol.spec import BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 
 MINIMUM_SIZES: Mapping[str, int] = {"fully_connected": 1, "match3": 5, "resnet": 15, "simple": 20, "nature_cnn": 36}
-"""Visual encoders (`network_settings.vis_encode_type`), and the least height and width of what each can see."""
+"""Visual encoders (`network_settings.vis_encode_type`), and the least height and width of a picture for each."""
 
 
 class UnsupportedSpec(ValueError):
-    """No network is there for what a behavior announces. `code` is stable, the message says what to change."""
+    """There is no network for the spec of a behavior. `code` is stable, the message has the remedy."""
 
     def __init__(self, behavior: str, code: str, message: str) -> None:
         super().__init__(f"behavior {behavior!r}: {message}" if behavior else message)
@@ -130,7 +131,7 @@ class BodyLayout:
 
     @property
     def features(self) -> int:
-        """Width of what the body returns: half of the memory if there is one, else the hidden units."""
+        """Width of the output of the body: half of the memory if there is one, else the hidden units."""
         return self.memory_size // 2 if self.memory_size else self.hidden_units
 
     def is_goal(self, index: int) -> bool:
@@ -229,7 +230,7 @@ def _name(index: int, observation: ObservationSpec) -> str:
 
 
 def _kind_of(behavior: str, index: int, observation: ObservationSpec) -> ObservationKind:
-    """Return how a network reads an observation; refuse what none does."""
+    """Return how a network reads an observation; refuse one that none reads."""
     what, shape, properties = _name(index, observation), observation.shape, observation.dimension_properties
     if observation.size < 1:
         raise UnsupportedSpec(behavior, "observation_empty", f"{what} has no elements: its shape is {shape}")
@@ -255,7 +256,7 @@ def _kind_of(behavior: str, index: int, observation: ObservationSpec) -> Observa
 
 
 def _check_resolution(behavior: str, index: int, observation: ObservationSpec, encoder: str) -> None:
-    """Refuse a picture that is smaller than what an encoder's convolutions need."""
+    """Refuse a picture that is smaller than an encoder's convolutions need."""
     minimum = MINIMUM_SIZES[encoder]
     _, height, width = observation.shape
     if min(height, width) < minimum:

@@ -33,7 +33,7 @@ class LearnerConnection:
             self._orphaned()
 
     def receive(self) -> list[Frame]:
-        """Return what has come."""
+        """Return the frames that have arrived."""
         try:
             return self._channel.receive()
         except ChannelClosedError:

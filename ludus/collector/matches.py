@@ -1,11 +1,11 @@
 """Matches: how the games of a team that learns end, and against which opponents.
 
-A match is what one group lives through, from the first of its members' episodes to the end of the last one; for agents
-without a group it is one episode. Its outcome is what the simulator reports, or else, as in ML-Agents, the sign of the
-last reward plus the last group reward (of several members that end in the last message: of their mean).
+A match is the time of one group in the game, from the first of its members' episodes to the end of the last one; for
+agents without a group it is one episode. Its outcome is the one that the simulator reports, or else, as in ML-Agents,
+the sign of the last reward plus the last group reward (of several members that end in the last message: of their mean).
 
 Whether the opponents were the same all along is decided by the numbers of the session's messages, since runners take
-their turns apart: what changes in the message that ends a match belongs to the next one.
+their turns apart: a change in the message that ends a match belongs to the next one.
 """
 
 import numpy as np
@@ -101,7 +101,7 @@ class MatchRecorder:
 
 
 def reported_outcome(batch: TerminalBatch, rows: npt.NDArray[np.intp]) -> Outcome | None:
-    """Return what a simulator said of any of a group's members, which end in these rows; None if it said nothing."""
+    """Return the outcome that a simulator reported for a member of a group, which ends in these rows, or None."""
     if batch.outcomes is None or not batch.outcomes[rows].any():
         return None
     outcomes = batch.outcomes[rows]
@@ -109,7 +109,7 @@ def reported_outcome(batch: TerminalBatch, rows: npt.NDArray[np.intp]) -> Outcom
 
 
 def outcome_by_reward(batch: TerminalBatch, rows: npt.NDArray[np.intp]) -> Outcome:
-    """Return what the sign of the last reward says; of several members: of the mean of theirs."""
+    """Return the outcome by the sign of the last reward; of several members: of the mean of theirs."""
     rewards = batch.rewards[rows].astype(np.float64)
     if batch.group_rewards is not None:
         rewards = rewards + batch.group_rewards[rows]

@@ -55,7 +55,7 @@ class Message:
 
 
 def read(frame: Frame) -> Message:
-    """Read what `Message.pack` wrote."""
+    """Read the output of `Message.pack`."""
     name, _, fields = frame.payload.partition(b"\n")
     return read_record(Message.classes[name.decode()], json.loads(fields))
 
@@ -139,7 +139,7 @@ class SimulatorProblem(Message):
     number: int
     code: str
     sentence: str
-    """The problem, and what to do."""
+    """The problem, and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class StatsReported:
     """The values themselves for HISTOGRAM (at most 1,000 a message), else empty."""
     parameter_set: int = 0
     """Number of the environment parameters that they belong to: of those under which the episodes began that ended in
-    the same message, else of those that the simulator had been told."""
+    the same message, else of those that the simulator had received."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +254,7 @@ def pack_numbered(runner: int, payload: bytes) -> bytes:
 
 
 def unpack_numbered(payload: bytes) -> tuple[int, memoryview]:
-    """Read what `pack_numbered` wrote."""
+    """Read the output of `pack_numbered`."""
     view = memoryview(payload)
     return int.from_bytes(view[:4], "little"), view[4:]
 

@@ -45,7 +45,7 @@ class NativeSession(Session):
         self._reset_id = 0
         self.draws = ParameterDraws({}, 0)
         self.told: dict[str, float] = {}
-        """The values of environment parameters that the simulator was last told."""
+        """The values of environment parameters that the simulator received last."""
         self.checkpoints = SessionCheckpoints(self, collector)
 
     def receive(self, data: bytes) -> None:
@@ -121,7 +121,7 @@ class NativeSession(Session):
         return self.told, samplers_to_messages(newest)
 
     def _news(self) -> bytes:
-        """Return the fields of `Actions` that tell the newest parameters."""
+        """Return the fields of `Actions` with the newest parameters."""
         values, samplers = self._parameters()
         return pb.Actions(environment_parameters=values, samplers=samplers).SerializeToString()
 
@@ -146,7 +146,7 @@ class NativeSession(Session):
         settings, former = self._collector.settings, self.checkpoints.former
         if former is None:
             values, samplers = self._parameters()
-        else:  # the environment parameters as the simulator had been told them where it was
+        else:  # the environment parameters that the simulator had when the snapshot was taken
             self.draws.change(settings.environment_parameters)
             self.draws.restore(former.draws)
             values, samplers = dict(former.parameters), samplers_to_messages(settings.environment_parameters)

@@ -2,10 +2,10 @@
 
 In self-play the teams that do not learn are answered by a runner of their own, which records nothing. The learner draws
 the policies of each team, as many at a time as there are simulators (eight at most), and simulator `n` plays draw
-`n mod k`. An agent adopts what is drawn for its team when an episode of it begins, never in the middle.
+`n mod k`. An agent adopts the policy that is drawn for its team when an episode of it begins, never in the middle.
 
 A frozen policy is named by a *key*: the number of a snapshot, or `-1 - step` for a copy of the policy that learns, as
-it was when it had learned for so many steps. What a key names never changes.
+it was when it had learned for so many steps. The policy of a key never changes.
 """
 
 from collections import deque
@@ -33,7 +33,7 @@ class History:
 
     def __init__(self) -> None:
         self._states: deque[tuple[int, int]] = deque(maxlen=REMEMBERED)
-        """(message, key): what was played from that message on."""
+        """(message, key): the policy that was played from that message on."""
 
     def note(self, message: int, key: int) -> None:
         """Record the policy from a message on; a pause between two episodes of one policy is none."""
@@ -48,7 +48,7 @@ class History:
     def during(self, begin: int, end: int) -> int | None:
         """Return the one policy that was played from message `begin` until before message `end`.
 
-        None where it changed, where several were played, or where what was played is forgotten. `NO_POLICY` if none was
+        None where it changed, where several were played, or where the record is too old. `NO_POLICY` if none was
         played.
         """
         states = self._states
@@ -115,7 +115,7 @@ class Opponents:
         return draws[agent_index.simulator % len(draws)]
 
     def history(self, agent_index: AgentIndex) -> History:
-        """Return what the agents of an agent index played."""
+        """Return the policies that the agents of an agent index played."""
         return self._histories.setdefault(agent_index.number, History())
 
     def act(
@@ -151,7 +151,7 @@ class Opponents:
         self._note(agents, staged, new_episodes, leave=False)
 
     def dropped(self, agent_index: AgentIndex) -> None:
-        """Forget what a session's agents played."""
+        """Forget the policies that a session's agents played."""
         self._histories.pop(agent_index.number, None)
 
     def _note(self, agents: Agents, staged: Staged, slots: Slots, *, leave: bool) -> None:
@@ -170,7 +170,7 @@ class OpponentRunner(PolicyRunner):
 
     opponents: Opponents = field(kw_only=True)
     steps: int = 0
-    """Decisions that were answered since the learner was last told."""
+    """Decisions that were answered since the last report to the learner."""
 
     @property
     def memory_size(self) -> int:
@@ -179,7 +179,7 @@ class OpponentRunner(PolicyRunner):
 
     @property
     def absorbs_first(self) -> bool:
-        """Whether answers depend on what the recorder notes: agents adopt policies when their episodes begin."""
+        """Whether answers depend on the notes of the recorder: agents adopt policies when their episodes begin."""
         return True
 
     def _forward(self, batch: Batch, memory: Floats | None) -> Acted:

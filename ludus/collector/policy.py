@@ -5,7 +5,7 @@ torch (2 x 128 units, one thread, microseconds: 1 row 10 against 14 and 23; 12 r
 measured on one core with numpy 2.4 and torch 2.13), and because a collector that needs no torch starts 0.9 s sooner
 and is 200 MB smaller. Set `OPENBLAS_NUM_THREADS=1` in a collector's environment.
 
-What is not plain acts with torch (`worker.learning.networks.torch_policy`, chosen by `worker.collectors.acting`) and
+Other policies act with torch (`worker.learning.networks.torch_policy`, chosen by `worker.collectors.acting`) and
 shares `sample`. How outputs become actions is described in `ludus.collector.heads`; the distributions are those of
 `worker.learning.functional`, and a test holds both equal. Randomness comes from the generator that the caller passes,
 and from nowhere else.
@@ -34,13 +34,13 @@ class Acted:
     """Actions for `B` agents. Dimensions: `C` continuous columns, `D` branches."""
 
     continuous_sample: FloatArray
-    """`(B, C)`: what the learner is given of the samples (`ContinuousHead.recorded`)."""
+    """`(B, C)`: the value of the samples that the learner gets (`ContinuousHead.recorded`)."""
     continuous_env: FloatArray
-    """`(B, C)`: what the environment gets, within [-1, 1] (`ContinuousHead.action`)."""
+    """`(B, C)`: the value that the environment gets, within [-1, 1] (`ContinuousHead.action`)."""
     discrete: NDArray[np.int32]
     """`(B, D)`: the chosen index of each branch."""
     log_probs: FloatArray
-    """`(B, C + D)`: log-probability of each column and each branch, of what the learner is given."""
+    """`(B, C + D)`: log-probability of each column and each branch, of the values that the learner gets."""
     memory: FloatArray | None = None
     """`(B, memory_size)`: the memory after the step; None without one."""
 
@@ -75,7 +75,7 @@ class Policy(Protocol):
         `observations` are `(B, *shape)` each, in the spec's order. `masks` is `(B, M)`, true (or nonzero) where a
         choice is allowed; None allows all. A forbidden choice is never taken, unless all of its branch are forbidden.
         `memory` is `(B, memory_size)`, that before the step; None is all zeros. `noise` is `(B, C)`, standard normal:
-        what drives the samples of the columns; None draws it.
+        the noise in the samples of the columns; None draws it.
         """
 
 

@@ -2,7 +2,8 @@
 
 Threads: one event loop (uvloop) does everything: streams, policy inference, arena writes, control channel. grpc's core
 has threads of its own, which only move bytes. numpy's BLAS is kept on one thread. Nothing in the loop waits: the
-control channel queues what its socket does not take, and weights are copied out of shared memory within one turn.
+control channel queues the bytes that its socket does not take, and weights are copied out of shared memory within one
+turn.
 
 A process may be started before it is needed (`python -m ludus.collector --channel FD`): it imports everything and
 waits for its settings. It ends when the learner does: by end of file on the channel, and for certain by
@@ -136,8 +137,8 @@ def _serve_unity_port(settings: CollectorSettings, port: int, players: UnityHand
         server.add_insecure_port(f"127.0.0.1:{port}")
     except RuntimeError:
         raise OSError(
-            f"port {port} (simulators.unity_port) is taken on this host: end what listens there, an mlagents-learn "
-            "perhaps, or choose another port"
+            f"port {port} (simulators.unity_port) is taken on this host: end the program that listens there, an "
+            "mlagents-learn perhaps, or choose another port"
         ) from None
     with contextlib.suppress(RuntimeError):  # a host without IPv6
         server.add_insecure_port(f"[::1]:{port}")

@@ -1,8 +1,8 @@
 """Policy runners: each answers the waiting agents of one behavior, of all sessions, by one forward pass per turn.
 
-Sessions stage what they receive; when the loop has handled every message that was ready, `PolicyRunner.run` takes all
-of it at once. No agent waits for a slow simulator: those that are ready are answered, and while the pass runs
-the next messages pile up for the one after it.
+Sessions stage the messages that they receive; when the loop has handled every message that was ready,
+`PolicyRunner.run` takes all of it at once. No agent waits for a slow simulator: those that are ready are answered, and
+while the pass runs the next messages pile up for the one after it.
 
 On the usual path (enough quota, nothing held) the answers are sent before any bookkeeping, so that simulators
 compute while the steps are written.
@@ -91,7 +91,7 @@ class PolicyRunner(ABC):
         """Request a turn."""
         self.request_turn(self)
 
-    # What runners differ in ---------------------------------------------------------------------------------------
+    # Differences of runners ---------------------------------------------------------------------------------------
 
     @property
     @abstractmethod
@@ -100,14 +100,14 @@ class PolicyRunner(ABC):
 
     @property
     def absorbs_first(self) -> bool:
-        """Whether answers depend on what the recorder notes when agents ask: memory is zero where episodes begin."""
+        """Whether answers depend on the notes of the recorder when agents ask: memory is zero where episodes begin."""
         return self.memory_size > 0
 
     @abstractmethod
     def _forward(self, batch: Batch, memory: Floats | None) -> Acted:
         """Draw actions."""
 
-    # What they share --------------------------------------------------------------------------------------------
+    # Common parts ----------------------------------------------------------------------------------------------
 
     def stage(self, member: SessionCallbacks, agent_index: AgentIndex, step_id: int, batch: BehaviorBatch) -> None:
         """Check a message's part against the state of its agents, for the next turn. Raises ProtocolError."""
@@ -214,7 +214,7 @@ class PolicyRunner(ABC):
         )
 
     def _absorb(self, fresh: Batch | None, *, answered: bool = False) -> None:
-        """Bring the agents' state up to what is staged; `fresh` is what `_join` made of it."""
+        """Update the agents' state by the staged messages; `fresh` is the batch that `_join` made of them."""
         if not self.staged:
             return
         staged, self.staged = self.staged, []
@@ -271,7 +271,7 @@ class PolicyRunner(ABC):
         self.recorder.answer(batch.slots, batch.observations, batch.masks, acted, self.version, number)
 
     def _answer_waiting(self) -> None:
-        """Answer what may be answered of what waits, oldest first, whole messages.
+        """Answer waiting agents that may be answered, oldest first, whole messages.
 
         If the quota of the round is used but steps of it are outstanding, sessions that owe one are answered in
         advance. Once all have returned, agents wait for the next round, to be answered with newer weights.

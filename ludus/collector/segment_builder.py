@@ -188,10 +188,10 @@ class SegmentBuilder:
             previous = row - 1
         else:
             previous = int(agents.blocks[slot, last_block - 1]) * self._stride + self._rows - 1
-        # The segment ends at the step before; `close` writes what followed behind it.
+        # The segment ends at the step before; `close` writes the successor behind it.
         agents.length[slot] = length - 1
         agents.row[slot] = previous
-        # The observation of the step that is out is what followed the steps before it.
+        # The observation of the step that is out is the successor of the steps before it.
         self.close(one, [column[new_row : new_row + 1].copy() for column in self._columns], SegmentEnd.CUT)
         agents.blocks[slot, 0] = block
         agents.row[slot] = new_row

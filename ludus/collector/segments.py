@@ -36,7 +36,7 @@ SEGMENT_DTYPE = np.dtype(
         ("ending", "<i4"),  # a value of `SegmentEnd`
         ("blocks", "<i4"),  # number of its arena blocks; all but the last are full
         ("mates_alive", "<i4"),  # whether at its end another agent of its group and session was in an episode
-        ("successor_tick", "<i8"),  # tick of the message that brought what followed the last step (`Arena.ticks`)
+        ("successor_tick", "<i8"),  # tick of the message with the successor of the last step (`Arena.ticks`)
     ]
 )
 """One segment, in memory and on the wire between collector and learner.
@@ -90,7 +90,7 @@ class Segments:
 
     @classmethod
     def unpack(cls, payload: bytes | memoryview) -> "Segments":
-        """Copy out of what `pack` returned."""
+        """Read a copy of the output of `pack`."""
         count = int.from_bytes(payload[:4], "little")
         records = np.frombuffer(payload, SEGMENT_DTYPE, count, 4).copy()
         blocks = np.frombuffer(payload, "<i4", offset=4 + count * SEGMENT_DTYPE.itemsize)

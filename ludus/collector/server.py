@@ -143,7 +143,7 @@ class CollectorServer:
     # The learner ------------------------------------------------------------------------------------------------
 
     def readable(self) -> None:
-        """Handle what the learner has sent."""
+        """Handle the messages of the learner."""
         frames = self.link.receive()
         try:
             for frame in frames:
@@ -187,7 +187,7 @@ class CollectorServer:
                 self.behaviors.take_opponent(message, fd)
             case commands.BeginEvaluation():
                 session = self._by_session_id.get(message.session_id)
-                if session is not None:  # else it has left, and the learner is told so
+                if session is not None:  # else it has left, and the learner gets a message about it
                     self.behaviors.sit(session, message)
             case commands.Opponents():
                 self.behaviors.assign_opponents(message)
@@ -231,14 +231,14 @@ class CollectorServer:
         )
         if message.reset:
             for runner in self._runners.values():
-                self._ticks.deliver(runner)  # what one team's turn brought comes before what another one's brings
+                self._ticks.deliver(runner)  # segments of one team's turn come before those of another one's
             for session in [session for session in self.sessions if session.number >= 0]:
                 session.reset()
 
     # The clock --------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Do what is due by the clock."""
+        """Do the periodic work."""
         now = self.now()
         self.came_to_rest()
         for runner in self._runners.values():
@@ -282,7 +282,7 @@ class CollectorServer:
             runner.release_late_agents(late)
 
     def close_sessions(self, message: commands.CloseAll) -> None:
-        """End every session, and send the learner what is still unsent."""
+        """End every session, and send the learner the rest."""
         for runner in self._runners.values():
             self._ticks.deliver(runner)
         self._ticks.report_stats()

@@ -113,7 +113,7 @@ class SimulationHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # ge
             self._host.ended(session)
             self.lingering += 1
             try:
-                # A client whose write fails on an ended stream loses what it has not read yet: Close.
+                # A client whose write fails on an ended stream loses the messages that it has not read yet: Close.
                 await asyncio.wait([reading], timeout=LINGER_SECONDS)
             finally:
                 self.lingering -= 1
@@ -121,7 +121,7 @@ class SimulationHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # ge
                 outbox.close()
 
     async def _read(self, session: NativeSession, context: Any) -> None:
-        """Read to the end of the stream; what comes after the end of the session is ignored."""
+        """Read to the end of the stream; messages after the end of the session are ignored."""
         try:
             while (data := await context.read()) is not grpc.aio.EOF:  # type: ignore[attr-defined]  # missing in the stubs
                 if session.closed is None:

@@ -16,7 +16,6 @@ from ludus.protocol.codec import CloseCode, ProtocolError
 from ludus.protocol.contract import (
     MAX_UNADMITTED_STEPS,
     check_introduction,
-    check_size,
     conflict,
     same_spec,
     too_many_unadmitted,
@@ -64,16 +63,16 @@ class Session(ABC):
         self.agent_indexes: dict[str, tuple[PolicyRunner, AgentIndex]] = {}
         """By announced name, once the behavior is admitted."""
         self.own_parameters: Mapping[str, ParameterValue] = {}
-        """Environment parameters of this simulator alone, on top of the run's; told with the next reset."""
+        """Environment parameters of this simulator alone, on top of the run's; sent with the next reset."""
         self.parameter_set = 0
-        """Number of the environment parameters that the simulator was last told."""
+        """Number of the environment parameters that the simulator received last."""
         self.has_heard = True
         """Whether the trackers know of them: not before the next step, which is the first that can follow from them."""
         self.unadmitted: defaultdict[str, list[tuple[int, BehaviorBatch]]] = defaultdict(list)
         """Steps of behaviors that are not admitted yet."""
         self._past_steps = 0
 
-    # What the protocols differ in -------------------------------------------------------------------------------
+    # Differences of the protocols -------------------------------------------------------------------------------
 
     @abstractmethod
     def answer(
@@ -104,7 +103,7 @@ class Session(ABC):
     def _say_close(self, code: str, reason: str, *, rejoin: bool) -> None:
         """Send the simulator the end of the session."""
 
-    # What they share --------------------------------------------------------------------------------------------
+    # Common parts ----------------------------------------------------------------------------------------------
 
     @property
     def steps(self) -> int:
@@ -136,7 +135,7 @@ class Session(ABC):
                 self.agent_indexes[name] = (runner_of(agent_index.team), agent_index)
 
     def end(self, code: str, reason: str, *, rejoin: bool, tell: bool = True) -> None:
-        """End the session: its partial segments are dropped, the simulator is told if it can be."""
+        """End the session: its partial segments are dropped, the simulator is informed if `tell`."""
         if self.closed is not None:
             return
         self.closed = (code, reason)
@@ -151,17 +150,13 @@ class Session(ABC):
         self.end(error.code.value, error.message, rejoin=error.code.rejoin)
 
     def abandon(self, reason: str) -> None:
-        """End the session of a collector that has failed. The simulator is told; the runners are not, since their state
-        is unknown and they will not run again."""
+        """End the session of a collector that has failed. The simulator is informed; the runners are not, since their
+        state is unknown and they will not run again."""
         if self.closed is None:
             code = CloseCode.INTERNAL_ERROR
             self.closed = (code.value, reason)
             self._say_close(code.value, reason, rejoin=code.rejoin)
             self.on_end()
-
-    def _check_size(self, size: int) -> None:
-        """Raise ProtocolError for a message of too many bytes."""
-        check_size(size, self._collector.settings.max_message_bytes)
 
     def _take_number(self, ticket: str, session_id: str, former: int | None = None) -> int:
         """Return the number that the ticket gives; where none is needed its former one, or one of our own.
@@ -205,16 +200,16 @@ class Session(ABC):
 
     @property
     def _has_news(self) -> bool:
-        """Whether there are newer environment parameters than the simulator was told."""
+        """Whether there are newer environment parameters than the simulator has received."""
         return self.parameter_set != self._collector.settings.parameter_set
 
     def _note_told(self) -> None:
-        """Record that the simulator was told the newest parameters: its next episodes begin with them."""
+        """Record that the simulator has received the newest parameters: its next episodes begin with them."""
         self.parameter_set = self._collector.settings.parameter_set
         self.has_heard = False  # the step that is just being answered may not be absorbed yet
 
     def _report(self, stats: list[StatValue], batches: list[BehaviorBatch]) -> None:
-        """Hand on the numbers of a step, before its agents are. They tell of the episodes that end in it, if any do."""
+        """Hand on the numbers of a step before its agents. They belong to the episodes that end in it, if any do."""
         began = [
             runner.recorder.agents.began_under(agent_index, batch.terminals.agent_ids)
             for batch in batches

@@ -80,7 +80,7 @@ class CollectorSettings:
 
     @classmethod
     def from_json(cls, text: str) -> "CollectorSettings":
-        """Read what `to_json` wrote."""
+        """Read the output of `to_json`."""
         values = json.loads(text)
         key = values["ticket_key"]
         return read_record(cls, {**values, "ticket_key": None if key is None else base64.b64decode(key)})

@@ -2,7 +2,7 @@
 
 In numpy the weights of all policies lie in one array per layer, `(P, in, out)`. Rows are sorted by policy into groups
 of equal length, padded with zeros, so that a layer is one batched product for all policies; a batch of one policy is a
-plain product. What acts with torch has a network per policy, which answer one after the other: convolutions and an LSTM
+plain product. Policies that need torch are a network each, which answer one after the other: convolutions and an LSTM
 of other weights for each row can't be had as one operation that is any faster on a CPU.
 
 Dimensions: `P` policies, `U` of them in a batch, `B` rows, `N` rows of the largest group, `H` columns of the head.

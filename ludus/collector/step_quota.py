@@ -32,9 +32,9 @@ class StepQuota:
         self.progress = 0
         """Steps of the current round that have returned since it began."""
         self.report_every = 0
-        """The learner is told of so much progress at a time; 0 = it need not be told."""
+        """Progress is reported to the learner in steps of this size; 0 = it is not reported."""
         self.reported: int | None = 0
-        """Progress that the learner was last told of; None once it was told that the quota is used."""
+        """Progress that was reported last; None once it was reported that the quota is used."""
         self.outstanding: Counter[int] = Counter()
         """Answered decisions whose step has not returned, by round."""
         self.overdraft: Counter[int] = Counter()
@@ -93,7 +93,7 @@ class StepQuota:
             self.progress += steps
 
     def take_report(self) -> tuple[int, bool] | None:
-        """Return (progress, whether the quota is used) if the learner should be told now. Call it after a delivery."""
+        """Return (progress, whether the quota is used) if a report is due now. Call it after a delivery."""
         if self.number is None or self.ended or self.reported is None:
             return None
         if self.complete:
@@ -105,7 +105,7 @@ class StepQuota:
         return None
 
     def refund(self, number: int, steps: int) -> None:
-        """Grant again what was answered (and has returned, or never will) but is lost to the round."""
+        """Grant again steps that were answered (and have returned, or never will) but are lost to the round."""
         if number == self.number:
             self.progress -= steps
             self.left += 0 if self.ended else steps

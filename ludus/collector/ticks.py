@@ -80,12 +80,12 @@ class BatchTicks:
         if number is not None and progress is not None and not self._barrier.done:
             self._link.tell(messages.QuotaProgress(runner.number, number, *progress))
 
-    # What is told -----------------------------------------------------------------------------------------------
+    # Reports ---------------------------------------------------------------------------------------------------
 
     def deliver(self, runner: LearningRunner) -> None:
-        """Send the learner what a runner has made."""
+        """Send the learner the episodes and segments of a runner."""
         if self._barrier.done:
-            return  # what was handed over goes with what was delivered before
+            return  # the snapshot goes with the deliveries before it
         if runner.number in self._opponents_of:
             self._report_opponents(*self._opponents_of[runner.number])
         episodes = runner.recorder.take_episodes()
@@ -97,7 +97,7 @@ class BatchTicks:
             self._link.send(Kind.SEGMENTS, pack_numbered(runner.number, segments))
 
     def report_stats(self) -> None:
-        """Send the learner what simulators have reported."""
+        """Send the learner the numbers that simulators have reported."""
         rows = self.stats.take()
         if rows:
             self._link.tell(messages.Stats(rows))

@@ -79,7 +79,7 @@ class WeightBuffers:
         return index
 
     def hold(self, index: int) -> None:
-        """Learner: keep a buffer unchanged for a collector that is about to be told of it."""
+        """Learner: keep a buffer unchanged for a collector to which its index is about to be sent."""
         self._readers[index] += 1
 
     def release(self, index: int) -> None:

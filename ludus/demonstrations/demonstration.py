@@ -121,7 +121,7 @@ class Demonstration:
     def subsample(self, count: int, seed: int) -> "Demonstration":
         """Return `count` single transitions, drawn without replacement, in their order: pieces of one row each.
 
-        Equal arguments give equal transitions. What is left has no complete episodes, unless they had one step.
+        Equal arguments give equal transitions. The result has no complete episodes, unless they had one step.
         """
         if not 1 <= count <= self.steps:
             raise DemonstrationError(f"{count} transitions were asked for; there are {self.steps}")

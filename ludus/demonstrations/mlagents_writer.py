@@ -24,8 +24,8 @@ NAME_LENGTH: Final = 16
 def encode(demonstration: Demonstration) -> bytes:
     """Render a file that ML-Agents and Unity read, in their pairing: each record carries the action before it.
 
-    What the format cannot say: a piece that is neither terminated nor truncated is written as truncated, and one that
-    did not begin with its episode as if it had. Observations of uint8 are written as PNG, which needs pillow.
+    The format cannot hold everything: a piece that is neither terminated nor truncated is written as truncated, and one
+    that did not begin with its episode as if it had. Observations of uint8 are written as PNG, which needs pillow.
     """
     spec = demonstration.spec
     episodes = demonstration.pieces

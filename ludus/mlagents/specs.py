@@ -1,7 +1,7 @@
 """Behavior specs from ML-Agents' messages, of players and of recordings.
 
 Packages before 3.0 send images as (height, width, channels); they are turned, so that networks see one order. The
-oldest of them do not say what their dimensions mean. Packages before hybrid actions announce only deprecated fields.
+oldest of them do not describe their dimensions. Packages before hybrid actions announce only deprecated fields.
 """
 
 from typing import NamedTuple

@@ -14,7 +14,7 @@ class CloseCode(StrEnum):
     sentence: str
     """The meaning of the code, for people."""
     rejoin: bool
-    """Whether joining again makes sense; what `Close.rejoin` says unless the server knows better."""
+    """Whether joining again makes sense; the value of `Close.rejoin` unless the server knows better."""
 
     def __new__(cls, value: str, rejoin: bool = False, sentence: str = "") -> Self:
         """Make a member. (The defaults serve type checkers alone, so that `CloseCode(name)` finds one.)"""

@@ -1,7 +1,7 @@
 """Values of environment parameters: numbers, and samplers from which a game draws on request.
 
-They are ML-Agents' four kinds. As JSON they have a `kind`, by which `ludus.reading` tells them apart. A sampler is sent
-as a whole; the game draws from it, with the sampler's seed. Ranges are checked where they are written, in
+They are ML-Agents' four kinds. As JSON they have a `kind`, by which `ludus.reading` distinguishes them. A sampler is
+sent as a whole; the game draws from it, with the sampler's seed. Ranges are checked where they are written, in
 configurations, not here: ML-Agents sends negative deviations, too.
 """
 

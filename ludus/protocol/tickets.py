@@ -68,7 +68,7 @@ def verify(key: bytes, ticket: str, now: float) -> TicketClaims:
     version, _, payload = body.partition(".")
     if version != _VERSION:
         raise TicketInvalid(f"the ticket is of version {version}, this server reads version {_VERSION}")
-    said = json.loads(_decode(payload))  # signed by us, so it is what `sign` wrote; a newer release may add claims
+    said = json.loads(_decode(payload))  # signed by us, so it is an output of `sign`; a newer release may add claims
     claims = TicketClaims(**{name: said[name] for name in _CLAIMS if name in said})
     if now >= claims.expires_at:
         raise TicketExpired(f"the ticket expired {now - claims.expires_at:.0f} s ago; join again for a fresh one")

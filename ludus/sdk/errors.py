@@ -85,7 +85,7 @@ def explain(
             return Failure(code, f"{details.rstrip('.')} (it was shown the token {token.origin})", permanent=True)
         case grpc.StatusCode.UNIMPLEMENTED:
             return Failure(
-                "not_a_gateway", f"what answers at {address} is not a Ludus gateway ({details})", permanent=True
+                "not_a_gateway", f"the server at {address} is not a Ludus gateway ({details})", permanent=True
             )
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return Failure("timeout", f"{address} did not answer in time", permanent=False)
@@ -114,7 +114,7 @@ def unreachable(details: str, address: str, *, tls: bool, answered: bool = False
         return Failure("tls_mismatch", f"the certificate of {address} is not trusted ({details})", permanent=True)
     if any(word in text for word in _BROKEN):
         if answered or "failed to connect" not in text:
-            sentence = f"the connection to {address} was lost; what listened there may have ended"
+            sentence = f"the connection to {address} was lost; the server there may have ended"
             return Failure("connection_lost", sentence, permanent=False)
         if tls:
             sentence = (
@@ -133,6 +133,6 @@ def unreachable(details: str, address: str, *, tls: bool, answered: bool = False
     if any(word in text for word in ("dns", "name or service", "domain name", "address lookup", "nodename")):
         return Failure("unknown_host", f"the host name in {address!r} cannot be resolved", permanent=False)
     if any(word in text for word in ("http1", "http2 header", "content-type", "http status")):
-        sentence = f"what answers at {address} speaks no gRPC (the HTTP API has another port than the gateway)"
+        sentence = f"the server at {address} speaks no gRPC (the HTTP API has another port than the gateway)"
         return Failure("not_a_gateway", sentence, permanent=True)
     return Failure("unavailable", f"{address} cannot be reached ({details})", permanent=False)

@@ -1,8 +1,8 @@
 """A server for testing clients: gateway and collector of `ludus.v1` in one; it checks messages and trains nothing.
 
-It checks what the real ones check, with the same functions (`ludus.protocol.contract`, `ludus.protocol.codec`), answers
-with random valid actions, and on demand does the same as runs: reset simulators, make them wait, end, break off. It
-prints each message in words, and each violation with its code.
+It makes the checks of the real ones, with the same functions (`ludus.protocol.contract`, `ludus.protocol.codec`),
+answers with random valid actions, and on demand does the same as runs: reset simulators, make them wait, end, break
+off. It prints each message in words, and each violation with its code.
 """
 
 import secrets
@@ -98,7 +98,8 @@ class FakeServer:
         """Streams that have ended after Hello."""
         self.specs: dict[str, BehaviorSpec] = {}
         """The announced spec of each behavior: all simulators must agree."""
-        self._say = say
+        self.say = say
+        """Prints an event."""
         self._host = host
         self._wanted_port = port
         self._joins = 0
@@ -279,11 +280,7 @@ class FakeServer:
         code, self._ended_with = ENDINGS[self.behaviour.ending]
         return code, f"the fake run has ended after {self.behaviour.steps} steps ({self.behaviour.ending})"
 
-    def say(self, sentence: str) -> None:
-        """Print an event."""
-        self._say(sentence)
-
     def violation(self, sentence: str) -> None:
         """Print and keep a violation of the contract."""
         self.violations.append(sentence)
-        self._say(f"VIOLATION: {sentence}")
+        self.say(f"VIOLATION: {sentence}")

@@ -249,7 +249,7 @@ class FakeStream:
             self._say("  it went back to where it was")
 
     def _account(self, batch: BehaviorBatch) -> None:
-        """Record the agents that play and wait; print what a server ignores. Raises ProtocolError."""
+        """Record the agents that play and wait; print the parts that a server ignores. Raises ProtocolError."""
         running, waiting = self._running[batch.behavior], self._waiting[batch.behavior]
         if batch.terminals is not None:
             ended = set(batch.terminals.agent_ids.tolist())

@@ -221,7 +221,7 @@ def _arrays(layout: BehaviorLayout, agent: int, observation: Observation) -> lis
 
 
 def _filled_up(part: npt.ArrayLike, expected: ObservationLayout) -> Array:
-    """Copy the entities that there are, and zeros behind them. What does not fit is returned as it is."""
+    """Copy the entities that there are, and zeros behind them. Arrays of another shape are returned as they are."""
     given = np.array(part, expected.dtype)
     if not given.size:  # no entity: a list without elements has no width
         given = given.reshape(0, *expected.shape[1:])

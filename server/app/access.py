@@ -12,10 +12,13 @@ from fastapi import Request
 from fastapi.routing import APIRoute
 from starlette.types import Scope as AsgiScope
 
-from server.access.audit.repository import AuditRepository
+from server.access.audit.models import AuditEntry
 from server.app import documentation
+from server.kit.db.clock import now
 from server.kit.db.database import Session, after_commit
+from server.kit.db.ids import new_id
 from server.kit.db.projects import EVERY
+from server.kit.db.texts import storable
 from server.kit.errors import ProjectForbidden, ScopeMissing
 from server.kit.http.auth import READING, AuthenticatedRequest, auth_of, need_of
 from server.kit.http.errors import ProjectInvalid
@@ -46,15 +49,19 @@ class RequestAudit:
     def enter(self, session: Session, status: int) -> None:
         """Enter the request."""
         client = self._scope.get("client")
-        AuditRepository(session).enter(
-            actor=self._principal.name,
-            token_id=self._principal.token_id,
-            method=self._scope["method"],
-            route=str(getattr(self._scope.get("route"), "path", "none")),
-            target=self._scope["path"],
-            request_id=self._scope["state"]["request_id"],
-            client=client[0] if client else "",
-            status=status,
+        session.add(
+            AuditEntry(
+                id=new_id("aud"),
+                at=now(),
+                actor=storable(self._principal.name, 200),
+                token_id=self._principal.token_id,
+                method=self._scope["method"],
+                route=storable(str(getattr(self._scope.get("route"), "path", "none")), 200),
+                target=storable(self._scope["path"], 2000),
+                request_id=self._scope["state"]["request_id"],
+                status=status,
+                client=storable(client[0] if client else "", 64),
+            )
         )
 
     def _note(self) -> None:

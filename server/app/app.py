@@ -29,6 +29,7 @@ from server.configs.routes import router as configs
 from server.demonstrations.routes import router as demonstrations
 from server.kit.errors import LudusError
 from server.kit.http.problems import on_http_exception, on_ludus_error, on_validation_error
+from server.kit.listening import LOOPBACK
 from server.kit.rates import Rate
 from server.kit.settings import Settings
 from server.ladders.routes import router as ladders
@@ -75,7 +76,6 @@ for _router in ROUTERS:
 BODY_LIMIT_BYTES = 2 * 1024 * 1024
 THREADS = 40
 """Requests that are handled at once, long polls not counted. The database has more connections."""
-LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
@@ -114,7 +114,7 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
         requests=Rate(settings.api.requests_per_minute),
         failures=Rate(settings.api.failures_per_minute),
         demanded=settings.api.demands_token,
-        loopback=settings.api.host in LOOPBACK_HOSTS,
+        loopback=settings.api.host in LOOPBACK,
     )
     app.add_middleware(RequestContext, telemetry=services.telemetry)  # the last one added is the outermost
     plain = app.openapi

@@ -25,6 +25,7 @@ from server.kit.http.auth import AuthenticatedRequest
 from server.kit.http.errors import BodyTooLarge, BodyTooSlow, ForeignOrigin, TooManyRequests, Unauthenticated
 from server.kit.http.problems import internal_problem, problem_response
 from server.kit.http.telemetry import HttpTelemetry
+from server.kit.listening import LOOPBACK
 from server.kit.principal import ANONYMOUS, Principal, everything
 from server.kit.rates import Rate
 from server.kit.token_watcher import TokenWatcher
@@ -34,7 +35,6 @@ log = structlog.get_logger(__name__)
 
 NAMED = frozenset({"run", "attempt", "webhook", "ladder", "worker"})
 """Path parameters that are in the access log by name."""
-LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 SLOWEST_BYTES = 1 << 20
 """A body may take the time-out again for each so many bytes."""
 GRACE_SECONDS = 2.0
@@ -298,7 +298,7 @@ def _refuse(rate: Rate, wait: float | None) -> None:
 
 def _is_local(headers: Headers) -> bool:
     names: Iterable[str] = [f"http://{headers.get('host', 'localhost')}", *headers.getlist("origin")]
-    return all(_host(name) in LOOPBACK_NAMES for name in names)
+    return all(_host(name) in LOOPBACK for name in names)
 
 
 def _host(url: str) -> str | None:

@@ -6,11 +6,12 @@ import ssl
 
 import uvicorn
 
-from server.app.app import LOOPBACK_HOSTS, create_app
+from server.app.app import create_app
 from server.app.header_timeout import with_header_timeout
 from server.app.services import Services
+from server.kit.listening import LOOPBACK, ApiSettings
 from server.kit.ports import CannotStart, listen
-from server.kit.settings import ApiSettings, Settings
+from server.kit.settings import Settings
 
 STOP_SECONDS = 5
 """Time that a stopping API gives its requests."""
@@ -68,7 +69,7 @@ def serve_api(settings: Settings, descriptor: int | None = None) -> None:
 
     Raises CannotStart.
     """
-    if not settings.api.demands_token and settings.api.host not in LOOPBACK_HOSTS:
+    if not settings.api.demands_token and settings.api.host not in LOOPBACK:
         raise Exposed(settings.api)
     listening = listen(settings.api.host, settings.api.port) if descriptor is None else socket.socket(fileno=descriptor)
     if hasattr(socket, "TCP_USER_TIMEOUT"):

@@ -9,7 +9,8 @@ from server.checkpoints.aliases.repository import AliasRepository
 from server.checkpoints.errors import AliasNotFound
 from server.checkpoints.models import Checkpoint
 from server.checkpoints.repository import CheckpointRepository, InitialCheckpoints
-from server.config.assessment import CHECKPOINT, checkpoints_named
+from server.config.assessment import checkpoints_named
+from server.config.values import CHECKPOINT_ID
 from server.kit.db.database import Session
 from server.kit.errors import CheckpointNotFound, InvalidConfig, Problem, RunNotFound
 from server.runs.repository import RunRepository
@@ -77,7 +78,7 @@ class AssessmentService:
             if newest is None:
                 raise CheckpointNotFound(name)
             return newest
-        if not re.match(CHECKPOINT, name):
+        if not re.match(CHECKPOINT_ID, name):
             name = AliasRepository(self._session).get(name).checkpoint_id
         found = InitialCheckpoints(self._session).existing({name}, lock=False).get(name)
         if found is None:

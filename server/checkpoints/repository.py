@@ -8,8 +8,6 @@ from sqlalchemy import Select, delete, func, select
 
 from server.checkpoints.models import Checkpoint, RunInitialCheckpoint, UploadedCheckpoint
 from server.checkpoints.refs import CheckpointRef, NewCheckpoint
-from server.checkpoints.uploads import FILE, Inspected
-from server.kit.artifacts.publication import Stored
 from server.kit.artifacts.store import FileRef
 from server.kit.db.clock import now
 from server.kit.db.ids import new_id
@@ -106,24 +104,9 @@ class CheckpointRepository(Repository):
         self._session.flush()
         return row, True
 
-    def pin(self, checkpoint: Checkpoint, *, pinned: bool) -> None:
-        """Record since when a checkpoint is pinned, or that it is not."""
-        checkpoint.pinned_at = now() if pinned else None
-        self._written(checkpoint)
-
-    def rescore(self, checkpoint: Checkpoint, scores: Mapping[str, Mapping[str, float]], score: float | None) -> None:
-        """Replace what is known of how good a checkpoint is."""
-        checkpoint.scores, checkpoint.score = {name: dict(values) for name, values in scores.items()}, score
-        self._session.flush()
-
     def mark_damaged(self, checkpoint: Checkpoint, damage: str) -> None:
         """Record that a file of a checkpoint is missing or altered: nothing is resumed from it any more."""
         checkpoint.damaged_at, checkpoint.damage = checkpoint.damaged_at or now(), storable(damage, 2000)
-        self._session.flush()
-
-    def mark_sound(self, checkpoint: Checkpoint) -> None:
-        """Record that all files of a checkpoint are as they were stored."""
-        checkpoint.damaged_at = checkpoint.damage = None
         self._session.flush()
 
     def _good(self, run_id: str) -> Select[Checkpoint]:
@@ -155,22 +138,6 @@ class UploadedCheckpointRepository(Repository):
     def list(self, query: ListQuery) -> Page[UploadedCheckpoint]:
         """Return a page of uploaded checkpoints."""
         return select_page(self._session, select(UploadedCheckpoint), query, self.COLUMNS, UploadedCheckpoint.id)
-
-    def add(self, stored: Stored[Inspected], name: str | None, behavior: str | None) -> UploadedCheckpoint:
-        """Insert the row of a stored file. One without a name is called like its id."""
-        row = UploadedCheckpoint(
-            id=stored.id,
-            name=name or stored.id,
-            behavior=behavior,
-            format=stored.inspected.format,
-            modules=list(stored.inspected.modules),
-            path=stored.path,
-            file=FILE,
-            size=stored.inspected.size,
-            sha256=stored.inspected.sha256,
-            created_at=now(),
-        )
-        return self._written(row)
 
     def delete(self, checkpoint: UploadedCheckpoint) -> None:
         """Remove a row, with the notes of its use."""

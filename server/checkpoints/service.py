@@ -12,11 +12,12 @@ from server.checkpoints.repository import (
     uploaded_ref,
 )
 from server.checkpoints.score import keep_best_of, overall_score
-from server.checkpoints.uploads import Inspected
+from server.checkpoints.uploads import FILE, Inspected
 from server.config.document import Path
 from server.config.problems import join_path
 from server.config.run import RunConfig
 from server.kit.artifacts.publication import Stored
+from server.kit.db.clock import now
 from server.kit.db.database import Session, after_commit
 from server.kit.errors import InvalidConfig, Problem
 from server.runs.events.repository import Note, lock_run, record
@@ -33,10 +34,21 @@ class CheckpointService:
         self._initial = InitialCheckpoints(session)
 
     def add(self, stored: Stored[Inspected], name: str | None, behavior: str | None) -> UploadedCheckpoint:
-        """Enter a stored file; with the commit the file is kept."""
-        row = self._uploaded.add(stored, name, behavior)
+        """Enter a stored file; with the commit the file is kept. One without a name is called like its id."""
+        row = UploadedCheckpoint(
+            id=stored.id,
+            name=name or stored.id,
+            behavior=behavior,
+            format=stored.inspected.format,
+            modules=list(stored.inspected.modules),
+            path=stored.path,
+            file=FILE,
+            size=stored.inspected.size,
+            sha256=stored.inspected.sha256,
+            created_at=now(),
+        )
         after_commit(self._session, stored.keep)
-        return row
+        return self._uploaded.save(row)
 
     def delete(self, checkpoint_id: str) -> CheckpointRef:
         """Delete an uploaded checkpoint; the caller removes its file after the commit.
@@ -59,7 +71,8 @@ class CheckpointService:
         lock_run(self._session, run_id)
         checkpoint = self._of_runs.get_stored(run_id, checkpoint_id)
         if pinned != (checkpoint.pinned_at is not None):
-            self._of_runs.pin(checkpoint, pinned=pinned)
+            checkpoint.pinned_at = now() if pinned else None
+            self._of_runs.save(checkpoint)
         return checkpoint
 
     def score(self, run_id: str, checkpoint_id: str, metric: str, value: float, behavior: str = "") -> Checkpoint:
@@ -69,7 +82,8 @@ class CheckpointService:
         scores = {name: dict(values) for name, values in (checkpoint.scores or {}).items()}
         scores.setdefault(behavior, {})[metric] = value
         rule = keep_best_of(RunRepository(self._session).get(run_id).config)
-        self._of_runs.rescore(checkpoint, scores, overall_score(rule, scores, checkpoint.metrics.values()))
+        checkpoint.scores, checkpoint.score = scores, overall_score(rule, scores, checkpoint.metrics.values())
+        self._session.flush()
         return checkpoint
 
     def verified(self, run_id: str, checkpoint_id: str, problems: Sequence[str]) -> Checkpoint:
@@ -77,7 +91,7 @@ class CheckpointService:
         lock_run(self._session, run_id)
         checkpoint = self._of_runs.get_stored(run_id, checkpoint_id)
         if not problems:
-            self._of_runs.mark_sound(checkpoint)
+            checkpoint.damaged_at = checkpoint.damage = None
         elif checkpoint.damaged_at is None:
             damage = "; ".join(problems)
             self._of_runs.mark_damaged(checkpoint, damage)
@@ -87,8 +101,7 @@ class CheckpointService:
                 run_id,
                 Note("checkpoint_damaged", message, "error", {"checkpoint_id": checkpoint_id, "step": checkpoint.step}),
             )
-        self._session.refresh(checkpoint)
-        return checkpoint
+        return self._of_runs.save(checkpoint)
 
     def check(self, config: RunConfig, *, lock: bool = False) -> list[str]:
         """Return the ids that a configuration names; with `lock` they exist until the commit at least.

@@ -2,21 +2,18 @@
 
 from typing import Annotated, Any, Final
 
-from pydantic import Field, StringConstraints, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from server.config.environment_parameters import ParameterName
-from server.config.values import BehaviorName, Own, Real, Section, Text, Whole, config_error
+from server.config.values import BehaviorName, CheckpointId, LadderName, Own, Real, Section, Whole, config_error
 
 MAX_GAMES: Final = 1_000_000
-CHECKPOINT: Final = r"^ckpt_[0-9a-z]{26}$"
 NAMES: Final = (
     "Its id (`ckpt_...`), an alias (`champion`), or RUN/CHECKPOINT as in `nightly/latest`; the run stores the id that "
     "this means at its creation."
 )
 
-CheckpointId = Annotated[str, StringConstraints(pattern=CHECKPOINT)]
 Share = Annotated[Real, Field(gt=0.0, lt=0.5)]
-LadderName = Annotated[Text, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")]
 SEED_PARAMETER: Final = (
     "Environment parameter that simulators use as the seed of the next episodes (`ludus simulate --seed-parameter`; "
     "in a Unity build the one that your code reads)."

@@ -28,7 +28,7 @@ from server.config.imitation import BehavioralCloningConfig, FromDemonstrations
 from server.config.network import NetworkSettings
 from server.config.rewards import ExtrinsicConfig, RewardSignals
 from server.config.selfplay import SelfPlaySettings
-from server.config.values import Flag, Own, Section, Steps, Text, Whole, config_error
+from server.config.values import CheckpointId, Flag, Own, Section, Steps, Text, Whole, config_error
 
 ATTENTION_HEADS = 4
 """Of POCA's critic (`worker.learning.networks.attention`), which share its hidden units."""
@@ -62,7 +62,7 @@ class TrainerConfig(Section):
     `checkpoint.pt` of ML-Agents, or the folder of a checkpoint. A server refuses it: upload the file, and name it in
     `initialize_from`.
     """
-    initialize_from: Own[Annotated[str, StringConstraints(pattern=r"^ckpt_[0-9a-z]{26}$")] | None] = None
+    initialize_from: Own[CheckpointId | None] = None
     """Begin, at step 0, with the networks and optimizers of this checkpoint: one of any run, or one of ML-Agents that
     was uploaded (`ludus checkpoint upload FILE`). They must have the configured form. Of a run's checkpoint the
     behavior of the same name is used, or the only one.

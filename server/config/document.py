@@ -9,7 +9,7 @@ import copy
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn, TypeAlias
 
 import yaml
@@ -29,6 +29,8 @@ MAX_ALIASED: Final = 10_000
 """Most values that YAML aliases may add."""
 
 Path: TypeAlias = tuple[str | int, ...]
+Document: TypeAlias = str | bytes | Mapping[str, Any]
+"""A document as it is sent: YAML or JSON text, or a mapping of plain values."""
 
 _TAG: Final = "tag:yaml.org,2002:"
 _SCALARS: Final = {
@@ -46,7 +48,7 @@ _MERGE: Final = object()
 """Stands for the key `<<`."""
 
 
-def parse_document(document: str | bytes | Mapping[str, Any]) -> dict[str, Any]:
+def parse_document(document: Document) -> dict[str, Any]:
     """Read a configuration document (YAML or JSON text, or a mapping of plain values) into a tree of its own.
 
     Raises InvalidConfig. Nothing is executed, and time and memory are bounded by the limits of this module.
@@ -57,6 +59,13 @@ def parse_document(document: str | bytes | Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         _refuse("not_a_mapping", f"the document is {show(value)}, not a mapping; it needs at least `behaviors`")
     return _Plain().mapping(value, ())
+
+
+def text_of(document: Document, write: Callable[[Mapping[str, Any]], str]) -> str:
+    """Return a document as text, unchanged where it is text; `write` writes a mapping."""
+    if isinstance(document, Mapping):
+        return write(document)
+    return document.decode("utf-8-sig") if isinstance(document, bytes) else document
 
 
 def _refuse(code: str, message: str, path: Path = ()) -> NoReturn:

@@ -4,7 +4,8 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 
-from server.config.values import Flag, Own, Real, Section, Steps, Whole, config_error
+from server.config.hyperparameters import MAX_BUFFER, MAX_STEPS
+from server.config.values import DemonstrationId, Flag, Own, Real, Section, Steps, Whole, config_error
 
 MAX_DEMONSTRATIONS = 1000
 """Most demonstrations of one section."""
@@ -17,9 +18,7 @@ class FromDemonstrations(Section):
     """A `.demo` or `.npz` file, or a folder of them, on the disk of a trainer that runs alone (`python -m
     worker.trainer CONFIG`). A server refuses it: upload the files, and name them in `demonstrations`.
     """
-    demonstrations: Own[list[Annotated[str, StringConstraints(pattern=r"^dem_[0-9a-z]{26}$")]]] = Field(
-        default=[], max_length=MAX_DEMONSTRATIONS
-    )
+    demonstrations: Own[list[DemonstrationId]] = Field(default=[], max_length=MAX_DEMONSTRATIONS)
     """Ids of uploaded demonstrations (`ludus demonstration upload FILE`), read as one. This or `demo_path` is needed.
     """
 
@@ -43,9 +42,9 @@ class BehavioralCloningConfig(FromDemonstrations):
 
     strength: Real = Field(default=1.0, ge=0)
     """Factor on the trainer's `learning_rate` for the steps of imitation. Typical: 0.1 to 0.5."""
-    steps: Steps = Field(default=0, ge=0, le=10**12)
+    steps: Steps = Field(default=0, ge=0, le=MAX_STEPS)
     """Agent steps over which the imitation's learning rate falls to 0; 0 = constant, for the whole run."""
-    batch_size: Whole | None = Field(default=None, ge=1, le=100_000_000)
+    batch_size: Whole | None = Field(default=None, ge=1, le=MAX_BUFFER)
     """Demonstrated steps per gradient step; null = `hyperparameters.batch_size`. Typical: 512 to 5,120 with continuous
     actions, 32 to 512 with discrete ones.
     """
@@ -53,7 +52,7 @@ class BehavioralCloningConfig(FromDemonstrations):
     """Passes over the demonstrated steps per update (under `sac`: minibatches per gradient step); null = 3. Typical: 3
     to 10.
     """
-    samples_per_update: Whole = Field(default=0, ge=0, le=100_000_000)
+    samples_per_update: Whole = Field(default=0, ge=0, le=MAX_BUFFER)
     """Maximum number of demonstrated steps per pass; 0 = all. Without effect under `sac`. Typical:
     `hyperparameters.buffer_size`, if there are many demonstrations.
     """

@@ -7,8 +7,9 @@ from server.config.behavior import POCAConfig, PPOConfig, ReinforcementConfig, T
 from server.config.document import Path
 from server.config.hyperparameters import OffPolicyHyperparameters
 from server.config.problems import join_path, show
-from server.config.run import NAME, CheckpointSettings, RunConfig
+from server.config.run import CheckpointSettings, RunConfig
 from server.config.selfplay import SelfPlaySettings
+from server.config.values import NAME
 from server.kit.errors import Problem
 
 Finding: TypeAlias = tuple[Path, str, str]

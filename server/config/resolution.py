@@ -9,7 +9,7 @@ from pydantic_core import ErrorDetails
 
 from server.config.behavior import TRAINERS, BehaviorConfig, TrainerConfig
 from server.config.curriculum_checks import problems_of
-from server.config.document import Path, parse_document
+from server.config.document import Document, Path, parse_document
 from server.config.environment_parameters import FORMS
 from server.config.key_validation import check_count, validate_keys
 from server.config.lint import warnings_of
@@ -60,7 +60,7 @@ _TEXTS: Final = {
 """Code and message for the errors of pydantic, by their types."""
 
 
-def resolve(document: str | bytes | Mapping[str, Any], *, local: bool = False) -> RunConfig:
+def resolve(document: Document, *, local: bool = False) -> RunConfig:
     """Read a configuration (YAML or JSON text, or a mapping) and fill in every default.
 
     Legal is what ML-Agents has; what of that can't be run yet, `server.config.unsupported` says. `local` accepts
@@ -70,7 +70,7 @@ def resolve(document: str | bytes | Mapping[str, Any], *, local: bool = False) -
     return review(document, local=local)[0]
 
 
-def review(document: str | bytes | Mapping[str, Any], *, local: bool = False) -> tuple[RunConfig, list[Problem]]:
+def review(document: Document, *, local: bool = False) -> tuple[RunConfig, list[Problem]]:
     """Return what `resolve` does, and what is legal but probably not meant: warnings, each with its path."""
     cleaned, problems, warnings = validate_keys(parse_document(document), local=local)
     defaults = cleaned.get("default_settings")

@@ -1,8 +1,7 @@
 """The configuration of a whole run: its behaviors, and their common sections."""
 
-import re
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 
@@ -21,7 +20,20 @@ from server.config.environment_parameters import (
 )
 from server.config.imitation import FromDemonstrations
 from server.config.selfplay import RANDOM, parse_opponent
-from server.config.values import BehaviorName, Flag, Own, PositiveReal, Section, Seed, Text, Whole, config_error
+from server.config.values import (
+    NAME,
+    BehaviorName,
+    CheckpointId,
+    Flag,
+    Own,
+    PositiveReal,
+    Section,
+    Seed,
+    Text,
+    Whole,
+    config_error,
+)
+from server.kit.settings import Label
 
 
 class SimulatorsConfig(Section):
@@ -49,9 +61,6 @@ class SimulatorsConfig(Section):
     """
 
 
-Label = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$")]
-
-
 class Resources(Section):
     """The run's requirements on its worker's slot."""
 
@@ -60,9 +69,6 @@ class Resources(Section):
     labels: Own[list[Label]] = Field(default=[], max_length=8)
     """Labels that the worker must have, all of them (`LUDUS_WORKER__LABELS`)."""
 
-
-NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
-"""Names of runs: they stand in addresses and on command lines."""
 
 Device = Annotated[str, StringConstraints(pattern=r"^(cpu|cuda(:[0-9]{1,3})?)$")]
 
@@ -127,7 +133,7 @@ class CheckpointSettings(Section):
     """
     results_dir: Annotated[Text, StringConstraints(min_length=1, max_length=4096)] = "results"
     """Folder of the results. A path, which a server refuses."""
-    resume_from: Own[Annotated[str, StringConstraints(pattern=r"^ckpt_[0-9a-z]{26}$")] | None] = None
+    resume_from: Own[CheckpointId | None] = None
     """Continue exactly where this checkpoint of another run was taken, at its step and with its complete state.
     Behaviors that it does not have start as configured.
     """

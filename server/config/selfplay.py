@@ -4,10 +4,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, StringConstraints, field_validator
 
-from server.config.values import Own, Real, Section, Text, Whole, config_error
-
-MAX_COUNT = 10**12
-"""Largest number of steps."""
+from server.config.hyperparameters import MAX_STEPS
+from server.config.values import LadderName, Own, Real, Section, Whole, config_error
 
 OpponentSelection: TypeAlias = Literal["uniform", "pfsp_hard", "pfsp_variance"]
 InterruptedGames: TypeAlias = Literal["ignore", "draw"]
@@ -35,13 +33,13 @@ def _team_change(section: dict[str, Any]) -> Any:
 class SelfPlaySettings(Section):
     """One team learns, the others play earlier versions of the policy; `self_play: {}` = all defaults."""
 
-    save_steps: Whole = Field(default=20_000, ge=1, le=MAX_COUNT)
+    save_steps: Whole = Field(default=20_000, ge=1, le=MAX_STEPS)
     """Agent steps between versions that are kept as opponents; a larger number makes opponents differ more. Typical:
     10,000 to 100,000.
     """
-    team_change: Whole = Field(default_factory=_team_change, ge=1, le=5 * MAX_COUNT)
+    team_change: Whole = Field(default_factory=_team_change, ge=1, le=5 * MAX_STEPS)
     """Agent steps after which another team learns. Default: 5 x `save_steps`. Typical: 4 to 10 x `save_steps`."""
-    swap_steps: Whole = Field(default=2000, ge=0, le=MAX_COUNT)
+    swap_steps: Whole = Field(default=2000, ge=0, le=MAX_STEPS)
     """Steps of the teams that do not learn between exchanges of their policies. For x exchanges in each turn of a team,
     if the learning team has n agents and the others have m: (m / n) * (team_change / x). Typical: 10,000 to 100,000.
     """
@@ -53,7 +51,7 @@ class SelfPlaySettings(Section):
     """
     initial_elo: Real = 1200.0
     """Initial Elo rating."""
-    ladder: Own[Annotated[Text, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")] | None] = None
+    ladder: Own[LadderName | None] = None
     """Name of a ladder that this run shares with others (`ludus ladder create`). Default: a ladder of its own."""
     opponents: Own[list[Opponent]] = Field(default=[], max_length=MAX_OPPONENTS)
     """Policies of other runs that are opponents, too, for the whole run beside the `window`: ids of checkpoints, or

@@ -5,10 +5,11 @@ a number is a number; but true and false are not, and a whole number with a frac
 """
 
 import math
+import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StringConstraints
 from pydantic_core import PydanticCustomError
 
 from server.config.problems import show
@@ -133,3 +134,10 @@ def _behavior_name(name: str) -> str:
 
 BehaviorName: TypeAlias = Annotated[str, AfterValidator(_behavior_name)]
 """A behavior's name in the game, without `?team=`."""
+
+CHECKPOINT_ID: Final = r"^ckpt_[0-9a-z]{26}$"
+CheckpointId: TypeAlias = Annotated[str, StringConstraints(pattern=CHECKPOINT_ID)]
+DemonstrationId: TypeAlias = Annotated[str, StringConstraints(pattern=r"^dem_[0-9a-z]{26}$")]
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+"""Names of runs, stored configurations and ladders: they stand in addresses and on command lines."""
+LadderName: TypeAlias = Annotated[Text, StringConstraints(pattern=f"^{NAME.pattern}$")]

@@ -2,25 +2,20 @@
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from functools import partial
+from typing import Any
 
-from server.config.document import parse_document
+from server.config.document import Document, parse_document, text_of
 from server.config.resolution import Change, apply_overrides, diff, resolve, review
 from server.config.run import RunConfig
 from server.config.unsupported import refuse_unsupported
 from server.config.upgrade import Upgrade, upgrade
+from server.config.values import NAME
 from server.configs.models import ConfigVersion
 from server.configs.repository import ConfigRepository, NewConfigVersion
 from server.kit.errors import InvalidConfig, Problem
-
-NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
-"""Names of stored configurations: they stand in addresses and on command lines."""
-
-Document = str | bytes | Mapping[str, Any]
-"""A configuration as it is sent: YAML or JSON text, or a mapping."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +58,14 @@ class ConfigService:
             raise InvalidConfig([Problem("name", "invalid_value", message)])
         parsed = parse_document(document)
         resolved = resolve(parsed).model_dump(mode="json")
-        new = NewConfigVersion(name, _source(document), parsed, resolved, digest(resolved), description)
+        new = NewConfigVersion(
+            name,
+            text_of(document, partial(json.dumps, indent=2, ensure_ascii=False)),
+            parsed,
+            resolved,
+            digest(resolved),
+            description,
+        )
         version, created = self._configs.insert(new)
         return Stored(version, created)
 
@@ -131,14 +133,3 @@ def digest(resolved: Mapping[str, Any]) -> str:
     """Return the SHA-256 of a resolved configuration as canonical JSON, in hexadecimal."""
     canonical = json.dumps(resolved, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(canonical.encode()).hexdigest()
-
-
-def _source(document: Document) -> str:
-    """Return a document as text, for people to read again."""
-    match document:
-        case str():
-            return document
-        case bytes():
-            return document.decode("utf-8-sig")
-        case _:
-            return json.dumps(document, indent=2, ensure_ascii=False)

@@ -1,21 +1,15 @@
 """Reads and keeps the rows of demonstrations, and of their use by runs."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict
-from typing import Any, ClassVar
+from collections.abc import Collection, Iterable, Sequence
+from typing import ClassVar
 
 from sqlalchemy import delete, select
 
 from server.demonstrations.errors import DemonstrationNotFound
-from server.demonstrations.files import Inspected
 from server.demonstrations.models import Demonstration, RunDemonstration
 from server.demonstrations.refs import DemonstrationRef
-from server.demonstrations.specs import spec_to_json
-from server.kit.artifacts.publication import Stored
-from server.kit.db.clock import now
 from server.kit.db.keyset import Columns, select_page
 from server.kit.db.repository import Repository
-from server.kit.db.texts import storable, storable_json
 from server.kit.listing import ListQuery, Page
 from server.kit.states import TERMINAL
 from server.runs.models import Run
@@ -50,27 +44,6 @@ class DemonstrationRepository(Repository):
         query = select(Demonstration).where(Demonstration.id.in_(ids)).order_by(Demonstration.id)
         found = self._session.scalars(query.with_for_update(read=True) if lock else query)
         return {each.id: each for each in found}
-
-    def add(self, stored: Stored[Inspected], name: str | None, origin: Mapping[str, Any]) -> Demonstration:
-        """Insert the row of a stored file. One without a name is called like its id."""
-        found = stored.inspected
-        row = Demonstration(
-            id=stored.id,
-            name=name or stored.id,
-            behavior=storable(found.spec.name, 200),
-            spec=storable_json(spec_to_json(found.spec)),
-            format=found.format,
-            path=stored.path,
-            size=found.size,
-            sha256=found.sha256,
-            transitions=found.summary.transitions,
-            episodes=found.summary.episodes,
-            mean_return=None if found.summary.returns is None else found.summary.returns.mean,
-            summary=storable_json(asdict(found.summary)),
-            origin=dict(origin),
-            created_at=now(),
-        )
-        return self._written(row)
 
     def delete(self, demonstration: Demonstration) -> None:
         """Remove a row, with the notes of its use."""

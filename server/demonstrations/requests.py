@@ -1,12 +1,11 @@
 """Request bodies about demonstrations."""
 
-from typing import Annotated, Self
+from typing import Self
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, model_validator
 
+from server.config.values import DemonstrationId
 from server.kit.http.fields import Name, Write
-
-DemonstrationId = Annotated[str, StringConstraints(pattern=r"^dem_[0-9a-z]{26}$")]
 
 
 class DemonstrationMerge(Write):

@@ -1,6 +1,7 @@
 """Commands on demonstrations: keep one, delete one, and check those that a configuration names."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from ludus.demonstrations import DemonstrationError, check_fit
@@ -12,9 +13,11 @@ from server.demonstrations.files import Inspected
 from server.demonstrations.models import Demonstration
 from server.demonstrations.refs import DemonstrationRef
 from server.demonstrations.repository import DemonstrationRepository, ref
-from server.demonstrations.specs import spec_from_json
+from server.demonstrations.specs import spec_from_json, spec_to_json
 from server.kit.artifacts.publication import Stored
+from server.kit.db.clock import now
 from server.kit.db.database import Session, after_commit
+from server.kit.db.texts import storable, storable_json
 from server.kit.errors import InvalidConfig, Problem
 
 
@@ -26,10 +29,26 @@ class DemonstrationService:
         self._demonstrations = DemonstrationRepository(session)
 
     def add(self, stored: Stored[Inspected], name: str | None, origin: Mapping[str, Any]) -> Demonstration:
-        """Enter a stored file; with the commit the file is kept."""
-        row = self._demonstrations.add(stored, name, origin)
+        """Enter a stored file; with the commit the file is kept. One without a name is called like its id."""
+        found = stored.inspected
+        row = Demonstration(
+            id=stored.id,
+            name=name or stored.id,
+            behavior=storable(found.spec.name, 200),
+            spec=storable_json(spec_to_json(found.spec)),
+            format=found.format,
+            path=stored.path,
+            size=found.size,
+            sha256=found.sha256,
+            transitions=found.summary.transitions,
+            episodes=found.summary.episodes,
+            mean_return=None if found.summary.returns is None else found.summary.returns.mean,
+            summary=storable_json(asdict(found.summary)),
+            origin=dict(origin),
+            created_at=now(),
+        )
         after_commit(self._session, stored.keep)
-        return row
+        return self._demonstrations.save(row)
 
     def delete(self, demonstration_id: str) -> DemonstrationRef:
         """Forget a demonstration; its file is the caller's to remove, after the commit.

@@ -28,11 +28,11 @@ from typing import Any, Self
 from ludus.backoff import Backoff
 from ludus.child_process import ChildProcess, RestartedProcess, describe_exit
 from server.embedded.console import Console, LogTail
+from server.kit.listening import LOOPBACK, ApiSettings
 from server.kit.ports import CannotStart, address, api_is_ready, listen, listens, reserve
 from server.kit.processes import MARK, AlreadyLocked, FileLock, sweep
-from server.kit.settings import ApiSettings, Settings
+from server.kit.settings import Settings
 
-LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 READY_SECONDS = 120.0
 LOCK_TIMEOUT_SECONDS = 3.0
 """A killed predecessor's orphan reaper needs a moment to sweep."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import sys
 from contextlib import suppress
 from typing import Final
 
@@ -15,8 +14,10 @@ from ludus.protocol.tickets import MIN_KEY_BYTES
 from ludus.protocol.tls import is_loopback
 from server.gateway.service import Gateway
 from server.kit.db.database import Database
+from server.kit.listening import GatewaySettings
+from server.kit.ports import CannotStart
 from server.kit.queue import WakeUpQueue, make_celery
-from server.kit.settings import GatewaySettings, Settings
+from server.kit.settings import Settings
 from server.kit.telemetry import serve_metrics
 from server.simulators.repository import Placement
 
@@ -26,36 +27,30 @@ GRACE_SECONDS: Final = 5.0
 _log = structlog.get_logger(__name__)
 
 
-class CannotServe(Exception):
-    """The gateway can't start; the message says why and what to do."""
-
-
 def serve(settings: Settings, database: Database | None = None) -> None:
-    """Serve until SIGTERM or SIGINT. Exits with a sentence if it can't start."""
+    """Serve until SIGTERM or SIGINT. Raises CannotStart."""
     database = database or Database.from_settings(settings.database)
     try:
         check(settings.gateway)
         asyncio.run(_serve(settings, Placement(database, WakeUpQueue(make_celery(settings)))))
-    except CannotServe as error:
-        sys.exit(f"Error: {error}")
     finally:
         database.close()
 
 
 def check(settings: GatewaySettings) -> None:
-    """Refuse settings that would let anybody in. Raises CannotServe."""
+    """Refuse settings that would let anybody in. Raises CannotStart."""
     if not settings.demands_token and not is_loopback(settings.host):
-        raise CannotServe(
+        raise CannotStart(
             f"The gateway would listen on {settings.host} for everybody: set LUDUS_GATEWAY__TOKEN, "
             "or LUDUS_GATEWAY__REQUIRE_TOKEN=true for those of `ludus token create`, "
             "or listen on 127.0.0.1 (LUDUS_GATEWAY__HOST)."
         )
     if settings.ticket_key is not None and len(settings.ticket_key.get_secret_value().encode()) < MIN_KEY_BYTES:
-        raise CannotServe(f"LUDUS_GATEWAY__TICKET_KEY needs at least {MIN_KEY_BYTES} bytes.")
+        raise CannotStart(f"LUDUS_GATEWAY__TICKET_KEY needs at least {MIN_KEY_BYTES} bytes.")
 
 
 async def start(settings: GatewaySettings, placement: Placement) -> tuple[grpc.aio.Server, Gateway, int]:
-    """Start a server; return it with its gateway and its port. Raises CannotServe."""
+    """Start a server; return it with its gateway and its port. Raises CannotStart."""
     gateway = Gateway(settings, placement)
     server = grpc.aio.server(options=server_options())
     server.add_generic_rpc_handlers(tuple(gateway.handlers()))
@@ -66,7 +61,7 @@ async def start(settings: GatewaySettings, placement: Placement) -> tuple[grpc.a
         else:
             port = server.add_secure_port(address, TlsPair.read(settings.tls).credentials())
     except RuntimeError as error:
-        raise CannotServe(
+        raise CannotStart(
             f"The gateway can't listen on {address} ({error}). If the port is in use, choose another one with "
             "LUDUS_GATEWAY__PORT."
         ) from None

@@ -22,7 +22,7 @@ from ludus.protocol.options import BROKEN, REASON_METADATA, TICKET_METADATA, cli
 from ludus.protocol.server_tls import TlsPair
 from ludus.protocol.tickets import TicketClaims, TicketExpired, TicketInvalid, verify
 from server.gateway.errors import BadTicket, CollectorLost, CollectorUnreachable, OldTicket
-from server.kit.settings import GatewaySettings
+from server.kit.listening import GatewaySettings
 from server.kit.token_watcher import TokenWatcher
 from server.kit.waking import on_loop
 

@@ -41,9 +41,9 @@ from server.gateway.relay import CollectorLine, Context, Relay
 from server.kit.db.projects import EVERY
 from server.kit.errors import LudusError
 from server.kit.errors import TokenRefused as Refused
+from server.kit.listening import GatewaySettings
 from server.kit.principal import ANONYMOUS, Principal, everything
 from server.kit.rates import Rate
-from server.kit.settings import GatewaySettings
 from server.kit.telemetry import GatewayTelemetry
 from server.simulators.repository import Assigned, JoinAnswer, NotReady, Placement
 

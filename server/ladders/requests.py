@@ -3,8 +3,9 @@
 from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field
 
+from server.config.values import CheckpointId
 from server.kit.http.fields import Name, Text, Write
 from server.ladders.rating_systems import INITIAL_MU, INITIAL_SIGMA
 from server.ladders.refs import Outcome
@@ -27,7 +28,7 @@ class PlayerCreate(Write):
 
     name: Name
     kind: Literal["scripted", "human", "checkpoint"]
-    checkpoint_id: Annotated[str, StringConstraints(pattern=r"^ckpt_[0-9a-z]{26}$")] | None = None
+    checkpoint_id: CheckpointId | None = None
     """Of any run, or uploaded; for kind `checkpoint`."""
     behavior: Text | None = None
     """The behavior whose policy of the checkpoint plays."""

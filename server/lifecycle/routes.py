@@ -121,16 +121,13 @@ def create_run(
     prepared = _prepare(services.database, wanted)
     if wanted.validate_only:
         return command.preview(
-            schemas.PlannedRun(
+            resource(
+                schemas.PlannedRun,
+                prepared,
                 kind=prepared.config.kind,
-                name=prepared.name,
-                tags=tuple(sorted(set(prepared.tags))),
-                priority=prepared.priority,
-                owner=prepared.owner,
-                config_name=prepared.config_name,
-                config_version=prepared.config_version,
+                tags=sorted(set(prepared.tags)),
                 config=prepared.config.model_dump(mode="json"),
-                warnings=tuple(resource(schemas.ConfigWarning, each) for each in prepared.warnings),
+                warnings=[resource(schemas.ConfigWarning, each) for each in prepared.warnings],
             )
         )
 

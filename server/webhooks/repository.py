@@ -5,7 +5,6 @@ from typing import ClassVar
 
 from sqlalchemy import select
 
-from server.kit.db.ids import new_id
 from server.kit.db.keyset import Columns, select_page
 from server.kit.db.repository import Repository
 from server.kit.listing import ListQuery, Page
@@ -43,28 +42,6 @@ class WebhookRepository(Repository):
     def list(self, query: ListQuery) -> Page[Webhook]:
         """Return a page of webhooks."""
         return select_page(self._session, select(Webhook), query, self.COLUMNS, Webhook.id)
-
-    def insert(
-        self, url: str, events: Sequence[str], *, description: str, run_id: str | None, tag: str | None, secret: str
-    ) -> Webhook:
-        """Insert an enabled webhook."""
-        at = self.clock()
-        webhook = Webhook(
-            id=new_id("whk"),
-            url=url,
-            description=description,
-            events=list(events),
-            run_id=run_id,
-            tag=tag,
-            secret=secret,
-            enabled=True,
-            since=at,
-            created_at=at,
-            updated_at=at,
-        )
-        self._session.add(webhook)
-        self._session.flush()
-        return webhook
 
     def delete(self, webhook: Webhook) -> None:
         """Remove a webhook with its deliveries."""

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from server.kit.db.database import Session
+from server.kit.db.ids import new_id
 from server.runs.repository import RunRepository
 from server.webhooks.deliveries.guard import check_url
 from server.webhooks.deliveries.repository import DeliveryRepository
@@ -32,8 +33,21 @@ class WebhookService:
     ) -> Webhook:
         """Make a webhook; it receives the events from now on. Raises AddressInvalid, RunNotFound."""
         check_url(url, private=self._private)
-        return self._webhooks.insert(
-            url, events, description=description, run_id=self._run_id(run), tag=tag, secret=new_secret()
+        at = self._webhooks.clock()
+        return self._webhooks.save(
+            Webhook(
+                id=new_id("whk"),
+                url=url,
+                description=description,
+                events=list(events),
+                run_id=self._run_id(run),
+                tag=tag,
+                secret=new_secret(),
+                enabled=True,
+                since=at,
+                created_at=at,
+                updated_at=at,
+            )
         )
 
     def change(self, webhook_id: str, change: WebhookUpdate) -> Webhook:

@@ -1,7 +1,7 @@
 """Workers: registered slots, their heartbeats, and their present runs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 from sqlalchemy import delete, or_, select, update
@@ -39,22 +39,11 @@ class WorkerRegistry:
 
     def register(self, worker: WorkerInfo) -> None:
         """Enter a worker, or enter it again."""
-        values: dict[str, Any] = {
-            "host": worker.host,
-            "pid": worker.pid,
-            "version": worker.version,
-            "labels": list(worker.labels),
-            "resources": dict(worker.resources),
-            "started_at": now(),
-            "heartbeat_at": now(),
-            "run_id": None,
-            "stopped_at": None,
-        }
+        started = {"started_at": now(), "heartbeat_at": now(), "run_id": None, "stopped_at": None}
+        values: dict[str, Any] = {**asdict(worker), "labels": list(worker.labels), **started}
         with self._database.write() as session:
             session.execute(
-                upsert(session, Worker)
-                .values(id=worker.id, **values)
-                .on_conflict_do_update(index_elements=[Worker.id], set_=values)
+                upsert(session, Worker).values(values).on_conflict_do_update(index_elements=[Worker.id], set_=values)
             )
 
     def beat(self, worker_id: str) -> bool:

@@ -13,7 +13,7 @@ from server.gateway import calls
 from server.gateway import errors as gateway_errors
 from server.gateway.errors import STATUS
 from server.kit.errors import DatabaseUnavailable, LudusError, RunNotFound, TokenRefused
-from server.kit.settings import GatewaySettings
+from server.kit.listening import GatewaySettings
 
 README = (Path(__file__).parents[2] / "proto" / "README.md").read_text()
 

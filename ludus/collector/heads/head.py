@@ -82,13 +82,13 @@ class ContinuousHead(Protocol):
         """Return mean and logarithm of the standard deviation, `(B, C)` or `(C,)`."""
 
     def recorded(self, on: Operations[A], sample: A) -> A:
-        """Return what the learner is given of a Gaussian sample."""
+        """Return the value of a Gaussian sample that the learner gets."""
 
     def action(self, on: Operations[A], recorded: A) -> A:
-        """Return what the environment gets of it, within [-1, 1]."""
+        """Return the value that the environment gets, within [-1, 1]."""
 
     def log_prob(self, on: Operations[A], sample: A, log_sigma: A, noise: A) -> A:
-        """Return the log-density of what is recorded, of each column; `sample` is `mean + sigma * noise`."""
+        """Return the log-density of the recorded value of each column; `sample` is `mean + sigma * noise`."""
 
 
 class DiscreteHead(Protocol):

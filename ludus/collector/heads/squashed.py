@@ -32,7 +32,7 @@ class Squashed:
         return on.tanh(sample)
 
     def action(self, on: Operations[A], recorded: A) -> A:
-        """Return what is recorded."""
+        """Return the recorded value."""
         del on
         return recorded
 

@@ -1,7 +1,7 @@
 """A collector's part in a checkpoint: it stops answering, waits until simulators are idle, and sends its snapshot.
 
 Before that it remembers the snapshots of a former attempt, for those simulators that have not come back yet; see
-`snapshots.state` for what they hold.
+`snapshots.state` for their content.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -23,7 +23,7 @@ class CheckpointBarrier:
     """Quiesces one collector for a checkpoint and snapshots its sessions."""
 
     def __init__(self, restored: Mapping[str, Any] | None, send: Callable[[bytes], None]) -> None:
-        """`restored` is what `snapshots.state.merged` returned for this collector; None without a checkpoint."""
+        """`restored` is the result of `snapshots.state.merged` for this collector; None without a checkpoint."""
         self._send = send
         self._runners: dict[str, State] = {} if restored is None else dict(restored["lanes"])
         """Of behaviors that are not admitted yet."""
@@ -66,7 +66,7 @@ class CheckpointBarrier:
         self._until, self.done = until, False
 
     def is_complete(self, sessions: Iterable[Session], now: float) -> bool:
-        """Whether a checkpoint is taken, and all simulators that can go back have told where they are or time is up.
+        """Whether a checkpoint is taken, and all simulators that can go back have sent their positions or are late.
 
         Asks the simulators that rest.
         """

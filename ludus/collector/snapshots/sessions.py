@@ -108,9 +108,9 @@ class SessionCheckpoints:
             self._collector.came_to_rest()
 
     def told_position(self, checkpoint: int) -> bool:
-        """Whether the simulator has come to rest and told where it is, for this checkpoint. Asks it once it rests."""
+        """Whether the simulator is at rest and has sent its position for this checkpoint. Asks for it at rest."""
         if not self.is_at_rest:
-            self._checkpoint = 0  # what it may have told does not hold any more
+            self._checkpoint = 0  # a position that it may have sent is out of date
             return False
         if self._checkpoint != checkpoint:
             self._checkpoint, self._position = checkpoint, None
@@ -119,7 +119,7 @@ class SessionCheckpoints:
         return self._position is not None
 
     def snapshot(self) -> SessionSnapshot | None:
-        """Return the session for a checkpoint; None where it has not told where it is."""
+        """Return the session for a checkpoint; None where it has not sent its position."""
         session = self._session
         if self._position is None or not self.is_at_rest:
             return None

@@ -4,8 +4,8 @@ While a checkpoint is taken in lockstep the runners answer no agent, so every si
 that said that they resume are asked for their position. Then each collector hands over
 
 - of each runner: the generator that actions are sampled with, the state of pink noise, the number of the next message,
-  the slots in the order in which they are given away, and what it has answered in advance of later rounds;
-- of each such session: its position, the environment parameters that it was told and the generators that they are
+  the slots in the order in which they are given away, and the steps of later rounds that it has answered in advance;
+- of each such session: its position, the environment parameters that it received and the generators that they are
   drawn with, and its agents, none of which acts: running episodes, returns, recurrent memories, open segments.
 
 A session is taken over when its session id comes back and asks again for the agents that waited (proto/README.md,
@@ -35,13 +35,13 @@ class SessionSnapshot:
     session_id: str
     number: int
     position: bytes
-    """Its own word for where it is."""
+    """Its position, in its own form."""
     parameter_set: int
-    """Number of the environment parameters that it was last told."""
+    """Number of the environment parameters that it received last."""
     has_heard: bool
     """Whether its agents know of them."""
     parameters: Mapping[str, float]
-    """The values that it was told."""
+    """The values that it received."""
     draws: Mapping[str, Any]
     """`ParameterDraws.state` of those values."""
     agents: Mapping[str, State] = field(default_factory=dict)
@@ -54,12 +54,12 @@ class SessionSnapshot:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "SessionSnapshot":
-        """Read what `to_state` returned."""
+        """Read the output of `to_state`."""
         return cls(**{**state, "position": state["position"].tobytes()})
 
 
 def merged(collectors: Sequence[Mapping[str, Any]], index: int) -> State:
-    """Return what collector `index` needs of what all have handed over: its own runners, and every session."""
+    """Return the part of all snapshots that collector `index` needs: its own runners, and every session."""
     sessions = {session["session_id"]: session for each in collectors for session in each["sessions"]}
     runners = collectors[index]["lanes"] if index < len(collectors) else {}
     return {"lanes": runners, "sessions": list(sessions.values())}
@@ -80,7 +80,7 @@ def pack(state: State) -> bytes:
 
 
 def unpack(payload: bytes) -> State:
-    """Read what `pack` wrote."""
+    """Read the output of `pack`."""
     with np.load(io.BytesIO(payload), allow_pickle=False) as archive:
         arrays = dict(archive)
     state: State = _unflattened(json.loads(arrays.pop(_TREE).tobytes()), arrays)

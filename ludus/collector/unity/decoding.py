@@ -3,7 +3,7 @@
 ML-Agents sends one message per agent, with the numbers of an observation inside it. protobuf takes it apart down to the
 observations, which stay bytes (`shallow.proto`). Those of one sensor differ only in their numbers: shape, name and the
 rest are the same bytes in front and behind. So the blocks of numbers between are cut out, and joined they are the
-column. What does not fit that picture (PNG, another order of fields) is decoded message by message.
+column. Messages of another form (PNG, another order of fields) are decoded one by one.
 """
 
 import math
@@ -28,7 +28,7 @@ _FLOAT_DATA, _DATA = (4, BYTES), (1, BYTES)
 
 
 class _Template(NamedTuple):
-    """Where the numbers of a sensor's messages lie, and what stands around them."""
+    """The position of the numbers in a sensor's messages, and the bytes around them."""
 
     size: int
     """Bytes of a message."""

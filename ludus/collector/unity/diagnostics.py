@@ -34,7 +34,7 @@ def second_call_missing(seconds: float) -> ProtocolError:
     return ProtocolError(
         CloseCode.SECOND_CALL_MISSING,
         f"the player introduced itself and did not make its second call within {seconds:.0f} s: it has ended, or "
-        "refused our protocol version and plays without training; its log tells",
+        "refused our protocol version and plays without training; its log has the reason",
     )
 
 

@@ -37,7 +37,7 @@ from ludus.protocol.options import (
 log = structlog.get_logger()
 
 GOODBYE_SECONDS = 60.0
-"""How long a session that ended between two calls is remembered, so that the next one is told why."""
+"""How long a session that ended between two calls is remembered, so that the next one is answered with the reason."""
 
 
 class Line:
@@ -104,7 +104,7 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
         """By TCP peer, of those that don't."""
         self._handler = grpc.unary_unary_rpc_method_handler(self._exchange)
         self.unreported: set[UnitySession] = set()
-        """Sessions that ended between two calls; the next one is told."""
+        """Sessions that ended between two calls; the next one is answered with the reason."""
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[bytes, bytes] | None":
         """Return the handler of Exchange."""
@@ -192,7 +192,7 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
     def _when_over(
         self, session: UnitySession, forget: Callable[[], None], may_stay: Callable[[], bool]
     ) -> Callable[[], None]:
-        """Return what to do when a session ends: forget it, at once or when its next call has been told.
+        """Return a function for the end of a session: it forgets the session, at once or after its next call.
 
         One that shares its connection cannot stay for that: the others wait for their turn.
         """

@@ -1,7 +1,7 @@
 """A hook for your own code between a game and its run: side channels that the run does not use.
 
-What a run says and hears by side channels (engine configuration, environment parameters, stats) passes untouched. The
-rest, raw bytes and float properties, is for your own code.
+The run's own side channels (engine configuration, environment parameters, stats) pass untouched. The others, raw bytes
+and float properties, are for your own code.
 """
 
 import logging
@@ -22,8 +22,8 @@ logger = logging.getLogger("ludus.games")
 class SideChannelHook(Protocol):
     """Receives the frames of games on channels that the run does not use, and sends frames on them.
 
-    Both methods are called on the event loop that answers all games, so they must return at once. What they raise ends
-    the game, and it is not started again.
+    Both methods are called on the event loop that answers all games, so they must return at once. An error ends the
+    game, and it is not started again.
     """
 
     def received(self, worker: int, frame: Frame) -> None:
@@ -32,8 +32,8 @@ class SideChannelHook(Protocol):
     def pending(self, worker: int) -> Sequence[Frame]:
         """Return frames to send with the reply that the game is about to get, behind those of the run.
 
-        Called for each reply from a game's second one on, the first in which games read side channels. What a game
-        that ends just then does not read is lost.
+        Called for each reply from a game's second one on, the first in which games read side channels. Frames that
+        a game does not read because it ends are lost.
         """
 
 

@@ -2,7 +2,7 @@
 
     Mirror(client, run, Folder("results/first")).sync()      as often as one likes, while the run trains
 
-`mirror` puts it together; `folder` knows where things lie and what was written before, so that a second start goes on
+`mirror` puts it together; `folder` has the paths and the record of written files, so that a second start goes on
 where the first one ended; `events` writes TensorBoard's files, `configuration`, `status` and `timers` the files of
 those names, `console` the lines that `mlagents-learn` prints and users' tools read.
 """

@@ -6,10 +6,8 @@ from sqlalchemy import delete, select
 
 from server.access.audit.models import AuditEntry
 from server.kit.db.clock import now
-from server.kit.db.ids import new_id
 from server.kit.db.keyset import Columns, select_page
 from server.kit.db.repository import Repository
-from server.kit.db.texts import storable
 from server.kit.listing import ListQuery, Page
 
 DAY_SECONDS = 86400.0
@@ -34,34 +32,6 @@ class AuditRepository(Repository):
     def list(self, query: ListQuery) -> Page[AuditEntry]:
         """Return a page of entries."""
         return select_page(self._session, select(AuditEntry), query, self.COLUMNS, AuditEntry.id)
-
-    def enter(
-        self,
-        *,
-        actor: str,
-        token_id: str | None,
-        method: str,
-        route: str,
-        target: str,
-        request_id: str,
-        client: str,
-        status: int,
-    ) -> None:
-        """Add an entry, in the project of the session; see `AuditEntry`."""
-        self._session.add(
-            AuditEntry(
-                id=new_id("aud"),
-                at=now(),
-                actor=storable(actor, 200),
-                token_id=token_id,
-                method=method,
-                route=storable(route, 200),
-                target=storable(target, 2000),
-                request_id=request_id,
-                status=status,
-                client=storable(client, 64),
-            )
-        )
 
     def forget(self, days: float) -> int:
         """Delete the entries that are so old; return how many."""

@@ -1,16 +1,14 @@
 """Tokens in the database."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar
 
 from sqlalchemy import or_, select, update
 from sqlalchemy.orm import Session
 
-from ludus.schemas.tokens import Scope
 from server.access.tokens.errors import TokenNotFound
 from server.access.tokens.models import Token
-from server.access.tokens.secrets import NewToken
 from server.kit.db.clock import now
 from server.kit.db.keyset import Columns, select_page
 from server.kit.db.projects import project_of
@@ -69,37 +67,12 @@ class TokenRepository(Repository):
         rows = self._session.execute(select(Token, now()).where(Token.id.in_(token_ids)))
         return {token.id: Known(token, at) for token, at in rows}
 
-    def add(
-        self,
-        new: NewToken,
-        *,
-        name: str,
-        scopes: Iterable[Scope],
-        project: str,
-        created_by: str,
-        run_id: str | None,
-        seconds: float | None,
-    ) -> Token:
-        """Insert a token that holds for so many seconds (None: until it is revoked)."""
-        row = Token(
-            id=new.token_id,
-            name=name,
-            digest=new.digest,
-            scopes=sorted(scopes),
-            project=project,
-            run_id=run_id,
-            created_by=created_by,
-            created_at=now(),
-            expires_at=None if seconds is None else now() + seconds,
-        )
-        return self._written(row)
-
     def revoke(self, token_id: str) -> Token:
         """Revoke a token; one that was revoked before stays as it is. Raises TokenNotFound."""
         found = self.get(token_id)
         if found.revoked_at is None:
             found.revoked_at = now()
-            self._written(found)
+            self.save(found)
         return found
 
     def note_use(self, token_id: str) -> None:

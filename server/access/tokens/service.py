@@ -8,6 +8,7 @@ from server.access.tokens.errors import TokenForRun
 from server.access.tokens.models import Token
 from server.access.tokens.repository import TokenRepository
 from server.access.tokens.secrets import draw
+from server.kit.db.clock import now
 from server.kit.db.database import Session
 from server.kit.db.projects import EVERY
 from server.kit.errors import ProjectForbidden, ScopeMissing
@@ -56,13 +57,15 @@ class TokenService:
             raise TokenForRun
         run_id = None if run is None else RunRepository(self._session).id_of(run)
         new = draw()
-        token = self._tokens.add(
-            new,
+        token = Token(
+            id=new.token_id,
             name=name or f"simulators-of-{run_id}",
-            scopes=wanted,
+            digest=new.digest,
+            scopes=sorted(wanted),
             project=project,
-            created_by=self._principal.name,
             run_id=run_id,
-            seconds=seconds,
+            created_by=self._principal.name,
+            created_at=now(),
+            expires_at=None if seconds is None else now() + seconds,
         )
-        return Made(token, new.text)
+        return Made(self._tokens.save(token), new.text)

@@ -75,7 +75,7 @@ class AliasRepository(Repository):
         alias.checkpoint_id = checkpoint_id
         alias.version += 1
         alias.moved_at = now()
-        return self._written(alias)
+        return self.save(alias)
 
     def delete(self, alias: CheckpointAlias) -> None:
         """Remove an alias; the checkpoint stays."""

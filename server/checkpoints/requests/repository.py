@@ -35,7 +35,7 @@ class CheckpointRequestRepository(Repository):
         """Insert the next request of a locked run."""
         newest = select(func.max(CheckpointRequest.seq)).where(CheckpointRequest.run_id == run_id)
         seq = (self._session.scalar(newest) or 0) + 1
-        return self._written(CheckpointRequest(run_id=run_id, seq=seq, created_at=now()))
+        return self.save(CheckpointRequest(run_id=run_id, seq=seq, created_at=now()))
 
     def answer(self, run_id: str, seq: int, *, checkpoint_id: str | None = None, problem: str | None = None) -> None:
         """Answer a request, unless it has its answer."""

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Path, Response
 
 from ludus import schemas
 from server.checkpoints.errors import CheckpointRequestNotFound, RunNotRunning
+from server.checkpoints.requests.repository import CheckpointRequestRepository
 from server.checkpoints.requests.service import CheckpointRequestService
 from server.kit.db.database import Session
 from server.kit.errors import RunNotFound
@@ -14,6 +15,7 @@ from server.kit.http.fields import RunKey
 from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer
 from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, DatabaseDep
+from server.runs.repository import RunRepository
 
 router = APIRouter(prefix="/v1/runs/{run:name}", tags=["runs"])
 
@@ -42,7 +44,10 @@ def checkpoint_run(run: RunKey, command: CommandDep) -> Response:
 def get_checkpoint_request(run: RunKey, number: Number, database: DatabaseDep) -> schemas.CheckpointRequest:
     """Return a request for a checkpoint, with the checkpoint's id once it is stored."""
     with database.read() as session:
-        return resource(schemas.CheckpointRequest, CheckpointRequestService(session).get(run, number))
+        return resource(
+            schemas.CheckpointRequest,
+            CheckpointRequestRepository(session).get(RunRepository(session).id_of(run), number),
+        )
 
 
 def _asked(session: Session, run: str) -> Answer:

@@ -38,7 +38,3 @@ class CheckpointRequestService:
         note = Note("checkpoint_requested", "A user asked for a checkpoint now.", data={"request": request.seq})
         record(self._session, found.id, note, attempt=found.attempt)
         return request
-
-    def get(self, run: str, seq: int) -> CheckpointRequest:
-        """Return a request. Raises RunNotFound, CheckpointRequestNotFound."""
-        return self._requests.get(RunRepository(self._session).id_of(run), seq)

@@ -16,13 +16,11 @@ from typing import Any
 
 import yaml
 
-from server.config.document import parse_document
+from server.config.document import Document, parse_document, text_of
 from server.config.upgrade.blocks import from_blocks
 from server.config.upgrade.environment_parameters import add_parameters, by_behavior, read_curricula, read_samplers
 from server.config.upgrade.notes import Dropped, Notes, Rewritten
 from server.config.upgrade.sections import from_sections
-
-Document = str | bytes | Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +54,8 @@ def upgrade(document: Document, *, curriculum: Document | None = None, sampler: 
         lessons = read_curricula(by_behavior(parse_document(curriculum), new), ("curriculum",), notes)
         add_parameters(new, lessons, ("curriculum",), notes)
     if not notes.changes and not notes.dropped:
-        return Upgrade(old, _text(document), (), ())
+        return Upgrade(old, text_of(document, _written), (), ())
     return Upgrade(new, _written(new), tuple(notes.changes), tuple(notes.dropped))
-
-
-def _text(document: Document) -> str:
-    match document:
-        case str():
-            return document
-        case bytes():
-            return document.decode("utf-8-sig")
-        case _:
-            return _written(document)
 
 
 def _written(document: Mapping[str, Any]) -> str:

@@ -12,8 +12,8 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedIOBase
 from pathlib import Path
-from typing import BinaryIO
 
 from server.kit.artifacts.store import BLOCK, FileRef, StoredFile, check_path, files_of
 from server.kit.errors import ArtifactNotFound, StorageFull, StorageRefused, StorageUnavailable
@@ -39,7 +39,7 @@ class FolderStore:
             _sync_folders(target.parent, self._root)
         return files
 
-    def open(self, path: str, start: int = 0) -> BinaryIO:
+    def open(self, path: str, start: int = 0) -> BufferedIOBase:
         """Open a file for reading from a byte on. Raises ArtifactNotFound."""
         try:
             file = self._file(path).open("rb")

@@ -15,14 +15,14 @@ from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
 
 from server.kit.artifacts.address import S3Address
-from server.kit.artifacts.store import BLOCK, FileRef, StoredFile, check_path, files_of
+from server.kit.artifacts.store import BLOCK, FileRef, StoredFile, check_path, digest_of, files_of
 from server.kit.errors import ArtifactNotFound, LudusError, StorageFull, StorageRefused, StorageUnavailable
 
 PART = 16 << 20
@@ -91,7 +91,7 @@ class S3Store:
                 raise FileExistsError(f"an artifact folder never changes; use a new path than {path}")
             return published
 
-    def open(self, path: str, start: int = 0) -> BinaryIO:
+    def open(self, path: str, start: int = 0) -> io.BufferedIOBase:
         """Open a file for reading from a byte on. Raises ArtifactNotFound."""
         if start >= self.size(path):
             return io.BytesIO()  # a range behind the end is an error to S3
@@ -181,11 +181,7 @@ class S3Store:
         """Describe a file that is stored already. Raises FileExistsError where the stored one is another."""
         with file.open("rb") as content:
             digest = hashlib.file_digest(content, "sha256").hexdigest()
-        stored = hashlib.sha256()
-        with self.open(path) as reader:
-            while block := reader.read(BLOCK):
-                stored.update(block)
-        if stored.hexdigest() != digest:
+        if digest_of(self, path) != digest:
             raise FileExistsError(f"an artifact folder never changes; use a new path than that of {path}")
         return FileRef(name, file.stat().st_size, digest)
 

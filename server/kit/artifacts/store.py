@@ -3,8 +3,9 @@
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import BufferedIOBase
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Protocol
 
 from server.kit.errors import InvalidArtifactPath
 
@@ -53,7 +54,7 @@ class ArtifactStore(Protocol):
         """
         ...
 
-    def open(self, path: str, start: int = 0) -> BinaryIO:
+    def open(self, path: str, start: int = 0) -> BufferedIOBase:
         """Open a file for reading from the byte `start` on. Raises ArtifactNotFound."""
         ...
 
@@ -86,11 +87,8 @@ def fetch(store: ArtifactStore, path: str, target: Path) -> str:
 
 def digest_of(store: ArtifactStore, path: str) -> str:
     """Return the SHA-256 of a stored file. Raises ArtifactNotFound."""
-    digest = hashlib.sha256()
     with store.open(path) as reader:
-        while block := reader.read(BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(reader, "sha256").hexdigest()
 
 
 def check_path(path: str) -> str:

@@ -31,7 +31,7 @@ class Repository:
         found = self._session.scalars(query.with_for_update(**options), execution_options={"populate_existing": True})
         return found.one_or_none()
 
-    def _written(self, row: Model) -> Model:
+    def save(self, row: Model) -> Model:
         """Write a new or a changed row at once; return it with the values that the database gave it."""
         self._session.add(row)
         self._session.flush()

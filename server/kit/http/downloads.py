@@ -8,7 +8,8 @@ import base64
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, BinaryIO, Final, Self
+from io import BufferedIOBase
+from typing import Annotated, Final, Self
 
 from fastapi import Depends, Header, Response
 from fastapi.responses import StreamingResponse
@@ -41,7 +42,7 @@ class Content:
     """Bytes."""
     sha256: str
     """Lower-case hexadecimal."""
-    open: Callable[[int], BinaryIO]
+    open: Callable[[int], BufferedIOBase]
     """Open it for reading from a byte on."""
 
     @classmethod
@@ -127,7 +128,7 @@ def part_of(text: str, size: int) -> range | None:
 class _Sending(StreamingResponse):
     """Sends so many bytes of a file, and closes it whether or not the client stayed to take any."""
 
-    def __init__(self, file: BinaryIO, length: int, status: int, headers: dict[str, str]) -> None:
+    def __init__(self, file: BufferedIOBase, length: int, status: int, headers: dict[str, str]) -> None:
         super().__init__(_blocks(file, length), status, headers, MEDIA_TYPE)
         self._file = file
 
@@ -136,7 +137,7 @@ class _Sending(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-def _blocks(file: BinaryIO, length: int) -> Iterator[bytes]:
+def _blocks(file: BufferedIOBase, length: int) -> Iterator[bytes]:
     while length and (block := file.read(min(BLOCK, length))):
         length -= len(block)
         yield block

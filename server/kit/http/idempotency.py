@@ -60,16 +60,6 @@ class Answer:
     """Field of the body that is sent once: it is not stored with the key, and a repetition has null in its place."""
 
 
-@dataclass(frozen=True)
-class RequestMark:
-    """The identity of a request: its key if it has one, and what the key stands for."""
-
-    scope: str
-    """See `key_scope`."""
-    key: str | None
-    fingerprint: str
-
-
 class InFlight:
     """The keys of requests that this process is answering."""
 
@@ -94,19 +84,24 @@ class InFlight:
 class Command:
     """One POST or PATCH: runs its effect once."""
 
-    def __init__(self, database: Database, in_flight: InFlight, mark: RequestMark) -> None:
+    def __init__(
+        self, database: Database, in_flight: InFlight, *, scope: str, key: str | None, fingerprint: str
+    ) -> None:
+        """`scope` is that of `key_scope`; `key` the request's, if it has one; `fingerprint` its content's."""
         self._database = database
         self._in_flight = in_flight
-        self._mark = mark
+        self._scope = scope
+        self._key = key
+        self._fingerprint = fingerprint
 
     def run(self, effect: Callable[[Session], Answer]) -> JSONResponse:
         """Run `effect` in one transaction and answer, or answer again what the first request with this key got."""
-        if self._mark.key is None:
+        if self._key is None:
             with self._database.write() as session:
                 answer = effect(session)
             return _respond(answer.status, dump(answer.body), answer.location)
-        with self._in_flight.hold(self._mark.scope, self._mark.key):
-            return self._run_once(self._mark.key, effect)
+        with self._in_flight.hold(self._scope, self._key):
+            return self._run_once(self._key, effect)
 
     def preview(self, body: object) -> JSONResponse:
         """Answer what the command would do. Nothing is written, and the key is not used up."""
@@ -115,9 +110,9 @@ class Command:
     def _run_once(self, key: str, effect: Callable[[Session], Answer]) -> JSONResponse:
         with self._database.write() as session:
             keys = IdempotencyRepository(session)
-            first = keys.claim(self._mark.scope, key, self._mark.fingerprint)
+            first = keys.claim(self._scope, key, self._fingerprint)
             if first is not None:
-                if first.fingerprint != self._mark.fingerprint:
+                if first.fingerprint != self._fingerprint:
                     raise IdempotencyKeyReused(key)
                 assert first.status is not None
                 assert first.response is not None
@@ -127,7 +122,7 @@ class Command:
             answer = effect(session)
             body = dump(answer.body)
             kept = body if answer.secret is None else {**body, answer.secret: None}
-            keys.answer(self._mark.scope, key, answer.status, {"body": kept, "location": answer.location})
+            keys.answer(self._scope, key, answer.status, {"body": kept, "location": answer.location})
         return _respond(answer.status, body, answer.location)
 
 

@@ -15,7 +15,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def resource(kind: type[Kind], source: object, **given: object) -> Kind:
+def resource(kind: type[Kind], source: object, /, **given: object) -> Kind:
     """Build a resource from the attributes of `source` that are called like its fields; `given` replaces some.
 
     Values are converted: seconds since 1970 to times in UTC, JSON objects to nested resources. A field without an

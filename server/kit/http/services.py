@@ -14,7 +14,7 @@ from server.kit.artifacts.store import ArtifactStore
 from server.kit.db.database import Database
 from server.kit.http.auth import AuthDep, AuthenticatedRequest
 from server.kit.http.bodies import BodyDep
-from server.kit.http.idempotency import Command, InFlight, RequestMark, fingerprint_of, key_scope, read_key
+from server.kit.http.idempotency import Command, InFlight, fingerprint_of, key_scope, read_key
 from server.kit.settings import Settings
 from server.kit.wake_up import WakeUp
 
@@ -81,12 +81,13 @@ def command_on(
 ) -> Command:
     """Return the command of a request with this idempotency key and content. Raises IdempotencyKeyInvalid."""
     path = request.url.path
-    mark = RequestMark(
+    return Command(
+        services.database,
+        shared(InFlight)(request),
         scope=key_scope(auth.project, request.method, path),
         key=read_key(key),
         fingerprint=fingerprint_of(path.encode(), request.url.query.encode(), *content),
     )
-    return Command(services.database, shared(InFlight)(request), mark)
 
 
 def command_of(

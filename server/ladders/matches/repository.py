@@ -213,18 +213,8 @@ def _take(ladder: Ladder, count: int) -> int:
 
 
 def _columns(match: PlayedMatch) -> dict[str, Any]:
-    return {
-        "at": match.at,
-        "outcome": match.outcome,
-        "scored": False,
-        "truncated": match.truncated,
-        "rated": match.rated,
-        "behavior": match.behavior,
-        "number": match.number,
-        "simulator": match.simulator,
-        "step": match.step,
-        "elo": match.elo,
-    }
+    """Return the columns of a match that have the names of its fields; in a run only the first participant compares."""
+    return {name: value for name, value in vars(match).items() if name != "participants"} | {"scored": False}
 
 
 def _placed(match: MatchReport) -> list[int]:

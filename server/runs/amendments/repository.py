@@ -39,7 +39,7 @@ class AmendmentRepository(Repository):
         )
         if self.of_run(run.id) is None:
             self._session.add(AmendedRun(run_id=run.id, original=dict(run.config), applied=0, updated_at=now()))
-        self._written(amendment)
+        self.save(amendment)
         self._session.execute(update(Run).where(Run.id == run.id).values(config=dict(config)))
         self._session.refresh(run, ["config"])
         return amendment

@@ -8,7 +8,8 @@ from server.kit.http.errors import problems
 from server.kit.http.fields import RunKey
 from server.kit.http.resources import resource
 from server.kit.http.services import DatabaseDep
-from server.runs.amendments.service import AmendmentService
+from server.runs.amendments.repository import AmendmentRepository
+from server.runs.repository import RunRepository
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
@@ -17,10 +18,13 @@ router = APIRouter(prefix="/v1/runs", tags=["runs"])
 def list_amendments(run: RunKey, database: DatabaseDep) -> schemas.Amendments:
     """Return the configuration that a run was created with, the present one, and the changes between them."""
     with database.read() as session:
-        found, amended, amendments = AmendmentService(session).read(run)
+        repository, found = AmendmentRepository(session), RunRepository(session).get(run)
+        amended = repository.of_run(found.id)
         applied = 0 if amended is None else amended.applied
         return schemas.Amendments(
             original_config=found.config if amended is None else amended.original,
             config=found.config,
-            amendments=tuple(resource(schemas.Amendment, each, applied=each.seq <= applied) for each in amendments),
+            amendments=tuple(
+                resource(schemas.Amendment, each, applied=each.seq <= applied) for each in repository.list(found.id)
+            ),
         )

@@ -15,7 +15,6 @@ from server.config.run import RunConfig
 from server.kit.db.database import Session
 from server.kit.errors import RunEnded
 from server.kit.states import TERMINAL
-from server.runs.amendments.models import AmendedRun, Amendment
 from server.runs.amendments.repository import AmendmentRepository
 from server.runs.amendments.requests import RunChanges, RunUpdate
 from server.runs.environment_parameters.service import ParameterService
@@ -32,11 +31,6 @@ class AmendmentService:
         self._runs = RunRepository(session)
         self._amendments = AmendmentRepository(session)
 
-    def read(self, run: str) -> tuple[Run, AmendedRun | None, list[Amendment]]:
-        """Return a run, how it was configured at first, and its amendments. Raises RunNotFound."""
-        found = self._runs.get(run)
-        return found, self._amendments.of_run(found.id), list(self._amendments.list(found.id))
-
     def change(self, run: str, wanted: RunChanges) -> Run:
         """Do what is wanted, all or none. Raises RunNotFound, RunEnded, InvalidEdit."""
         found = self._runs.lock(run)
@@ -46,9 +40,7 @@ class AmendmentService:
             self._amend(found, wanted.behaviors)
         if wanted.environment_parameters:
             ParameterService(self._session).edit(found.id, wanted.environment_parameters, ("environment_parameters",))
-        self._session.refresh(found)
-        self._session.refresh(found, ["config"])  # a locked run is loaded without it
-        return found
+        return self._reloaded(found)
 
     def update(self, run: str, wanted: RunUpdate) -> Run:
         """Do what is wanted, all or none. Raises RunNotFound, RunEnded, InvalidEdit, TooManyTags."""
@@ -56,9 +48,13 @@ class AmendmentService:
         self._runs.label(found, name=wanted.name, add=wanted.add_tags, remove=wanted.remove_tags)
         if wanted.changes_training:
             return self.change(found.id, wanted)
-        self._session.refresh(found)
-        self._session.refresh(found, ["config"])  # a locked run is loaded without it
-        return found
+        return self._reloaded(found)
+
+    def _reloaded(self, run: Run) -> Run:
+        """Return a locked run as it is now, and with its configuration: it was loaded without."""
+        self._session.refresh(run)
+        self._session.refresh(run, ["config"])
+        return run
 
     def _amend(self, run: Run, wanted: Mapping[str, Mapping[str, Any]]) -> None:
         amended, changes = amend(RunConfig.model_validate(run.config), wanted)

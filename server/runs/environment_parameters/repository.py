@@ -30,7 +30,7 @@ class ParameterRepository(Repository):
     def add(self, run_id: str, parameter: str, change: Mapping[str, Any]) -> ParameterEdit:
         """Append an edit to a locked run."""
         seq = self.newest(run_id) + 1
-        return self._written(
+        return self.save(
             ParameterEdit(run_id=run_id, seq=seq, parameter=parameter, change=dict(change), created_at=now())
         )
 

@@ -16,7 +16,7 @@ from ludus.sdk.connection import SimulatorConnection
 from ludus.sdk.join import Target
 from server.gateway import relay
 from server.kit.db.database import Database
-from server.kit.settings import GatewaySettings
+from server.kit.listening import GatewaySettings
 from tests.ludus.collector.stack import Learner, learner
 from tests.ludus.protocol.test_server_tls import CERTIFICATE, MUTUAL, OTHER, PRIVATE, SERVED
 from tests.server.gateway.conftest import KEY, TOKEN, GatewayThread, add_run

@@ -16,8 +16,9 @@ from ludus.protocol import simulation_pb2_grpc as rpc
 from ludus.protocol.tls import ClientTls
 from server.app import health
 from server.kit.db.database import Database
+from server.kit.listening import ApiSettings, GatewaySettings
 from server.kit.ports import api_is_ready
-from server.kit.settings import ApiSettings, GatewaySettings, Settings
+from server.kit.settings import Settings
 from tests.server.app.world import World, build_services, serving
 from tests.server.gateway.conftest import KEY, GatewayThread, add_run
 from tests.server.gateway.conftest import database as gateway_database

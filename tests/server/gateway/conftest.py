@@ -20,7 +20,7 @@ from server.gateway.main import start, stop
 from server.gateway.service import Gateway
 from server.kit.db.base import Base
 from server.kit.db.database import Database
-from server.kit.settings import GatewaySettings
+from server.kit.listening import GatewaySettings
 from server.runs.models import Attempt, Run
 from server.simulators.repository import Placement
 

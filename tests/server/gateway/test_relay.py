@@ -18,9 +18,10 @@ from ludus.protocol.tickets import TicketClaims, sign
 from ludus.sdk.connection import SimulatorConnection
 from ludus.sdk.join import Target
 from server.gateway import relay
-from server.gateway.main import CannotServe, start
+from server.gateway.main import start
 from server.kit.db.database import Database
-from server.kit.settings import GatewaySettings
+from server.kit.listening import GatewaySettings
+from server.kit.ports import CannotStart
 from server.simulators.repository import Placement
 from tests.fakes import FakeServer, finish_after
 from tests.server.gateway.conftest import KEY, TOKEN, GatewayThread, add_run
@@ -176,7 +177,7 @@ def test_a_stopping_gateway_asks_relayed_simulators_to_join_again(gateway: Gatew
 def test_a_taken_port_is_an_error(gateway: GatewayThread, database: Database) -> None:
     settings = GatewaySettings(port=int(gateway.address.rpartition(":")[2]), token=SecretStr(TOKEN))
 
-    with pytest.raises(CannotServe, match="LUDUS_GATEWAY__PORT"):
+    with pytest.raises(CannotStart, match="LUDUS_GATEWAY__PORT"):
         asyncio.run(_start(settings, database))
 
 

@@ -21,11 +21,12 @@ from ludus.protocol.tls import is_loopback
 from ludus.sdk.errors import Failure
 from ludus.sdk.join import JoinClient, Target
 from server.gateway.errors import STATUS
-from server.gateway.main import CannotServe, check
+from server.gateway.main import check
 from server.gateway.service import REPORTS_PER_MINUTE
 from server.kit.db.database import Database
 from server.kit.errors import ErrorKind
-from server.kit.settings import GatewaySettings
+from server.kit.listening import GatewaySettings
+from server.kit.ports import CannotStart
 from server.runs.models import Event
 from tests.ludus.games.conftest import Playing, free_port
 from tests.server.gateway.conftest import KEY, TOKEN, GatewayThread, add_run
@@ -195,7 +196,7 @@ def test_a_stopping_gateway_tells_who_watches_its_health(gateway: GatewayThread)
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "games.example"])
 def test_listening_to_the_world_needs_a_token(host: str) -> None:
-    with pytest.raises(CannotServe, match="LUDUS_GATEWAY__TOKEN"):
+    with pytest.raises(CannotStart, match="LUDUS_GATEWAY__TOKEN"):
         check(GatewaySettings(host=host))
 
     check(GatewaySettings(host=host, token=SecretStr("secret")))
@@ -208,7 +209,7 @@ def test_loopback_needs_no_token(host: str) -> None:
 
 
 def test_a_short_ticket_key_is_refused() -> None:
-    with pytest.raises(CannotServe, match="at least 32 bytes"):
+    with pytest.raises(CannotStart, match="at least 32 bytes"):
         check(GatewaySettings(ticket_key=SecretStr("short")))
 
 

@@ -13,11 +13,12 @@ from ludus.protocol.options import REASON_METADATA
 from ludus.schemas.tokens import Scope
 from server.access.tokens.models import Token
 from server.access.tokens.service import TokenService
-from server.gateway.main import CannotServe, check
+from server.gateway.main import check
 from server.gateway.service import FAILURES_PER_MINUTE, REPORTS_PER_MINUTE
 from server.kit.db.database import Database
+from server.kit.listening import GatewaySettings
+from server.kit.ports import CannotStart
 from server.kit.principal import everything
-from server.kit.settings import GatewaySettings
 from server.runs.models import Event, Run
 from tests.server.gateway.conftest import KEY, GatewayThread, add_run
 
@@ -127,7 +128,7 @@ def test_an_address_that_guesses_is_not_heard_any_more(gateway: GatewayThread) -
 
 def test_a_gateway_that_demands_tokens_may_listen_to_the_world() -> None:
     check(GatewaySettings(host="0.0.0.0", require_token=True))
-    with pytest.raises(CannotServe, match="REQUIRE_TOKEN"):
+    with pytest.raises(CannotStart, match="REQUIRE_TOKEN"):
         check(GatewaySettings(host="0.0.0.0"))
 
 

@@ -13,8 +13,8 @@ import pytest
 from pydantic import SecretStr
 
 from server.embedded.stack import Interrupts, private_receivers
+from server.kit.listening import ApiSettings
 from server.kit.processes import MARK, AlreadyLocked, FileLock, marked, sweep
-from server.kit.settings import ApiSettings
 
 SLEEPER = "import time; print('ready', flush=True); time.sleep(600)"
 

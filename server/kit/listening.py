@@ -1,0 +1,129 @@
+"""Settings of the parts of the server that listen: the HTTP API and the gateway."""
+
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Annotated, Final, Self
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+
+from ludus.protocol.server_tls import TlsFiles, check_certificates
+
+LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+"""Names of this machine for itself."""
+Port = Annotated[int, Field(ge=0, le=65535)]
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class Group(BaseModel):
+    """Parent of the groups of settings."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Listening(Group):
+    """Parent of the groups of those who listen: with or without TLS, and who is let in without a token."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    token: SecretStr | None = None
+    require_token: bool = False
+    """Demand a token also on loopback. This allows other addresses without a configured token, because tokens of `ludus
+    token create` exist.
+    """
+    tls_certificate: Path | None = None
+    """PEM file of the certificate, with its chain. With `tls_key` it turns TLS on."""
+    tls_key: Path | None = None
+    """PEM file of the certificate's private key."""
+    tls_client_ca: Path | None = None
+    """PEM file of the authority that signs clients' certificates. If set, clients without a certificate are refused
+    (mTLS).
+    """
+
+    @property
+    def demands_token(self) -> bool:
+        """Whether every client needs a token."""
+        return self.require_token or self.token is not None
+
+    @property
+    def tls(self) -> TlsFiles | None:
+        """The files of TLS, None where it is not spoken."""
+        if self.tls_certificate is None or self.tls_key is None:
+            return None
+        return TlsFiles(self.tls_certificate, self.tls_key, self.tls_client_ca)
+
+    @model_validator(mode="after")
+    def _tls_is_whole(self) -> Self:
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ValueError("TLS needs both, tls_certificate and tls_key; set the other one, too")
+        if self.tls_client_ca is not None and self.tls_certificate is None:
+            raise ValueError(
+                "tls_client_ca needs tls_certificate and tls_key: without TLS clients present no certificate"
+            )
+        if self.tls is not None:
+            self.tls.check()
+        return self
+
+
+class ApiSettings(Listening):
+    """The HTTP API."""
+
+    port: Port = 8080
+    """Port to listen on; 0 lets the system choose."""
+    token: SecretStr | None = None
+    """Bearer token that may do everything in all projects. Without one, and without `require_token`, the API listens on
+    loopback only and demands no token.
+    """
+    requests_per_minute: int = Field(default=6000, ge=0)
+    """Requests of one token, or of one address, in a minute; 0: no limit."""
+    failures_per_minute: int = Field(default=20, ge=0)
+    """Failed authentications of one address in a minute, after which its requests are refused; 0: no limit."""
+    head_seconds: Seconds = 20
+    """How long a request line and its headers may take; then the connection is closed."""
+    body_seconds: Seconds = 30
+    """How long a body may take, and as long again for each MiB of it."""
+    proxies: str = ""
+    """Addresses or networks of reverse proxies, separated by commas, whose `X-Forwarded-For` is accepted: limits and
+    audit log then use the address in it. Default: none.
+    """
+
+    @field_validator("proxies")
+    @classmethod
+    def _are_networks(cls, value: str) -> str:
+        for each in filter(None, map(str.strip, value.split(","))):
+            try:
+                ip_network(each)
+            except ValueError as error:
+                raise ValueError(f"{error}; name addresses or networks, as in 10.0.0.7,192.168.0.0/16") from None
+        return value
+
+
+class GatewaySettings(Listening):
+    """The gRPC front door of simulators."""
+
+    port: Port = 7070
+    """Port to listen on; 0 lets the system choose."""
+    advertise: str | None = None
+    """`host:port` of the gateway for simulators outside, if it differs."""
+    token: SecretStr | None = None
+    """Bearer token with which simulators may play in any run. Without one, and without `require_token`, the gateway
+    listens on loopback only and demands no token.
+    """
+    tls_ca: Path | None = None
+    """PEM file of the authority that signs collectors' certificates, for relayed simulators. Default: the authorities
+    that the system trusts. Collectors serve the TLS of this group.
+    """
+    ticket_key: SecretStr | None = None
+    """Secret, at least 32 bytes, with which gateways sign tickets and collectors verify them; the same for all of them.
+    Without it collectors accept connections without tickets and listen on loopback only.
+    """
+    ticket_seconds: int = Field(default=120, ge=1)
+    """How long a ticket opens a session."""
+
+    @model_validator(mode="after")
+    def _tls_ca_is_of_use(self) -> Self:
+        if self.tls_ca is None:
+            return self
+        if self.tls is None:
+            raise ValueError("tls_ca needs tls_certificate and tls_key: collectors speak TLS where the gateway does")
+        check_certificates(self.tls_ca)
+        return self
