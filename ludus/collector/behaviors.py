@@ -79,7 +79,7 @@ class Behaviors:
     # Sessions ---------------------------------------------------------------------------------------------------
 
     def announced(self, session: Session, spec: BehaviorSpec) -> RunnerOf | None:
-        """Return the runner of each team of a behavior as a function, or None while the learner decides. Raises ProtocolError."""
+        """Return the runner of each team as a function; None while the learner decides. Raises ProtocolError."""
         behavior = self._behaviors.setdefault(spec.behavior, Behavior(spec))
         if behavior.refusal is not None:
             code, reason = behavior.refusal

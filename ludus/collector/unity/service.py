@@ -1,8 +1,8 @@
 """Service: `communicator_objects.UnityToExternalProto/Exchange` over grpc.aio, as raw bytes.
 
-A bridge names the session of a call in its metadata (`ludus-session-id`). A player that dials in by itself does not, and
-its calls are identified by its TCP connection. Several players of one process may share a connection; then only one of
-them is replied to at a time, so that the next call can only be that one's (`Line`).
+A bridge names the session of a call in its metadata (`ludus-session-id`). A player that dials in by itself does not,
+and its calls are identified by its TCP connection. Several players of one process may share a connection; then only one
+of them is replied to at a time, so that the next call can only be that one's (`Line`).
 """
 
 import asyncio
