@@ -118,6 +118,7 @@ def play(model: Path, env_id: str, episodes: int, seed: int = 1000) -> float:
                 action: Any = int(actions[0, 0])
             else:
                 (actions,) = session.run(["deterministic_continuous_actions"], feed)
+                assert isinstance(env.action_space, gymnasium.spaces.Box)
                 low, high = env.action_space.low, env.action_space.high
                 action = low + (actions[0] + 1.0) / 2.0 * (high - low)
             observation, reward, terminated, truncated, _ = env.step(action)

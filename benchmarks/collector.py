@@ -88,11 +88,11 @@ class Result:
 
 
 async def _echo(_: Any, context: Any) -> None:
-    while (message := await context.read()) is not grpc.aio.EOF:
+    while (message := await context.read()) is not grpc.aio.EOF:  # type: ignore[attr-defined]  # the stubs lack it
         await context.write(message)
 
 
-class _EchoHandler(grpc.GenericRpcHandler):
+class _EchoHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # no class can be subscripted here
     def service(self, handler_call_details: Any) -> Any:  # noqa: ARG002
         return grpc.stream_stream_rpc_method_handler(_echo)
 
@@ -166,7 +166,7 @@ async def _simulate(port: int, hello: bytes | None, messages: list[bytes], windo
     """Exchange messages and return how many were answered within the window."""
     options = [("grpc.use_local_subchannel_pool", 1)]  # a connection of its own, as a process of its own would have
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
-        call = channel.stream_stream(METHOD)()
+        call: Any = channel.stream_stream(METHOD)()  # type: ignore[call-arg]  # the stubs want serializers
         first = messages[0]
         if hello is not None:
             await call.write(hello)

@@ -25,7 +25,8 @@ from ludus.sdk import Actions, ActionSpec, BehaviorSpec, ObservationSpec, ResetI
 from server.kit.db.database import Database
 from server.kit.db.ids import new_id
 from server.runs.models import Run, RunTag
-from tests.e2e.stack import LudusUp, Player, cartpole, eventually
+from tests.e2e.stack import LudusUp, Player, cartpole
+from tests.waiting import eventually
 
 WARM_SECONDS = 5.0
 """Seconds until a worker has imported everything for the next run, after its start or after a run."""

@@ -78,7 +78,7 @@ def run_sb3(environments: int) -> float:
     torch.set_num_threads(1)
     times: list[float] = []
 
-    class Clock(BaseCallback):
+    class Clock(BaseCallback):  # type: ignore[misc]  # without types where it is not installed
         def _on_step(self) -> bool:
             return True
 

@@ -22,6 +22,7 @@ from server.lifecycle.attempts.repository import AttemptLedger, RunQueue
 from server.lifecycle.service import RunService
 from server.runs.repository import NewRun
 from server.workers.repository import WorkerInfo, WorkerRegistry
+from tests.factories import RecordingWakeUp
 
 CONFIG = {"behaviors": {"CartPole": {"trainer_type": "ppo"}}, "seed": 1}
 BEAT_SECONDS = 2.0
@@ -29,11 +30,6 @@ WORKERS = 1000
 RUNNING = 200
 """200 runs that beat every 2 s are 100 beats/s."""
 THREADS = 8
-
-
-class _Silent:
-    def wake(self, run_id: str) -> None:
-        """Do nothing: there are no workers."""
 
 
 def prepare(database: Database) -> list[AttemptLedger]:
@@ -48,7 +44,7 @@ def prepare(database: Database) -> list[AttemptLedger]:
     ledgers = []
     for number in range(RUNNING):
         with database.write() as session:
-            RunService(session, _Silent()).create(NewRun(RunConfig.model_validate(CONFIG)))
+            RunService(session, RecordingWakeUp()).create(NewRun(RunConfig.model_validate(CONFIG)))
         claim = queue.claim(f"host-{number}/1/0", 3600)
         assert claim is not None
         ledgers.append(AttemptLedger(database, claim))

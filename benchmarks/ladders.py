@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from server.ladders.refs import PlayedMatch, PlayedParticipant
 from server.lifecycle.attempts.repository import AttemptLedger, RunQueue
 from server.lifecycle.service import RunService
 from server.runs.repository import NewRun
+from tests.factories import RecordingWakeUp
 
 MATCHES = 100_000
 SNAPSHOTS = 200
@@ -69,20 +71,6 @@ GROUP BY 1, 2, 3, 4
 """
 
 
-class WakeUps:
-    """Do nothing: there are no workers."""
-
-    def wake(self, run_id: str) -> None:
-        """Do nothing."""
-
-    def ping(self) -> None:
-        """Answer."""
-
-    def pending(self) -> int:
-        """Return how many rings wait."""
-        return 0
-
-
 def make_match(number: int, first: int | None, second: int, draw: random.Random) -> PlayedMatch:
     """Describe a match between two policies."""
     step = 100 * number
@@ -98,7 +86,7 @@ def begin(database: Database) -> tuple[str, AttemptLedger]:
     """Queue and claim a run with self-play; return its id and the writer of its attempt."""
     with database.write() as session:
         config = {"behaviors": {"Striker": {"trainer_type": "ppo", "self_play": {}}}, "seed": 0}
-        run_id = RunService(session, WakeUps()).create(NewRun(RunConfig.model_validate(config))).id
+        run_id = RunService(session, RecordingWakeUp()).create(NewRun(RunConfig.model_validate(config))).id
     claim = RunQueue(database).claim("bench", 36000.0, hint=run_id)
     assert claim is not None
     assert claim.run_id == run_id
@@ -160,7 +148,7 @@ def aggregate(database: Database, ladder_id: str) -> None:
 @contextmanager
 def serving(database: Database, home: Path) -> Iterator[httpx.Client]:
     """Serve the API on a free port."""
-    services = Services.build(Settings(home=home), database=database, wake_up=WakeUps())
+    services = Services.build(Settings(home=home), database=database, wake_up=RecordingWakeUp())
     config = uvicorn.Config(create_app(services.settings, services), log_config=None, access_log=False)
     server, listening = ApiServer(config, services), socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
@@ -171,11 +159,17 @@ def serving(database: Database, home: Path) -> Iterator[httpx.Client]:
     thread.join()
 
 
+def answered(client: httpx.Client, address: str) -> httpx.Response:
+    """Return an answer that is no error."""
+    return client.get(address).raise_for_status()
+
+
 def measure_answers(database: Database, home: Path) -> None:
     """Print how long the API takes for a large ladder."""
     draw, (run_id, ledger) = random.Random(1), begin(database)
     pairs = (draw.sample(range(SNAPSHOTS), 2) for _ in range(MATCHES))
-    enter(ledger, [make_match(number, *pair, draw) for number, pair in enumerate(pairs, 1)], 2000)
+    matches = [make_match(number, first, second, draw) for number, (first, second) in enumerate(pairs, 1)]
+    enter(ledger, matches, 2000)
     rate(database, MATCHES, 2000)
     if database.engine.dialect.name == "postgresql":
         with database.write() as session:
@@ -184,7 +178,7 @@ def measure_answers(database: Database, home: Path) -> None:
         ladder_id = client.get(f"/v1/ladders/{run_id}").raise_for_status().json()["id"]
         for path in PATHS:
             address = f"/v1/ladders/{ladder_id}/{path}"
-            print(f"GET {path:44} {timed(lambda address=address: client.get(address).raise_for_status())}")
+            print(f"GET {path:44} {timed(partial(answered, client, address))}")
         print(f"{'payoffs by a plain aggregate':48} {timed(lambda: aggregate(database, ladder_id))}")
 
 

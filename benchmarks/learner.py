@@ -71,7 +71,8 @@ def sb3_update(device: torch.device = CPU) -> Callable[[], object]:
     )
     model.set_logger(configure(None, []))
     model.learn(AGENTS * STEPS)  # fills the buffer; an update does not change it
-    return model.train
+    train: Callable[[], object] = model.train
+    return train
 
 
 def _rollout() -> Rollout:

@@ -32,6 +32,7 @@ from server.ladders.ratings.job import PAUSE_SECONDS, RatingJob
 from server.lifecycle.attempts.repository import AttemptLedger, RunQueue
 from server.lifecycle.service import RunService
 from server.runs.repository import NewRun
+from tests.factories import RecordingWakeUp
 from worker.trainer.loop import Trainer
 from worker.trainer.messages import (
     CheckpointCommitted,
@@ -110,19 +111,12 @@ def play(address: str) -> None:
         print(f"simulator: {error}", file=sys.stderr)
 
 
-class WakeUps:
-    """Rings nowhere."""
-
-    def wake(self, run_id: str) -> None:
-        """Do nothing: there are no workers."""
-
-
 def record(pipe: Connection, url: str) -> None:
     """Enter the matches that come, and rate them now and then, until None comes."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     database = Database(url)
     with database.write() as session:
-        RunService(session, WakeUps()).create(NewRun(resolve(CONFIG)))
+        RunService(session, RecordingWakeUp()).create(NewRun(resolve(CONFIG)))
     claim = RunQueue(database).claim("bench", 3600.0)
     assert claim is not None
     ledger, rater, rated = AttemptLedger(database, claim), RatingJob(database), time.monotonic()
@@ -212,7 +206,7 @@ def main() -> None:
         recorder = context.Process(target=record, args=(theirs, url), daemon=True)
         recorder.start()
         superior = Superior(pipe, arguments.seconds, arguments.pairs)
-        job = Job(run_id="alone", attempt=1, config=CONFIG, seed=1, scratch=f"{folder}/scratch")
+        job = Job(run_id="alone", attempt=1, config=resolve(CONFIG), seed=1, scratch=f"{folder}/scratch")
         finished = Trainer(job, superior, []).run()
         pipe.send(None)
         cost = pipe.recv()

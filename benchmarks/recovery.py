@@ -14,7 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ludus.client import Client
-from tests.e2e.stack import LudusUp, Player, cartpole, eventually, wait_for_step
+from tests.e2e.stack import LudusUp, Player, cartpole, wait_for_step
+from tests.waiting import eventually
 
 INTERVAL = 10_000
 """Steps between two checkpoints: many more than are taken between two heartbeats, by which the server knows them."""

@@ -21,7 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from ludus.client import ApiError, Client
 from server.kit.processes import marked
-from tests.e2e.stack import LudusUp, Player, cartpole, eventually
+from tests.e2e.stack import LudusUp, Player, cartpole
+from tests.waiting import eventually
 
 ALLOWED_GROWTH = 1.05
 BASELINE_MINUTES = 2.0

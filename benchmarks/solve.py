@@ -80,7 +80,7 @@ def run_sb3(seed: int) -> tuple[float, int]:
     begin = 0.0
     solved = (float("inf"), 0)
 
-    class Judge(BaseCallback):
+    class Judge(BaseCallback):  # type: ignore[misc]  # without types where it is not installed
         def _on_training_start(self) -> None:
             nonlocal begin
             begin = time.perf_counter()

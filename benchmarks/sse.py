@@ -39,6 +39,7 @@ from server.lifecycle.service import RunService
 from server.runs.events.repository import Note, record
 from server.runs.models import Run
 from server.runs.repository import NewRun
+from tests.factories import RecordingWakeUp
 
 RUNS = 10
 """Runs that are listened to; the listeners are spread over them."""
@@ -48,21 +49,13 @@ LISTS_PER_SECOND = 25
 CONFIG = {"behaviors": {"CartPole": {"trainer_type": "ppo"}}}
 
 
-class WakeUps:
-    """Do nothing: no worker waits for runs."""
-
-    def wake(self, run_id: str) -> None:
-        """Do nothing."""
-
-
 def make_runs(database: Database) -> list[str]:
     """Fill the list; return the runs that are listened to."""
     made: list[Run] = []
     for number in range(LISTED):
         with database.write() as session:
-            made.append(
-                RunService(session, WakeUps()).create(NewRun(RunConfig.model_validate(CONFIG), name=f"run-{number}"))
-            )
+            new = NewRun(RunConfig.model_validate(CONFIG), name=f"run-{number}")
+            made.append(RunService(session, RecordingWakeUp()).create(new))
     return [run.id for run in made[:RUNS]]
 
 

@@ -95,7 +95,7 @@ def run_players(ports: list[int], case: Case, seconds: float, warmup: float) -> 
         subprocess.Popen([*command, "--mlagents-port", str(port)], stdout=subprocess.PIPE, text=True, env=environment())
         for port in ports
     ]
-    return sum(json.loads(player.communicate(timeout=600)[0])["rate"] for player in players)
+    return sum(float(json.loads(player.communicate(timeout=600)[0])["rate"]) for player in players)
 
 
 def mlagents(program: Path, case: Case, folder: Path, seconds: float, warmup: float) -> float:

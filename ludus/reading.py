@@ -26,9 +26,7 @@ def read_record(kind: type[Record], data: Any) -> Record:
         raise ValueError(f"no {kind.__name__}: {error}") from error
 
 
-@cache
-def _hints(kind: type[Any]) -> dict[str, Any]:
-    return get_type_hints(kind)
+_hints = cache(get_type_hints)
 
 
 def _convert(hint: Any, value: Any) -> Any:

@@ -115,7 +115,7 @@ def play(port: int, agents: int, seconds: float, warmup: float, seed: int) -> tu
         observations = plate.observe()
         infos = [
             info(each, final[each], rewards[each], done=True, limited=bool(limited[each]))
-            for each in np.flatnonzero(ended | limited)
+            for each in np.flatnonzero(ended | limited).tolist()
         ]
         infos += [
             info(each, observations[each], 0.0 if ended[each] or limited[each] else rewards[each])

@@ -108,7 +108,7 @@ def main() -> None:
             trainer.reward_signal_update_steps = 10**12
         begin = time.perf_counter()
         trainer._update_policy()
-        if torch.cuda.is_initialized():
+        if torch.cuda.is_available():
             torch.cuda.synchronize()
         print(time.perf_counter() - begin, samples, flush=True)
 

@@ -33,6 +33,7 @@ KINDS: Final = "a gymnasium.Env, a PettingZoo AECEnv or ParallelEnv, or a ludus.
 FACTORIES: Final = ("parallel_env", "env")
 """Functions that make a PettingZoo game by that library's convention, in the order of preference."""
 
+_PETTINGZOO: Final = (("pettingzoo", "AECEnv"), ("pettingzoo", "ParallelEnv"))
 _OURS: Final = str(Path(__file__).resolve().parents[1]) + os.sep
 _MACHINERY: Final = ("<frozen importlib", importlib.__file__, str(Path(asyncio.__file__).parent) + os.sep)
 
@@ -91,7 +92,7 @@ def make_simulation(
         wrapper = _SeededResumable if isinstance(first, ResumableSimulation) else _Seeded
         return wrapper(first, seed, seed_parameter)
     games = [first, *(_make(name, factory, arguments) for _ in range(count - 1))]
-    if _is_a(first, ("pettingzoo", "AECEnv"), ("pettingzoo", "ParallelEnv")):
+    if isinstance(first, tuple(_classes(*_PETTINGZOO))):
         from ludus.adapters.assignment import Lineup  # noqa: PLC0415  likewise
         from ludus.adapters.pettingzoo import PettingZooSimulation  # noqa: PLC0415  the game has imported the library
 
@@ -220,7 +221,7 @@ def _make(name: str, factory: Callable[..., Any], arguments: Mapping[str, Any] |
 
 
 def _guarded(name: str, call: Callable[..., Any], *args: Any, **arguments: Any) -> Any:
-    """Call a stranger's code. Raises PythonGameError with its traceback."""
+    """Call the code of a game. Raises PythonGameError with its traceback."""
     try:
         return call(*args, **arguments)
     except (Exception, SystemExit) as error:
@@ -231,12 +232,7 @@ def _guarded(name: str, call: Callable[..., Any], *args: Any, **arguments: Any) 
 
 
 def _is_game_class(kind: type) -> bool:
-    libraries = (("pettingzoo", "AECEnv"), ("pettingzoo", "ParallelEnv"), ("gymnasium", "Env"))
-    return issubclass(kind, (Simulation, *_classes(*libraries)))
-
-
-def _is_a(game: Any, *kinds: tuple[str, str]) -> bool:
-    return isinstance(game, tuple(_classes(*kinds)))
+    return issubclass(kind, (Simulation, *_classes(*_PETTINGZOO, ("gymnasium", "Env"))))
 
 
 def _classes(*kinds: tuple[str, str]) -> Iterator[type]:

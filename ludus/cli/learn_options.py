@@ -14,6 +14,8 @@ from typing import Any, Final, TypeVar, get_args, get_type_hints
 
 import yaml
 
+from ludus.protocol.side_channels import EngineConfiguration
+
 Section = TypeVar("Section")
 
 
@@ -45,15 +47,10 @@ class EnvironmentSettings:
 
 
 @dataclass(frozen=True)
-class EngineSettings:
+class EngineSettings(EngineConfiguration):
     """Settings of the game's engine: `engine_settings`."""
 
-    width: int = 84
-    height: int = 84
-    quality_level: int = 5
-    time_scale: float = 20
-    target_frame_rate: int = -1
-    capture_frame_rate: int = 60
+    time_scale: float = 20  # without a decimal point in `configuration.yaml`, as in ML-Agents'
     no_graphics: bool = False
     no_graphics_monitor: bool = False
 
@@ -305,10 +302,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         own.add_argument(name)
     own.add_argument("--ca-file", type=Path)
     own.add_argument("--remote-env", action=_FLAG)
-    end = next((at for at, each in enumerate(arguments) if _is_rest(each)), len(arguments))
+    # ML-Agents' --env-args, or an abbreviation of it, takes the rest of the command line.
+    rests = [len(each) > len("--env") and "--env-args".startswith(each) for each in arguments]
+    end = [*rests, True].index(True)
     namespace, others = own.parse_known_args(arguments[:end])
     return _theirs().parse_args([*others, *arguments[end:]], namespace)
-
-
-def _is_rest(argument: str) -> bool:
-    return len(argument) > len("--env") and "--env-args".startswith(argument)

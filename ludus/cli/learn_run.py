@@ -29,6 +29,7 @@ from ludus.demonstrations import FOLDER_SUFFIXES
 from ludus.mlagents.results import Folder, Mirror
 from ludus.mlagents.results.console import info, warning
 from ludus.mlagents.results.folder import Journal
+from ludus.protocol.options import COMMUNICATION_VERSION
 from ludus.schemas import Checkpoint, Run
 
 POLL_SECONDS: Final = 1.0
@@ -284,9 +285,8 @@ def _changed(section: EnvironmentSettings | EngineSettings) -> dict[str, Any]:
 
 def greeting(version: str, server: str, server_version: str) -> str:
     """Return the lines with which `mlagents-learn` begins, with our versions."""
-    return (
-        f"\n Version information:\n  ludus: {version},\n  Communicator API: 1.5.0,\n  Server: {server} {server_version}"
-    )
+    versions = f"  ludus: {version},\n  Communicator API: {COMMUNICATION_VERSION},\n  Server: {server} {server_version}"
+    return f"\n Version information:\n{versions}"
 
 
 def warn(settings: LearnSettings, say: Say) -> None:

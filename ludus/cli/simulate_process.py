@@ -24,20 +24,22 @@ from ludus.sdk import ConnectionSummary, Simulation, SimulatorError, connect
 def main() -> int:
     """Play, and return the exit code."""
     plan = Plan.from_json(sys.argv[1])
-    _say_what_is_logged()
+    logger = logging.getLogger("ludus.sdk")
+    logger.addHandler(logging.StreamHandler(sys.stdout))
+    logger.setLevel(logging.INFO)
     end_with_parent()
     try:
         ending = _play(plan)
     except SimulatorError as error:
         hint = _behavior_hint(plan) if error.code == CloseCode.BEHAVIOR_NOT_CONFIGURED else ""
-        _say(f"{error}{hint}")
+        logger.info("%s%s", error, hint)
         return exit_of_error(error.code)
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:  # noqa: BLE001  the edge of the process: the game's own error, shown before a restart
         sys.stderr.write(own_traceback(error) or traceback.format_exc())
         return CRASHED
-    _say(f"{ending.reason} ({ending.decisions} decisions, {ending.episodes} episodes)")
+    logger.info("%s (%d decisions, %d episodes)", ending.reason, ending.decisions, ending.episodes)
     return exit_of_end(ending.code)
 
 
@@ -62,17 +64,6 @@ def _behavior_hint(plan: Plan) -> str:
         return ""
     unless = " (a Simulation names its behaviors itself)" if plan.source.library == "python" else ""
     return f"; --behavior NAME gives the game's behavior another name{unless}"
-
-
-def _say_what_is_logged() -> None:
-    handler = logging.StreamHandler(sys.stdout)
-    logger = logging.getLogger("ludus.sdk")
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-
-
-def _say(sentence: str) -> None:
-    logging.getLogger("ludus.sdk").info(sentence)
 
 
 if __name__ == "__main__":

@@ -12,11 +12,11 @@ from ludus.collector.agents import ACTING, FREE, IDLE, UNRECORDED, WAITING, Agen
 from ludus.collector.arena import Arena
 from ludus.collector.messages import EPISODE_DTYPE
 from ludus.collector.policy import Acted
-from ludus.collector.rows import Ticks, select, select_terminals
+from ludus.collector.rows import Ticks, select
 from ludus.collector.segment_builder import SegmentBuilder
 from ludus.collector.segments import SegmentEnd
 from ludus.collector.step_quota import StepQuota
-from ludus.protocol.batches import Array, Bytes, DecisionBatch, Floats, Ints, TerminalBatch
+from ludus.protocol.batches import Array, Bytes, DecisionBatch, Floats, Ints, TerminalBatch, rows_of
 
 
 class TrajectoryRecorder:
@@ -67,8 +67,8 @@ class TrajectoryRecorder:
             running = acting | waiting  # the end of an agent without an episode is ignored
             self._complete(slots[acting], batch.rewards[acting], select(batch.group_rewards, acting))
             void = np.asarray(slots[waiting], np.intp)
-            self._reward_more(void, select_terminals(batch, waiting))
-            slots, batch = slots[running], select_terminals(batch, running)
+            self._reward_more(void, rows_of(batch, waiting))
+            slots, batch = slots[running], rows_of(batch, running)
             if not len(slots):
                 return void
             agents.note_groups(slots, batch.group_ids)
@@ -183,7 +183,7 @@ class TrajectoryRecorder:
         decisions = agents.decisions[slots]
         if np.count_nonzero(decisions) < len(slots):  # ended before the first step was complete: not an episode
             lived = decisions > 0
-            slots, decisions, batch = slots[lived], decisions[lived], select_terminals(batch, lived)
+            slots, decisions, batch = slots[lived], decisions[lived], rows_of(batch, lived)
         outcomes = np.zeros(len(slots), np.uint8) if batch.outcomes is None else batch.outcomes
         identity = agents.records[slots, :2].T
         self._episodes.append(

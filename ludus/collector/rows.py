@@ -60,19 +60,6 @@ def join_terminals(batches: Sequence[TerminalBatch]) -> TerminalBatch:
     )
 
 
-def select_terminals(batch: TerminalBatch, rows: npt.NDArray[np.bool_]) -> TerminalBatch:
-    """Return some rows of terminal steps."""
-    return TerminalBatch(
-        batch.agent_ids[rows],
-        batch.rewards[rows],
-        tuple([values[rows] for values in batch.observations]),
-        batch.truncated[rows],
-        select(batch.group_ids, rows),
-        select(batch.group_rewards, rows),
-        select(batch.outcomes, rows),
-    )
-
-
 def select(values: Array | None, rows: npt.NDArray[np.bool_]) -> Array | None:
     """Return some rows of a column that may be absent."""
     return None if values is None else values[rows]

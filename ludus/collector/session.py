@@ -16,7 +16,6 @@ from ludus.protocol.codec import CloseCode, ProtocolError
 from ludus.protocol.contract import (
     MAX_UNADMITTED_STEPS,
     check_introduction,
-    check_size,
     conflict,
     same_spec,
     too_many_unadmitted,
@@ -158,10 +157,6 @@ class Session(ABC):
             self.closed = (code.value, reason)
             self._say_close(code.value, reason, rejoin=code.rejoin)
             self.on_end()
-
-    def _check_size(self, size: int) -> None:
-        """Raise ProtocolError for a message of too many bytes."""
-        check_size(size, self._collector.settings.max_message_bytes)
 
     def _take_number(self, ticket: str, session_id: str, former: int | None = None) -> int:
         """Return the number that the ticket gives; where none is needed its former one, or one of our own.

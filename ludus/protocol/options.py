@@ -32,6 +32,10 @@ EXCHANGE: Final = "/communicator_objects.UnityToExternalProto/Exchange"
 """The only method of ML-Agents' protocol."""
 REASON_METADATA: Final = "ludus-reason"
 """Trailing metadata of a failed call: the error's stable name."""
+COMMUNICATION_VERSION: Final = "1.5.0"
+"""Version of ML-Agents' protocol: the same major number is compatible (0.x: the same minor, too)."""
+ML_AGENTS_VERSION: Final = "1.1.0"
+"""The release of ML-Agents' trainer that Ludus stands for."""
 GAME_RECEIVES_BYTES: Final = 4 << 20
 """Largest reply that a Unity player takes: gRPC's default, which Unity's package leaves as it is."""
 BROKEN: Final = frozenset({"UNAVAILABLE", "UNKNOWN", "INTERNAL"})

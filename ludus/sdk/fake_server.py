@@ -98,7 +98,8 @@ class FakeServer:
         """Streams that have ended after Hello."""
         self.specs: dict[str, BehaviorSpec] = {}
         """The announced spec of each behavior: all simulators must agree."""
-        self._say = say
+        self.say = say
+        """Prints an event."""
         self._host = host
         self._wanted_port = port
         self._joins = 0
@@ -279,11 +280,7 @@ class FakeServer:
         code, self._ended_with = ENDINGS[self.behaviour.ending]
         return code, f"the fake run has ended after {self.behaviour.steps} steps ({self.behaviour.ending})"
 
-    def say(self, sentence: str) -> None:
-        """Print an event."""
-        self._say(sentence)
-
     def violation(self, sentence: str) -> None:
         """Print and keep a violation of the contract."""
         self.violations.append(sentence)
-        self._say(f"VIOLATION: {sentence}")
+        self.say(f"VIOLATION: {sentence}")

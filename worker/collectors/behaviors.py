@@ -48,7 +48,7 @@ class RegisteredBehavior:
         children: CollectorProcesses,
         evaluated: Sequence[npt.NDArray[np.float32]] = (),
     ) -> None:
-        self.spec = spec
+        self.name = spec.behavior
         self.ledger = BlockLedger(arena.layout.blocks)
         self._runner = runner
         self._policy = policy
@@ -74,11 +74,6 @@ class RegisteredBehavior:
         """Key -> descriptor of the weights, of all policies that the assignment names, or that an assessment is about.
         """
 
-    @property
-    def name(self) -> str:
-        """Of the behavior."""
-        return self.spec.behavior
-
     def introduce(self, child: CollectorProcess) -> None:
         """Make the behavior known to a collector."""
         message = commands.Admit(
@@ -102,7 +97,7 @@ class RegisteredBehavior:
         self._send_grants(self.quota.add(child.index))
 
     def forget(self, child: CollectorProcess) -> int:
-        """Take back what a dead collector had; return how many steps of the round are lost."""
+        """Take back the blocks and quota of a dead collector; return how many steps of the round are lost."""
         self.ledger.reclaim_from(child.index)
         self._starving.discard(child.index)
         self._offered.pop(child.index, None)

@@ -245,7 +245,7 @@ class CollectorPool:
             self._children.send(child, Kind.RESTORED, pack(merged(self._kept, child.index)))
 
     def died(self, child: CollectorProcess, exit_code: int) -> None:
-        """Take back what a collector had, and report it."""
+        """Take back the blocks and quotas of a collector, and report its end."""
         assert child.failure is not None, "the dead have a reason"
         lost = sum(behavior.forget(child) for behavior in self._runners)
         for simulator in child.simulators.values():

@@ -3,12 +3,12 @@
 With one collector the quota is the whole round, and the round has exactly its size: it is the same steps in every run
 with the same seed. With several collectors each gets a part of the round, in proportion to what it delivered of the
 round before. A collector that has used its quota gets more as long as the round is not complete, so a slow, frozen or
-dead collector never blocks a round. The round is cut as soon as its size has been delivered. What other collectors
-deliver of it afterwards counts into the next round, with the policy version that acted.
+dead collector never blocks a round. The round is cut as soon as its size has been delivered. Steps of it that
+other collectors deliver afterwards count into the next round, with the policy version that acted.
 
 Steps that collectors answer in advance (`ludus.collector.step_quota`, overdraft) count into the round of their tag. A
-collector subtracts its own from that round's quota. What a dead collector delivered in advance, its successor does not
-know: the round's quotas are reduced by it.
+collector subtracts its own from that round's quota. The successor of a dead collector does
+not know the steps that were delivered in advance: the round's quotas are reduced by them.
 
 Pure bookkeeping: the methods return the grants that the pool has to send.
 """
@@ -59,7 +59,7 @@ class StepQuota:
         self._collected: int | None = None
 
     def add(self, collector: int) -> list[Grant]:
-        """Add a collector. During a round it gets a part of what the round lacks."""
+        """Add a collector. During a round it gets a part of the missing steps."""
         self._collectors.add(collector)
         if self.number is None:
             return []
@@ -80,7 +80,7 @@ class StepQuota:
     def restore(
         self, number: int, delivered: Iterable[tuple[int, int]], overdraft: Iterable[tuple[int, int, int]]
     ) -> None:
-        """Count what an earlier attempt delivered of round `number`, which is granted next, and of later ones.
+        """Count the steps that an earlier attempt delivered of round `number`, the next one, and of later ones.
 
         `delivered` is (round, steps). `overdraft` is (collector, round, steps) of later rounds that the collectors
         restore themselves and subtract from their quotas. The rest is known to no collector, like that of a dead one.
@@ -140,7 +140,7 @@ class StepQuota:
         number = tag
         if self.number is not None:
             number = max(tag, self.number)
-            # Rounds are cut at their size: what arrives later counts into the next one.
+            # Rounds are cut at their size: later steps count into the next one.
             while self._counted[number] >= self.size:
                 number += 1
             if tag >= self.number:

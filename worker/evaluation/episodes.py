@@ -57,7 +57,7 @@ class Evaluator(ABC):
 
     @abstractmethod
     def batch(self, number: int) -> EvaluationBatch:
-        """Return what the batch of this number plays."""
+        """Return the batch of this number."""
 
     @abstractmethod
     def count(self, batch: EvaluationBatch, games: Sequence[EndedGame]) -> Sequence[Counted]:

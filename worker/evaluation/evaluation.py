@@ -22,7 +22,7 @@ class EpisodeEvaluator(Evaluator):
     teams = 1
 
     def __init__(self, settings: EvaluateSettings, seed: int, saved: Mapping[str, Any] | None = None) -> None:
-        """`seed` is the run's; `saved` is what `state` returned to an earlier attempt."""
+        """`seed` is the run's; `saved` is the `state` of an earlier attempt."""
         self._settings = settings
         saved = saved or {"next_episode_batch": 0, "returns": [], "lengths": []}
         super().__init__(seed, saved["next_episode_batch"])
@@ -41,7 +41,7 @@ class EpisodeEvaluator(Evaluator):
         return "pass" if low >= threshold else "fail" if high < threshold else "undecided"
 
     def batch(self, number: int) -> EvaluationBatch:
-        """Return what the batch of this number plays."""
+        """Return the batch of this number."""
         seed = None if self._settings.seed_parameter is None else seed_of(self._seed, number)
         return EvaluationBatch(number, None, seed)
 

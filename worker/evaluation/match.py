@@ -28,7 +28,7 @@ class MatchEvaluator(Evaluator):
     teams = 2
 
     def __init__(self, settings: MatchSettings, seed: int, saved: Mapping[str, Any] | None = None) -> None:
-        """`seed` is the run's; `saved` is what `state` returned to an earlier attempt."""
+        """`seed` is the run's; `saved` is the `state` of an earlier attempt."""
         self._settings = settings
         self._test = SPRT(settings.elo0, settings.elo1, settings.alpha, settings.beta)
         self.paired = settings.seed_parameter is not None
@@ -56,7 +56,7 @@ class MatchEvaluator(Evaluator):
         return "undecided" if self.games >= self._settings.max_games else None
 
     def batch(self, number: int) -> EvaluationBatch:
-        """Return what the batch of this number plays: sides are swapped from one to the next."""
+        """Return the batch of this number: sides are swapped from one to the next."""
         seed = seed_of(self._seed, number // 2) if self.paired else None
         return EvaluationBatch(number, number % 2, seed)
 

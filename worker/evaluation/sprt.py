@@ -63,6 +63,6 @@ class SPRT:
         return sum(count * math.log(one / zero) for count, zero, one in zip(seen, under0, under1, strict=True))
 
     def decide(self, counts: Sequence[int]) -> Decision | None:
-        """Return what the results are enough for; None: more are needed."""
+        """Return the decision; None: more results are needed."""
         llr = self.llr(counts)
         return "pass" if llr >= self.upper else "fail" if llr <= self.lower else None

@@ -41,12 +41,9 @@ class DemonstrationBuffer:
             check_fit(demonstration.spec, spec)
         self.lengths = _joined([demonstration.lengths for demonstration in demonstrations], device)
         self.transitions = _transitions(demonstrations, spec, self.lengths.cpu(), device)
-        self.masks = _masks(demonstrations, spec, self.transitions.discrete, device)
-
-    @property
-    def steps(self) -> int:
+        self.steps = self.transitions.steps
         """`N`."""
-        return self.transitions.steps
+        self.masks = _masks(demonstrations, spec, self.transitions.discrete, device)
 
     def sample(self, count: int, generator: torch.Generator) -> Transitions:
         """Draw steps uniformly, with replacement. `generator` lives on the CPU."""
@@ -58,7 +55,7 @@ class DemonstrationBuffer:
         return sequences_of(self.lengths, length)
 
     def observations(self, rows: Tensor) -> list[Tensor]:
-        """Return what was seen at these steps: one per ObservationSpec, (len(rows), *shape), raw."""
+        """Return the observations of these steps: one per ObservationSpec, (len(rows), *shape), raw."""
         return [values[rows] for values in self.transitions.observations]
 
 
@@ -97,7 +94,7 @@ def _transitions(
 def _masks(
     demonstrations: Sequence[Demonstration], spec: BehaviorSpec, discrete: Tensor, device: torch.device | str
 ) -> Tensor | None:
-    """Return all masks. People are not held to them as policies are, so what was done counts as allowed."""
+    """Return all masks. People are not held to them as policies are, so their choices count as allowed."""
     given = [demonstration.action_masks for demonstration in demonstrations]
     if all(masks is None for masks in given):
         return None

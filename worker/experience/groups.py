@@ -56,7 +56,7 @@ class Teams(NamedTuple):
 
 
 def teams_of(rollout: Rollout) -> Teams:
-    """Return every step's mates, those of every segment's end, and what they earn together."""
+    """Return every step's mates, those of every segment's end, and the rewards of teams."""
     moments = _Moments(rollout)
     ends = moments.mates_at_ends()
     terminated = rollout.endings.numpy() == SegmentEnd.TERMINATED
@@ -107,7 +107,7 @@ class _Moments:
         return covers.mates(np.searchsorted(points, self.begin), self.agent[self.segment], len(points))
 
     def mates_at_ends(self) -> Mates:
-        """Return what is known of the others when each segment ends."""
+        """Return the known observations of the others when each segment ends."""
         points = np.unique(self.close)
         at_close = np.searchsorted(points, self.close)
         # A segment that was cut goes on with a step of the same moment, if that is in the rollout.
@@ -123,7 +123,7 @@ class _Moments:
         return covers.mates(at_close, self.agent, len(points))
 
     def rewards(self, rewards: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Sum what the whole team received after each step's beginning, up to its end."""
+        """Return the sum of the whole team's rewards after each step's beginning, up to its end."""
         order = np.argsort(self.end, kind="stable")
         ends = self.end[order]
         bounds = np.stack([np.searchsorted(ends, self.begin, "right"), np.searchsorted(ends, self.end, "right")], 1)

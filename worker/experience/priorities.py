@@ -59,7 +59,7 @@ class Priorities:
         self._largest = max(self._largest, float(priorities.max()))
 
     def snapshot(self) -> float:
-        """Begin to note what changes; return what `restore` needs beside."""
+        """Begin to record changes; return the largest priority, which `restore` needs too."""
         self._changes.clear()
         return self._largest
 

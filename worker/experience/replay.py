@@ -1,6 +1,6 @@
 """Replay buffer: the newest transitions of a run, in a ring of columns in ordinary memory.
 
-Each observation is stored once. What follows a step is the next step of the same agent, so a transition holds no second
+Each observation is stored once. A step is followed by the next step of the same agent, so a transition holds no second
 observation but the *row* of the one that followed:
 
     rows 0 .. capacity - 1           a ring of steps: observation, action, rewards, how it ended, row of what followed
@@ -9,7 +9,7 @@ observation but the *row* of the one that followed:
 
 A segment that goes on where its agent's last one was cut (same simulator, agent and episode, next in sequence) begins
 on the pending observation: the last step of the one before is pointed to its first step, and the row of the pending one
-is free again. So what a buffer of long episodes costs is one observation and a few numbers per transition. The address
+is free again. So a buffer of long episodes costs one observation and a few numbers per transition. The address
 space of all rows is reserved at once, but only rows that were written become memory.
 
 At `capacity` the oldest transitions are overwritten. Along an episode rows only get newer, so what a transition points

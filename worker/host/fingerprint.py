@@ -87,7 +87,7 @@ def _gpus() -> dict[str, tuple[str, str]]:
 
 
 def output_of(*command: str) -> str:
-    """Return what a program prints; nothing where it is missing, fails or hangs."""
+    """Return the output of a program; nothing where it is missing, fails or hangs."""
     if shutil.which(command[0]) is None:
         return ""
     try:

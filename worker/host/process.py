@@ -30,12 +30,14 @@ class TrainerProcess:
     ) -> None:
         """`errors` is its standard error until it has a log of its own."""
         self._process = process
+        self.pid = process.pid
+        """Process id; also the id of the process group."""
         self._errors = errors
         self.connection = connection
 
     @classmethod
     def spawn(cls, environment: Mapping[str, str] | None = None, descriptors: Sequence[int] = ()) -> Self:
-        """Start an interpreter that imports what a trainer needs and then waits for its job.
+        """Start an interpreter that imports the trainer and then waits for its job.
 
         `environment` is added to this process's own; the trainer keeps the open files `descriptors`.
         """
@@ -50,11 +52,6 @@ class TrainerProcess:
                 stderr=errors,
             )
         return cls(process, SupervisorConnection(ours), errors)
-
-    @property
-    def pid(self) -> int:
-        """Process id; also the id of the process group."""
-        return self._process.pid
 
     def exit_status(self) -> str | None:
         """Return how the trainer ended ("exit code 1", "signal SIGKILL"), None while it lives. Does not reap it."""

@@ -76,7 +76,7 @@ class HostResources:
         return () if self.gpus is None else self.gpus[slot % self.slots]
 
     def environment(self, slot: int) -> Mapping[str, str]:
-        """Return what the trainers of a slot have in their environment."""
+        """Return the environment variables of the trainers of a slot."""
         return {} if self.gpus is None else {VISIBLE: ",".join(self.of(slot))}
 
 

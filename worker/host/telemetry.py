@@ -55,7 +55,7 @@ class MeasuredLedger(AttemptLedger):
         self.checkpoints.on_add = self._count_checkpoint
 
     def heartbeat(self, lease_seconds: float, step: int) -> Intent:
-        """Renew the lease, and note how long that took."""
+        """Renew the lease, and measure how long that takes."""
         began, outcome = time.monotonic(), "ok"
         try:
             return super().heartbeat(lease_seconds, step)

@@ -85,7 +85,7 @@ class MLAgentsCheckpoint:
         }
 
     def moments(self, optimizer: str, parameters: Mapping[str, tuple[int, ...]]) -> Moments | None:
-        """Return what an Adam remembers of parameters, which have these shapes; None if it is missing, or of others."""
+        """Return Adam's moments of parameters, which have these shapes; None if they are missing, or of others."""
         state, names = self.optimizers.get(optimizer), list(parameters)
         if state is None:
             return None

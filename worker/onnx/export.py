@@ -84,7 +84,7 @@ def export_onnx(
 def exporter(
     actor: Actor, spec: BehaviorSpec, observations: Sequence[Tensor] = (), masks: Tensor | None = None
 ) -> Callable[[Path], None]:
-    """Copy a policy; return what writes it to a path (`export_onnx`), on any thread, whatever is learned meanwhile."""
+    """Copy a policy; return a function that writes it to a path (`export_onnx`), on any thread."""
     copied = copy.deepcopy(actor)
     return lambda path: export_onnx(copied, spec, path, observations, masks)
 
@@ -224,7 +224,7 @@ def _check_answers(contents: bytes, actor: Actor, observations: list[Tensor], ma
 
 
 def _run(contents: bytes, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return what onnxruntime makes of the inputs that the model has, by output name."""
+    """Return the outputs of onnxruntime for the inputs that the model has, by name."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     session = onnxruntime.InferenceSession(contents, options, providers=["CPUExecutionProvider"])

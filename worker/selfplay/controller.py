@@ -88,7 +88,7 @@ class GhostController:
     # Behaviors and teams ----------------------------------------------------------------------------------------
 
     def join(self, ghost: Ghost, saved: dict[str, Any] | None) -> None:
-        """Add a behavior whose ghost has begun, or was restored together with what `state` saved of the turns."""
+        """Add a behavior whose ghost has begun, or was restored with the turns of `state`."""
         if saved is not None:
             self.learning = saved["learning"]
             self._queue = deque(saved["queue"])

@@ -81,7 +81,7 @@ class ExternalOpponents:
         return [asdict(opponent) for opponent in self.opponents]
 
     def load_state_dict(self, state: Sequence[dict[str, Any]]) -> None:
-        """Load what `state_dict` returned."""
+        """Load the result of `state_dict`."""
         self.opponents = [ExternalOpponent(**one) for one in state]
 
 

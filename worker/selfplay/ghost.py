@@ -173,7 +173,7 @@ class Ghost:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load what `state_dict` returned."""
+        """Load the result of `state_dict`."""
         self.counters = Counters(**state["counters"])
         self.pool.load_state_dict(state["pool"])
         self.external.load_state_dict(state.get("guests", []))  # checkpoints of older releases have none

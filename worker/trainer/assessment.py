@@ -83,7 +83,7 @@ class Assessment:
             return self.unusable
         sentence = self._evaluator.sentence()
         data = self._evaluator.result()
-        self._attempt.events.report("assessment_decided", f"{sentence[:1].upper()}{sentence[1:]}.", data=data)
+        self._attempt.report("assessment_decided", f"{sentence[:1].upper()}{sentence[1:]}.", **data)
         return Finished(outcome="succeeded", reason=StopReason.COMPLETED, detail=sentence)
 
     # Behaviors and simulators ------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ class Assessment:
         )
         self._attempt.pool.admit(spec, policy, Arena.create(spec, ARENA_STEPS, memory_size=memory), weights)
         names = ", ".join(f"{each} (step {self._steps[each]})" for each in checkpoints_of(settings).values())
-        self._attempt.events.report("behavior_admitted", f"Behavior {spec.behavior} is played by {names}")
+        self._attempt.report("behavior_admitted", f"Behavior {spec.behavior} is played by {names}")
 
     def _policy(self, key: str, checkpoint: str, spec: BehaviorSpec) -> tuple[Actor, NetworkSpec]:
         """Return the policy of a checkpoint. Raise `InitializationError`, `UnsupportedSpec`."""
@@ -156,7 +156,7 @@ class Assessment:
                 f"A simulator brings {there}: a match is between two. Let the game announce both sides (`NAME?team=0`, "
                 "`NAME?team=1`; Unity: Team Id in Behavior Parameters), and play neither of them itself"
             )
-        self._attempt.events.report("simulator_unfit", message, level="warning", data={"teams": teams})
+        self._attempt.report("simulator_unfit", message, level="warning", teams=teams)
         if not self._teams and not self._evaluator.next_batch:
             self.unusable = Finished.invalid_config(message)
 

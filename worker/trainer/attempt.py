@@ -1,7 +1,9 @@
 """The state that the parts of one attempt share."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
+
+import structlog
 
 from ludus.collector.settings import CollectorSettings
 from ludus.protocol.codes import CloseCode
@@ -11,9 +13,11 @@ from server.config.run import RunConfig
 from worker.collectors.pool import CollectorPool
 from worker.trainer.base_learner import Learner
 from worker.trainer.checkpoint import behavior_states
-from worker.trainer.messages import Job
+from worker.trainer.messages import EventRecord, Job, Level
 from worker.trainer.simulators import ConnectedSimulators
-from worker.trainer.supervisor_port import Events, SupervisorPort
+from worker.trainer.supervisor_port import SupervisorPort
+
+log = structlog.get_logger()
 
 
 @dataclass
@@ -31,16 +35,19 @@ class Attempt:
     """By behavior, in the order in which the behaviors were announced."""
     simulators: ConnectedSimulators = field(default_factory=ConnectedSimulators)
 
-    @property
-    def events(self) -> Events:
-        """Reports events of the run."""
-        return Events(self.supervisor)
+    def report(self, name: str, message: str, /, level: Level = "info", **data: object) -> None:
+        """Report an event of the run: its name for programs, a sentence for people, and the facts in the sentence."""
+        self.report_event(EventRecord(name=name, level=level, message=message, data=data))
+
+    def report_event(self, event: EventRecord) -> None:
+        """Report an event to the supervisor, and in the attempt's log."""
+        getattr(log, event.level)(event.name, message=event.message)
+        self.supervisor.post(event)
 
     def refuse(self, spec: BehaviorSpec, code: CloseCode, reason: str) -> None:
         """End the sessions that announce a behavior, and report it."""
         self.pool.refuse(spec.behavior, code, reason)
-        data: dict[str, object] = {"behavior": spec.name, "code": code}
-        self.events.report("behavior_refused", reason, level="error", data=data)
+        self.report("behavior_refused", reason, level="error", behavior=spec.name, code=code)
 
     @property
     def is_inference(self) -> bool:
@@ -57,21 +64,13 @@ class Attempt:
 def collector_settings(job: Job, config: RunConfig) -> CollectorSettings:
     """Return the settings of the collectors, without environment parameters: the pool sends those."""
     simulators = config.simulators
+    shared = Job.model_fields.keys() & {each.name for each in fields(CollectorSettings)} - {"ticket_key"}
     return CollectorSettings(
-        run_id=job.run_id,
-        attempt=job.attempt,
-        seed=job.seed,
+        **job.model_dump(include=set(shared)),
         count=job.collectors,
-        bind_host=job.bind_host,
-        advertise_host=job.advertise_host,
-        port_range=job.port_range,
         ticket_key=None if job.ticket_key is None else bytes.fromhex(job.ticket_key),
-        tls_certificate=job.tls_certificate,
-        tls_key=job.tls_key,
-        tls_client_ca=job.tls_client_ca,
         step_timeout=simulators.step_timeout_seconds,
         startup_timeout=simulators.startup_timeout_seconds,
-        log_path=job.log_path,
         engine=EngineConfiguration(
             **config.engine_settings.model_dump(include=set(EngineConfiguration.__dataclass_fields__))
         ),

@@ -86,7 +86,7 @@ def save(folder: Path, state: dict[str, Any]) -> list[Path]:
 
 
 def copied(state: Any) -> Any:
-    """Return a state that stays as it is while what it was taken of goes on; tensors on the CPU."""
+    """Return a copy of a state, tensors on the CPU."""
     match state:
         case Tensor():
             found = state.detach()
@@ -144,7 +144,7 @@ def load(folder: Path) -> dict[str, Any]:
 
 
 def behavior_states(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the states of behaviors in a training state, without what belongs to the run as a whole."""
+    """Return the states of behaviors in a training state, without the parts of the run as a whole."""
     return {name: each for name, each in state.items() if not name.startswith("?")}
 
 
@@ -209,7 +209,7 @@ def _write_tensors(file: BinaryIO, tensors: Mapping[str, Tensor]) -> str:
 
 
 def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
-    """Return what JSON holds of a value; put its tensors into `tensors` under their paths."""
+    """Return a value as JSON holds it; put its tensors into `tensors` under their paths."""
     match value:
         case None | bool() | int() | str():
             return value

@@ -86,7 +86,7 @@ class Checkpoints:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint", initializer=_lower_priority)
         self._writing: _Writing | None = None
         self._copied = True
-        """Whether what is being written is a copy."""
+        """Whether the state that is being written is a copy."""
         self._refused: CheckpointRefused | None = None
 
     def request(self, request: int) -> None:
@@ -173,13 +173,13 @@ class Checkpoints:
             code = "storage_full" if full else "storage_unavailable"
             remedy = f"free space where {self._scratch.parent} lies, or lower what a checkpoint holds" if full else ""
             detail = f"The checkpoint could not be written: {error}" + (f"; {remedy}" if remedy else "")
-            self._attempt.events.report("checkpoint_failed", detail, level="error", data={"code": code})
+            self._attempt.report("checkpoint_failed", detail, level="error", code=code)
             self._refused = CheckpointRefused(folder=folder, code=code, detail=detail)
             if writing.message.request is not None:
                 self._attempt.supervisor.post(CheckpointDeclined(request=writing.message.request, detail=detail))
             return None
         for name, why in left_out.items():
-            self._attempt.events.report("model_left_out", f"{name}: {why}", level="warning")
+            self._attempt.report("model_left_out", f"{name}: {why}", level="warning")
         self._attempt.supervisor.post(writing.message)
         log.debug("checkpoint_written", folder=folder, step=writing.message.step)
         return folder

@@ -176,14 +176,14 @@ class TrainerConnection:
             self._wake.notify()
 
     def commands(self) -> list[Order]:
-        """Return what has come in since the last call."""
+        """Return the messages since the last call."""
         taken = []
         while self._inbox:
             taken.append(self._inbox.popleft())
         return taken
 
     def close(self, timeout: float = 5.0) -> None:
-        """Send what is queued, for `timeout` seconds at most, and stop."""
+        """Send the queued messages, for `timeout` seconds at most, and stop."""
         with self._wake:
             self._closing = True
             self._wake.notify()

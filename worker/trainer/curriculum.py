@@ -74,7 +74,7 @@ class _Parameter:
     measured: float | None = None
     """The newest measure of the present lesson."""
     values: deque[float] = field(default_factory=deque)
-    """The buffer: the newest values of what is measured, oldest first."""
+    """The buffer: the newest values of the measure, oldest first."""
     replaced: dict[int, float | Sampler] = field(default_factory=dict)
     """By lesson: values that were edited while the run went on."""
     unheard: int = 0
@@ -219,7 +219,7 @@ class EnvironmentParameterManager:
     # checkpoints --------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint has to hold. Episodes may outlive it, so sets keep their numbers."""
+        """Return the state for a checkpoint. Episodes may outlive it, so sets keep their numbers."""
         return {
             "number": self.number,
             "parameters": [
@@ -239,7 +239,7 @@ class EnvironmentParameterManager:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned. Parameters that it does not know stay as they are."""
+        """Go on from the result of `state_dict`. Parameters that it does not know stay as they are."""
         self.number = state.get("number", 0)  # older checkpoints have none
         for saved in state["parameters"]:
             parameter = self._parameters.get(saved["name"])
@@ -269,7 +269,7 @@ class EnvironmentParameterManager:
         ]
 
     def _counts(self, parameter: _Parameter, number: int) -> bool:
-        """Whether what began under this set of parameters says something about the present lesson."""
+        """Whether an episode that began under this set of parameters counts for the present lesson."""
         assert parameter.criteria is not None
         return parameter.criteria.count_all_episodes or number >= parameter.since
 
@@ -319,7 +319,7 @@ class EnvironmentParameterManager:
         return -1 if lowest is not None and is_full and parameter.lesson > 0 and measure < lowest else 0
 
     def _measure(self, parameter: _Parameter, criteria: CompletionCriteria) -> float | None:
-        """Return what is compared with the threshold, before smoothing; None where there is nothing yet."""
+        """Return the measure that is compared with the threshold, before smoothing; None before the first value."""
         match criteria.measure:
             case "progress":
                 return self._progress(criteria.behavior)

@@ -102,7 +102,7 @@ class DivergenceMonitor:
     def updated(
         self, config: ReinforcementConfig, measured: Mapping[str, float], masks: Tensor | None, steps: int, step: int
     ) -> None:
-        """Judge an update by what it measured; `masks` (N, choices) are those of its round of `steps` steps.
+        """Check the measurements of an update; `masks` (N, choices) are those of its round of `steps` steps.
 
         Raise `LimitCrossed` where a limit of the configuration says so.
         """
@@ -155,7 +155,7 @@ class DivergenceMonitor:
                 return
 
     def summary(self) -> list[str]:
-        """Return what the end of the run has to mention, as sentences without a full stop."""
+        """Return the signs that the end of the run mentions, as sentences without a full stop."""
         found = []
         for name, sign in self._signs.items():
             if name == "KL" and sign.updates:
@@ -166,7 +166,7 @@ class DivergenceMonitor:
         return [f"{self._spec.behavior}: {sentence}" for sentence in found]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint has to hold, so that nothing is reported twice."""
+        """Return the state for a checkpoint, so that nothing is reported twice."""
         return {
             "signs": {name: asdict(sign) for name, sign in self._signs.items()},
             "possible": list(self._possible),
@@ -176,13 +176,13 @@ class DivergenceMonitor:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Go on from the result of `state_dict`."""
         self._signs = {name: _Sign(**sign) for name, sign in state["signs"].items()}
         self._possible, self._steps = list(state["possible"]), state["steps"]
         self._length, self._varies = state["length"], state["varies"]
 
     def _readings(self, config: ReinforcementConfig, measured: Mapping[str, float]) -> Iterator[_Reading]:
-        """Yield what there is to judge."""
+        """Yield the measures of an update with their limits."""
         limits = config.divergence
         for branch, entropy in self._branch_entropies(measured):
             possible = self._possible[branch] / max(self._steps, 1)
@@ -216,7 +216,7 @@ class DivergenceMonitor:
             )
 
     def _branch_entropies(self, measured: Mapping[str, float]) -> Iterator[tuple[int, float]]:
-        """Yield each branch with its entropy; what is the only head has no metric beside the policy's."""
+        """Yield each branch with its entropy; an only head has no metric beside the policy's."""
         count = len(self._spec.actions.discrete_branches)
         for branch in range(count):
             keys = [f"Policy/Branch {branch} Entropy"]

@@ -25,7 +25,7 @@ class EnvironmentParameters:
     ) -> None:
         """`rating` returns the Elo rating of a behavior in self-play, None for others.
 
-        `saved` is what `state` returned for a checkpoint, None without one.
+        `saved` is the result of `state` in a checkpoint, None without one.
         """
         self._attempt = attempt
         config = attempt.config
@@ -67,7 +67,7 @@ class EnvironmentParameters:
             case SimulatorStarted() if not self._begun:  # as ML-Agents does, when the first simulator plays
                 self._begun = True
                 if lines := self._manager.log_lines:
-                    self._attempt.events.report("lessons_began", " ".join(lines), data={"log_lines": lines})
+                    self._attempt.report("lessons_began", " ".join(lines), log_lines=lines)
             case _:
                 pass
 
@@ -113,17 +113,17 @@ class EnvironmentParameters:
         pool.send_parameters(self._manager.samplers, self._manager.number, reset=reset)
         for change in changes:
             old, new = change.old, change.new
-            data: dict[str, object] = {
-                "parameter": change.parameter,
-                "cause": change.cause,
-                "old": old.to_plain(),
-                "new": new.to_plain(),
-                "reset": change.must_reset,
-                "log_line": change.log_line,
-            }
             name = "lesson_changed" if old.lesson != new.lesson else "parameter_changed"
-            message = f"{change.log_line} {CAUSES[change.cause]}: {old.waits_for}. Now: {new.waits_for}."
-            self._attempt.events.report(name, message, data=data)
+            self._attempt.report(
+                name,
+                f"{change.log_line} {CAUSES[change.cause]}: {old.waits_for}. Now: {new.waits_for}.",
+                parameter=change.parameter,
+                cause=change.cause,
+                old=old.to_plain(),
+                new=new.to_plain(),
+                reset=change.must_reset,
+                log_line=change.log_line,
+            )
         for learner in learners.values():
             learner.recorder.write(learner.step, self.metrics)
 
@@ -134,5 +134,6 @@ class EnvironmentParameters:
                 f"{max(MISSING_EPISODES, status.min_lesson_length)} episodes, so that the lesson cannot end. Report it "
                 "(`turn.report`, in Unity `StatsRecorder.Add`), or name a metric that is reported as the measure."
             )
-            data: dict[str, object] = {"parameter": status.name, "measure": status.measure}
-            self._attempt.events.report("lesson_measure_missing", message, level="warning", data=data)
+            self._attempt.report(
+                "lesson_measure_missing", message, level="warning", parameter=status.name, measure=status.measure
+            )

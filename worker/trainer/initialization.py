@@ -72,7 +72,7 @@ class Sources:
         return None if name is None else Path(self._paths[name])
 
     def of(self, config: BehaviorConfig) -> tuple[str, Path] | None:
-        """Return the name and place of what a behavior shall begin with; None where that is nothing.
+        """Return the name and path of the checkpoint that a behavior shall begin with; None without one.
 
         Raise `InitializationError` if it is missing.
         """
@@ -143,7 +143,7 @@ def _only_file(path: Path) -> Path:
 
 
 def _merged(fresh: Any, loaded: Any) -> Any:
-    """Return a state as it begins, with what was loaded in its place."""
+    """Return a new state, with the loaded parts in their places."""
     if isinstance(fresh, dict) and isinstance(loaded, dict):
         return {key: _merged(value, loaded[key]) if key in loaded else value for key, value in fresh.items()}
     return loaded
@@ -201,7 +201,7 @@ def _is_clone(state: Mapping[str, Any]) -> bool:
 
 
 def fitting_policy(needed: Mapping[str, Any], state: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
-    """Return the tensors of the policy in an algorithm's state; note what is not as an actor needs it."""
+    """Return the tensors of the policy in an algorithm's state; append the differences from `needed` to `problems`."""
     fitting: dict[str, Any] = _fitting(dict(needed), policy_of(state), "policy", problems)
     return fitting
 
@@ -236,7 +236,7 @@ def policy_of(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fitting(fresh: Any, saved: Any, path: str, problems: list[str]) -> Any:
-    """Return what was saved, but generators; note every name that is missing, left over or of another shape."""
+    """Return the saved state, but generators; append each name that is missing, left over or of another shape."""
     if isinstance(fresh, dict) and isinstance(saved, dict):
         problems += [f"missing {_join(path, key)}" for key in fresh if key not in saved]
         problems += [f"unexpected {_join(path, key)}" for key in saved if key not in fresh]

@@ -88,7 +88,7 @@ class LearnerOptions:
     compilation: BackgroundCompilation | None = None
     """Compiles the updates."""
     team: "GhostController | None" = None
-    """Of a behavior in self-play: it learns in its turns only, and else waits with what it has collected."""
+    """Of a behavior in self-play: it learns in its turns only, and else waits with its collected steps."""
     divergence: DivergenceMonitor | None = None
     """Watches for signs that the policy does not learn any more."""
 

@@ -199,11 +199,13 @@ class Trainer:
                 assert self._assessment is not None, "only an assessment gives simulators batches of games"
                 self._assessment.batch_ended(event)
             case SimulatorProblem():
-                attempt.events.report(
+                attempt.report(
                     "simulator_problem",
                     f"Simulator {event.number}: {event.sentence}",
                     level="warning",
-                    data={"session_id": event.session_id, "number": event.number, "code": event.code},
+                    session_id=event.session_id,
+                    number=event.number,
+                    code=event.code,
                 )
             case CollectorListening():
                 self._endpoints[event.endpoint.index] = event.endpoint
@@ -231,11 +233,11 @@ class Trainer:
 
     def _collector_died(self, event: CollectorDied) -> None:
         self._endpoints.pop(event.index, None)
-        self._attempt.events.report(
+        self._attempt.report(
             "collector_died",
             f"Collector {event.index} died ({event.reason}); {event.lost_steps} steps are lost",
             level="warning",
-            data=asdict(event),
+            **asdict(event),
         )
 
     # learn ------------------------------------------------------------------------------------------------------
@@ -266,8 +268,8 @@ class Trainer:
         return None
 
     def _report_rollback(self, learner: Learner, reason: str) -> None:
-        data: dict[str, object] = {"behavior": learner.name}
-        self._attempt.events.report("update_rolled_back", f"{learner.name}: {reason}", level="warning", data=data)
+        message = f"{learner.name}: {reason}"
+        self._attempt.report("update_rolled_back", message, level="warning", behavior=learner.name)
 
     def _with_signs(self, detail: str) -> str:
         """Add the signs of divergence that behaviors show at the end."""
@@ -279,7 +281,7 @@ class Trainer:
     # commands ---------------------------------------------------------------------------------------------------
 
     def _apply_commands(self) -> Finished | None:
-        """Do what the supervisor has sent; return the end of the attempt where that is one."""
+        """Carry out the supervisor's messages; return the end of the attempt where one ends it."""
         for message in self._attempt.supervisor.commands():
             log.debug("command_received", command=describe(message))
             match message:
@@ -310,7 +312,7 @@ class Trainer:
     # reports ----------------------------------------------------------------------------------------------------
 
     def _report(self, *, at_once: bool = False) -> None:
-        """Send the supervisor what has changed since the last report, each at its own pace."""
+        """Send the supervisor all changes since the last report, each kind at its own pace."""
         self._report_progress(at_once=at_once)
         self._parameters.report(at_once=at_once)
         self._selfplay.report(at_once=at_once)

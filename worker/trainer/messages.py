@@ -286,13 +286,13 @@ def encode(message: Message) -> bytes:
 
 
 def decode_for_trainer(frame: bytes) -> ToTrainer:
-    """Return what a supervisor has encoded. Raises `KeyError` and `ValueError` for anything else."""
+    """Return a message of a supervisor. Raises `KeyError` and `ValueError` for anything else."""
     name, _, fields = frame.partition(b"\n")
     return _TO_TRAINER[name.decode()].validate_json(fields)
 
 
 def decode_for_supervisor(frame: bytes) -> ToSupervisor:
-    """Return what a trainer has encoded. Raises `KeyError` and `ValueError` for anything else."""
+    """Return a message of a trainer. Raises `KeyError` and `ValueError` for anything else."""
     name, _, fields = frame.partition(b"\n")
     return _TO_SUPERVISOR[name.decode()].validate_json(fields)
 

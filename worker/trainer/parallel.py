@@ -85,7 +85,7 @@ class Reconfigure(NamedTuple):
 
 
 class End(NamedTuple):
-    """Nothing more will come."""
+    """End the process."""
 
 
 Order = Build | Load | Learn | Reconfigure | End
@@ -203,7 +203,7 @@ def join(file: Path, rank: int, processes: int, device: torch.device) -> torch.d
 
 
 def serve(device: torch.device) -> None:
-    """Do what number 0 broadcasts, until it says that this is the end."""
+    """Carry out the orders that number 0 broadcasts, until `End`."""
     algorithms: dict[str, Algorithm] = {}
     while True:
         order: Order = _broadcast(None, 0)
@@ -230,7 +230,7 @@ def _send(order: Order) -> None:
 
 
 def _broadcast(value: Any, source: int) -> Any:
-    """Return what process `source` has under `value`; tensors of the others are on the CPU."""
+    """Return the `value` of process `source`; tensors of the others are on the CPU."""
     sends = dist.get_rank() == source
     data = torch.frombuffer(_pickled(value), dtype=torch.uint8) if sends else torch.empty(0, dtype=torch.uint8)
     size = torch.tensor(len(data))

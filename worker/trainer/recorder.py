@@ -1,10 +1,10 @@
 """Turns measurements into metrics: the only place that names them.
 
-A point is written for every multiple of `summary_freq` steps that a behavior crosses; its value is the mean of what was
-measured since the last one (or the sum, or the newest, as the measurement says), as in ML-Agents' summaries. A summary
-may cover many updates (SAC) or none (a buffer larger than `summary_freq`): each update counts once in its mean, and a
-period without one has no point of what updates measure. Evaluations are points of their own, at their own step. Names
-are ML-Agents' where ML-Agents has the metric.
+A point is written for every multiple of `summary_freq` steps that a behavior crosses; its value is the mean of the
+measurements since the last one (or their sum, or the newest), as in ML-Agents' summaries. A summary may cover many
+updates (SAC) or none (a buffer larger than `summary_freq`): each update counts once in its mean, and a period without
+one has no points of updates. Evaluations are points of their own, at their own step. Names are ML-Agents' where
+ML-Agents has the metric.
 """
 
 import time
@@ -126,7 +126,7 @@ class Recorder:
         series.last = last
 
     def learned(self, measurements: Mapping[str, float]) -> None:
-        """Record what an update measured."""
+        """Record the measurements of an update."""
         for key, value in measurements.items():
             self.measure(key, value)
 
@@ -165,7 +165,7 @@ class Recorder:
         )
 
     def state(self, learned: int) -> dict[str, Any]:
-        """Return what has been measured and not written, and what was written of steps beyond `learned`.
+        """Return the measurements that are not written yet, and the points of steps beyond `learned`.
 
         For a checkpoint from which these steps are not collected again: points beyond its step are superseded.
         """
@@ -179,7 +179,7 @@ class Recorder:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` returned, and write the points again that it has."""
+        """Go on from the result of `state`, and write its points again."""
         self._boundary = state["boundary"]
         self._series = {
             key: _Series(Aggregation(kind), total, count, last)

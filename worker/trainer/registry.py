@@ -150,10 +150,8 @@ class BehaviorRegistry:
         self, config: LearningConfig, spec: BehaviorSpec, saved: dict[str, Any] | None
     ) -> DivergenceMonitor:
         """Return the monitor of a behavior; it has seen the demonstrations of GAIL."""
-        events = self._attempt.events
-        monitor = DivergenceMonitor(
-            spec, lambda name, message, data: events.report(name, message, level="warning", data=data)
-        )
+        report = self._attempt.report
+        monitor = DivergenceMonitor(spec, lambda name, message, data: report(name, message, level="warning", **data))
         if saved is not None and "health" in saved:  # older checkpoints have none
             monitor.load_state_dict(saved["health"])
         for _, signal in config.reward_signals.active():
@@ -189,11 +187,11 @@ class BehaviorRegistry:
             return False
         if not spec.actions.continuous_size:
             key = f"{self._section(spec.behavior)}.hyperparameters.exploration_noise"
-            self._attempt.events.report(
+            self._attempt.report(
                 "exploration_noise_not_used",
                 f"{key}: pink has no effect, since {spec.behavior} has no continuous actions; remove it",
                 level="warning",
-                data={"behavior": spec.behavior},
+                behavior=spec.behavior,
             )
         return spec.actions.continuous_size > 0
 
@@ -207,18 +205,18 @@ class BehaviorRegistry:
             f"{behavior}: Replay buffer was unable to load, starting from scratch. {why}: learning waits until the "
             f"new buffer holds a batch, and knows nothing from before. With {key}: true checkpoints hold it"
         )
-        self._attempt.events.report("replay_buffer_not_loaded", message, level="warning", data={"behavior": behavior})
+        self._attempt.report("replay_buffer_not_loaded", message, level="warning", behavior=behavior)
 
     def report_bf16(self) -> None:
         """Report that bfloat16 was asked for and has no effect."""
         if self._attempt.config.torch_settings.bf16 and not self._bf16:
             message = f"torch_settings.bf16 has no effect on {self._device.type}: pictures are encoded in float32"
-            self._attempt.events.report("bf16_not_used", message, level="warning")
+            self._attempt.report("bf16_not_used", message, level="warning")
 
     def _compilation(
         self, algorithm: Algorithm, config: LearningConfig, spec: BehaviorSpec
     ) -> BackgroundCompilation | None:
-        """Return what compiles a behavior's updates in the background, if that is asked for."""
+        """Return the compiler of a behavior's updates, if it is asked for."""
         if not self._attempt.config.torch_settings.compile:
             return None
 
@@ -227,9 +225,7 @@ class BehaviorRegistry:
 
         def report(name: str, message: str) -> None:
             level: Level = "info" if name == "compiled" else "warning"
-            self._attempt.events.report(
-                name, f"{spec.behavior}: {message}", level=level, data={"behavior": spec.behavior}
-            )
+            self._attempt.report(name, f"{spec.behavior}: {message}", level=level, behavior=spec.behavior)
 
         return BackgroundCompilation(algorithm, twin, report)
 
@@ -242,7 +238,7 @@ class BehaviorRegistry:
                 f"torch_settings.processes is {processes}: on {self._device} and those that follow it {needed} GPUs "
             )
             message += f"are needed, this worker has {torch.cuda.device_count()}; {spec.behavior} learns in one process"
-            self._attempt.events.report("processes_not_used", message, level="warning")
+            self._attempt.report("processes_not_used", message, level="warning")
             return algorithm
         if self._group is None:
             scratch = Path(self._attempt.job.scratch)
@@ -260,7 +256,7 @@ class BehaviorRegistry:
                     self._begin_clone(name, config)
                 except (DemonstrationError, InitializationError, UnsupportedSpec) as error:
                     reason = self._sentence(name, error)
-                    self._attempt.events.report("behavior_refused", reason, level="error", data={"behavior": name})
+                    self._attempt.report("behavior_refused", reason, level="error", behavior=name)
                     self.unusable = Finished.invalid_config(reason)
 
     def _begin_clone(self, name: str, config: CloneConfig) -> CloneLearner:
@@ -279,7 +275,7 @@ class BehaviorRegistry:
             del attempt.restored[name]
 
         def report(event: str, message: str) -> None:
-            attempt.events.report(event, message, level="warning", data={"behavior": name})
+            attempt.report(event, message, level="warning", behavior=name)
 
         learner = CloneLearner(
             spec,
@@ -310,24 +306,23 @@ class BehaviorRegistry:
         name, path = source
         began = initialize(algorithm, config, spec, name, path)
         fresh = f"; new are {', '.join(began.fresh)}" if began.fresh else ""
-        self._attempt.events.report(
+        self._attempt.report(
             "behavior_initialized",
             f"Behavior {spec.behavior} begins with checkpoint {name}, which had learned for {began.step} steps{fresh}",
-            data={
-                "behavior": spec.behavior,
-                "checkpoint": name,
-                "origin": began.origin,
-                "step": began.step,
-                "fresh": list(began.fresh),
-            },
+            behavior=spec.behavior,
+            checkpoint=name,
+            origin=began.origin,
+            step=began.step,
+            fresh=list(began.fresh),
         )
 
     def _report_registered(self, learner: Learner) -> None:
         does = "plays without learning" if self._attempt.is_inference else "trains"
-        self._attempt.events.report(
+        self._attempt.report(
             "behavior_admitted",
             f"Behavior {learner.name} {does} from step {learner.learned}",
-            data={"behavior": learner.name, "name": learner.spec.name},
+            behavior=learner.name,
+            name=learner.spec.name,
         )
 
     def _sentence(self, behavior: str, error: DemonstrationError | InitializationError | UnsupportedSpec) -> str:

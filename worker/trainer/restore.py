@@ -1,7 +1,7 @@
 """Downloads files to this host and checks their SHA-256: checkpoints, and the demonstrations of a run.
 
 A file that is missing or altered makes its checkpoint, or its demonstration, unusable. A store that doesn't answer says
-nothing about what it holds: `StorageUnavailable` goes through.
+nothing about its files: `StorageUnavailable` goes through.
 """
 
 import errno
@@ -18,11 +18,11 @@ from server.kit.errors import ArtifactNotFound, StorageFull
 
 
 class CheckpointUnusable(Exception):
-    """A stored checkpoint lacks a file, or a file is not what was stored."""
+    """A stored checkpoint lacks a file, or a file was altered."""
 
 
 class DemonstrationUnusable(Exception):
-    """A stored demonstration's file is missing, or is not what was stored."""
+    """A stored demonstration's file is missing, or was altered."""
 
 
 def fetch(store: ArtifactStore, checkpoint: CheckpointRef, folder: Path) -> Path:
@@ -58,7 +58,7 @@ def fetch_demonstrations(
 
 
 def _fetched(store: ArtifactStore, path: str, target: Path, sha256: str) -> str | None:
-    """Copy a file; return what is wrong with it, None if it is what was stored."""
+    """Copy a file; return the problem with it, None if it is as it was stored."""
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         digest = fetch_file(store, path, target)

@@ -24,7 +24,7 @@ class SelfPlayCoordinator:
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
         self.ghosts = GhostController(
-            attempt.pool, attempt.simulators, attempt.events.post, attempt.config.simulators.grace_seconds
+            attempt.pool, attempt.simulators, attempt.report_event, attempt.config.simulators.grace_seconds
         )
         self._teams: dict[str, set[int]] = {}
         """Behavior -> the teams of it that simulators have announced."""
@@ -41,22 +41,24 @@ class SelfPlayCoordinator:
         teams.add(team)
         learner = self._attempt.learners.get(behavior)
         if learner is not None and team != learner.spec.team:  # that team was announced with the behavior itself
-            self._attempt.events.report(
+            self._attempt.report(
                 "team_announced",
                 f"Simulators bring team {team} of {behavior}, too",
-                data={"behavior": behavior, "team": team, "name": f"{behavior}?team={team}"},
+                behavior=behavior,
+                team=team,
+                name=f"{behavior}?team={team}",
             )
         if self.ghosts.ghost(behavior) is not None:
             self.ghosts.team_announced(behavior, team)
             if self._attempt.simulators.is_played(behavior):
                 self.ghosts.begin()
         elif len(teams) == 2 and isinstance(learner, BehaviorLearner):
-            self._attempt.events.report(
+            self._attempt.report(
                 "teams_train_together",
                 f"Simulators have brought several teams of {behavior}, which has no self_play: all of them "
                 "train one policy together. Enable self_play to train adversarial games",
                 level="warning",
-                data={"behavior": behavior},
+                behavior=behavior,
             )
 
     def resumed(self) -> None:

@@ -2,11 +2,7 @@
 
 from typing import Protocol
 
-import structlog
-
-from worker.trainer.messages import EventRecord, Level, Message, Order
-
-log = structlog.get_logger()
+from worker.trainer.messages import Message, Order
 
 
 class SupervisorPort(Protocol):
@@ -16,20 +12,4 @@ class SupervisorPort(Protocol):
         """Send a report. Never blocks."""
 
     def commands(self) -> list[Order]:
-        """Return what has arrived since the last call."""
-
-
-class Events:
-    """Reports events of the run: to the supervisor, and in the attempt's log."""
-
-    def __init__(self, supervisor: SupervisorPort) -> None:
-        self._supervisor = supervisor
-
-    def report(self, name: str, message: str, *, level: Level = "info", data: dict[str, object] | None = None) -> None:
-        """Report an event: its name for programs, a sentence for people, and the facts in the sentence."""
-        self.post(EventRecord(name=name, level=level, message=message, data=data or {}))
-
-    def post(self, event: EventRecord) -> None:
-        """Report an event that is already put into words."""
-        getattr(log, event.level)(event.name, message=event.message)
-        self._supervisor.post(event)
+        """Return the messages since the last call."""

@@ -78,12 +78,12 @@ class WaitingLimits:
         if self._idle_since is None:
             self._idle_since = now
             then = "without limit" if grace is None else f"for {grace:g} s, and then pauses"
-            attempt.events.report(
+            attempt.report(
                 "behavior_missing",
                 f"No simulator plays {names}; all else has been learned. The run waits for one that does, {then} "
                 "(simulators.startup_grace_seconds)",
                 level="warning",
-                data={"behaviors": sorted(unfinished)},
+                behaviors=sorted(unfinished),
             )
         if grace is None or now - self._idle_since < grace:
             return None

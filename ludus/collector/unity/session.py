@@ -21,20 +21,16 @@ from ludus.protocol import side_channels
 from ludus.protocol import simulation_pb2 as sim
 from ludus.protocol.batches import BehaviorBatch, Floats, Ints, StatValue
 from ludus.protocol.codec import CloseCode, ProtocolError
-from ludus.protocol.contract import MAX_CLIENT
+from ludus.protocol.contract import MAX_CLIENT, check_size
 from ludus.protocol.environment_parameters import ParameterValue
 from ludus.protocol.mlagents import agent_pb2 as agent
 from ludus.protocol.mlagents import shallow_pb2 as shallow
 from ludus.protocol.mlagents import unity_pb2 as unity
-from ludus.protocol.options import GAME_RECEIVES_BYTES
+from ludus.protocol.options import COMMUNICATION_VERSION, GAME_RECEIVES_BYTES, ML_AGENTS_VERSION
 
 if TYPE_CHECKING:
     from ludus.collector.server import CollectorServer
 
-COMMUNICATION_VERSION = "1.5.0"
-"""Of the protocol: the same major number is compatible (0.x: the same minor, too)."""
-PACKAGE_VERSION = "1.1.0"
-"""Of the trainer that we stand for: ML-Agents'."""
 OK = 200
 LOOK_SECONDS = 1.0
 """A player's connection is looked up after this time of silence: longer than the age of the table of connections."""
@@ -135,7 +131,7 @@ class UnitySession(Session):
             return reply
         self.last_activity = self._collector.now()
         try:
-            self._check_size(size)
+            check_size(size, self._collector.settings.max_message_bytes)
             self._receive(message)
         except ProtocolError as error:
             self.end_by(error)
@@ -256,7 +252,7 @@ class UnitySession(Session):
                 rl_initialization_input=unity.UnityRLInitializationInputProto(
                     seed=self._seed,
                     communication_version=COMMUNICATION_VERSION,
-                    package_version=PACKAGE_VERSION,
+                    package_version=ML_AGENTS_VERSION,
                     capabilities=_EVERYTHING,
                     num_areas=self._collector.settings.num_areas,
                 )

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from ludus.protocol.options import ML_AGENTS_VERSION
+
 FORMAT_VERSION = "0.3.0"
-ML_AGENTS_VERSION = "1.1.0"
-"""The release whose files these are like."""
 UNKNOWN = "unknown"
 
 

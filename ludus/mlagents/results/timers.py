@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ludus.mlagents.results.status import ML_AGENTS_VERSION, installed
+from ludus.mlagents.results.status import installed
+from ludus.protocol.options import COMMUNICATION_VERSION, ML_AGENTS_VERSION
 
 FORMAT_VERSION = "0.1.0"
-COMMUNICATION_VERSION = "1.5.0"
 
 
 @dataclass(frozen=True)

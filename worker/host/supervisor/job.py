@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -62,7 +63,7 @@ def prepare(
     Raises NoGoodCheckpoint, CheckpointUnusable, DemonstrationUnusable, Unwanted, the errors of the artifact store, and
     LeaseLost.
     """
-    named = {} if tls is None else tls.named()
+    files: dict[str, Any] = {} if tls is None else tls.named()
     recorded = ledger.demonstrations()
     demonstrations = scratch / "demonstrations"
     return Job(
@@ -74,14 +75,9 @@ def prepare(
         resume_from=_newest_good(claim, ledger, transfer, scratch / "resume"),
         scratch=str(scratch),
         log_path=str(scratch / LOG_NAME),
-        collectors=settings.collectors,
-        bind_host=settings.bind_host,
-        advertise_host=settings.advertise_host,
-        port_range=settings.port_range,
+        **settings.model_dump(include={"collectors", "bind_host", "advertise_host", "port_range", "lease_seconds"}),
+        **files,
         ticket_key=None if ticket_key is None else ticket_key.hex(),
-        tls_certificate=named.get("tls_certificate"),
-        tls_key=named.get("tls_key"),
-        tls_client_ca=named.get("tls_client_ca"),
         demonstrations=transfer.fetch(partial(fetch_demonstrations, transfer.store, recorded, demonstrations)),
         checkpoints={
             each.id: str(transfer.fetch(partial(fetch, transfer.store, each, scratch / "initial" / each.id)))
@@ -89,7 +85,6 @@ def prepare(
         },
         policies=ledger.assessment.policies(config),
         assessed=ledger.assessment.state(),
-        lease_seconds=settings.lease_seconds,
     )
 
 

@@ -293,7 +293,7 @@ class Supervisor:
         self._writes.add(self._ledger.move, to, reason=reason, detail=detail)
 
     def _flush(self, trainer: TrainerProcess) -> None:
-        """Write what is queued; then finish the checkpoints that are copied."""
+        """Make the queued writes; then finish the checkpoints that are copied."""
         with self._writing():
             self._writes.flush(FLUSH_SECONDS)
             if not self._writes:
@@ -301,7 +301,7 @@ class Supervisor:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """Keep what can't be written while the database is out of reach for later."""
+        """Keep writes for later while the database is out of reach."""
         try:
             yield
         except Unavailable as error:
@@ -342,7 +342,7 @@ class Supervisor:
     def _conclude(self, finished: Finished) -> None:
         """Queue the last writes of the attempt."""
         reason = StopReason(finished.reason) if finished.reason else None
-        # The lease has to last for what follows, and the row gets the last step.
+        # The lease has to last for the following writes, and the row gets the last step.
         self._writes.add(self._lease.renew)
         match finished.outcome:
             case "succeeded":

@@ -27,7 +27,7 @@ from worker.learning.rewards.signals import SignalSet
 
 
 class Recurrence(NamedTuple):
-    """A rollout in sequences, and what the networks remembered before each."""
+    """A rollout in sequences, and the memories of the networks before each."""
 
     sequences: Sequences
     """On the CPU."""
@@ -52,7 +52,7 @@ class Batch(NamedTuple):
     """The critic's values before the update."""
     returns: Float[Tensor, "N S"]
     steps: Int[Tensor, " K"]
-    """Rows of the rollout that the batch has, without padding: what reward signals learn from."""
+    """Rows of the rollout that the batch has, without padding: reward signals learn from them."""
     real: Bool[Tensor, " N"] | None = None
     """Whether a row is a step, and no padding; None when all are."""
     actor_memory: Float[Tensor, "Q W"] | None = None
@@ -64,7 +64,7 @@ class Batch(NamedTuple):
     def minibatches(
         self, size: int, generator: torch.Generator, recurrence: Recurrence | None = None
     ) -> Iterator["Batch"]:
-        """Yield full minibatches of shuffled steps, or of shuffled sequences; what does not fill one is left out.
+        """Yield full minibatches of shuffled steps, or of shuffled sequences; a remainder that fills none is left out.
 
         `size` counts steps, and is rounded down to whole sequences. A batch smaller than that is one minibatch. The
         order is drawn on the CPU, so it is the same on every device.
@@ -121,7 +121,7 @@ def batch_with_targets(
     lambd: float,
     baselines: Float[Tensor, "N S"] | None = None,
 ) -> tuple[Batch, Float[Tensor, "B S"]]:
-    """Return the steps of a rollout with returns and advantages, and what each segment earned.
+    """Return the steps of a rollout with returns and advantages, and the rewards of each segment.
 
     `pool` is all steps, then the segments' successors; `bootstrap` the values of the latter, which count unless
     `terminated`. The advantage is that over `baselines`; without them over the values.

@@ -65,7 +65,7 @@ EPOCHS = 3
 
 
 class ExpertBatch(NamedTuple):
-    """A minibatch: what was seen and done."""
+    """A minibatch of observations and actions."""
 
     encoded: Encoded
     continuous: Float[Tensor, "R C"]
@@ -92,20 +92,11 @@ class Imitator:
         self.optimizer = FlatAdam(actor.named_parameters(), owns_storage=False)
         self._demonstrations = demonstrations
         self._sequences = demonstrations.sequences(sequence_length if actor.memory_size else 1)
-        self._length = self._sequences.rows.shape[1]
+        self.sequences, self.length = self._sequences.rows.shape
+        """`Q` and `L`; without memory `Q` is the number of steps, and `L` is 1."""
         self._generator = generator
-        self.size = max(min(batch_size, demonstrations.steps) // self._length, 1)
+        self.size = max(min(batch_size, demonstrations.steps) // self.length, 1)
         """Sequences of a minibatch (steps, without memory)."""
-
-    @property
-    def sequences(self) -> int:
-        """`Q`, how many there are; as many as steps, without memory."""
-        return len(self._sequences.rows)
-
-    @property
-    def length(self) -> int:
-        """`L`; 1 without memory."""
-        return self._length
 
     def shuffled(self) -> Int[Tensor, " Q"]:
         """Return all sequences in a random order."""
@@ -146,21 +137,21 @@ class Imitator:
         """Return the loss on some sequences; that on its own share of them, where processes learn as one."""
         expert = self._expert(own_rows(chosen))
         actor, layout = self.actor, self.actor.layout
-        head, _ = actor(expert.encoded, length=self._length)
+        head, _ = actor(expert.encoded, length=self.length)
         parts = actor.parts(head)
         losses = head.new_zeros(len(head))
         if layout.continuous_size:
             noise = None
             if layout.squashed:
-                drawn = torch.randn(len(chosen) * self._length, layout.continuous_size, generator=self._generator)
-                noise = own_rows(drawn, self._length).to(head.device)
+                drawn = torch.randn(len(chosen) * self.length, layout.continuous_size, generator=self._generator)
+                noise = own_rows(drawn, self.length).to(head.device)
             losses = losses + continuous_error(parts.means, parts.log_sigmas, expert.continuous, noise)
         if layout.discrete_branches:
             losses = losses + cross_entropy(parts.logits, expert.discrete, expert.masks, layout.discrete_branches)
         return torch.sum(losses * expert.weights)
 
     def _diagnosis(self, trace: NumericCheck) -> Diverged:
-        """Return an error that names what was wrong first; what the last step did is the last minibatch's doing."""
+        """Return an error that names the first wrong term; effects of the last step count as the last minibatch's."""
         last = len(trace) - 2
         found = trace.diagnosis()
         if found is None:
@@ -207,6 +198,8 @@ class BehavioralCloning:
             sequence_length=sequence_length,
             generator=self._generator,
         )
+        self.optimizer = self._imitator.optimizer
+        """The optimizer of cloning; the trainer's optimizer steps the same weights."""
         self._state = TrainingState(
             {"optimizer": self.optimizer, "generator": self._generator}, changed=[self.optimizer, self._generator]
         )
@@ -248,12 +241,7 @@ class BehavioralCloning:
 
     def is_finite(self) -> Bool[Tensor, ""]:
         """Return whether the actor and the moments of this optimizer are finite."""
-        return self._imitator.optimizer.all_finite()
-
-    @property
-    def optimizer(self) -> FlatAdam:
-        """The optimizer of cloning; the trainer's optimizer steps the same weights."""
-        return self._imitator.optimizer
+        return self.optimizer.all_finite()
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the next update depends on, but the actor."""

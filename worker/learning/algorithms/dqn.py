@@ -26,7 +26,7 @@ Details:
     The error by which a step is drawn is the mean over signals and branches.
  3. Steps that `n_step` looks ahead are not corrected for the policy that took them (as in Hessel et al.).
  4. `beta` rises linearly from `importance_exponent` to 1 at `max_steps`. New steps have the largest priority so far.
- 5. What was allowed at `s_m` is known if a step was taken there. At the observation that a truncated episode ended on,
+ 5. The allowed choices at `s_m` are known if a step was taken there. At the last observation of a truncated episode,
     and where an agent has not gone on yet, every choice counts as allowed.
  6. Steps, counters, normalisation and reward signals as in SAC (`algorithms.sac`, 4 and 5); beyond a termination,
     signals that ignore it expect the mean of the best values at the beginnings of episodes (ADR 7).
@@ -125,6 +125,9 @@ class DQN(OffPolicyAlgorithm):
         self._optimizer = FlatAdam(network.trained_parameters())
         self._steps = torch.zeros((), dtype=torch.int64)
         """Gradient steps so far."""
+        values = (f"Policy/{title(name)} Value" for name in signals.names)
+        self.term_names = ("Losses/Value Loss", "Losses/Gradient Norm", "Losses/TD Error", *values)
+        """The loss; the Euclidean norm of its gradient; the mean of `|Q - y|`; the mean of the best Q by signal."""
         self._priorities = Priorities(hyper.buffer_size, hyper.priority_exponent) if hyper.prioritized else None
         super().__init__(
             config,
@@ -153,12 +156,6 @@ class DQN(OffPolicyAlgorithm):
         )
         self._beta = Schedule("linear", hyper.importance_exponent, 1.0, config.max_steps)
 
-    @property
-    def term_names(self) -> tuple[str, ...]:
-        """The loss; the Euclidean norm of its gradient; the mean of `|Q - y|`; the mean of the best Q by signal."""
-        values = (f"Policy/{title(name)} Value" for name in self._signals.names)
-        return ("Losses/Value Loss", "Losses/Gradient Norm", "Losses/TD Error", *values)
-
     def store(self, rollout: Rollout) -> NDArray[np.int64]:
         """Add a round to the replay buffer; return the rows that hold it."""
         rows = super().store(rollout)
@@ -170,13 +167,13 @@ class DQN(OffPolicyAlgorithm):
         """Store a round and take the gradient steps that are due; see `OffPolicyAlgorithm.update`."""
         version = self.version
         metrics = super().update(rollout, step)
-        if self.version != version:  # what collectors act by changes with the version alone
+        if self.version != version:  # the weights of collectors change with the version alone
             self._network.fold()
             self._epsilon.fill_(self._epsilon_schedule.at(step))
         return None if metrics is None else {**metrics, "Policy/Exploration Rate": float(self._epsilon)}
 
     def gradient_step(self, learning_rate: float) -> Float[Tensor, " terms"]:
-        """Draw a batch and take one gradient step; return what `term_names` names."""
+        """Draw a batch and take one gradient step; return the terms of `term_names`."""
         batch, hyper = self.batch(), self.config.hyperparameters
         self._optimizer.zero_gradient()
         with torch.enable_grad():

@@ -1,7 +1,7 @@
-"""Guards: an update that meets a value that is not finite, or that explodes, is taken back and says where it happened.
+"""Guards: an update that meets a value that is not finite, or that explodes, is taken back; the error names the term.
 
 Nothing waits for the device while an update runs: its terms are kept there, minibatch by minibatch, and looked at once
-at its end, together with its statistics. Only when something was wrong is the table read to find out what came first.
+at its end, together with its statistics. Only when something was wrong the table is read to find the first wrong term.
 
 A term *explodes* when it grows a million-fold within one update (from its size in the first minibatch, or from 1 if
 that is less): the first minibatch was measured with the weights from before, so nothing but the update itself did that.
@@ -40,7 +40,7 @@ class Diverged(ArithmeticError):
         self.minibatch = minibatch
         """Index of the minibatch within the update, over all epochs; None if it was before the first one."""
         self.grown = grown
-        """From what size to what; None if it is not finite."""
+        """Its size before and now; None if it is not finite."""
         self.process = process
         """Which of several processes that share updates met it; None if it is this one."""
 
@@ -53,7 +53,7 @@ class NumericCheck:
         self._terms: list[Tensor] = []
 
     def add(self, terms: Mapping[str, Float[Tensor, ""]]) -> None:
-        """Note the terms of one minibatch, by name. They stay on the device."""
+        """Add the terms of one minibatch, by name. They stay on the device."""
         self._names = self._names or tuple(terms)
         self._terms += terms.values()
 

@@ -1,7 +1,7 @@
 """The experience of algorithms that learn from a replay buffer: rounds are stored, and batches drawn.
 
-It says how many gradient steps are due, how long the next round is, and what a batch is to the reward signals of that
-moment. Dimensions: `R` rows of a batch, others as in `worker.learning.functional`.
+It computes how many gradient steps are due, the length of the next round, and the rewards of a batch by the present
+reward signals. Dimensions: `R` rows of a batch, others as in `worker.learning.functional`.
 """
 # ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
@@ -40,7 +40,7 @@ class Batch(NamedTuple):
     encoded: Encoded
     """`R` rows."""
     following: Encoded
-    """`R` rows: what followed."""
+    """`R` rows: the observations that followed."""
     continuous: Float[Tensor, "R C"]
     choices: Int[Tensor, "R D"]
     """The choice of each branch, counted over all branches."""
@@ -95,7 +95,7 @@ class ReplayedExperience:
     def round_steps(self) -> int:
         """Return how many agent steps the next round has.
 
-        While the buffer fills: what is missing. Then what one gradient step asks for, but at least a step of every
+        While the buffer fills: the missing steps. Then those that one gradient step asks for, but at least one of every
         agent: answering a dozen agents one by one would cost a dozen round trips, and make none of them fresher.
         """
         hyper = self.hyper
@@ -199,7 +199,7 @@ class ReplayedExperience:
         return self._actor.encode([part.to(self._device) for part in self.beginnings])
 
     def episode_metrics(self) -> dict[str, float]:
-        """Return what whole episodes earned from each signal since the last call; nothing without an episode."""
+        """Return the mean return of whole episodes by signal since the last call; nothing without an episode."""
         if not self._earned:
             return {}
         earned = np.concatenate(self._earned)
@@ -227,7 +227,7 @@ class ReplayedExperience:
             self.replay.load_state_dict(state["replay"])
 
     def _draw(self) -> Replayed:
-        """Draw what one gradient step learns from."""
+        """Draw the steps of one gradient step."""
         if self.length == 1:
             return self.replay.sample(self.drawn, self._generator)
         return self.replay.sample_sequences(self.drawn, self.length, self._generator)

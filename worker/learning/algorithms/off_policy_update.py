@@ -40,6 +40,9 @@ from worker.learning.rewards.signals import SignalSet, title
 class OffPolicyAlgorithm(Algorithm):
     """An algorithm that learns from a replay buffer."""
 
+    term_names: tuple[str, ...]
+    """Names of the terms that a gradient step records, with `Policy/<Signal> Value` of each signal."""
+
     def __init__(
         self,
         config: Any,
@@ -56,21 +59,16 @@ class OffPolicyAlgorithm(Algorithm):
         self._values_before = [1.0] * len(signals)
         """Each signal's mean size of the value estimates in the last good update."""
         self._losses_before: dict[str, float] = {}
-        """The mean size of what cloning and signals measured, by metric name, in the last good update that had it."""
+        """The mean size of measurements of cloning and signals, by metric name, in the last good update with them."""
         self._state = TrainingState(
             {**stored, "signals": signals, "cloning": cloning},
             changed=[*changed, *signals.changed, None if cloning is None else cloning.optimizer],
         )
         self.reconfigure(config)
 
-    @property
-    @abstractmethod
-    def term_names(self) -> tuple[str, ...]:
-        """Names of the terms that a gradient step records, with `Policy/<Signal> Value` of each signal."""
-
     @abstractmethod
     def gradient_step(self, learning_rate: float) -> Float[Tensor, " terms"]:
-        """Draw a batch and take one gradient step; return what `term_names` names."""
+        """Draw a batch and take one gradient step; return the terms of `term_names`."""
 
     def store(self, rollout: Rollout) -> NDArray[np.int64]:
         """Add a round to the replay buffer; return the rows that hold it."""
@@ -81,7 +79,7 @@ class OffPolicyAlgorithm(Algorithm):
         return means
 
     def mode(self) -> AbstractContextManager[None]:
-        """Enclose an update: what autograd keeps books of by itself."""
+        """Return the context of an update, which sets what autograd records by itself."""
         return torch.no_grad()
 
     def reconfigure(self, config: Any) -> None:
@@ -176,10 +174,10 @@ class OffPolicyAlgorithm(Algorithm):
     ) -> None:
         """Raise `Diverged` with the first term that was wrong.
 
-        Wrong is what is not finite, and what is a million times as large as before (or as 1): a value, or one of the
-        `losses`, where a first one counts from what its first step measured. Values rather than the critics' losses,
-        which may well grow that much when a large reward is drawn; values move by small steps only. What cloning and
-        the signals descend knows no rewards.
+        A term is wrong if it is not finite. A value, and one of the `losses`, is also wrong if it is a million times as
+        large as before (or as 1); a new loss is compared with its first step. The critics' losses are not compared:
+        they may well grow that much when a large reward is drawn, while values move by small steps only. The losses of
+        cloning and of signals contain no rewards.
         """
         for step, row in enumerate(table):
             for name, number in row.items():

@@ -1,7 +1,7 @@
 """The update that PPO and POCA share: one rollout of the current policy, several passes over shuffled minibatches.
 
-An algorithm says how a rollout becomes experience with targets (`prepare`), what a minibatch is (`minibatches`), and
-which scalar it descends (`loss`). Dimensions as in `worker.learning.functional`.
+An algorithm computes the targets of a rollout (`prepare`), its minibatches (`minibatches`), and the scalar that is
+descended (`loss`). Dimensions as in `worker.learning.functional`.
 """
 # ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
@@ -78,7 +78,7 @@ class Experience:
         ]
 
     def estimates(self) -> dict[str, Tensor]:
-        """Return what else was estimated of the steps before the update, (N, S) each, by the name of the metric."""
+        """Return further estimates of the steps before the update, (N, S) each, by the name of the metric."""
         return {}
 
 
@@ -236,7 +236,7 @@ class OnPolicy(Algorithm, ABC, Generic[E, M]):
             self._cloning.set_learning_rate(hyper.learning_rate)
 
     def rates(self, step: int) -> Rates:
-        """Return what an update at `step` uses."""
+        """Return the rates of an update at `step`."""
         critic = self._critic_learning_rate
         return Rates(
             self._learning_rate.at(step),
@@ -260,7 +260,7 @@ class OnPolicy(Algorithm, ABC, Generic[E, M]):
         self.version = state["version"]
 
     def _diagnosis(self, experience: E, check: PolicyCheck) -> Diverged:
-        """Return an error that names what was wrong first."""
+        """Return an error that names the first wrong term."""
         invalid_signal = self._signals.invalid_signal()
         return (
             first_infinite(experience.columns())

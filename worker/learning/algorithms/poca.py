@@ -14,19 +14,19 @@ where the target of both losses is the lambda-return `G_t = r_t + gamma ((1 - la
 `A` is `G - B`, averaged over signals and normalised over the rollout.
 
 Details, as in ML-Agents 1.1.0 (`poca/optimizer_torch.py`, `poca/trainer.py`) unless marked:
- 1. Who belongs together, and what they earn, is found in `experience.groups`: agents of one simulator with one group
+ 1. Teams and their rewards are found in `experience.groups`: agents of one simulator with one group
     id. An agent without a group is a team of its own, for which all this is PPO with another critic.
  2. The extrinsic reward is the agent's own, that of its mates, and the group's.
- 3. What follows a segment counts, unless agent and mates all terminated.
- 4. Schedules, Adam over actor and critic together, and what a minibatch is: as in `algorithms.ppo`. After each gradient
+ 3. The value behind a segment counts, unless agent and mates all terminated.
+ 4. Schedules, Adam over actor and critic together, and minibatches: as in `algorithms.ppo`. After each gradient
     step the reward signals learn from the same minibatch; behavioral cloning follows once at the end.
  5. With a memory, minibatches are of whole sequences; the critic remembers twice, as the one who judges the team and as
     the one who judges what its agent had to start from.
 
 Deviations from ML-Agents, on purpose (those of `algorithms.ppo` as to the joint ratio, the time at which statistics are
-merged, logarithms, the sign of the policy loss, small rollouts, what stands behind a termination, and updates that are
+merged, logarithms, the sign of the policy loss, small rollouts, the value behind a termination, and updates that are
 taken back hold here, too):
- a. What follows an agent that died is the value of its mates at that moment, as in the paper. ML-Agents adds the dead
+ a. The value behind an agent that died is that of its mates at that moment, as in the paper. ML-Agents adds the dead
     agent's last observation to the team, in which the critic has never seen one: it only learns from the living.
  b. Rewards of mates that decide at other times count once, when they come, within the step that they fall into.
     ML-Agents adds a slow mate's last reward to every step of a fast one, and takes one of several of a fast one.
@@ -172,7 +172,7 @@ class POCA(OnPolicy[TeamExperience, Minibatch]):
     def _estimate(
         self, rollout: Rollout, teams: Teams, pool: Encoded, actions: Tensor, sequences: Sequences | None
     ) -> Estimates:
-        """Ask the critic about every step, and about what follows every segment; let it remember."""
+        """Return the critic's outputs for every step and behind every segment; keep its memories."""
         device, critic = self.device, self._critic
         members = self._embed(pool, actions)
         steps = torch.arange(rollout.steps, device=device)
@@ -213,7 +213,7 @@ class POCA(OnPolicy[TeamExperience, Minibatch]):
     # Steps ------------------------------------------------------------------------------------------------------
 
     def minibatches(self, experience: TeamExperience) -> Iterator[Minibatch]:
-        """Yield full minibatches of shuffled steps or sequences; what does not fill one is left out of that pass.
+        """Yield full minibatches of shuffled steps or sequences; a remainder that fills none is left out of that pass.
 
         A rollout that is smaller than one is one minibatch. The order is drawn on the CPU: it is the same on every
         device.

@@ -42,7 +42,7 @@ Deviations from ML-Agents, on purpose:
  h. `critic_learning_rate` (Ludus' own key) is the step size of the critic's parameters, on the actor's schedule.
  i. The critic's memory is each agent's own; in ML-Agents all agents share one (see `algorithms.recurrent_critic`).
  j. Advantages are normalised over the steps, not over padding.
- k. What stands behind a termination for signals that go on beyond it is the mean value of the rollout's first steps of
+ k. The value behind a termination, for signals that go on beyond it, is the mean value of the rollout's first steps of
     episodes. ML-Agents takes the value of the terminal observation, which is never learned. On MountainCar-v0 with RND,
     whose rewards are above 0, the mean RND value fell to -357 in 450,000 steps so, twice as low every 25,000; with the
     same seed the last 100 episodes are worth -143 so, and -120 as it is here.
@@ -167,7 +167,7 @@ class PPO(OnPolicy[PPOExperience, Batch]):
         )
 
     def compile(self) -> None:
-        """Let `torch.compile` fuse the operations: faster updates, after some 20 s once. Needs a C++ compiler."""
+        """Fuse the operations by `torch.compile`: faster updates, after some 20 s once. Needs a C++ compiler."""
         if self._by_hand:
             compiled = torch.compile(self._differentiate_by_hand)
             # As a number epsilon would be compiled in, again for each value of its schedule.

@@ -108,7 +108,7 @@ class PolicyCheck(NumericCheck):
         return Measured(dict(zip(metrics, numbers, strict=True)), sums.reshape(episodes.shape))
 
     def diagnosis(self) -> Diverged | None:
-        """Return an error that names what was wrong first. Waits for the device."""
+        """Return an error that names the first wrong term. Waits for the device."""
         ratios = [not bool(log_ratio.expm1().isfinite().all()) for log_ratio in self._log_ratios]
         terms = super().diagnosis()
         if not any(ratios) or (terms is not None and (terms.minibatch or 0) < ratios.index(True)):

@@ -121,12 +121,12 @@ class CriticMemories:
         return {"agents": torch.tensor(list(self._known)).view(-1, 4), "values": self._values.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Go on from the result of `state_dict`."""
         self._known = {tuple(key): index for index, key in enumerate(state["agents"].tolist())}
         self._values = state["values"].to(self._values.device).clone()
 
 
 def _keys(rollout: Rollout) -> npt.NDArray[np.int64]:
-    """Return what tells segments apart (B, 4): simulator, agent, episode, place in it."""
+    """Return the keys of segments (B, 4): simulator, agent, episode, place in it."""
     columns = (rollout.simulators, rollout.agents, rollout.episodes, rollout.sequences)
     return torch.stack(columns, 1).numpy().astype(np.int64)

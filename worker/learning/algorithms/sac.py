@@ -101,6 +101,7 @@ class SAC(OffPolicyAlgorithm):
         automatic = not self._by_hand or experience.signals_learn or config.behavioral_cloning
         self._mode = torch.no_grad if automatic else torch.inference_mode
         self._heads = Heads(signals.names, len(model.sizes), bool(model.columns))
+        self.term_names = self._heads.names
         super().__init__(
             config,
             device,
@@ -117,11 +118,6 @@ class SAC(OffPolicyAlgorithm):
             changed=[self._optimizer, *model.critics.target.parameters()],
         )
 
-    @property
-    def term_names(self) -> tuple[str, ...]:
-        """Names of the terms that a gradient step records."""
-        return self._heads.names
-
     def metrics_of(self, means: dict[str, float]) -> dict[str, float]:
         """Return metrics of the terms' means over an update."""
         return self._heads.metrics_of(means)
@@ -135,7 +131,7 @@ class SAC(OffPolicyAlgorithm):
         return self.take_step(self._experience.batch(), learning_rate)
 
     def take_step(self, batch: Batch, learning_rate: float) -> Float[Tensor, " terms"]:
-        """Take one gradient step of everything; return what `Heads.names` names."""
+        """Take one gradient step of everything; return the terms of `Heads.names`."""
         model, noise = self._model, self._experience.noise(self._model.columns)
         following = self.following_values(batch)
         if self._by_hand:

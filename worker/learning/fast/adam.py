@@ -46,11 +46,13 @@ class FlatAdam:
         self._names = [name for name, _ in named]
         self.parameters = [parameter for _, parameter in named]
         values = torch.cat([parameter.detach().reshape(-1) for parameter in self.parameters])
-        self._gradient, self._first, self._second = (torch.zeros_like(values) for _ in range(3))
-        vectors = (self._gradient, self._first, self._second)
+        self._first, self._second = torch.zeros_like(values), torch.zeros_like(values)
+        self.gradient = torch.zeros_like(values)
+        """The gradient of all parameters, one after the other."""
+        vectors = (self.gradient, self._first, self._second)
         if owns_storage:
             for parameter, value, gradient in zip(
-                self.parameters, self._views(values), self._views(self._gradient), strict=True
+                self.parameters, self._views(values), self._views(self.gradient), strict=True
             ):
                 parameter.data = value
                 parameter.grad = gradient
@@ -67,18 +69,13 @@ class FlatAdam:
         counts = [[next(steps) for _ in part] for part in parts]
         self._groups = [_Group(*group) for group in zip(parts, *split, counts, strict=True)]
 
-    @property
-    def gradient(self) -> Float[Tensor, " P"]:
-        """The gradient of all parameters, one after the other; a view."""
-        return self._gradient
-
     def zero_gradient(self) -> None:
         """Set the gradient to 0; autograd adds to it."""
-        self._gradient.zero_()
+        self.gradient.zero_()
 
     def set_gradient(self, gradients: Iterable[Tensor | None]) -> None:
         """Set the gradient; None is 0."""
-        for own, gradient in zip(self._views(self._gradient), gradients, strict=True):
+        for own, gradient in zip(self._views(self.gradient), gradients, strict=True):
             own.zero_() if gradient is None else own.copy_(gradient)
 
     @torch.no_grad()
@@ -88,10 +85,10 @@ class FlatAdam:
         `learning_rate` is one for all, or one for each group. A gradient longer than `max_norm` is first scaled to that
         length (Pascanu et al. 2013). Where several processes share the update, the gradient becomes their mean first.
         """
-        average(self._gradient)
-        norm: Tensor = torch.linalg.vector_norm(self._gradient)
+        average(self.gradient)
+        norm: Tensor = torch.linalg.vector_norm(self.gradient)
         if max_norm is not None:
-            self._gradient.mul_(max_norm / norm.clamp(min=max_norm))
+            self.gradient.mul_(max_norm / norm.clamp(min=max_norm))
         rates = [learning_rate] * len(self._groups) if isinstance(learning_rate, float) else learning_rate
         for rate, group in zip(rates, self._groups, strict=True):
             adam(
@@ -138,7 +135,7 @@ class FlatAdam:
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned. Parameters are loaded by their modules."""
+        """Load the result of `state_dict`. Parameters are loaded by their modules."""
         self._steps.copy_(state["steps"])
         for moments, saved in ((self._first, state["first"]), (self._second, state["second"])):
             for name, view in self._named(moments).items():

@@ -31,7 +31,7 @@ Q1, Q2, V = range(3)
 def build_critics(
     spec: BehaviorSpec, settings: NetworkSettings, signals: int, generator: torch.Generator
 ) -> "StackedCritics | ModularCritics":
-    """Return the critics of a behavior. They take what an actor has encoded."""
+    """Return the critics of a behavior. They take observations that an actor has encoded."""
     layout = BodyLayout.of(spec.observations, settings.model_dump(), spec.name)
     if layout.plain:
         return StackedCritics(layout, spec.actions, signals, generator)
@@ -151,7 +151,7 @@ class StackedCritics(nn.Module):
                 by_output = by_input(by_below, layers[index - 1].linear, below)
 
     def target_values(self, encoded: Encoded, following: Encoded, length: int) -> Float[Tensor, "R S"]:  # noqa: ARG002
-        """Return the target's values of what followed."""
+        """Return the target's values of the following observations."""
         return self.initial_values(following)
 
     def initial_values(self, encoded: Encoded) -> Float[Tensor, "R S"]:

@@ -1,7 +1,7 @@
 """The gradient of hidden layers by hand.
 
-The derivatives of a small network take less time than the records that autograd keeps of it. A pass keeps what each
-layer saw and returned; `backward` writes to `parameter.grad`, whose storage must exist (`fast.adam`). Call both where
+The derivatives of a small network take less time than the records that autograd keeps of it. A pass keeps the input and
+output of each layer; `backward` writes to `parameter.grad`, whose storage must exist (`fast.adam`). Call both where
 torch records no graph.
 """
 # ruff: noqa: F722  (shapes are written as jaxtyping reads them)
@@ -33,7 +33,7 @@ class LayerActivations(NamedTuple):
 
 
 def forward(body: DenseBody, inputs: Float[Tensor, "B I"]) -> tuple[Float[Tensor, "B U"], list[LayerActivations]]:
-    """Return the features, and what `backward` needs."""
+    """Return the features, and the activations for `backward`."""
     kept = []
     for layer in body.layers_in_order:
         linear = F.linear(inputs, layer.weight, layer.bias)

@@ -28,7 +28,7 @@ def covers(case: Case, layout: ActorLayout) -> bool:
 
 @contextmanager
 def autograd_only() -> Iterator[None]:
-    """Let algorithms that are built meanwhile differentiate by autograd: for tests and measurements."""
+    """Build algorithms that differentiate by autograd within this context: for tests and measurements."""
     token = _USED.set(False)
     try:
         yield

@@ -4,10 +4,10 @@ Generalized advantage estimation (Schulman et al. 2016, equation 16) for each si
 
     delta_t = r_t + gamma_s * V(t+1) - V(t)        A_t = delta_t + gamma_s * lambda * A_(t+1)
 
-The recurrence stops at the end of each segment. What stands for `V(t+1)` there depends on how the segment ended:
+The recurrence stops at the end of each segment. The value `V(t+1)` there depends on how the segment ended:
 0 where the episode was *terminated*, the value of the following observation where it was *truncated* or merely *cut*.
-A signal that ignores termination (curiosity, RND: Burda et al. 2018, section 2.3) bootstraps everywhere; what stands
-behind a termination is then the beginning of another episode (`beyond_termination`).
+A signal that ignores termination (curiosity, RND: Burda et al. 2018, section 2.3) bootstraps everywhere; behind a
+termination there is then the beginning of another episode (`beyond_termination`).
 
 The reverse recurrence is solved by recursive doubling (Hillis & Steele 1986): `log2(longest segment)` passes over flat
 tensors, whatever the number and the lengths of the segments. Nothing is padded.

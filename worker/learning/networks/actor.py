@@ -50,6 +50,8 @@ class Actor(nn.Module):
         super().__init__()
         self.layout = layout = ActorLayout.of(spec, settings.model_dump(), head=head)
         self.body = NetworkBody(spec.observations, settings, generator)
+        self.memory_size = self.body.memory_size
+        """Width of the recurrent state; 0 without memory."""
         self.head = kaiming_dense(self.body.features, layout.head_size, LOGIT_SCALE, generator)
         with torch.no_grad():
             self.head.weight[: layout.logits_start] *= MEAN_SCALE / LOGIT_SCALE
@@ -65,11 +67,6 @@ class Actor(nn.Module):
     def normalizer(self) -> Normalizer | None:
         """The running statistics of vector observations, where they are normalised."""
         return self.body.normalizer
-
-    @property
-    def memory_size(self) -> int:
-        """Width of the recurrent state; 0 without memory."""
-        return self.body.memory_size
 
     def encode(self, observations: list[Tensor]) -> Encoded:
         """Return what the body sees of raw observations in the spec's order."""

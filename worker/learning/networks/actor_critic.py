@@ -56,11 +56,8 @@ class ActorCritic(nn.Module):
         if not shared_critic:
             body = NetworkBody(spec.observations, settings, generator, normalizes=False)
         self.critic = Critic(body, signals, generator, shared=shared_critic)
-
-    @property
-    def memory_size(self) -> int:
+        self.memory_size = self.actor.memory_size
         """Width of the actor's memory, and of the critic's; 0 without."""
-        return self.actor.memory_size
 
     def evaluate(
         self,

@@ -1,5 +1,5 @@
-"""The critic of MA-POCA (Cohen et al. 2021, https://arxiv.org/abs/2111.05992, section 4): one value for a whole team,
-whoever is in it, and for each member a baseline that knows what the others did.
+"""The critic of MA-POCA (Cohen et al. 2021, https://arxiv.org/abs/2111.05992, section 4): one value for a whole team
+of any members, and for each member a baseline that knows the actions of the others.
 
     observation --encoders--> encoding --+--> embedding of what an agent sees
                                          +--> [encoding, action] --> embedding of what an agent sees and does

@@ -121,7 +121,7 @@ class QNetwork(nn.Module):
 
     @torch.no_grad()
     def fold(self) -> None:
-        """Let the actor act by the sum of Q over signals."""
+        """Write the sum of Q over signals into the actor's head."""
         weight, bias = self.heads.summed()
         self.actor.head.weight.copy_(weight)
         self.actor.head.bias.copy_(bias)

@@ -1,7 +1,7 @@
 """Curiosity (ICM, Pathak et al. 2017, https://arxiv.org/abs/1705.05363): reward for prediction errors.
 
-Features `phi` of observations are learned so that the action between two observations can be told (inverse model, which
-makes them ignore what the agent has no part in); a forward model predicts the next features:
+Features `phi` of observations are learned so that the action between two observations can be predicted (inverse model:
+the features then ignore what the agent does not influence); a forward model predicts the next features:
 
     reward = 0.5 * |phi(s') - forward(phi(s), a)|^2
     loss = 10 * (0.2 * mean reward + 0.8 * mean error of the inverse model)
@@ -34,7 +34,7 @@ from worker.learning.data_parallel import shard
 from worker.learning.functional.prediction import action_error, flat_actions, squared_distance
 from worker.learning.networks.body import NetworkBody
 from worker.learning.networks.dense import kaiming_dense, xavier_dense
-from worker.learning.rewards.trained import TrainedSignal, merge, observed, pieces, without_memory
+from worker.learning.rewards.trained import TrainedSignal, observed, pieces, without_memory
 
 LOSS_FACTOR = 10.0
 FORWARD_SHARE = 0.2
@@ -43,7 +43,7 @@ HIDDEN_UNITS = 256
 
 
 class Foreseen(nn.Module):
-    """Two layers: 256 units with Swish, then what is predicted."""
+    """Two layers: 256 units with Swish, then the prediction."""
 
     def __init__(self, inputs: int, outputs: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -102,8 +102,8 @@ class CuriosityReward(TrainedSignal):
         return errors.clamp(max=self._limit) * self._networks.updated
 
     def update(self, transitions: Transitions) -> dict[str, Float[Tensor, ""]]:
-        """Let features and both models learn."""
-        merge(self._networks.features, observed(transitions, transitions.index))
+        """Train the features and both models by one step."""
+        self._networks.features.update_normalizer(observed(transitions, transitions.index), shared=True)
         with torch.enable_grad():
             forward, inverse = (error.mean() for error in self._networks(transitions))
             loss = LOSS_FACTOR * (FORWARD_SHARE * forward + (1.0 - FORWARD_SHARE) * inverse)

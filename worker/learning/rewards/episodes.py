@@ -34,7 +34,7 @@ class EpisodeReturns:
     def __init__(self, signals: int) -> None:
         self._signals = signals
         self._open: dict[tuple[int, int], tuple[int, NDArray[np.float64]]] = {}
-        """By simulator and agent: the episode, and what it has earned so far."""
+        """By simulator and agent: the episode, and its sums so far."""
 
     def add(self, rollout: Rollout, sums: NDArray[np.float64]) -> NDArray[np.float64]:
         """Take the sums of a rollout's segments (B, S); return those of the episodes that ended in it (F, S)."""
@@ -65,7 +65,7 @@ class EpisodeReturns:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Go on from the result of `state_dict`."""
         rows = zip(state["keys"].tolist(), state["sums"].cpu().numpy(), strict=True)
         self._open = {(simulator, agent): (episode, total.copy()) for (simulator, agent, episode), total in rows}
 

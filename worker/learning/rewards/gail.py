@@ -56,7 +56,7 @@ from worker.learning.functional.prediction import flat_actions
 from worker.learning.networks.body import NetworkBody
 from worker.learning.networks.dense import kaiming_dense, xavier_dense
 from worker.learning.networks.visual import scaled
-from worker.learning.rewards.trained import TrainedSignal, merge, observed, pieces, without_memory
+from worker.learning.rewards.trained import TrainedSignal, observed, pieces, without_memory
 
 PENALTY = 10.0
 """Weight of the gradient penalty."""
@@ -158,12 +158,12 @@ class GAILReward(TrainedSignal):
         return torch.cat([imitation_reward(network(network.inputs(part)).logit) for part in parts])
 
     def update(self, transitions: Transitions) -> dict[str, Float[Tensor, ""]]:
-        """Let the discriminator learn from as many demonstrated steps as there are steps of the policy."""
+        """Train the discriminator by one step, on as many demonstrated steps as there are steps of the policy."""
         network = self._network
         part = shard(transitions.steps)
         drawn = self._expert.sample(part.whole, self._draws)
         demonstrated = Transitions(drawn.observations, *(part.of(column) for column in drawn[1:]))
-        merge(network.body, observed(demonstrated, demonstrated.index))
+        network.body.update_normalizer(observed(demonstrated, demonstrated.index), shared=True)
         expert_inputs, policy_inputs = network.inputs(demonstrated), network.inputs(transitions)
         with torch.enable_grad():
             expert = network(expert_inputs, self._bottleneck_noise(part))

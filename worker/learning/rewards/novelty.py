@@ -11,7 +11,7 @@ boards, one-hot vectors, counters. Two observations are the same where all their
 Details:
  1. PPO and POCA learn from a step once per epoch, and a step counts each time. That scales all counts alike.
  2. Returns go on beyond termination, as those of curiosity and RND do.
- 3. Where several processes learn as one, each adds what all of them saw.
+ 3. Where several processes learn as one, each counts the observations of all.
 
 Dimensions: `B` rows, `T` places of the table.
 """

@@ -25,7 +25,7 @@ from worker.learning.data_parallel import shard
 from worker.learning.functional.prediction import squared_distance
 from worker.learning.networks.body import NetworkBody
 from worker.learning.networks.encoder import Encoded
-from worker.learning.rewards.trained import TrainedSignal, merge, observed, pieces, without_memory
+from worker.learning.rewards.trained import TrainedSignal, observed, pieces, without_memory
 
 
 class RNDNetworks(nn.Module):
@@ -59,9 +59,9 @@ class RNDReward(TrainedSignal):
         return torch.cat([self._networks(target.encode(observed(part, part.index))) for part in parts])
 
     def update(self, transitions: Transitions) -> dict[str, Float[Tensor, ""]]:
-        """Let the predictor learn."""
+        """Train the predictor by one step."""
         observations = observed(transitions, transitions.index)
-        merge(self._networks.target, observations)
+        self._networks.target.update_normalizer(observations, shared=True)
         with torch.enable_grad():
             loss = self._networks(self._networks.target.encode(observations)).mean()
             self.descend(loss, shard(transitions.steps))

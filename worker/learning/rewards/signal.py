@@ -28,7 +28,7 @@ class RewardSignal(ABC):
         """Return the reward of each step, before the signal's strength. It changes nothing and keeps no graph."""
 
     def update(self, transitions: Transitions) -> dict[str, Float[Tensor, ""]]:  # noqa: ARG002  (learns nothing)
-        """Learn from some steps by one gradient step; return what was measured, on the device, by metric name."""
+        """Learn from some steps by one gradient step; return measurements, on the device, by metric name."""
         return {}
 
     def is_finite(self) -> Bool[Tensor, ""]:

@@ -56,7 +56,7 @@ class SignalSet:
         return torch.stack([item.signal.evaluate(transitions) for item in self._signals], 1) * self.strength
 
     def update(self, transitions: Transitions) -> dict[str, Float[Tensor, ""]]:
-        """Let every signal learn from some steps once; return what they measured, by metric name."""
+        """Train every signal by one step on some transitions; return their measurements, by metric name."""
         measured: dict[str, Tensor] = {}
         for item in self._signals:
             measured |= item.signal.update(transitions)

@@ -12,7 +12,6 @@ from server.config.network import NetworkSettings
 from worker.experience.transitions import Transitions
 from worker.learning.data_parallel import Shard
 from worker.learning.fast.adam import FlatAdam
-from worker.learning.networks.body import NetworkBody
 from worker.learning.rewards.signal import RewardSignal
 
 
@@ -33,12 +32,6 @@ def pieces(transitions: Transitions, rows: int) -> Iterator[Transitions]:
 def observed(transitions: Transitions, rows: Int[Tensor, " B"]) -> list[Tensor]:
     """Return raw observations of some rows of the pool."""
     return [column.index_select(0, rows) for column in transitions.observations]
-
-
-@torch.no_grad()
-def merge(body: NetworkBody, observations: list[Tensor]) -> None:
-    """Add raw observations to a body's statistics, if it keeps any: those of all processes that learn as one."""
-    body.update_normalizer(observations, shared=True)
 
 
 class TrainedSignal(RewardSignal):

@@ -149,7 +149,7 @@ def test_gradients_are_clipped_where_it_is_asked_for() -> None:
 
     # Adam divides by the gradient's size, except where its epsilon of 1e-8 is not small beside it.
     assert not np.array_equal(free.flat_weights(), clipped.flat_weights())
-    assert float(clipped._optimizer._gradient.norm()) == pytest.approx(1e-6, rel=1e-3)
+    assert float(clipped._optimizer.gradient.norm()) == pytest.approx(1e-6, rel=1e-3)
 
 
 def test_a_remainder_is_left_out_and_a_small_rollout_is_one_minibatch() -> None:
