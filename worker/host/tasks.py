@@ -224,7 +224,7 @@ def build(settings: Settings, resources: HostResources, shared: mmap.mmap) -> Ce
         slot.work(run_id)
 
     @worker_ready.connect(weak=False)  # type: ignore[untyped-decorator]
-    def _tell(**_: object) -> None:
+    def _serve_metrics(**_: object) -> None:
         serve_slots(settings.telemetry)
 
     @worker_process_init.connect(weak=False)  # type: ignore[untyped-decorator]
