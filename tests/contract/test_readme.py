@@ -51,7 +51,7 @@ def test_every_reason_of_a_failed_join_is_listed_with_its_status() -> None:
     ]
     expected = {
         error.code: STATUS[error.kind].name
-        for error in [*refusals, RunNotFound, RunClosed, TokenRefused, DatabaseUnavailable]
+        for error in [*refusals, RunClosed, RunNotFound, TokenRefused, DatabaseUnavailable]
     }
 
     table = rows(section("3. Joining").partition("**Errors.**")[2])

@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ludus.protocol.server_tls import TlsFiles
 from server.config.run import RunConfig
+from server.kit.listening import GatewaySettings
 from server.kit.settings import WorkerSettings
 from server.lifecycle.attempts.claim import Claim
 from server.lifecycle.attempts.repository import AttemptLedger
@@ -55,15 +55,15 @@ def prepare(
     transfer: ArtifactTransfer,
     settings: WorkerSettings,
     scratch: Path,
-    ticket_key: bytes | None,
-    tls: TlsFiles | None,
+    gateway: GatewaySettings,
 ) -> Job:
     """Return an attempt's job, with its files in the folder `scratch`.
 
     Raises NoGoodCheckpoint, CheckpointUnusable, DemonstrationUnusable, Unwanted, the errors of the artifact store, and
     LeaseLost.
     """
-    files: dict[str, Any] = {} if tls is None else tls.named()
+    files: dict[str, Any] = {} if gateway.tls is None else gateway.tls.named()
+    key = gateway.ticket_key
     recorded = ledger.demonstrations()
     demonstrations = scratch / "demonstrations"
     return Job(
@@ -77,7 +77,7 @@ def prepare(
         log_path=str(scratch / LOG_NAME),
         **settings.model_dump(include={"collectors", "bind_host", "advertise_host", "port_range", "lease_seconds"}),
         **files,
-        ticket_key=None if ticket_key is None else ticket_key.hex(),
+        ticket_key=None if key is None else key.get_secret_value().encode().hex(),
         demonstrations=transfer.fetch(partial(fetch_demonstrations, transfer.store, recorded, demonstrations)),
         checkpoints={
             each.id: str(transfer.fetch(partial(fetch, transfer.store, each, scratch / "initial" / each.id)))
