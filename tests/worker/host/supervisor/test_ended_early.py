@@ -237,6 +237,7 @@ def test_a_worker_that_gives_up_on_its_database_says_so(database: Database) -> N
         lease.keep()
 
 
+@pytest.mark.long
 def test_a_real_trainer_that_outgrows_a_small_limit_leaves_that_reason_everywhere(
     database: Database, tmp_path: Path
 ) -> None:

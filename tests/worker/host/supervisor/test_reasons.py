@@ -51,6 +51,7 @@ def fail(
         return run.stop_detail or "", [event.message for event in EventRepository(session).page(run.id)]
 
 
+@pytest.mark.long
 def test_collectors_that_find_no_port_fail_the_run_with_their_range(database: Database, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
