@@ -54,7 +54,7 @@ demo: setup ## Start the stack, train CartPole-v1 over HTTP and gRPC, play the O
 test: setup ## Run the test suite, in minutes (needs no PostgreSQL, Redis, Node.js or S3 server)
 	@$(FEWER) $(PYTEST) -n $(JOBS) --dist loadgroup --no-loadscope-reorder -m "$(HERE_ONLY) and not long" $(ARGS)
 
-test-all: setup ## Run the test suite with the long tests (CI: a third of them, LUDUS_TEST_LONG=0.33)
+test-all: setup ## Run the test suite with the long tests, as CI does
 	@$(PYTEST) -n $(JOBS) --dist loadgroup --no-loadscope-reorder -m "$(HERE_ONLY)" $(ARGS)
 
 test-orders: setup ## Run `make test` in 20 random orders, with a table at the end (ORDERS=5, ARGS='--seed 4711')

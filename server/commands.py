@@ -64,8 +64,13 @@ def one_sentence_errors() -> Iterator[None]:
         sys.exit(error.exit_code)
 
 
-def _configure_logging(process: str, settings: "Settings") -> None:
-    configure_logging(process, log_format=settings.log.format, level=settings.log.level)
+@contextmanager
+def _process(name: str) -> Iterator["Settings"]:
+    """Read the settings of one role, set up its logs, and show what an operator can act on as one sentence."""
+    settings = load_settings()
+    configure_logging(name, log_format=settings.log.format, level=settings.log.level)
+    with one_sentence_errors():
+        yield settings
 
 
 @click.command()
@@ -131,44 +136,36 @@ def up(
 @click.option("--fd", type=int, hidden=True, help="A listening socket that was opened by the parent.")
 def server(fd: int | None) -> None:
     """Serve only the HTTP API."""
-    settings = load_settings()
-    _configure_logging("api", settings)
-    from server.app.serve import serve_api  # noqa: PLC0415
+    with _process("api") as settings:
+        from server.app.serve import serve_api  # noqa: PLC0415
 
-    with one_sentence_errors():
         serve_api(settings, fd)
 
 
 @click.command()
 def gateway() -> None:
     """Serve only the gateway, which simulators join over gRPC."""
-    settings = load_settings()
-    _configure_logging("gateway", settings)
-    from server.gateway.main import serve  # noqa: PLC0415
+    with _process("gateway") as settings:
+        from server.gateway.main import serve  # noqa: PLC0415
 
-    with one_sentence_errors():
         serve(settings)
 
 
 @click.command()
 def controller() -> None:
     """Run only the controller: expired leases, waiting runs, retention, ratings, webhooks. Several may run at once."""
-    settings = load_settings()
-    _configure_logging("controller", settings)
-    from server.controller.controller import main as run_controller  # noqa: PLC0415
+    with _process("controller") as settings:
+        from server.controller.controller import main as run_controller  # noqa: PLC0415
 
-    with one_sentence_errors():
         run_controller(settings)
 
 
 @click.command()
 def migrate() -> None:
     """Bring the database to this version's schema."""
-    settings = load_settings()
-    _configure_logging("migrate", settings)
-    from server.kit.db.migrate import upgrade  # noqa: PLC0415
+    with _process("migrate") as settings:
+        from server.kit.db.migrate import upgrade  # noqa: PLC0415
 
-    with one_sentence_errors():
         upgrade(settings.database)
 
 

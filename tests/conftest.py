@@ -5,7 +5,6 @@ import os
 import secrets
 import shutil
 import signal
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,15 +47,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Those are the tests of an `xdist_group` (xdist 3.8 appends the group to an attribute that pytest 9.2 no longer has),
     and the tests of a module that use a fixture of the module: it would be made again in each process.
     """
-    share = float(os.environ.get("LUDUS_TEST_LONG", "1"))
-    if share < 1:  # of the long tests; drawn by the seed of the order, so that another run draws others
-        seed = config.getoption("randomly_seed", default=0)
-        drawn = [zlib.crc32(f"{seed} {item.nodeid}".encode()) / 2**32 < share for item in items]
-        left_out = [
-            item for item, kept in zip(items, drawn, strict=True) if not kept and item.get_closest_marker("long")
-        ]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
     if not config.getoption("loadgroup", default=False):  # only xdist's processes have it
         return
     for item in items:

@@ -221,7 +221,7 @@ def _make(name: str, factory: Callable[..., Any], arguments: Mapping[str, Any] |
 
 
 def _guarded(name: str, call: Callable[..., Any], *args: Any, **arguments: Any) -> Any:
-    """Call a stranger's code. Raises PythonGameError with its traceback."""
+    """Call the code of a game. Raises PythonGameError with its traceback."""
     try:
         return call(*args, **arguments)
     except (Exception, SystemExit) as error:

@@ -68,32 +68,41 @@ def exit_of_error(code: str) -> Exit:
     return Exit.UNREACHABLE if code in _UNREACHABLE else Exit.REFUSED
 
 
-HELP = """\b
-Exit codes:
-  0  the run succeeded and met every requirement
-  1  the server refused the request
-  2  the command line is wrong
-  3  the server cannot be reached
-  4  the run failed
-  5  the run was cancelled
-  6  the run succeeded, but a requirement is not met
-  7  the time-out passed first
- 10  the run does not continue by itself: it is paused, or no simulator or worker comes
-"""
+def help_on_codes(meanings: Mapping[int, str]) -> str:
+    """Return the text of a command's help about its exit codes: these, and those of all commands on runs."""
+    common = {2: "the command line is wrong", 4: "the run failed", 5: "the run was cancelled"}
+    lines = [f"{code:>3}  {meaning}" for code, meaning in sorted({**common, **meanings}.items())]
+    return "\n".join(["\b", "Exit codes:", *lines])
 
-VERDICT_HELP = """\b
-Exit codes:
-  0  it passed
-  1  the server refused the request, or the promotion
-  2  the command line is wrong
-  3  the server cannot be reached
-  4  the run failed
-  5  the run was cancelled
-  7  the time-out passed first
-  8  it failed
-  9  undecided
- 10  the run did not continue by itself: it was paused, or no simulator or worker came
-"""
+
+_COMMON = {3: "the server cannot be reached", 7: "the time-out passed first"}
+HELP = help_on_codes(
+    {
+        **_COMMON,
+        0: "the run succeeded and met every requirement",
+        1: "the server refused the request",
+        6: "the run succeeded, but a requirement is not met",
+        10: "the run does not continue by itself: it is paused, or no simulator or worker comes",
+    }
+)
+VERDICT_HELP = help_on_codes(
+    {
+        **_COMMON,
+        0: "it passed",
+        1: "the server refused the request, or the promotion",
+        8: "it failed",
+        9: "undecided",
+        10: "the run did not continue by itself: it was paused, or no simulator or worker came",
+    }
+)
+GAMES_HELP = help_on_codes(
+    {
+        0: "the run finished",
+        1: "the server refused the simulators, or they crashed too often",
+        3: "the gateway cannot be reached",
+        INTERRUPTED: "interrupted",
+    }
+)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ import click
 
 from ludus.backoff import Backoff
 from ludus.child_process import ChildProcess, RestartedProcess
-from ludus.cli.exits import INTERRUPTED, Exit, sigterm_interrupts
+from ludus.cli.exits import GAMES_HELP, INTERRUPTED, Exit, sigterm_interrupts
 from ludus.cli.options import (
     SEED,
     ca_file_option,
@@ -77,7 +77,7 @@ class Plan:
         return cls(**{**fields, "source": Source(**fields["source"]), "scripted": scripted})
 
 
-@click.command()
+@click.command(epilog=GAMES_HELP)
 @click.argument("source", metavar=GAME_METAVAR, type=SOURCE)
 @click.option("--run", "run", required=True, help="Id or name of the run; a name means its newest run.")
 @count_option
@@ -134,15 +134,6 @@ def simulate(
     Python: python:FILE.py[:CLASS] or MODULE:CLASS, a Gymnasium or PettingZoo environment or a Simulation of
     `ludus.sdk`, as in `ludus simulate python:maze.py --run maze --count 2 --envs 4`. Processes wait for the
     run to start, come back when the connection breaks, and are started again when they crash. Ctrl-C ends them all.
-
-    \b
-    Exit codes:
-      0  the run finished
-      1  the server refused the simulators, or they crashed too often
-      2  the command line is wrong
-      3  the gateway cannot be reached
-      4  the run failed
-      5  the run was cancelled
     """
     source = replace(source, arguments=dict(arguments), **lineup)
     check(source, dict(scripted))

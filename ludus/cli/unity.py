@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import click
 
-from ludus.cli.exits import INTERRUPTED, exit_of_end, exit_of_error
+from ludus.cli.exits import GAMES_HELP, INTERRUPTED, exit_of_end, exit_of_error
 from ludus.cli.options import FOLDER, ca_file_option, connect_timeout_option, gateway_option, option, token_option
 from ludus.cli.render import LINES, echo
 from ludus.games.builds import BASE_PORT, EDITOR_PORT, LAST_PORT, GameSettings, play
@@ -40,7 +40,7 @@ class _TakesTheRest(click.Command):
         return left
 
 
-@click.command(cls=_TakesTheRest)
+@click.command(cls=_TakesTheRest, epilog=GAMES_HELP)
 @click.argument("run")
 @click.option(
     "--env",
@@ -123,16 +123,6 @@ def unity(
     For instance `ludus unity soccer --env builds/Soccer --num-envs 4 --no-graphics`. The games need nothing but their
     ML-Agents package: they dial a port of this machine, as they would dial mlagents-learn. When the run pauses or its
     server restarts they wait. Ctrl-C asks them to quit; a second one ends them at once.
-
-    \b
-    Exit codes:
-      0  the run finished
-      1  the server refused the games, or they crashed too often
-      2  the command line is wrong
-      3  the gateway cannot be reached
-      4  the run failed
-      5  the run was cancelled
-      130  interrupted
     """
     if env is None and num_envs > 1:
         raise click.UsageError("--num-envs counts copies of a build: name it with --env")

@@ -83,7 +83,7 @@ class AgentIndex:
 
     @property
     def slots(self) -> Slots:
-        """Where its agents are, in the order in which they joined."""
+        """The slots of its agents, in the order in which they joined."""
         return np.fromiter(self.table.values(), np.intp, len(self.table))
 
 

@@ -47,7 +47,7 @@ class Behavior:
     """With teams, as they were reported to the learner."""
 
     def runners(self) -> RunnerOf | None:
-        """Return who answers each team; None while the learner decides."""
+        """Return the runner of each team as a function; None while the learner decides."""
         runner, teams, evaluation = self.runner, self.teams, self.evaluation
         if evaluation is not None:
             return lambda _: evaluation
@@ -79,7 +79,7 @@ class Behaviors:
     # Sessions ---------------------------------------------------------------------------------------------------
 
     def announced(self, session: Session, spec: BehaviorSpec) -> RunnerOf | None:
-        """Return who answers each team of a behavior, or None while the learner decides. Raises ProtocolError."""
+        """Return the runner of each team as a function; None while the learner decides. Raises ProtocolError."""
         behavior = self._behaviors.setdefault(spec.behavior, Behavior(spec))
         if behavior.refusal is not None:
             code, reason = behavior.refusal
@@ -123,7 +123,7 @@ class Behaviors:
             session.end(message.code, message.reason, rejoin=False)
 
     def admit(self, message: commands.Admit, descriptors: tuple[int, ...]) -> None:
-        """Make the runners of a behavior, and let those play who wait for it."""
+        """Make the runners of a behavior, and admit the sessions that wait for it."""
         arena_fd, *weights_fds = descriptors
         arena = Arena(arena_fd, message.arena)
         arena.close()  # the mapping stays

@@ -1,4 +1,4 @@
-"""The messages of the learner to a collector; see `ludus.collector.messages` for how they travel."""
+"""The messages of the learner to a collector; `ludus.collector.messages` has their format."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from ludus.protocol.environment_parameters import ParameterValue
 
 @dataclass(frozen=True, slots=True)
 class NetworkSpec:
-    """How a collector builds one network."""
+    """The description from which a collector builds one network."""
 
     network_settings: Mapping[str, Any]
     """`NetworkSettings.model_dump(mode="json")`."""
@@ -21,7 +21,7 @@ class NetworkSpec:
 
 @dataclass(frozen=True, slots=True)
 class PolicySpec:
-    """How a collector builds the acting policy of a behavior."""
+    """The description from which a collector builds the acting policy of a behavior."""
 
     network_settings: Mapping[str, Any]
     """`NetworkSettings.model_dump(mode="json")`."""

@@ -112,7 +112,7 @@ class EvaluationEpisodes:
         batch: TerminalBatch,
         rows: npt.NDArray[np.intp],
     ) -> None:
-        """Add the lives of agents that end in some rows to their game's."""
+        """Add the returns and lengths of agents that end in some rows to their game."""
         for row in rows.tolist():
             slot = slots[row]
             last = float(batch.rewards[row])
@@ -129,7 +129,7 @@ def _keys(
     groups: npt.NDArray[np.integer] | None,
     rows: npt.NDArray[np.bool_] | slice = slice(None),
 ) -> list[Key]:
-    """Return whose games agents are in; `rows` says which rows of `groups` are theirs."""
+    """Return the game of each agent; `rows` selects their rows of `groups`."""
     if groups is None:
         return [(False, agent) for agent in agents.tolist()]
     pairs = zip(agents.tolist(), groups[rows].tolist(), strict=True)
@@ -137,7 +137,7 @@ def _keys(
 
 
 def _game(life: _Life, batch: TerminalBatch, rows: npt.NDArray[np.intp]) -> EndedGame:
-    """Judge a game whose last agents end in some rows.
+    """Return the result of a game, whose last agents end in some rows.
 
     One that a time limit interrupted is a draw, unless the simulator says otherwise.
     """

@@ -34,7 +34,7 @@ class Kind(IntEnum):
 
 
 ALIVE_SECONDS = 1.0
-"""How often a collector says that it lives."""
+"""Period of the message `Alive`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class SimulatorLeft(Message):
     """A session ended, or one was refused (then no `SimulatorConnected` came before)."""
 
     session_id: str
-    """Empty when it ended before the simulator had said who it is."""
+    """Empty when it ended before the simulator had sent its id."""
     number: int
     """-1 before Welcome."""
     code: str

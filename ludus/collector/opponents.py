@@ -62,12 +62,12 @@ class History:
 
     @property
     def newest_policy(self) -> int:
-        """The newest policy that all played who played; `NO_POLICY` if there was none."""
+        """The newest policy that all acting agents played; `NO_POLICY` if there was none."""
         return next((key for _, key in reversed(self._states) if key not in {NO_POLICY, MIXED}), NO_POLICY)
 
 
 class Opponents:
-    """The frozen policies of one behavior, and who plays which. The observer of its runner."""
+    """The frozen policies of one behavior, and the policy of each agent. The observer of its runner."""
 
     def __init__(self, policies: StackedPolicies) -> None:
         self._policies = policies

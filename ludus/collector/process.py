@@ -25,7 +25,7 @@ from ludus.collector.acting import PolicyFactory
 from ludus.collector.channel import Channel, ChannelClosedError, Frame
 from ludus.collector.messages import Kind, read
 from ludus.collector.server import TICK_SECONDS, CollectorServer
-from ludus.collector.service import DirectJoinHandler, SimulationHandler, make_server
+from ludus.collector.service import SimulationHandler, direct_join_handler, make_server
 from ludus.collector.settings import CollectorSettings
 from ludus.collector.snapshots.state import State, unpack
 from ludus.collector.unity.service import UnityHandler
@@ -51,7 +51,7 @@ async def serve(channel: Channel, policies: PolicyFactory, start: commands.Setti
     server.add_generic_rpc_handlers((simulators, *players))
     servers = [server]
     if settings.ticket_key is None:
-        server.add_generic_rpc_handlers((DirectJoinHandler(settings.run_id),))
+        server.add_generic_rpc_handlers((direct_join_handler(settings.run_id),))
     port = collector.port = _bind(server, settings, start.index)
     if settings.unity_port is not None:
         # Clients of this port are on this host: no ticket.

@@ -118,7 +118,7 @@ class CollectorServer:
         self.barrier.send_snapshot(self._runners.values(), self.sessions)
 
     def is_connected(self, peer: str) -> bool:
-        """Whether the connection of a gRPC peer lives, as far as the host knows."""
+        """Whether the connection of a gRPC peer is established, as far as the host knows."""
         return self._connections.lives(peer, self.now())
 
     def troubled(self, session: Session, code: str, sentence: str) -> None:

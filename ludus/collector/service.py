@@ -26,7 +26,6 @@ from ludus.protocol.options import SERVICE
 log = structlog.get_logger()
 
 METHOD = f"{SERVICE}Connect"
-JOIN = f"{SERVICE}Join"
 BREAK_SECONDS = 0.05
 """How long after a stream's end grpc may take to tell that the stream broke."""
 DRAIN_SECONDS = 5.0
@@ -141,36 +140,27 @@ class SimulationHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # ge
             session.end_by(MISTAKE)
 
 
-class DirectJoinHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the stubs only
-    """Joining at a collector itself, for a trainer that runs alone: no gateway, no tickets.
+def direct_join_handler(run_id: str) -> "grpc.GenericRpcHandler[pb.JoinRequest, pb.JoinResponse]":
+    """Return a handler of joining at a collector itself, for a trainer that runs alone: no gateway, no tickets.
 
     Every simulator is assigned to the only run. The answer is a relay to the same address, so that a client needs no
     code of its own for this way of running.
     """
 
-    def __init__(self, run_id: str) -> None:
-        self._run_id = run_id
-        self._handler = grpc.unary_unary_rpc_method_handler(
-            self._join,
-            request_deserializer=pb.JoinRequest.FromString,
-            response_serializer=pb.JoinResponse.SerializeToString,
-        )
-
-    def service(
-        self, handler_call_details: grpc.HandlerCallDetails
-    ) -> "grpc.RpcMethodHandler[pb.JoinRequest, pb.JoinResponse] | None":
-        """Return the handler of Join."""
-        return self._handler if handler_call_details.method == JOIN else None
-
-    async def _join(
-        self, request: pb.JoinRequest, context: "grpc.aio.ServicerContext[pb.JoinRequest, pb.JoinResponse]"
-    ) -> pb.JoinResponse:
+    async def join(request: pb.JoinRequest, context: Any) -> pb.JoinResponse:
         if request.protocol_version != PROTOCOL_VERSION:
             await context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"This trainer speaks version {PROTOCOL_VERSION} of the protocol, not {request.protocol_version}.",
             )
-        return pb.JoinResponse(assignment=pb.Assignment(relay=True, run_id=self._run_id))
+        return pb.JoinResponse(assignment=pb.Assignment(relay=True, run_id=run_id))
+
+    handler = grpc.unary_unary_rpc_method_handler(
+        join,
+        request_deserializer=pb.JoinRequest.FromString,
+        response_serializer=pb.JoinResponse.SerializeToString,
+    )
+    return grpc.method_handlers_generic_handler(SERVICE.strip("/"), {"Join": handler})
 
 
 def make_server(max_message_bytes: int, *, share_port: bool = False) -> grpc.aio.Server:

@@ -61,13 +61,13 @@ class CollectorSettings:
     """File that takes over standard output and standard error; None: those of the learner's start."""
 
     def __post_init__(self) -> None:
-        """Refuse to listen to the world without tickets."""
+        """Refuse to listen beyond loopback without tickets."""
         if self.ticket_key is None and not is_loopback(self.bind_host):
             raise ValueError(f"listening on {self.bind_host} needs a ticket key; without one only loopback is allowed")
 
     @property
     def tls(self) -> TlsFiles | None:
-        """The files of TLS, None where it is not spoken."""
+        """The files of TLS; None without TLS."""
         if self.tls_certificate is None or self.tls_key is None:
             return None
         client_ca = None if self.tls_client_ca is None else Path(self.tls_client_ca)

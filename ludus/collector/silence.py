@@ -1,4 +1,4 @@
-"""Silence: for how long a process that should speak every second has said nothing, although it could have.
+"""Silence: the time in which a process that should send a message every second has sent none, although it could have.
 
 On a busy machine a healthy collector may get no processor for a while, or wait for its memory to be paged in; and the
 trainer that listens may not run itself. None of that is the silence of a process that has frozen.
@@ -23,7 +23,7 @@ class Silence:
         self._processor_seconds: float | None = None
         """Processor time that it had used at the last look; None before the first one of a silence."""
         self.total = 0.0
-        """Seconds without a word."""
+        """Seconds without a message."""
         self.idle = 0.0
         """Those of them in which it neither used nor wanted a processor."""
 

@@ -10,6 +10,7 @@ from typing import Final, NoReturn
 
 import grpc
 import grpc.aio
+import structlog
 
 from ludus.protocol.options import REASON_METADATA, STATE_METADATA, TICKET_METADATA
 from server.kit.errors import (
@@ -23,6 +24,8 @@ from server.kit.errors import (
     Unavailable,
 )
 from server.simulators.errors import RunClosed
+
+_log = structlog.get_logger(__name__)
 
 STATUS: Final = {
     ErrorKind.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
@@ -154,7 +157,8 @@ class CollectorLost(Unavailable, code="collector_lost"):
 
 
 async def abort(context: "grpc.aio.ServicerContext[bytes, bytes]", error: LudusError) -> NoReturn:
-    """Fail a call with an error of ours."""
+    """Log an error of ours and fail a call with it."""
+    _log.info("call_refused", code=error.code, detail=str(error), peer=context.peer())
     metadata = [(REASON_METADATA, error.code)]
     if isinstance(error, RunClosed):
         metadata.append((STATE_METADATA, error.state))

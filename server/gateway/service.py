@@ -141,7 +141,6 @@ class Gateway:
             return answered  # noqa: TRY300  the outcome counts the answer
         except LudusError as error:
             outcome = error.code
-            _log.info("call_refused", code=error.code, detail=str(error), peer=context.peer())
             await abort(context, error)
         except Exception:  # noqa: BLE001  the edge of the process: a defect is logged, and the simulator tries again
             _log.exception("call_failed", peer=context.peer())
@@ -156,14 +155,12 @@ class Gateway:
         try:
             await self.relay.forward(context)
         except LudusError as error:
-            _log.info("relay_refused", code=error.code, detail=str(error), peer=context.peer())
             await abort(context, error)
 
     async def _exchange(self, request: bytes, context: Context) -> bytes:
         try:
             return await self.calls.forward(request, context)
         except LudusError as error:
-            _log.info("call_refused", code=error.code, detail=str(error), peer=context.peer())
             await abort(context, error)
 
     async def _authenticate(self, context: Context) -> Principal:

@@ -9,7 +9,6 @@ from dataclasses import asdict, replace
 
 from ludus.schemas.states import RunState, StopReason
 from server.checkpoints.repository import InitialCheckpoints
-from server.checkpoints.requests.repository import CheckpointRequestRepository
 from server.demonstrations.repository import DemonstrationRepository
 from server.kit.db.database import Session, after_commit
 from server.kit.db.projects import DEFAULT, project_of
@@ -18,6 +17,7 @@ from server.kit.states import EVENT_OF, LEASED, TERMINAL, Intent
 from server.kit.wake_up import WakeUp
 from server.ladders.service import LadderService
 from server.lifecycle.errors import RunEnding, RunNotPaused
+from server.lifecycle.leases.repository import finish
 from server.runs.amendments.requests import RunChanges
 from server.runs.amendments.service import AmendmentService
 from server.runs.events.repository import Note, record
@@ -65,9 +65,7 @@ class RunService:
         if found.intent in {Intent.STOP, Intent.CANCEL} or found.state == RunState.STOPPING:
             raise RunEnding(found.id, Intent.CANCEL if found.intent == Intent.CANCEL else Intent.STOP)
         if found.state not in LEASED:
-            detail = "Paused by a user while no worker held the run."
-            note = Note(EVENT_OF[RunState.PAUSED], detail)
-            return self._runs.move(found, RunState.PAUSED, note, reason=StopReason.USER, detail=detail)
+            return self._finish(found, RunState.PAUSED, "Paused by a user while no worker held the run.")
         if found.intent == Intent.PAUSE:
             return found
         return self._runs.intend(found, Intent.PAUSE, Note("pause_requested", "A user asked to pause the run."))
@@ -99,7 +97,7 @@ class RunService:
         if found.state in TERMINAL:
             return _already(found, RunState.SUCCEEDED)
         if found.state not in LEASED:
-            return self._end(found, RunState.SUCCEEDED, "Stopped by a user while no worker held the run.")
+            return self._finish(found, RunState.SUCCEEDED, "Stopped by a user while no worker held the run.")
         if found.intent in {Intent.STOP, Intent.CANCEL}:
             return found
         return self._runs.intend(found, Intent.STOP, Note("stop_requested", "A user asked to stop the run."))
@@ -113,7 +111,7 @@ class RunService:
         if found.state in TERMINAL:
             return _already(found, RunState.CANCELLED)
         if found.state not in LEASED:
-            return self._end(found, RunState.CANCELLED, "Cancelled by a user while no worker held the run.")
+            return self._finish(found, RunState.CANCELLED, "Cancelled by a user while no worker held the run.")
         if found.intent == Intent.CANCEL:
             return found
         return self._runs.intend(found, Intent.CANCEL, Note("cancel_requested", "A user asked to cancel the run."))
@@ -125,9 +123,8 @@ class RunService:
         note = Note("pause_requested", "A user asked that the run stays paused until it is resumed.")
         return self._runs.annotate(run, note, stop_reason=StopReason.USER, stop_detail="Paused by a user.")
 
-    def _end(self, run: Run, to: RunState, detail: str) -> Run:
-        self._runs.move(run, to, Note(EVENT_OF[to], detail), reason=StopReason.USER, detail=detail)
-        CheckpointRequestRepository(self._session).settle(run.id, to)
+    def _finish(self, run: Run, to: RunState, detail: str) -> Run:
+        finish(self._session, run, to, StopReason.USER, detail)
         return run
 
 

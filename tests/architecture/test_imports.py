@@ -76,6 +76,7 @@ def run_isolated(program: str, *, cwd: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_importing_everything_with_an_empty_environment_does_no_work_and_takes_in_nothing_heavy(tmp_path: Path) -> None:
     """No thread, child, file, signal handler, log handler or change of the environment. What is light comes first."""
     report: dict[str, Any] = json.loads(run_isolated(IMPORT_EVERYTHING, cwd=tmp_path))

@@ -67,6 +67,7 @@ def counted(client: Client, run: str) -> MatchResult | EvaluationResult | None:
         return None
 
 
+@pytest.mark.long
 def test_a_candidate_passes_is_promoted_and_the_report_says_so(
     stack: LudusUp, client: Client, checkpoints: list[str], tmp_path: Path
 ) -> None:

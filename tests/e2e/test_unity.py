@@ -56,6 +56,7 @@ def the(processes: list[psutil.Process]) -> psutil.Process:
     return max(processes, key=lambda process: process.cpu_times().user)
 
 
+@pytest.mark.long
 def test_the_push_button_project_trains_with_its_own_configuration_and_recording(
     client: Client, launch: Launch, tmp_path: Path
 ) -> None:

@@ -84,14 +84,14 @@ class RegisteredBehavior:
             low_blocks=self._chunk // 2,
         )
         if self._policy.evaluated:
-            self._children.tell(child, message, (self._arena.fd, *self._frozen.values()))
+            self._children.send_message(child, message, (self._arena.fd, *self._frozen.values()))
             return
-        self._children.tell(child, message, (self._arena.fd, self._weights.fd))
+        self._children.send_message(child, message, (self._arena.fd, self._weights.fd))
         self.lend_blocks(child)
         if self._version >= 0:
             self._offer_weights(child)
         if not self._recorded:
-            self._children.tell(child, commands.Unrecorded(self._runner))
+            self._children.send_message(child, commands.Unrecorded(self._runner))
         if self._assignment is not None:
             self._send_assignment(child, self._assignment, self._frozen)
         self._send_grants(self.quota.add(child.index))
@@ -132,7 +132,7 @@ class RegisteredBehavior:
         self._weights.hold(self._index)
         self._reading[child.index] = self._index
         self._offered[child.index] = self._version
-        self._children.tell(child, commands.Weights(self._runner, self._index, self._version))
+        self._children.send_message(child, commands.Weights(self._runner, self._index, self._version))
 
     # Rounds -----------------------------------------------------------------------------------------------------
 
@@ -149,20 +149,20 @@ class RegisteredBehavior:
         collected = self.quota.collected()
         if collected is not None:
             for index in self.quota.unused:
-                self._children.tell(self._children[index], commands.EndRound(self._runner, collected[0]))
+                self._children.send_message(self._children[index], commands.EndRound(self._runner, collected[0]))
         return collected
 
     def stop_recording(self) -> None:
         """Answer all agents without limits and without recording."""
         self._recorded = False
-        self._children.tell_all(commands.Unrecorded(self._runner))
+        self._children.broadcast(commands.Unrecorded(self._runner))
 
     def _send_grants(self, grants: Sequence[Grant]) -> None:
         for grant in grants:
             message = commands.GrantSteps(
                 self._runner, grant.round, grant.steps, grant.size, grant.report_every, self._version
             )
-            self._children.tell(self._children[grant.collector], message)
+            self._children.send_message(self._children[grant.collector], message)
 
     # Blocks -----------------------------------------------------------------------------------------------------
 
@@ -210,12 +210,12 @@ class RegisteredBehavior:
         message = commands.BeginEvaluation(self._runner, session_id, episode_batch, team, parameters)
         for child in self._children.listening:
             if session_id in child.simulators:
-                self._children.tell(child, message)
+                self._children.send_message(child, message)
 
     def _send_assignment(
         self, child: CollectorProcess, assignment: OpponentAssignment, fresh: Mapping[int, int]
     ) -> None:
         """Send a collector the opponents; `fresh` are those that it does not know."""
         for key, fd in fresh.items():
-            self._children.tell(child, commands.FrozenPolicy(self._runner, key), (fd,))
-        self._children.tell(child, commands.Opponents(self._runner, assignment))
+            self._children.send_message(child, commands.FrozenPolicy(self._runner, key), (fd,))
+        self._children.send_message(child, commands.Opponents(self._runner, assignment))

@@ -109,13 +109,13 @@ class CollectorPool:
         Simulators that can go back are waited for as long as `timeout`, in seconds.
         """
         with self._lock:
-            self._children.tell_all(commands.Hold(timeout))
+            self._children.broadcast(commands.Hold(timeout))
             return {child.index for child in self._children.listening}
 
     def release(self) -> None:
         """Resume answering after `hold`."""
         with self._lock:
-            self._children.tell_all(commands.Release())
+            self._children.broadcast(commands.Release())
 
     def delivered_before(self, behavior: str, round_number: int, delivered: Sequence[tuple[int, int]]) -> None:
         """Count steps of a round, and later ones, that the learner has already: (round, steps). Before `grant`."""
@@ -151,7 +151,7 @@ class CollectorPool:
         """End the sessions that announced the behavior, now and later."""
         with self._lock:
             self._refusals[behavior] = commands.Refuse(behavior, code, reason)
-            self._children.tell_all(self._refusals[behavior])
+            self._children.broadcast(self._refusals[behavior])
 
     def publish(self, behavior: str, version: int, weights: npt.NDArray[np.float32]) -> None:
         """Make newer weights act. Never blocks. A later `grant` is only used with these weights or newer ones."""
@@ -221,7 +221,7 @@ class CollectorPool:
         """Send every simulator other parameters with its next answer, and later ones at once; see `reset`."""
         with self._lock:
             self._settings = replace(self._settings, environment_parameters=dict(values), parameter_set=parameter_set)
-            self._children.tell_all(commands.Parameters(dict(values), parameter_set, reset))
+            self._children.broadcast(commands.Parameters(dict(values), parameter_set, reset))
 
     def close(self, code: str, reason: str, *, rejoin: bool) -> None:
         """Send Close to every simulator, and end the processes for certain. Safe to call twice."""
@@ -240,7 +240,7 @@ class CollectorPool:
         restored = bool(self._kept) and child.generation == 0
         settings = self._settings.to_json()
         message = commands.Settings(child.index, child.generation, child.first_number, settings, restored)
-        self._children.tell(child, message)
+        self._children.send_message(child, message)
         if restored:
             self._children.send(child, Kind.RESTORED, pack(merged(self._kept, child.index)))
 
@@ -314,7 +314,7 @@ class CollectorPool:
                     self._away.discard(message.session_id)
                     for other in self._children.listening:
                         if other is not child:
-                            self._children.tell(other, commands.Forget(message.session_id))
+                            self._children.send_message(other, commands.Forget(message.session_id))
                 self._report(message)
             case SimulatorLeft():
                 known = child.simulators.get(message.session_id)
@@ -342,11 +342,13 @@ class CollectorPool:
         child.reported = None
         if child.parameter_set != self._settings.parameter_set:  # they changed while it started
             parameters = self._settings.environment_parameters
-            self._children.tell(child, commands.Parameters(parameters, self._settings.parameter_set, reset=False))
+            self._children.send_message(
+                child, commands.Parameters(parameters, self._settings.parameter_set, reset=False)
+            )
         for behavior in self._runners:
             behavior.introduce(child)
         for refusal in self._refusals.values():
-            self._children.tell(child, refusal)
+            self._children.send_message(child, refusal)
         if child.generation:
             self._report(CollectorListening(child.endpoint))
         self._lock.notify_all()
@@ -362,7 +364,7 @@ class CollectorPool:
         spec = message.spec
         refusal = self._refusals.get(spec.behavior)
         if refusal is not None:
-            self._children.tell(child, refusal)
+            self._children.send_message(child, refusal)
             return
         if spec.behavior not in self._behaviors and spec.behavior not in self._announced:
             self._announced.add(spec.behavior)
@@ -375,7 +377,7 @@ class CollectorPool:
         for other in self._children:
             if other is not child and message.session_id in other.simulators:
                 reason = "a newer stream of this session id took its place"
-                self._children.tell(other, commands.EndSession(message.session_id, "superseded", reason))
+                self._children.send_message(other, commands.EndSession(message.session_id, "superseded", reason))
         child.simulators[message.session_id] = message
         child.first_number = max(child.first_number, message.number + self._settings.count)
         self._report(message)

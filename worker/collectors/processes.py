@@ -145,7 +145,7 @@ class CollectorProcesses:
         """Send `farewell` to those that listen, and end all processes for certain."""
         with self._lock:
             self.closing = True
-            self.tell_all(farewell)
+            self.broadcast(farewell)
             for child in self._children:
                 if child.endpoint is None:
                     self._end(child, 0.0)
@@ -168,12 +168,12 @@ class CollectorProcesses:
 
     # Messages ---------------------------------------------------------------------------------------------------
 
-    def tell_all(self, message: Message) -> None:
+    def broadcast(self, message: Message) -> None:
         """Send a message to all that listen."""
         for child in self.listening:
-            self.tell(child, message)
+            self.send_message(child, message)
 
-    def tell(self, child: CollectorProcess, message: Message, descriptors: Sequence[int] = ()) -> None:
+    def send_message(self, child: CollectorProcess, message: Message, descriptors: Sequence[int] = ()) -> None:
         """Send a message to one."""
         self.send(child, Kind.MESSAGE, message.pack(), descriptors)
 

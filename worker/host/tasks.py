@@ -167,9 +167,8 @@ class Slot:
                     cast("ArtifactStore", MeasuredStore(self._store, self._telemetry)),
                     self._settings.worker,
                     self._settings.worker.scratch / f"{claim.run_id}-{claim.attempt}",
-                    ticket_key(self._settings),
+                    self._settings.gateway,
                     self.stopping,
-                    self._settings.gateway.tls,
                 ).run(self._warm)
             self._warm.prepare()
 
@@ -224,7 +223,7 @@ def build(settings: Settings, resources: HostResources, shared: mmap.mmap) -> Ce
         slot.work(run_id)
 
     @worker_ready.connect(weak=False)  # type: ignore[untyped-decorator]
-    def _tell(**_: object) -> None:
+    def _serve_metrics(**_: object) -> None:
         serve_slots(settings.telemetry)
 
     @worker_process_init.connect(weak=False)  # type: ignore[untyped-decorator]
@@ -240,9 +239,3 @@ def build(settings: Settings, resources: HostResources, shared: mmap.mmap) -> Ce
         shared[STOPPING] = 1
 
     return celery
-
-
-def ticket_key(settings: Settings) -> bytes | None:
-    """Return the key with which collectors verify tickets, None where there is none."""
-    key = settings.gateway.ticket_key
-    return None if key is None else key.get_secret_value().encode()

@@ -1,6 +1,6 @@
 """The state that the parts of one attempt share."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import structlog
@@ -64,21 +64,13 @@ class Attempt:
 def collector_settings(job: Job, config: RunConfig) -> CollectorSettings:
     """Return the settings of the collectors, without environment parameters: the pool sends those."""
     simulators = config.simulators
+    shared = Job.model_fields.keys() & {each.name for each in fields(CollectorSettings)} - {"ticket_key"}
     return CollectorSettings(
-        run_id=job.run_id,
-        attempt=job.attempt,
-        seed=job.seed,
+        **job.model_dump(include=set(shared)),
         count=job.collectors,
-        bind_host=job.bind_host,
-        advertise_host=job.advertise_host,
-        port_range=job.port_range,
         ticket_key=None if job.ticket_key is None else bytes.fromhex(job.ticket_key),
-        tls_certificate=job.tls_certificate,
-        tls_key=job.tls_key,
-        tls_client_ca=job.tls_client_ca,
         step_timeout=simulators.step_timeout_seconds,
         startup_timeout=simulators.startup_timeout_seconds,
-        log_path=job.log_path,
         engine=EngineConfiguration(
             **config.engine_settings.model_dump(include=set(EngineConfiguration.__dataclass_fields__))
         ),

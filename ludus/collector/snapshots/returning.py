@@ -50,7 +50,7 @@ class ReturningSessions:
         return sum(blocks_of(each.agents, recorder.arena.layout) for each in self._waiting)
 
     def restore(self, recorder: TrajectoryRecorder, *, recorded: bool) -> list[Batch]:
-        """Restore all sessions, as soon as there is a round and room for their segments; return who asks again."""
+        """Restore all sessions, once there are a round and room for their segments; return the agents that ask."""
         if not self._waiting:
             return []
         if recorded and (recorder.quota.number is None or self.blocks(recorder) > len(recorder.segments.blocks)):

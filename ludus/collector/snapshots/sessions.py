@@ -27,7 +27,7 @@ class SessionCheckpoints:
         self.resumes = False
         """Whether the simulator can go back to where it was."""
         self.former: SessionSnapshot | None = None
-        """Where it was in a former attempt, until its first step says whether it is there again."""
+        """Its snapshot of a former attempt, until its first step shows whether it is there again."""
         self._returning: dict[str, tuple[int, BehaviorBatch | None, AgentsSnapshot]] = {}
         """By behavior that is not admitted yet: the first step, the agents that ask in it, and their snapshot."""
         self._asked = 0

@@ -90,7 +90,7 @@ def _reply(fields: bytes, side_channel: bytes) -> bytes:
 
 
 def _room(message: bytearray, tag: bytes, size: int) -> slice:
-    """Append a field of `size` bytes, unless there are none, and return where its value lies."""
+    """Append a field of `size` bytes, unless there are none, and return the position of its value."""
     if size:
         message += tag + varint(size) + bytes(size)
     return slice(len(message) - size, len(message))

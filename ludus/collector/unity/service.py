@@ -1,8 +1,8 @@
 """Service: `communicator_objects.UnityToExternalProto/Exchange` over grpc.aio, as raw bytes.
 
-Whose call is it? A bridge says so (`ludus-session-id`). A player that dials in by itself says nothing, and its calls
-are known by its TCP connection. Several players of one process may share a connection; then only one of them is replied
-to at a time, so that the next call can only be that one's (`Line`).
+A bridge names the session of a call in its metadata (`ludus-session-id`). A player that dials in by itself does not,
+and its calls are identified by its TCP connection. Several players of one process may share a connection; then only one
+of them is replied to at a time, so that the next call can only be that one's (`Line`).
 """
 
 import asyncio
@@ -41,7 +41,7 @@ GOODBYE_SECONDS = 60.0
 
 
 class Line:
-    """The players that share a connection, and whose turn it is."""
+    """The players that share a connection, and the one whose turn it is."""
 
     def __init__(self) -> None:
         self.caller: UnitySession | None = None

@@ -80,20 +80,20 @@ def end_without_result(
     intent = run.intent
     end_attempt(session, run, outcome, detail)
     if intent == Intent.CANCEL:
-        return _finish(session, run, RunState.CANCELLED, StopReason.USER, detail)
+        return finish(session, run, RunState.CANCELLED, StopReason.USER, detail)
     spent = run.restarts_without_progress + (1 if counts else 0)
     if counts and intent not in {Intent.STOP, Intent.PAUSE} and spent > restart_budget:
         reason = StopReason(outcome) if outcome in set(StopReason) else StopReason.WORKER_LOST
         why = f"{detail.removesuffix('.')}. The budget of {restart_budget} restarts without a new checkpoint is spent."
-        return _finish(session, run, RunState.FAILED, reason, why)
+        return finish(session, run, RunState.FAILED, reason, why)
     data = {"outcome": outcome, "restarts_without_progress": spent, "restart_budget": restart_budget}
     note = Note(EVENT_OF[RunState.RECOVERING], detail, "warning" if counts else "info", data)
     move(session, run, RunState.RECOVERING, note, restarts_without_progress=spent)
     why = f"{detail} {left_behind(session, run)}"
     if intent == Intent.STOP:
-        return _finish(session, run, RunState.SUCCEEDED, StopReason.USER, why)
+        return finish(session, run, RunState.SUCCEEDED, StopReason.USER, why)
     if intent == Intent.PAUSE:
-        return _finish(session, run, RunState.PAUSED, StopReason.USER, why)
+        return finish(session, run, RunState.PAUSED, StopReason.USER, why)
     return RunState.RECOVERING
 
 
@@ -104,10 +104,10 @@ def apply_intent(session: Session, run: Run, intent: str | None) -> None:
     PAUSED. A request for the end meanwhile was accepted, so the run has to end.
     """
     if intent == Intent.CANCEL:
-        _finish(session, run, RunState.CANCELLED, StopReason.USER, "Cancelled by a user while the run paused.")
+        finish(session, run, RunState.CANCELLED, StopReason.USER, "Cancelled by a user while the run paused.")
     elif intent == Intent.STOP:
         why = f"Stopped by a user while the run paused. {left_behind(session, run)}"
-        _finish(session, run, RunState.SUCCEEDED, StopReason.USER, why)
+        finish(session, run, RunState.SUCCEEDED, StopReason.USER, why)
 
 
 def end_attempt(session: Session, run: Run, outcome: str, detail: str | None) -> None:
@@ -134,7 +134,8 @@ def left_behind(session: Session, run: Run) -> str:
     return "There is no checkpoint." if step is None else f"Its newest checkpoint is of step {step}."
 
 
-def _finish(session: Session, run: Run, to: RunState, reason: StopReason, detail: str) -> RunState:
+def finish(session: Session, run: Run, to: RunState, reason: StopReason, detail: str) -> RunState:
+    """Move a locked run to PAUSED or its end, and answer the requests for checkpoints that it leaves open."""
     level = "error" if to is RunState.FAILED else "info"
     move(session, run, to, Note(EVENT_OF[to], detail, level), reason=reason, detail=detail)
     CheckpointRequestRepository(session).settle(run.id, to)

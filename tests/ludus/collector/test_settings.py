@@ -12,6 +12,7 @@ from ludus.protocol.server_tls import TlsFiles
 from ludus.protocol.side_channels import EngineConfiguration
 from server.kit.artifacts.folder import FolderStore
 from server.kit.db.database import Database
+from server.kit.listening import GatewaySettings
 from server.kit.settings import WorkerSettings
 from server.lifecycle.attempts.repository import AttemptLedger
 from tests.factories import make_claim, make_run
@@ -91,12 +92,16 @@ def test_what_an_operator_sets_for_a_worker_arrives_at_its_collectors(
         advertise_host="worker-1.lan",
         port_range=(41000, 41015),
     )
+    named: dict[str, Any] = (
+        {} if tls is None else {"tls_certificate": tls.certificate, "tls_key": tls.key, "tls_client_ca": tls.client_ca}
+    )
+    gateway = GatewaySettings(ticket_key=None if ticket_key is None else ticket_key.decode(), **named)
     make_run(database, name="run")
     claim = make_claim(database)
     ledger = AttemptLedger(database, claim)
     copier = ArtifactTransfer(FolderStore(tmp_path / "artifacts"), Lease(claim, ledger, worker), lambda: False)
     try:
-        job = prepare(claim, configuration(claim), ledger, copier, worker, tmp_path, ticket_key, tls)
+        job = prepare(claim, configuration(claim), ledger, copier, worker, tmp_path, gateway)
     finally:
         copier.close()
     job = Job.model_validate_json(job.model_dump_json())

@@ -187,6 +187,7 @@ def test_a_team_whose_only_simulator_has_left_does_not_keep_the_other_from_learn
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.long
 def test_a_run_killed_in_the_middle_goes_on_with_its_opponents_team_and_ratings(tmp_path: Path) -> None:
     document = section(max_steps=100_000, checkpoint_interval=250, self_play={"interrupted_games": "draw"})
     config = tmp_path / "config.yaml"

@@ -256,6 +256,7 @@ def test_ctrl_c_ends_a_trainer_with_a_checkpoint_of_what_it_has_learnt(interrupt
     assert (Path(checkpoint["folder"]) / "Echo.onnx").exists()
 
 
+@pytest.mark.long
 def test_a_trainer_that_is_done_leaves_its_memory_to_the_kernel(interrupted: Interrupted) -> None:
     # Collecting torch's modules takes most of a second, and the run would not be over before.
     assert interrupted.frozen > 100_000

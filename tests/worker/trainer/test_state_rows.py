@@ -94,6 +94,7 @@ def worlds(root: Path) -> dict[str, World]:
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.long
 def test_a_fresh_process_that_goes_on_from_a_checkpoint_ends_with_the_same_bits(
     worlds: dict[str, World], root: Path
 ) -> None:

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
-from ludus.protocol.server_tls import TlsFiles
 from server.config.run import RunConfig
+from server.kit.listening import GatewaySettings
 from server.kit.settings import WorkerSettings
 from server.lifecycle.attempts.claim import Claim
 from server.lifecycle.attempts.repository import AttemptLedger
@@ -54,15 +55,15 @@ def prepare(
     transfer: ArtifactTransfer,
     settings: WorkerSettings,
     scratch: Path,
-    ticket_key: bytes | None,
-    tls: TlsFiles | None,
+    gateway: GatewaySettings,
 ) -> Job:
     """Return an attempt's job, with its files in the folder `scratch`.
 
     Raises NoGoodCheckpoint, CheckpointUnusable, DemonstrationUnusable, Unwanted, the errors of the artifact store, and
     LeaseLost.
     """
-    named = {} if tls is None else tls.named()
+    files: dict[str, Any] = {} if gateway.tls is None else gateway.tls.named()
+    key = gateway.ticket_key
     recorded = ledger.demonstrations()
     demonstrations = scratch / "demonstrations"
     return Job(
@@ -74,14 +75,9 @@ def prepare(
         resume_from=_newest_good(claim, ledger, transfer, scratch / "resume"),
         scratch=str(scratch),
         log_path=str(scratch / LOG_NAME),
-        collectors=settings.collectors,
-        bind_host=settings.bind_host,
-        advertise_host=settings.advertise_host,
-        port_range=settings.port_range,
-        ticket_key=None if ticket_key is None else ticket_key.hex(),
-        tls_certificate=named.get("tls_certificate"),
-        tls_key=named.get("tls_key"),
-        tls_client_ca=named.get("tls_client_ca"),
+        **settings.model_dump(include={"collectors", "bind_host", "advertise_host", "port_range", "lease_seconds"}),
+        **files,
+        ticket_key=None if key is None else key.get_secret_value().encode().hex(),
         demonstrations=transfer.fetch(partial(fetch_demonstrations, transfer.store, recorded, demonstrations)),
         checkpoints={
             each.id: str(transfer.fetch(partial(fetch, transfer.store, each, scratch / "initial" / each.id)))
@@ -89,7 +85,6 @@ def prepare(
         },
         policies=ledger.assessment.policies(config),
         assessed=ledger.assessment.state(),
-        lease_seconds=settings.lease_seconds,
     )
 
 

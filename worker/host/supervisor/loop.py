@@ -25,11 +25,11 @@ from typing import assert_never
 import structlog
 
 from ludus.collector.messages import SimulatorConnected
-from ludus.protocol.server_tls import TlsFiles
 from ludus.schemas.states import RunState, StopReason
 from server.config.run import RunConfig
 from server.kit.artifacts.store import ArtifactStore
 from server.kit.errors import LeaseLost, StorageFull, StorageRefused, Unavailable
+from server.kit.listening import GatewaySettings
 from server.kit.settings import WorkerSettings
 from server.kit.states import Intent
 from server.lifecycle.attempts.claim import Claim
@@ -74,17 +74,15 @@ class Supervisor:
         store: ArtifactStore,
         settings: WorkerSettings,
         scratch: Path,
-        ticket_key: bytes | None,
+        gateway: GatewaySettings,
         stopping: Callable[[], bool],
-        tls: TlsFiles | None = None,
     ) -> None:
         self._claim = claim
         self._ledger = ledger
         self._settings = settings
         self._scratch = Scratch(scratch)
-        self._ticket_key = ticket_key
+        self._gateway = gateway
         self._stopping = stopping
-        self._tls = tls
         self._lease = Lease(claim, ledger, settings)
         self._transfer = ArtifactTransfer(store, self._lease, stopping)
         self._writes = Writes()
@@ -149,16 +147,8 @@ class Supervisor:
 
     def _execute(self, warm: WarmTrainer, config: RunConfig) -> Finished:
         self._scratch.make()
-        job = prepare(
-            self._claim,
-            config,
-            self._ledger,
-            self._transfer,
-            self._settings,
-            self._scratch.folder,
-            self._ticket_key,
-            self._tls,
-        )
+        folder = self._scratch.folder
+        job = prepare(self._claim, config, self._ledger, self._transfer, self._settings, folder, self._gateway)
         trainer = warm.take(job)
         log.info("trainer_started", pid=trainer.pid, attempt=self._claim.attempt)
         try:

@@ -26,6 +26,16 @@ from worker.learning.rewards.episodes import segment_sums
 from worker.learning.rewards.signals import SignalSet
 
 
+class Estimates(NamedTuple):
+    """The critic's outputs for a rollout before the update."""
+
+    values: Float[Tensor, "N S"]
+    bootstrap: Float[Tensor, "B S"]
+    """The value of what follows each segment."""
+    baselines: Float[Tensor, "N S"] | None = None
+    """What advantages are measured against, in place of the values."""
+
+
 class Recurrence(NamedTuple):
     """A rollout in sequences, and the memories of the networks before each."""
 
@@ -114,18 +124,16 @@ def batch_with_targets(
     rollout: Rollout,
     transitions: Transitions,
     pool: Encoded,
-    values: Float[Tensor, "N S"],
-    bootstrap: Float[Tensor, "B S"],
+    estimates: Estimates,
     terminated: Bool[Tensor, " B"],
     signals: SignalSet,
     lambd: float,
-    baselines: Float[Tensor, "N S"] | None = None,
 ) -> tuple[Batch, Float[Tensor, "B S"]]:
     """Return the steps of a rollout with returns and advantages, and the rewards of each segment.
 
-    `pool` is all steps, then the segments' successors; `bootstrap` the values of the latter, which count unless
-    `terminated`. The advantage is that over `baselines`; without them over the values.
+    `pool` is all steps, then the segments' successors. The values of the latter count unless `terminated`.
     """
+    values, bootstrap, baselines = estimates
     device, masks = values.device, rollout.action_masks
     rewards, goes_on = signals.evaluate(transitions), signals.ignores_termination
     firsts = (rollout.lengths.cumsum(0) - rollout.lengths)[rollout.starts_episode]

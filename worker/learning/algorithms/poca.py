@@ -42,7 +42,6 @@ sequences, `K` width of a memory, `R` rows of a minibatch with padding and `X` w
 # ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -53,7 +52,7 @@ from worker.experience.groups import Mates, Teams, teams_of
 from worker.experience.rollout import Rollout
 from worker.experience.sequences import Sequences, sequences_of
 from worker.experience.transitions import transitions_of
-from worker.learning.algorithms.batch import batch_with_targets
+from worker.learning.algorithms.batch import Estimates, batch_with_targets
 from worker.learning.algorithms.on_policy import VALUE_COEFFICIENT, Loss, OnPolicy, Rates
 from worker.learning.algorithms.ppo_stats import entropies
 from worker.learning.algorithms.recurrent_critic import unroll
@@ -69,17 +68,6 @@ from worker.learning.networks.multi_agent import Members, TeamCritic, TeamEmbedd
 
 BASELINE_COEFFICIENT = 0.5
 """Of the baseline's loss within the value's."""
-
-
-class Estimates(NamedTuple):
-    """The critic's outputs for a rollout before the update."""
-
-    values: Float[Tensor, "N S"]
-    baselines: Float[Tensor, "N S"]
-    bootstrap: Float[Tensor, "B S"]
-    """The value of what follows each segment."""
-    memories: Float[Tensor, "Q W2"] | None
-    """The critic's memories before each sequence: for the value, then for the baseline."""
 
 
 class POCA(OnPolicy[TeamExperience, Minibatch]):
@@ -142,18 +130,13 @@ class POCA(OnPolicy[TeamExperience, Minibatch]):
         actions = torch.cat([taken, taken.new_zeros(rollout.segments, taken.shape[1])])
         self._critic.largest.clamp_(min=_largest(teams))
         sequences = sequences_of(rollout.lengths, self._length) if self._length else None
-        estimates = self._estimate(rollout, teams, pool, actions, sequences)
+        estimates, critic_memories = self._estimate(rollout, teams, pool, actions, sequences)
+        lambd = self.config.hyperparameters.lambd
         batch, episodes = batch_with_targets(
-            rollout,
-            transitions,
-            pool,
-            estimates.values,
-            estimates.bootstrap,
-            ~teams.bootstraps,
-            self._signals,
-            self.config.hyperparameters.lambd,
-            estimates.baselines,
+            rollout, transitions, pool, estimates, ~teams.bootstraps, self._signals, lambd
         )
+        baselines = estimates.baselines
+        assert baselines is not None, "this critic makes them"
         return TeamExperience(
             batch=batch,
             transitions=transitions,
@@ -163,16 +146,19 @@ class POCA(OnPolicy[TeamExperience, Minibatch]):
             actions=actions,
             mates=teams.steps.rows,
             present=teams.steps.present,
-            baselines=estimates.baselines,
+            baselines=baselines,
             memories=None if rollout.memories is None else rollout.memories.to(device),
-            critic_memories=estimates.memories,
+            critic_memories=critic_memories,
             sequences=sequences,
         )
 
     def _estimate(
         self, rollout: Rollout, teams: Teams, pool: Encoded, actions: Tensor, sequences: Sequences | None
-    ) -> Estimates:
-        """Return the critic's outputs for every step and behind every segment; keep its memories."""
+    ) -> tuple[Estimates, Float[Tensor, "Q W2"] | None]:
+        """Return the critic's outputs for every step and behind every segment; keep its memories.
+
+        The second part is its memories before each sequence: for the value, then for the baseline.
+        """
         device, critic = self.device, self._critic
         members = self._embed(pool, actions)
         steps = torch.arange(rollout.steps, device=device)
@@ -189,7 +175,7 @@ class POCA(OnPolicy[TeamExperience, Minibatch]):
         following = TeamEmbedding(*(torch.cat(column) for column in zip(*behind, strict=True)))
         if sequences is None:
             values, baselines = (critic.values_of(summary[:, half], size) for half in (0, 1))
-            return Estimates(values, baselines, critic.values_of(following.summary, following.size), None)
+            return Estimates(values, critic.values_of(following.summary, following.size), baselines), None
 
         def forward(rows: Tensor, memory: Tensor, length: int) -> tuple[Tensor, Tensor]:
             both = torch.cat([summary[rows, 0], summary[rows, 1]])
@@ -201,7 +187,7 @@ class POCA(OnPolicy[TeamExperience, Minibatch]):
         self._memories.keep(rollout, unrolled.after)
         values, baselines = (critic.values_of(part, size) for part in unrolled.features.chunk(2, 1))
         features, _ = critic.recur(following.summary, unrolled.after.chunk(2, 1)[0], 1)
-        return Estimates(values, baselines, critic.values_of(features, following.size), unrolled.before)
+        return Estimates(values, critic.values_of(features, following.size), baselines), unrolled.before
 
     def _embed(self, pool: Encoded, actions: Tensor) -> Members:
         """Embed the whole pool, some rows at a time."""

@@ -50,7 +50,6 @@ Deviations from ML-Agents, on purpose:
 What it does not do: collect, count steps, write files, decide when to stop. `update` is `on_policy.OnPolicy.update`,
 which POCA shares. Dimensions as in `worker.learning.functional`.
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -58,7 +57,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from ludus.collector.segments import SegmentEnd
@@ -66,7 +64,7 @@ from ludus.protocol.spec import BehaviorSpec
 from worker.experience.rollout import Rollout
 from worker.experience.sequences import sequences_of
 from worker.experience.transitions import transitions_of
-from worker.learning.algorithms.batch import Batch, Recurrence, batch_with_targets
+from worker.learning.algorithms.batch import Batch, Estimates, Recurrence, batch_with_targets
 from worker.learning.algorithms.on_policy import VALUE_COEFFICIENT, Experience, Loss, OnPolicy, Rates
 from worker.learning.algorithms.ppo_stats import entropies
 from worker.learning.algorithms.recurrent_critic import unroll
@@ -181,12 +179,10 @@ class PPO(OnPolicy[PPOExperience, Batch]):
         """Return the batch with its targets: values, rewards and advantages by the weights of before."""
         transitions = transitions_of(rollout, self.device, self.actor.layout.kind)
         pool = self.actor.encode(transitions.observations)  # all steps, then the segments' successors
-        values, bootstrap, recurrence = self._values(rollout, pool)
+        estimates, recurrence = self._estimate(rollout, pool)
         terminated = rollout.endings == SegmentEnd.TERMINATED
         lambd = self.config.hyperparameters.lambd
-        batch, episodes = batch_with_targets(
-            rollout, transitions, pool, values, bootstrap, terminated, self._signals, lambd
-        )
+        batch, episodes = batch_with_targets(rollout, transitions, pool, estimates, terminated, self._signals, lambd)
         return PPOExperience(batch, transitions, episodes, recurrence)
 
     def minibatches(self, experience: PPOExperience) -> Iterator[Batch]:
@@ -195,13 +191,11 @@ class PPO(OnPolicy[PPOExperience, Batch]):
         for _ in range(hyper.num_epoch):
             yield from experience.batch.minibatches(hyper.batch_size, self._generator, experience.recurrence)
 
-    def _values(
-        self, rollout: Rollout, pool: Encoded
-    ) -> tuple[Float[Tensor, "N S"], Float[Tensor, "B S"], Recurrence | None]:
+    def _estimate(self, rollout: Rollout, pool: Encoded) -> tuple[Estimates, Recurrence | None]:
         """Return the values of all steps and of what followed each segment, and the memories that belong to them."""
         if not self._length:
             values, _ = self._model.values(pool)
-            return values[: rollout.steps], values[rollout.steps :], None
+            return Estimates(values[: rollout.steps], values[rollout.steps :]), None
 
         def forward(rows: Tensor, memory: Tensor, length: int) -> tuple[Tensor, Tensor]:
             values, after = self._model.values([part[rows] for part in pool], memory, length=length)
@@ -220,4 +214,4 @@ class PPO(OnPolicy[PPOExperience, Batch]):
         self._memories.keep(rollout, unrolled.after)
         following = torch.arange(rollout.steps, rollout.steps + rollout.segments, device=self.device)
         bootstrap, _ = forward(following, unrolled.after, 1)
-        return unrolled.features, bootstrap, Recurrence(sequences, acted, unrolled.before)
+        return Estimates(unrolled.features, bootstrap), Recurrence(sequences, acted, unrolled.before)

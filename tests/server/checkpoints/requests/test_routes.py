@@ -102,6 +102,15 @@ def test_a_run_that_is_cancelled_answers_that_there_is_none(world: World, traine
     assert "CANCELLED" in look(world, answer)["problem"]
 
 
+def test_a_run_that_is_paused_after_its_worker_is_gone_answers_too(world: World, trainer: Trainer) -> None:
+    answer = ask(world, trainer.run_id)
+    trainer.ledger.release("trainer_lost", "Gone.")
+
+    assert world.http.post(f"/v1/runs/{trainer.run_id}:pause").json()["state"] == "PAUSED"
+
+    assert "PAUSED" in look(world, answer)["problem"]
+
+
 def test_only_a_running_run_is_asked(world: World) -> None:
     run = world.create()["id"]
 

@@ -62,6 +62,7 @@ def once_each(printed: list[list[str]], runs: int) -> None:
     assert {line.split()[1] for line in claims} == {"1"}
 
 
+@pytest.mark.long
 def test_contested_claims_of_processes_have_one_winner_each(database_url: str) -> None:
     once_each(series(database_url, 60, workers=2), 60)
 

@@ -25,7 +25,7 @@ from server.metrics.points import MetricPoint
 from server.runs.models import DeletedRun, Run
 from server.webhooks.deliveries.sender import Sender
 from server.webhooks.models import Delivery
-from server.webhooks.repository import WebhookRepository
+from server.webhooks.service import WebhookService
 from tests.factories import CONFIG, make_checkpoint, make_ledger, make_run, read_run
 
 
@@ -165,19 +165,17 @@ def test_a_shared_ladder_on_which_it_plays_is_named_and_its_own_goes_with_it(dat
         assert session.scalar(select(func.count()).select_from(LadderPlayer)) == 0
 
 
-def test_webhooks_are_told_of_all_events_and_of_the_deletion(database: Database) -> None:
+def test_webhooks_get_all_events_and_the_deletion(database: Database) -> None:
     with database.write() as session:
-        WebhookRepository(session).insert(
-            "https://example.org", ["run_*"], description="", run_id=None, tag="ci", secret="s"
-        )
-    run_id, _ = ended(database)  # and the sender has told nobody of it
+        WebhookService(session, private=True).create("https://192.0.2.1", ["run_*"], tag="ci")
+    run_id, _ = ended(database)  # and the sender has sent nothing yet
 
     delete(database, run_id)
     Sender(database, WebhookSettings()).tell()
 
     with database.read() as session:
-        told = session.scalars(select(Delivery.type).where(Delivery.run_id == run_id).order_by(Delivery.seq)).all()
-    assert told == ["run_created", "run_claimed", "run_started", "run_succeeded", "run_deleted"]
+        sent = session.scalars(select(Delivery.type).where(Delivery.run_id == run_id).order_by(Delivery.seq)).all()
+    assert sent == ["run_created", "run_claimed", "run_started", "run_succeeded", "run_deleted"]
 
 
 class Away(FolderStore):

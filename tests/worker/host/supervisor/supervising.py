@@ -20,6 +20,7 @@ from sqlalchemy import select
 from ludus.child_process import ChildProcess
 from server.kit.artifacts.folder import FolderStore
 from server.kit.db.database import Database
+from server.kit.listening import GatewaySettings
 from server.kit.settings import WorkerSettings
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.leases.repository import LeaseRepository
@@ -119,7 +120,7 @@ def supervise(
         store or FolderStore(folder / "artifacts"),
         settings,
         scratch or folder / "scratch",
-        None,
+        GatewaySettings(),
         lambda: False,
     )
     supervising = threading.Thread(target=supervisor.run, args=(trainer,))
@@ -169,7 +170,9 @@ def main(url: str, folder: str) -> None:
     store = FolderStore(Path(folder) / "artifacts")
     scratch = Path(folder) / f"scratch-{claim.attempt}"
     trainer = Separate(trainers.speaks, listens=True, talks=True)
-    Supervisor(claim, AttemptLedger(database, claim), store, settings, scratch, None, lambda: False).run(trainer)
+    Supervisor(claim, AttemptLedger(database, claim), store, settings, scratch, GatewaySettings(), lambda: False).run(
+        trainer
+    )
     database.close()
 
 

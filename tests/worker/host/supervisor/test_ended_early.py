@@ -15,6 +15,7 @@ from ludus.schemas.states import RunState
 from server.kit.artifacts.folder import FolderStore
 from server.kit.db.database import Database
 from server.kit.errors import LeaseLost, StorageFull, StorageRefused
+from server.kit.listening import GatewaySettings
 from server.kit.settings import WorkerSettings
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.leases.repository import LeaseRepository
@@ -107,7 +108,7 @@ def supervise(
         FolderStore(folder / "artifacts"),
         settings,
         folder / f"scratch-{claim.attempt}",
-        None,
+        GatewaySettings(),
         stopping,
     )
     with structlog.testing.capture_logs() as logged:
@@ -236,6 +237,7 @@ def test_a_worker_that_gives_up_on_its_database_says_so(database: Database) -> N
         lease.keep()
 
 
+@pytest.mark.long
 def test_a_real_trainer_that_outgrows_a_small_limit_leaves_that_reason_everywhere(
     database: Database, tmp_path: Path
 ) -> None:
@@ -249,7 +251,7 @@ def test_a_real_trainer_that_outgrows_a_small_limit_leaves_that_reason_everywher
         FolderStore(tmp_path / "artifacts"),
         settings,
         tmp_path / "scratch",
-        None,
+        GatewaySettings(),
         lambda: False,
     )
     warm = WarmTrainer()

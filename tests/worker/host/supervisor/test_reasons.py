@@ -13,6 +13,7 @@ from ludus.protocol.server_tls import TlsFiles
 from ludus.schemas.states import RunState
 from server.kit.artifacts.folder import FolderStore
 from server.kit.db.database import Database
+from server.kit.listening import GatewaySettings
 from server.kit.settings import WorkerSettings
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.runs.events.repository import EventRepository
@@ -41,7 +42,7 @@ def fail(
     ledger = AttemptLedger(database, claim, restart_budget=0)
     worker = WorkerSettings(**settings)
     try:
-        Supervisor(claim, ledger, store, worker, folder / "scratch", None, lambda: False).run(trainer)
+        Supervisor(claim, ledger, store, worker, folder / "scratch", GatewaySettings(), lambda: False).run(trainer)
     finally:
         trainer.close()
     run = read_run(database, "run")
@@ -50,6 +51,7 @@ def fail(
         return run.stop_detail or "", [event.message for event in EventRepository(session).page(run.id)]
 
 
+@pytest.mark.long
 def test_collectors_that_find_no_port_fail_the_run_with_their_range(database: Database, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

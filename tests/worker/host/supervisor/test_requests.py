@@ -13,6 +13,7 @@ from server.checkpoints.requests.repository import CheckpointRequestRepository
 from server.checkpoints.requests.service import CheckpointRequestService
 from server.kit.artifacts.folder import FolderStore
 from server.kit.db.database import Database
+from server.kit.listening import GatewaySettings
 from server.kit.settings import WorkerSettings
 from server.lifecycle.attempts.claim import Claim
 from server.lifecycle.attempts.repository import AttemptLedger
@@ -171,7 +172,7 @@ def test_what_is_wanted_of_an_attempt_that_still_fetches_its_checkpoint_comes_tr
     before = read_run(database, claim.run_id).restarts_without_progress
     settings = WorkerSettings(lease_seconds=LEASE_SECONDS, heartbeat_seconds=BEAT_SECONDS)
     supervisor = Supervisor(
-        claim, AttemptLedger(database, claim), store, settings, tmp_path / "scratch", None, stops.is_set
+        claim, AttemptLedger(database, claim), store, settings, tmp_path / "scratch", GatewaySettings(), stops.is_set
     )
     supervising = threading.Thread(target=supervisor.run, args=(Threaded(trainers.resumes),))
     supervising.start()

@@ -89,7 +89,7 @@ def test_what_follows_is_valued_with_the_memory_after_the_segment() -> None:
     rollout = collect(run)
     pool = ppo.actor.encode(rollout.pool())
 
-    _, bootstrap, _ = ppo._values(rollout, pool)
+    (_, bootstrap, _), _ = ppo._estimate(rollout, pool)
 
     _, following = Life().through(rollout, ppo._model.critic.body)
     torch.testing.assert_close(bootstrap, ppo._model.critic.heads(following))

@@ -69,7 +69,7 @@ def test_each_signal_has_its_own_returns_and_the_advantage_is_their_mean() -> No
     ppo, rollout = make_ppo(), make_steps(ending=endings, sequences=[0, 0, 1, 2, 3])
     prepared = ppo.prepare(rollout)
     rewards = ppo._signals.evaluate(prepared.transitions)
-    _, bootstrap, _ = ppo._values(rollout, ppo.actor.encode(prepared.transitions.observations))
+    (_, bootstrap, _), _ = ppo._estimate(rollout, ppo.actor.encode(prepared.transitions.observations))
 
     # Two episodes begin, in rows 0 and 9: what curiosity and RND go on with where an episode terminated.
     beginning = (prepared.batch.values[0] + prepared.batch.values[9]) / 2

@@ -115,7 +115,8 @@ def test_sac(setting: Setting) -> None:
     with autograd_only():
         expected_measured, expected = stepped_sac(config, setting)
 
-    torch.testing.assert_close(gradient, expected, rtol=1e-3, atol=2e-5)
+    largest = max(1.0, float(expected.abs().max()))  # an element is a sum of terms of this size, each rounded
+    torch.testing.assert_close(gradient, expected, rtol=1e-3, atol=2e-5 * largest)
     torch.testing.assert_close(measured, expected_measured, rtol=1e-3, atol=2e-5)
 
 
