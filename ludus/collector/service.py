@@ -9,7 +9,7 @@ One task per stream reads; it never waits for an answer to be written. Another o
 import asyncio
 import functools
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
 import grpc
@@ -38,44 +38,55 @@ MIN_PING_MS = 5_000
 
 
 class Outbox:
-    """Serial writes to one stream, in order, by a task that lives as long as the stream."""
+    """Serial writes to one stream, in order, without a task (docs/adr/0015)."""
 
     def __init__(self, context: Any) -> None:
         self._context = context
         self._queue: deque[bytes] = deque()
-        self._ready = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._writing = asyncio.get_running_loop().create_task(self._write())
+        self._busy = False
+        self._broken = False
+        self._idle: asyncio.Future[None] | None = None
 
     def put(self, response: bytes) -> None:
-        """Queue a message. Messages to a broken stream are dropped."""
-        if not self._writing.done():
+        """Write a message, or queue it behind the one that is being written. Drop it if the stream is broken."""
+        if self._broken:
+            return
+        if self._busy:
             self._queue.append(response)
-            self._idle.clear()
-            self._ready.set()
+        else:
+            self._advance(self._context.write(response))
 
     async def drained(self) -> None:
         """Wait until everything is written, or the stream is broken."""
-        await self._idle.wait()
+        while self._busy:
+            self._idle = asyncio.get_running_loop().create_future()
+            await self._idle
 
-    def close(self) -> None:
-        """End the task. Messages that are queued are dropped."""
-        self._writing.cancel()
+    def _advance(self, write: Coroutine[Any, Any, None]) -> None:
+        """Run the coroutine of a write until it waits for grpc, and start the next ones as they end."""
+        while True:
+            self._busy = True
+            try:
+                waits_for = write.send(None)
+            except StopIteration:  # it is written
+                self._busy = False
+                if not self._queue:
+                    break
+                write = self._context.write(self._queue.popleft())
+            except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError, asyncio.CancelledError):
+                # The peer is gone: reading finds out, and ends the session.
+                self._broken, self._busy = True, False
+                self._queue.clear()
+                break
+            else:
+                waits_for._asyncio_future_blocking = False  # noqa: SLF001  as a task does with what it awaits
+                waits_for.add_done_callback(functools.partial(self._resume, write))
+                return
+        if self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
 
-    async def _write(self) -> None:
-        try:
-            while True:
-                await self._ready.wait()
-                self._ready.clear()
-                while self._queue:
-                    await self._context.write(self._queue.popleft())
-                self._idle.set()
-        except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
-            pass  # the peer is gone: reading finds out, and ends the session
-        finally:
-            self._queue.clear()
-            self._idle.set()
+    def _resume(self, write: Coroutine[Any, Any, None], _: "asyncio.Future[Any]") -> None:
+        self._advance(write)
 
 
 class SimulationHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the stubs only
@@ -117,7 +128,6 @@ class SimulationHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # ge
             finally:
                 self.lingering -= 1
                 reading.cancel()
-                outbox.close()
 
     async def _read(self, session: NativeSession, context: Any) -> None:
         """Read to the end of the stream; messages after the end of the session are ignored."""
