@@ -30,10 +30,10 @@ def main(policies: PolicyFactory) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal interrupts the learner too, which decides
     channel = Channel(socket.socket(fileno=arguments.channel))
     try:
-        told = wait_for_settings(channel)
-        if told is None:
+        start = wait_for_settings(channel)
+        if start is None:
             return
-        uvloop.run(serve(channel, policies, *told))
+        uvloop.run(serve(channel, policies, *start))
     except Exception as error:  # the edge of the process
         # A port or a file that is not to be had is the operator's matter: the reason says all. Else a mistake of ours.
         log.exception("collector_failed", reason=str(error), exc_info=not isinstance(error, OSError))

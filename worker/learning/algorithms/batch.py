@@ -33,7 +33,7 @@ class Estimates(NamedTuple):
     bootstrap: Float[Tensor, "B S"]
     """The value of what follows each segment."""
     baselines: Float[Tensor, "N S"] | None = None
-    """What advantages are measured against, in place of the values."""
+    """The baseline of the advantages; None: the values."""
 
 
 class Recurrence(NamedTuple):
