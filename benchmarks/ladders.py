@@ -64,8 +64,8 @@ PATHS = (
 PLAIN = """
 SELECT a.player, b.player, a.rank < b.rank, a.rank = b.rank, COUNT(*)
 FROM ladder_matches m
-JOIN ladder_participants a ON a.ladder_id = m.ladder_id AND a.seq = m.seq AND a.participant = 0
-JOIN ladder_participants b ON b.ladder_id = m.ladder_id AND b.seq = m.seq AND b.participant = 1
+JOIN ladder_participants a ON a.ladder_id = m.ladder_id AND a.seq = m.seq AND a.position = 0
+JOIN ladder_participants b ON b.ladder_id = m.ladder_id AND b.seq = m.seq AND b.position = 1
 WHERE m.ladder_id = :ladder AND m.rated AND m.superseded_by IS NULL
 GROUP BY 1, 2, 3, 4
 """
@@ -153,10 +153,12 @@ def serving(database: Database, home: Path) -> Iterator[httpx.Client]:
     server, listening = ApiServer(config, services), socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
-    with httpx.Client(base_url=f"http://127.0.0.1:{listening.getsockname()[1]}", timeout=60) as client:
-        yield client
-    server.should_exit = True
-    thread.join()
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{listening.getsockname()[1]}", timeout=60) as client:
+            yield client
+    finally:
+        server.should_exit = True
+        thread.join()
 
 
 def answered(client: httpx.Client, address: str) -> httpx.Response:

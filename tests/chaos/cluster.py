@@ -17,8 +17,8 @@ from ludus.child_process import RestartedProcess
 from ludus.client import ApiError, Client
 from server.embedded.stack import start_command
 from server.kit.processes import MARK, marked, sweep
-from tests.chaos.servers import free_port
 from tests.e2e.stack import LUDUS, environment
+from tests.ports import free_port
 from tests.waiting import eventually
 
 LEASE_SECONDS = 3.0

@@ -15,15 +15,10 @@ import psycopg
 import pytest
 import redis
 
+from tests.ports import free_port
 from tests.waiting import eventually
 
 START_SECONDS = 30.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def program(name: str) -> str:

@@ -25,8 +25,9 @@ from server.kit.queue import WakeUpQueue, make_celery
 from server.kit.settings import Settings
 from tests.chaos.cluster import WORKERS, Cluster, Simulators
 from tests.chaos.disturbances import TO_PROCESSES, Scene, going_on
-from tests.chaos.servers import Cable, Postgres, Redis, free_port
+from tests.chaos.servers import Cable, Postgres, Redis
 from tests.chaos.witness import METRIC, Witness
+from tests.ports import free_port
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -61,7 +62,7 @@ class Deployment:
         self.cables: list[Cable] = []
         workers: dict[str, Mapping[str, str]] = {}
         for name in WORKERS:
-            first = free_port()
+            first = free_port(COLLECTOR_PORTS)
             ports = range(first, first + COLLECTOR_PORTS)
             self.cables += [Cable((NETWORK, port), ("127.0.0.1", port)) for port in ports]
             workers[name] = {

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ludus.client import Client
-from tests.chaos.servers import free_port
+from tests.ports import free_port
 from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]

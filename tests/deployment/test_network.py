@@ -29,19 +29,24 @@ pytestmark = [pytest.mark.deployment, pytest.mark.timeout(300), needs_s3]
 PREFIX = "ludus-deployment-"
 CONNECT_SECONDS = 0.5
 PORTS = (5432, 6379, 7070, 8080, S3_PORT, 7099, 7100, 7115, 7116)
-WALKER: dict[str, Any] = {
-    "behaviors": {
-        "Walker": {
-            "trainer_type": "ppo",
-            "hyperparameters": {"batch_size": 32, "buffer_size": 128, "num_epoch": 1},
-            "network_settings": {"hidden_units": 16},
-            "max_steps": 1024,
-            "summary_freq": 256,
-        }
-    },
-    "seed": 1,
-}
+ENDLESS = 10**7
 WALKING = {"name": "Walker?team=0", "continuous": 2, "agents": 2}
+
+
+def walker(max_steps: int) -> dict[str, Any]:
+    """Return the configuration of a run that trains the Unity game."""
+    return {
+        "behaviors": {
+            "Walker": {
+                "trainer_type": "ppo",
+                "hyperparameters": {"batch_size": 32, "buffer_size": 128, "num_epoch": 1},
+                "network_settings": {"hidden_units": 16},
+                "max_steps": max_steps,
+                "summary_freq": 256,
+            }
+        },
+        "seed": 1,
+    }
 
 
 @contextmanager
@@ -154,7 +159,7 @@ class Trained:
 def trained(deployment: Deployment) -> Trained:
     """Train on both workers to the end."""
     native = deployment.ask(lambda client: client.runs.create(cartpole(4000), name="native"))
-    unity = deployment.ask(lambda client: client.runs.create(WALKER, name="unity"))
+    unity = deployment.ask(lambda client: client.runs.create(walker(1024), name="unity"))
     build = write_build(deployment.folder, WALKING)
     games = [deployment.simulate("games", "native"), deployment.unity("games", "unity", build)]
     finished(deployment, native)
@@ -200,7 +205,8 @@ def test_games_behind_a_nat_play_directly_and_those_that_reach_the_gateway_alone
 ) -> None:
     runs = [
         deployment.ask(lambda client, config=config, name=name: client.runs.create(config, name=name))
-        for name, config in (("outside", cartpole(6000)), ("outside-unity", WALKER))
+        # Endless: the game that plays directly could reach the last step before another has come through the gateway.
+        for name, config in (("outside", cartpole(ENDLESS)), ("outside-unity", walker(ENDLESS)))
     ]
     games += [deployment.simulate(host, "outside") for host in ("home", "office")]
     games += [deployment.unity("office", "outside-unity", write_build(tmp_path, WALKING))]
@@ -216,6 +222,7 @@ def test_games_behind_a_nat_play_directly_and_those_that_reach_the_gateway_alone
 
     eventually(seen, "two games play through the gateway, and one directly", 60)
     for run in runs:
+        deployment.ask(lambda client, run=run: client.runs.stop(run.id))
         finished(deployment, run)
     assert [game.wait(30) for game in games] == [0, 0, 0]
 
@@ -223,7 +230,7 @@ def test_games_behind_a_nat_play_directly_and_those_that_reach_the_gateway_alone
 def test_a_run_goes_on_with_another_worker_when_its_host_is_cut_off_and_the_host_writes_nothing_afterwards(
     deployment: Deployment, games: list[Process]
 ) -> None:
-    run = deployment.ask(lambda client: client.runs.create(cartpole(10**7), name="moves"))
+    run = deployment.ask(lambda client: client.runs.create(cartpole(ENDLESS), name="moves"))
     games.append(deployment.simulate("games", "moves"))
     eventually(lambda: state(deployment, run).step >= 2000, "it has a checkpoint", 90)
     first = worker_of(deployment, run)

@@ -3,7 +3,6 @@
 import json
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import yaml
 
 from tests.e2e.stack import LUDUS, LudusUp, Player, cartpole, environment
 from tests.ludus.mlagents.results.reading import PPO, events_in, shown
+from tests.ports import free_port
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
@@ -81,11 +81,6 @@ def learns(tmp_path: Path) -> Iterator[list[Learn]]:
 def on(stack: LudusUp) -> tuple[str, ...]:
     """Return the options that train on a server that runs already."""
     return "--server", stack.api, "--gateway", stack.gateway
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def below(folder: Path) -> list[psutil.Process]:
@@ -225,7 +220,7 @@ def test_builds_are_launched_play_and_are_told_to_quit(
     stack: LudusUp, learns: list[Learn], tmp_path: Path, build: Path
 ) -> None:
     behavior = cartpole(max_steps=1500)["behaviors"]["CartPole"]
-    arguments = ("--env", "builds/game", "--num-envs", "2", "--base-port", str(free_port()), "--run-id", "unity")
+    arguments = ("--env", "builds/game", "--num-envs", "2", "--base-port", str(free_port(2)), "--run-id", "unity")
     learn = Learn(
         tmp_path, {"behaviors": {"Learner": behavior}}, *arguments, "--no-graphics", "--seed", "5", *on(stack)
     )

@@ -19,9 +19,9 @@ from ludus.protocol.codes import CloseCode
 from ludus.protocol.credentials import CLIENT_TOKEN, SIMULATOR_TOKEN
 from ludus.protocol.mlagents import unity_pb2 as pb
 from ludus.protocol.side_channels import EngineConfiguration, engine_configuration, split
-from tests.ludus.games.conftest import free_port
 from tests.ludus.games.test_builds import ROOT
 from tests.ludus.games.unity.fakes import SECONDS, FakeRun, Game, Session, SessionEnds
+from tests.ports import free_port
 from tests.waiting import eventually
 
 
@@ -188,7 +188,7 @@ def test_an_interrupt_tells_the_games_to_quit_and_waits_for_them(
     process = start(
         run,
         tmp_path,
-        *("balls", "--env", str(build), "--num-envs", "2", "--base-port", str(free_port())),
+        *("balls", "--env", str(build), "--num-envs", "2", "--base-port", str(free_port(2))),
         *("--env-args", "--report", "report"),
     )
     eventually(lambda: len(run.sessions) == 2 and run.steps > 20)

@@ -1,7 +1,6 @@
 """Bridges on an event loop beside the test."""
 
 import asyncio
-import socket
 import threading
 from collections.abc import Iterator
 from typing import Any, Self
@@ -12,6 +11,7 @@ from ludus.games.builds import GameSettings, play
 from ludus.sdk.errors import SimulatorError
 from ludus.sdk.join import RunEnd, Target
 from tests.ludus.games.unity.fakes import RUN_ID, SECONDS, FakeRun, Game
+from tests.ports import free_port
 from tests.waiting import eventually
 
 LUDUS_LOGGER = "ludus.games"
@@ -76,11 +76,6 @@ class EditorWorld:
     def close(self) -> None:
         for game in self._games:
             game.vanish()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture

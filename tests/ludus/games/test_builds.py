@@ -17,8 +17,9 @@ from ludus.games.builds import GameSettings, GivenUp
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.mlagents import unity_pb2 as pb
 from ludus.sdk.join import Target
-from tests.ludus.games.conftest import LUDUS_LOGGER, Playing, free_port
+from tests.ludus.games.conftest import LUDUS_LOGGER, Playing
 from tests.ludus.games.unity.fakes import FakeRun, Session, SessionEnds
+from tests.ports import free_port
 from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -41,7 +42,7 @@ class Builds:
         defaults: dict[str, Any] = {
             "env": self.env.with_suffix(""),
             "env_args": ("--report", str(self._report), *env_args),
-            "base_port": free_port(),
+            "base_port": free_port(2),
             "timeout_wait_seconds": 10.0,
             "logs": self.logs,
         }

@@ -18,6 +18,7 @@ from ludus.sdk import CannotConnect, SessionRefused, connect
 from ludus.sdk.errors import unreachable
 from tests.contract.scenarios import refuse_spec
 from tests.fakes import FakeServer, finish_after, refuse
+from tests.ports import free_port
 from tests.toys.catch import Catch
 
 TLS = Path(__file__).parents[2] / "data" / "tls"
@@ -33,8 +34,7 @@ def trouble(
 
 @pytest.fixture
 def free_address() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+    return f"127.0.0.1:{free_port()}"
 
 
 def test_nothing_listens(free_address: str) -> None:

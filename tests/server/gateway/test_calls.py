@@ -1,7 +1,6 @@
 """Relayed calls of Unity games: byte for byte, with the collector's own status, on one channel for each session id."""
 
 import asyncio
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -27,6 +26,7 @@ from ludus.protocol.options import (
 from ludus.protocol.tickets import TicketClaims, sign
 from ludus.sdk.join import Target
 from server.gateway import calls, relay
+from tests.ports import free_port
 from tests.server.gateway.conftest import KEY, TOKEN, GatewayThread, add_run
 from tests.waiting import eventually
 
@@ -199,8 +199,7 @@ def test_a_call_without_a_valid_ticket_is_refused(
 
 def test_a_dead_collector_is_named_and_forgotten(gateway: GatewayThread, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay, "REACH_SECONDS", 0.3)
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
 
     with pytest.raises(grpc.RpcError, match=address) as error:
         call(gateway, b"x", ticket(address))

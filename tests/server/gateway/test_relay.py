@@ -1,7 +1,6 @@
 """Relayed streams: byte for byte, with the collector's own status, and a way out when the gateway stops."""
 
 import asyncio
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ from server.kit.listening import GatewaySettings
 from server.kit.ports import CannotStart
 from server.simulators.repository import Placement
 from tests.fakes import FakeServer, finish_after
+from tests.ports import free_port
 from tests.server.gateway.conftest import KEY, TOKEN, GatewayThread, add_run
 from tests.toys.catch import Catch
 
@@ -149,8 +149,7 @@ def test_a_stream_without_a_valid_ticket_is_refused(
 
 def test_a_dead_collector_is_named(gateway: GatewayThread, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay, "REACH_SECONDS", 0.3)
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
 
     with pytest.raises(grpc.RpcError, match=address) as error:
         list(gateway.channel.stream_stream(CONNECT)(iter([b"x"]), metadata=ticket(address)))

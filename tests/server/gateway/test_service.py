@@ -28,7 +28,8 @@ from server.kit.errors import ErrorKind
 from server.kit.listening import GatewaySettings
 from server.kit.ports import CannotStart
 from server.runs.models import Event
-from tests.ludus.games.conftest import Playing, free_port
+from tests.ludus.games.conftest import Playing
+from tests.ports import free_port
 from tests.server.gateway.conftest import KEY, TOKEN, GatewayThread, add_run
 from tests.waiting import eventually
 

@@ -8,26 +8,20 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-import pytest
-
 from server.kit.db.database import Database
 from server.kit.settings import WebhookSettings
 from server.webhooks.deliveries.sender import Sender
 from server.webhooks.repository import WebhookRepository
 from server.webhooks.service import WebhookService
 from tests.factories import make_run
+from tests.ports import free_port
 from tests.waiting import eventually
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "webhooks.md").read_text()
 
 
-@pytest.fixture
-def port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
-
-
-def test_the_printed_receiver_verifies_what_is_sent_and_refuses_what_is_not(database: Database, port: int) -> None:
+def test_the_printed_receiver_verifies_what_is_sent_and_refuses_what_is_not(database: Database) -> None:
+    port = free_port()
     (program,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     with database.write() as session:
         webhooks = WebhookService(session, private=True)

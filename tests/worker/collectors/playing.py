@@ -1,6 +1,5 @@
 """Simulators that play beside a test, and what tests ask of a pool."""
 
-import socket
 import threading
 
 import grpc
@@ -45,9 +44,3 @@ class Playing:
 
 def pids_of(pool: CollectorPool) -> list[int]:
     return [child.warm.process.pid for child in pool._children if child.warm is not None]
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])

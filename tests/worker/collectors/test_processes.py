@@ -17,8 +17,9 @@ from ludus.collector.messages import (
 from ludus.collector.settings import CollectorSettings
 from tests.ludus.collector.stack import learner, player
 from tests.ludus.protocol.test_server_tls import CERTIFICATE, PRIVATE
+from tests.ports import free_port
 from tests.waiting import eventually
-from tests.worker.collectors.playing import free_port, pids_of
+from tests.worker.collectors.playing import pids_of
 from worker.collectors.events import CollectorDied, CollectorListening
 from worker.collectors.pool import CollectorPool, CollectorStartError
 from worker.collectors.processes import WarmCollector
@@ -71,14 +72,14 @@ def test_a_collector_that_makes_a_mistake_tells_its_simulators_so_before_it_ends
 
 
 def test_collectors_take_the_ports_of_their_range() -> None:
-    first = free_port()
-    pool = CollectorPool(CollectorSettings("run", 1, 7, count=2, port_range=(first, first + 20)))
+    first = free_port(2)
+    pool = CollectorPool(CollectorSettings("run", 1, 7, count=2, port_range=(first, first + 1)))
 
     endpoints = pool.start()
     pool.close("run_finished", "the test is over", rejoin=False)
 
     assert len({endpoint.port for endpoint in endpoints}) == 2
-    assert all(first <= endpoint.port <= first + 20 for endpoint in endpoints)
+    assert all(first <= endpoint.port <= first + 1 for endpoint in endpoints)
 
 
 def started(pool: CollectorPool) -> tuple[float, list[int]]:

@@ -8,13 +8,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.ports import free_port
 from worker.host.ports import PortTaken, hold_port
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 @contextmanager

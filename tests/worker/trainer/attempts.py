@@ -1,6 +1,5 @@
 """Attempts of one run in the test's own process, with a game that stays while they come and go."""
 
-import socket
 import subprocess
 import sys
 import threading
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 
 from ludus.sdk import SimulatorError, connect
+from tests.ports import free_port
 from tests.toys.wanderers import Wanderers
 from worker.trainer import checkpoint
 from worker.trainer.loop import Trainer
@@ -83,9 +83,7 @@ class Run:
         self.folder = folder
         self.seed = seed
         self.number = 0
-        with socket.socket() as sock:
-            sock.bind(("127.0.0.1", 0))
-            self.port = int(sock.getsockname()[1])
+        self.port = free_port()
 
     def job(self, resume_from: Path | None = None) -> Job:
         """Return the next attempt."""

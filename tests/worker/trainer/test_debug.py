@@ -1,7 +1,6 @@
 """`debug: true` logs the trainer's every step; without it the log has state changes alone."""
 
 import re
-import socket
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -13,6 +12,7 @@ import pytest
 import yaml
 
 from ludus.sdk import SimulatorError, connect
+from tests.ports import free_port
 from tests.worker.trainer.conftest import TrainAlone
 from tests.worker.trainer.test_clone import Echo
 
@@ -29,9 +29,7 @@ def log_of(tmp_path: Path, capfd: pytest.CaptureFixture[str], alone: TrainAlone)
     def train(document: dict[str, Any]) -> list[tuple[str, str, str]]:
         config = tmp_path / "config.yaml"
         config.write_text(yaml.safe_dump(document))
-        with socket.socket() as sock:
-            sock.bind(("127.0.0.1", 0))
-            port = sock.getsockname()[1]
+        port = free_port()
 
         def play() -> None:
             with suppress(SimulatorError):

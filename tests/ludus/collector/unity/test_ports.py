@@ -9,18 +9,13 @@ from ludus.collector.messages import SimulatorConnected
 from ludus.collector.settings import CollectorSettings
 from tests.ludus.collector.stack import Learner, learner
 from tests.ludus.collector.unity.players import Participant, left, number_of, port_of
+from tests.ports import free_port
 from tests.unity.descriptions import Behavior
 from tests.unity.player import Player
 from tests.unity.transcripts import check_transcript
 from worker.collectors.pool import CollectorPool, CollectorStartError
 
 GAME = [Behavior("Local?team=0", agents=2, continuous=1)]
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 UNITY_PORT = free_port()

@@ -19,7 +19,7 @@ from ludus.protocol.options import GAME_RECEIVES_BYTES
 from ludus.protocol.side_channels import EngineConfiguration, engine_configuration, join
 from ludus.sdk.errors import CannotConnect
 from ludus.sdk.join import Target
-from tests.ludus.games.conftest import LUDUS_LOGGER, EditorWorld, Playing, free_port
+from tests.ludus.games.conftest import LUDUS_LOGGER, EditorWorld, Playing
 from tests.ludus.games.unity.fakes import (
     BALL,
     FRAMES,
@@ -33,6 +33,7 @@ from tests.ludus.games.unity.fakes import (
     introduction,
     make_message,
 )
+from tests.ports import free_port
 from tests.waiting import eventually
 
 

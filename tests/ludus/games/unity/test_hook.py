@@ -27,8 +27,9 @@ from ludus.protocol.side_channels import (
 )
 from ludus.sdk.errors import Failure
 from ludus.sdk.join import Target
-from tests.ludus.games.conftest import LUDUS_LOGGER, EditorWorld, Playing, free_port
+from tests.ludus.games.conftest import LUDUS_LOGGER, EditorWorld, Playing
 from tests.ludus.games.unity.fakes import FakeRun
+from tests.ports import free_port
 from tests.unity.descriptions import Behavior
 from tests.unity.player import Player, Summary
 from tests.waiting import eventually
@@ -210,7 +211,7 @@ def test_each_build_has_its_number_and_a_broken_hook_is_no_reason_to_start_it_ag
         env=env,
         num_envs=2,
         env_args=("--behaviors", json.dumps([asdict(Behavior(name="J?team=0", continuous=2))]), "--raw", str(CHAT)),
-        base_port=free_port(),
+        base_port=free_port(2),
         side_channels=numbers,
     )
 

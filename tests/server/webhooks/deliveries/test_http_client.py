@@ -8,6 +8,7 @@ import pytest
 
 from server.webhooks.deliveries.http_client import DeliveryClient, DeliveryRequest
 from server.webhooks.deliveries.signing import new_secret
+from tests.ports import free_port
 from tests.server.webhooks.deliveries.receiver import Receiver
 
 SECRET = new_secret()
@@ -61,10 +62,7 @@ def test_of_a_long_answer_only_the_beginning_is_read(receiver: Receiver) -> None
 
 
 def test_nobody_there_is_a_failure_with_a_sentence() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-
-    result = client().send(request(f"http://127.0.0.1:{port}/"))
+    result = client().send(request(f"http://127.0.0.1:{free_port()}/"))
 
     assert (result.succeeded, result.status) == (False, None)
     assert "refused" in str(result.error)
