@@ -10,14 +10,16 @@ visible in the order of their numbers.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from sqlalchemy import ColumnElement, func, insert, not_, or_, select, update
-from sqlalchemy.orm import Session, joinedload, selectinload
+from sqlalchemy.orm import Session, joinedload
+from sqlalchemy.orm.attributes import set_committed_value
 
 from server.kit.db.clock import now
-from server.kit.db.keyset import Columns, check, select_page
+from server.kit.db.keyset import Columns, check, parts, select_page
 from server.kit.db.repository import Repository
 from server.kit.listing import Condition, ListQuery, Operator, Page
 from server.ladders.errors import MatchInvalid
@@ -30,7 +32,6 @@ from server.ladders.requests import MatchReport
 
 _RANKS: dict[Outcome, tuple[int, int]] = {"win": (1, 2), "draw": (1, 1), "loss": (2, 1)}
 """Outcome -> rank of the first participant, and of every other one."""
-WITH_PARTICIPANTS = selectinload(LadderMatch.participants).options(joinedload(LadderParticipant.profile))
 
 
 class MatchRepository(Repository):
@@ -58,16 +59,36 @@ class MatchRepository(Repository):
 
         Without a condition on `superseded` those that are not.
         """
-        matches = select(LadderMatch).where(LadderMatch.ladder_id == ladder_id).options(WITH_PARTICIPANTS)
+        matches = select(LadderMatch).where(LadderMatch.ladder_id == ladder_id)
         if all(condition.field != "superseded" for condition in query.conditions):
             matches = matches.where(LadderMatch.superseded_by.is_(None))
-        return select_page(
+        page = select_page(
             self._session, matches, query, self.COLUMNS, LadderMatch.seq, lambda each: _special(ladder_id, each)
         )
+        self._load_participants(ladder_id, page.items)
+        return page
 
     def get(self, ladder_id: str, seq: int) -> LadderMatch:
         """Return one match with its participants."""
-        return self._session.get_one(LadderMatch, (ladder_id, seq), options=[WITH_PARTICIPANTS])
+        match = self._session.get_one(LadderMatch, (ladder_id, seq))
+        self._load_participants(ladder_id, [match])
+        return match
+
+    def _load_participants(self, ladder_id: str, matches: Sequence[LadderMatch]) -> None:
+        """Load the participants of some matches of a ladder.
+
+        `selectinload` would name each match by ladder and number, and for pairs SQLite reads the whole table.
+        """
+        found = defaultdict[int, list[LadderParticipant]](list)
+        for some in parts([match.seq for match in matches]):
+            query = select(LadderParticipant).where(
+                LadderParticipant.ladder_id == ladder_id, LadderParticipant.seq.in_(some)
+            )
+            whole = query.options(joinedload(LadderParticipant.profile)).order_by(LadderParticipant.position)
+            for participant in self._session.scalars(whole):
+                found[participant.seq].append(participant)
+        for match in matches:
+            set_committed_value(match, "participants", found[match.seq])
 
 
 class MatchLedger(Repository):
