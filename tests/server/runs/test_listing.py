@@ -19,6 +19,7 @@ from server.runs.models import Run, RunTag
 from server.runs.repository import RunRepository
 from tests.examples import examples
 from tests.factories import make_run
+from tests.plans import plans_of
 
 EQ, NE, LT, GE, GT = Operator.EQ, Operator.NE, Operator.LT, Operator.GE, Operator.GT
 ORDERS = [
@@ -173,27 +174,10 @@ def test_every_order_is_read_from_an_index_in_sqlite(filled: Database) -> None:
     if filled.engine.dialect.name != "sqlite":
         pytest.skip("PostgreSQL decides by its statistics")
     for order, conditions in itertools.product(ORDERS, [(), (Condition("state", EQ, "SUCCEEDED"),)]):
-        plan = explain(filled, ListQuery(order, conditions))
+        query = ListQuery(order, conditions)
+        plans = plans_of(filled, lambda session, query=query: RunRepository(session).list(query))
 
-        assert "USE TEMP B-TREE" not in plan, (order, conditions, plan)
-
-
-def explain(database: Database, query: ListQuery) -> str:
-    """Return SQLite's plan of a list query."""
-    plans: list[str] = []
-    with database.read() as session:
-        connection = session.connection().connection.driver_connection
-        assert connection is not None
-        statements: list[str] = []
-        connection.set_trace_callback(statements.append)
-        RunRepository(session).list(query)
-        connection.set_trace_callback(None)
-        for statement in statements:
-            if statement.lstrip().startswith("SELECT") and "ORDER BY" in statement:
-                rows = connection.execute("EXPLAIN QUERY PLAN " + statement).fetchall()
-                plans += [str(row[-1]) for row in rows]
-    assert plans
-    return "; ".join(plans)
+        assert not any("USE TEMP B-TREE" in plan for plan in plans), (order, conditions, plans)
 
 
 def test_counts_by_state(filled: Database) -> None:

@@ -22,6 +22,7 @@ from server.ladders.service import LadderService
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.runs.repository import RunRepository
 from tests.factories import make_claim, make_run
+from tests.plans import plans_of
 from tests.server.ladders.played import (
     SELF_PLAY,
     computed,
@@ -469,3 +470,14 @@ def test_superseding_takes_ratings_back_in_the_same_transaction(database: Databa
 
     assert get_ladder(database, "run").rated_through == 2
     assert computed(database) == up_to_two
+
+
+def test_sqlite_reads_the_participants_of_a_page_of_matches_alone(database: Database, league: str) -> None:
+    if database.engine.dialect.name != "sqlite":
+        pytest.skip("PostgreSQL decides by its statistics")
+    report(database, league, ("ann", 1.0), ("bob", 0.0))
+    ladder_id = get_ladder(database, league).id
+
+    plans = plans_of(database, lambda session: MatchRepository(session).list(ladder_id, ALL))
+
+    assert any(plan.endswith("ladder_participants USING PRIMARY KEY (ladder_id=? AND seq=?)") for plan in plans), plans
