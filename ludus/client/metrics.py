@@ -14,14 +14,52 @@ class Metrics(Resource):
         return self._transport.read_all(Metric, self._transport.document(_path(run)), "metrics")
 
     def series(
-        self, run: str, key: str, behavior: str | None = None, points: int = 500, after_step: int | None = None
+        self,
+        run: str,
+        key: str,
+        behavior: str | None = None,
+        points: int = 500,
+        after_step: int | None = None,
+        *,
+        from_step: int | None = None,
+        to_step: int | None = None,
     ) -> Sequence[Series]:
         """Return a metric over time, one series per behavior, down-sampled by the server to at most `points` each.
 
         With `after_step` nothing is down-sampled: the result is the first `points` (at most 5000) points beyond it.
+        `from_step` and `to_step`: only the points between, both included.
         """
-        parameters = without_none(key=key, points=points, behavior=behavior, after_step=after_step)
+        parameters = without_none(
+            key=key, points=points, behavior=behavior, after_step=after_step, from_step=from_step, to_step=to_step
+        )
         return self._transport.read_all(Series, self._transport.document(f"{_path(run)}/series", parameters), "series")
+
+    def compare(
+        self,
+        runs: Sequence[str],
+        keys: Sequence[str],
+        behavior: str | None = None,
+        points: int = 300,
+        *,
+        from_step: int | None = None,
+        to_step: int | None = None,
+        common_steps: bool = True,
+    ) -> Sequence[Series]:
+        """Return metrics of several runs over time, at most 200 series, each down-sampled to at most `points`.
+
+        With `common_steps`, entry i of every series covers the same steps, and is None in those that have no point
+        there. A run that has not recorded a metric has no series of it.
+        """
+        parameters = without_none(
+            run=runs,
+            key=keys,
+            behavior=behavior,
+            points=points,
+            from_step=from_step,
+            to_step=to_step,
+            common_steps=common_steps,
+        )
+        return self._transport.read_all(Series, self._transport.document("/v1/series", parameters), "series")
 
 
 def _path(run: str) -> str:

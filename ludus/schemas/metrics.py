@@ -20,13 +20,15 @@ class Metric:
 class Series:
     """A metric over time in columns, ascending by step; after down-sampling an entry stands for several points."""
 
+    run_id: str
     behavior: str
     key: str
     total: int
     """Number of points behind each entry."""
     steps: tuple[int, ...]
-    """Of each entry's last point, as are the times."""
-    times: tuple[datetime, ...]
+    """Of each entry's last point; with `common_steps` the last step that the entry covers."""
+    times: tuple[datetime | None, ...]
+    """Of each entry's last point; null where it has none."""
     values: tuple[float | None, ...]
     """Means of the entry's points; null where none is a number."""
     minima: tuple[float | None, ...]

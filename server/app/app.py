@@ -15,7 +15,7 @@ from server.access.tokens.routes import router as tokens
 from server.access.tokens.routes import simulator_tokens
 from server.app.access import authorize
 from server.app.documentation import add_documentation
-from server.app.middleware import Authentication, BodyLimit, RequestContext
+from server.app.middleware import Authentication, BodyLimit, EntityTags, RequestContext
 from server.app.openapi import describe
 from server.app.routes import router as operation
 from server.app.services import Services
@@ -34,6 +34,7 @@ from server.kit.rates import Rate
 from server.kit.settings import Settings
 from server.ladders.routes import router as ladders
 from server.lifecycle.routes import router as runs
+from server.metrics.routes import many as series
 from server.metrics.routes import router as metrics
 from server.runs.amendments.routes import router as amendments
 from server.runs.attempts.routes import router as attempts
@@ -52,6 +53,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     parameters,
     events,
     metrics,
+    series,
     checkpoints,
     uploads,
     retention,
@@ -97,6 +99,7 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
     app.add_exception_handler(LudusError, on_ludus_error)
     app.add_exception_handler(RequestValidationError, on_validation_error)
     app.add_exception_handler(HTTPException, on_http_exception)
+    app.add_middleware(EntityTags)
     app.add_middleware(
         BodyLimit,
         limit=BODY_LIMIT_BYTES,

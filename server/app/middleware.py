@@ -4,6 +4,7 @@ Pure ASGI, because the base class of Starlette's middleware buffers streamed ans
 """
 
 import asyncio
+import hashlib
 import re
 import time
 import uuid
@@ -138,6 +139,44 @@ class BodyLimit:
             return message
 
         await self._app(scope, limited, send)
+
+
+class EntityTags:
+    """Gives each JSON answer to a GET a weak ETag, and answers 304 without a body to a client that has the same one.
+
+    A client that polls then transfers only what has changed (RFC 9110, section 13.1.2). Browsers keep such answers and
+    ask again before they use them; the answer to another token is another one.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http" or scope["method"] != "GET":
+            await self._app(scope, receive, send)
+            return
+        start: Message | None = None
+
+        async def answer(message: Message) -> None:
+            nonlocal start
+            if message["type"] == "http.response.start" and _is_document(message):
+                start = message  # held back until the body, which comes in one message, is known
+            elif start is None:
+                await send(message)
+            else:
+                headers = MutableHeaders(scope=start)
+                headers["ETag"] = etag = f'W/"{hashlib.sha256(message["body"]).hexdigest()[:32]}"'
+                headers["Cache-Control"] = "private, no-cache"
+                headers["Vary"] = "Authorization, Cookie, Ludus-Project, Accept"
+                if etag in Headers(scope=scope).get("if-none-match", ""):
+                    start["status"] = 304
+                    del headers["content-length"]
+                    message["body"] = b""
+                await send(start)
+                await send(message)
+
+        await self._app(scope, receive, answer)
 
 
 class Authentication:
@@ -306,6 +345,12 @@ def _host(url: str) -> str | None:
         return urlsplit(url).hostname
     except ValueError:
         return None
+
+
+def _is_document(start: Message) -> bool:
+    """Whether an answer is a JSON document; those have one message for their body, and its length."""
+    headers = Headers(raw=start["headers"])
+    return start["status"] == 200 and headers.get("content-type") == "application/json" and "etag" not in headers
 
 
 def _request_id(headers: Headers) -> str:

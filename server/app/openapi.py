@@ -15,6 +15,7 @@ from server.kit.docstrings import field_texts
 from server.kit.http.auth import NEED
 
 REFERENCE = "#/components/schemas/{model}"
+UNCHANGED = "The answer is still the one whose `ETag` the header `If-None-Match` names."
 REFERENCED = re.compile(REFERENCE.format(model=r"(\w+)"))
 
 
@@ -46,9 +47,12 @@ def describe(schema: dict[str, Any]) -> dict[str, Any]:
         }
     }
     for path, item in schema["paths"].items():
-        for operation in item.values():
+        for method, operation in item.items():
             roles = operation.pop(NEED, [])
             operation["security"] = [{}] if path in OPEN_PATHS else [{"token": [role for role in roles if role]}, {}]
+            answers = operation["responses"]
+            if method == "get" and "application/json" in answers["200"].get("content", {}):
+                answers.setdefault("304", {"description": UNCHANGED})
     components["schemas"] = dict(sorted(schemas.items()))
     return schema
 

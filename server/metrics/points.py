@@ -4,8 +4,12 @@ A series is thinned to at most N buckets of (nearly) equal numbers of consecutiv
 its minimum and its maximum, so that no spike disappears and the curve's level stays true for every N; it stands
 at its last point's step and time, so that the curve ends where the run is. Choosing single points (every k-th, or
 largest-triangle) would hide either the spikes or the level.
+
+Series that are compared have common edges instead: bucket i covers the same steps in each, so that the mean and the
+band of a group of runs are sums over columns.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -14,6 +18,21 @@ from numpy.typing import NDArray
 
 CHUNK_POINTS = 512
 """Points per chunk. An append rewrites the last chunk, 24 bytes a point: half of 12 kB on average."""
+
+
+NO_LIMIT = 2**62
+"""No metric has a step beyond it."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """The steps from `first` to `last`, both inclusive."""
+
+    first: int = -1
+    last: int = NO_LIMIT
+
+
+EVERY_STEP = Window()
 
 
 @dataclass(frozen=True)
@@ -80,25 +99,34 @@ class Points:
             np.concatenate([self.values, other.values]),
         )
 
+    @classmethod
+    def joined(cls, parts: Sequence["Points"]) -> Self:
+        """Join consecutive parts."""
+        columns = (np.concatenate([getattr(part, name) for part in parts]) for name in ("steps", "times", "values"))
+        return cls(*columns) if parts else cls.empty()
+
     def after(self, step: int) -> "Points":
         """Return the points beyond a step."""
         return self[int(np.searchsorted(self.steps, step, side="right")) :]
 
-    def until(self, step: int) -> "Points":
-        """Return the points up to a step, inclusive."""
-        return self[: int(np.searchsorted(self.steps, step, side="right"))]
+    def within(self, window: Window) -> "Points":
+        """Return the points in a window."""
+        return self[
+            int(np.searchsorted(self.steps, window.first)) : int(np.searchsorted(self.steps, window.last, side="right"))
+        ]
 
 
 @dataclass(frozen=True)
 class Series:
-    """A metric's history, thinned. All arrays have one entry per bucket."""
+    """A metric's history in buckets. All arrays have one entry per bucket."""
 
+    run_id: str
     behavior: str
     key: str
     steps: NDArray[np.int64]
-    """Of each bucket's last point."""
+    """Of each bucket's last point; with common edges, the last step that the bucket covers."""
     times: NDArray[np.float64]
-    """Of each bucket's last point."""
+    """Of each bucket's last point; NaN where there is none."""
     values: NDArray[np.float64]
     """Mean of the bucket's finite values, or NaN where there is none."""
     minima: NDArray[np.float64]
@@ -111,27 +139,50 @@ class Series:
         """Number of points before thinning."""
         return int(self.counts.sum())
 
+    @classmethod
+    def thin(cls, run_id: str, behavior: str, key: str, points: Points, buckets: int) -> Self:
+        """Reduce points to at most `buckets` (>= 1) of (nearly) equal counts; so few as they are, to one for each."""
+        count = len(points)
+        first = np.arange(min(buckets, count), dtype=np.int64) * count // max(1, min(buckets, count))
+        starts = np.append(first, count)
+        return cls(run_id, behavior, key, points.steps[starts[1:] - 1], *_reduced(points, starts))
 
-def thin(behavior: str, key: str, points: Points, buckets: int) -> Series:
-    """Reduce points to at most `buckets` (>= 1)."""
-    count = len(points)
-    if count <= buckets:
-        ones = np.ones(count, np.int64)
-        return Series(behavior, key, points.steps, points.times, points.values, points.values, points.values, ones)
-    starts = np.arange(buckets, dtype=np.int64) * count // buckets
-    counts = np.diff(np.append(starts, count))
-    last = starts + counts - 1
-    finite = np.isfinite(points.values)
-    numbers = np.add.reduceat(finite, starts, dtype=np.int64)
-    sums = np.add.reduceat(np.where(finite, points.values, 0.0), starts)
-    means = np.divide(sums, numbers, out=np.full(buckets, np.nan), where=numbers > 0)
-    return Series(
-        behavior,
-        key,
-        points.steps[last],
-        points.times[last],
-        means,
-        np.fmin.reduceat(points.values, starts),
-        np.fmax.reduceat(points.values, starts),
-        counts,
-    )
+    @classmethod
+    def between(cls, run_id: str, behavior: str, key: str, points: Points, edges: NDArray[np.int64]) -> Self:
+        """Put points into buckets between edges: bucket i has those beyond `edges[i]`, up to `edges[i + 1]`."""
+        starts = np.searchsorted(points.steps, edges, side="right")
+        return cls(run_id, behavior, key, edges[1:], *_reduced(points, starts))
+
+
+def common_edges(histories: Sequence[Points], buckets: int) -> NDArray[np.int64]:
+    """Return the edges of at most `buckets` (>= 1) that cover all points of several histories.
+
+    Each step has a bucket of its own if there are so few. Otherwise all buckets have the same width, up to rounding.
+    """
+    steps = np.unique(np.concatenate([each.steps for each in histories])) if histories else np.empty(0, np.int64)
+    if not len(steps):
+        return np.zeros(1, np.int64)
+    if len(steps) <= buckets:
+        return np.append(steps[0] - 1, steps)
+    return np.linspace(steps[0] - 1, steps[-1], buckets + 1).astype(np.int64)
+
+
+def _reduced(
+    points: Points, starts: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+    """Return times, means, minima, maxima and counts of buckets: bucket i has the points from starts[i] on, before
+    starts[i + 1]."""
+    counts = np.diff(starts)
+    times, means, minima, maxima = (np.full(len(counts), np.nan) for _ in range(4))
+    filled = counts > 0
+    # The points between the first and the last start are in a bucket: `reduceat` over the filled ones misses none.
+    first, values = starts[:-1][filled], points.values[: starts[-1]]
+    if len(first):
+        finite = np.isfinite(values)
+        numbers = np.add.reduceat(finite, first, dtype=np.int64)
+        sums = np.add.reduceat(np.where(finite, values, 0.0), first)
+        times[filled] = points.times[starts[1:][filled] - 1]
+        means[filled] = np.divide(sums, numbers, out=np.full(len(first), np.nan), where=numbers > 0)
+        minima[filled] = np.fmin.reduceat(values, first)
+        maxima[filled] = np.fmax.reduceat(values, first)
+    return times, means, minima, maxima, counts

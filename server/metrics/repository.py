@@ -7,7 +7,8 @@ recorded beyond s: those points stay in the database and are hidden from every r
 import math
 import operator
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,10 @@ from sqlalchemy.orm import InstrumentedAttribute
 from server.checkpoints.models import Checkpoint
 from server.kit.db.keyset import parts
 from server.kit.db.repository import Repository, upsert
-from server.kit.errors import MetricNotFound
 from server.metrics.listed import ListedMetric
 from server.metrics.models import STALE_SQL, LatestMetric, MetricChunk
-from server.metrics.points import CHUNK_POINTS, MetricPoint, Points, Series, thin
+from server.metrics.points import CHUNK_POINTS, EVERY_STEP, NO_LIMIT, MetricPoint, Points, Series, Window, common_edges
 from server.runs.models import Attempt
-
-NO_LIMIT = 2**62
 
 
 class MetricRepository(Repository):
@@ -42,39 +40,60 @@ class MetricRepository(Repository):
                 found.setdefault(metric.behavior, {})[metric.key] = metric.value
         return found
 
-    def series(self, run_id: str, behavior: str, key: str, points: int = 500, after_step: int | None = None) -> Series:
-        """Return a metric's history in at most `points` buckets (`server.metrics.points`). Raises MetricNotFound.
+    def series(
+        self,
+        run_ids: Sequence[str],
+        keys: Sequence[str],
+        behavior: str | None = None,
+        points: int = 500,
+        *,
+        window: Window = EVERY_STEP,
+        thinned: bool = True,
+        common_steps: bool = False,
+    ) -> list[Series]:
+        """Return the history of each key in each run and behavior, in at most `points` buckets (`Series`).
 
-        With `after_step` nothing is thinned: they are the first `points` points beyond that step.
+        Those without a point in the window are empty. `behavior`: only of this one; "" is the run as a whole. Not
+        `thinned`: the first `points` points. With `common_steps`, bucket i covers the same steps in all of them.
         """
-        history = self.history(run_id, behavior, key)
-        if history is None:
-            raise MetricNotFound(run_id, key)
-        if after_step is not None:
-            history = history.after(after_step)[:points]
-        return thin(behavior, key, history, points)
-
-    def all_series(self, run_id: str, key: str, points: int = 500, after_step: int | None = None) -> list[Series]:
-        """Return the history of a key for each behavior that has it (and the run as a whole). Raises MetricNotFound."""
-        query = select(LatestMetric.behavior).where(LatestMetric.run_id == run_id, LatestMetric.key == key)
-        behaviors = self._session.scalars(query.order_by(LatestMetric.behavior)).all()
-        if not behaviors:
-            raise MetricNotFound(run_id, key)
-        return [self.series(run_id, behavior, key, points, after_step) for behavior in behaviors]
+        histories = self.histories(run_ids, keys, behavior, window)
+        if not thinned:
+            histories = {place: history[:points] for place, history in histories.items()}
+        if not common_steps:
+            return [Series.thin(*place, history, points) for place, history in histories.items()]
+        edges = common_edges(list(histories.values()), points)
+        return [Series.between(*place, history, edges) for place, history in histories.items()]
 
     def history(self, run_id: str, behavior: str, key: str) -> Points | None:
-        """Return all points that no later attempt superseded, or None when there never was one."""
-        columns = (MetricChunk.attempt, MetricChunk.steps, MetricChunk.times, MetricChunk.values)
-        rows = self._session.execute(
-            select(*columns)
-            .where(*_same(MetricChunk, run_id, behavior, key))
-            .order_by(MetricChunk.attempt, MetricChunk.number)
-        ).all()
-        if not rows:
-            return None
-        limits = self._limits(run_id, behavior)
-        visible = [Points.unpack(*packed).until(limits.get(attempt, NO_LIMIT)) for attempt, *packed in rows]
-        return sum(visible, Points.empty())
+        """Return all points of a metric that no later attempt superseded, or None where there is no such metric."""
+        return self.histories([run_id], [key], behavior).get((run_id, behavior, key))
+
+    def histories(
+        self, run_ids: Sequence[str], keys: Sequence[str], behavior: str | None = None, window: Window = EVERY_STEP
+    ) -> dict[tuple[str, str, str], Points]:
+        """Return the points in a window of each metric, by run, behavior and key, that no later attempt superseded."""
+        found: dict[tuple[str, str, str], list[Points]] = {place: [] for place in self.places(run_ids, keys, behavior)}
+        inside = (MetricChunk.last_step >= window.first, MetricChunk.first_step <= window.last)
+        for some in parts(run_ids):
+            limits = self._limits(some)
+            query = select(*MetricChunk.__table__.c).where(*_of(MetricChunk, some, keys, behavior), *inside)
+            for chunk in self._session.execute(query.order_by(MetricChunk.attempt, MetricChunk.number)):
+                until = min(window.last, limits(chunk.run_id, chunk.behavior, chunk.attempt))
+                points = Points.unpack(chunk.steps, chunk.times, chunk.values).within(Window(window.first, until))
+                found[chunk.run_id, chunk.behavior, chunk.key].append(points)
+        return {place: Points.joined(each) for place, each in found.items()}
+
+    def places(
+        self, run_ids: Sequence[str], keys: Sequence[str], behavior: str | None = None
+    ) -> list[tuple[str, str, str]]:
+        """Return run, behavior and key of the metrics that have points: those of the runs in their order."""
+        columns = (LatestMetric.run_id, LatestMetric.behavior, LatestMetric.key)
+        found: list[tuple[str, str, str]] = []
+        for some in parts(run_ids):
+            query = select(*columns).where(*_of(LatestMetric, some, keys, behavior)).order_by(*columns)
+            rows = [(run_id, of_behavior, key) for run_id, of_behavior, key in self._session.execute(query)]
+            found += sorted(rows, key=lambda place: some.index(place[0]))
+        return found
 
     def listed(
         self, run_ids: Sequence[str], wanted: Sequence[ListedMetric]
@@ -119,29 +138,34 @@ class MetricRepository(Repository):
 
     def rewind(self, run_id: str) -> None:
         """Set the newest values back to what the present attempt did not supersede (called when it begins)."""
-        for metric in self.latest(run_id):
-            history = self.history(run_id, metric.behavior, metric.key)
+        latest = self.latest(run_id)
+        histories = self.histories([run_id], list({metric.key for metric in latest}))
+        for metric in latest:
+            history = histories[run_id, metric.behavior, metric.key]
             same = _same(LatestMetric, run_id, metric.behavior, metric.key)
-            if history is None or not len(history):
+            if not len(history):
                 self._session.execute(delete(LatestMetric).where(*same))
             elif int(history.steps[-1]) != metric.step:
                 values = _newest(history) | _extremes(history) | {"extremes_step": int(history.steps[-1])}
                 self._session.execute(update(LatestMetric).where(*same).values(values))
 
-    def _limits(self, run_id: str, behavior: str) -> dict[int, int]:
-        """Return, for each attempt but the last, the step up to which its points still count."""
+    def _limits(self, run_ids: Sequence[str]) -> Callable[[str, str, int], int]:
+        """Return a function of run, behavior and attempt: the step up to which that attempt's points still count."""
         query = (
-            select(Attempt.number, Attempt.resume_step, Checkpoint.steps)
+            select(Attempt.run_id, Attempt.number, Attempt.resume_step, Checkpoint.steps)
             .outerjoin(Checkpoint, Checkpoint.id == Attempt.resumed_from)
-            .where(Attempt.run_id == run_id)
-            .order_by(Attempt.number.desc())
+            .where(Attempt.run_id.in_(run_ids))
         )
-        limits: dict[int, int] = {}
-        limit = NO_LIMIT
-        for attempt, resume_step, steps in self._session.execute(query):
-            limits[attempt] = limit
-            limit = min(limit, _restored(resume_step, steps, behavior))
-        return limits
+        restarts: defaultdict[str, list[tuple[int, int, Mapping[str, int] | None]]] = defaultdict(list)
+        for run_id, number, resume_step, steps in self._session.execute(query):
+            restarts[run_id].append((number, resume_step, steps))
+
+        @cache
+        def limit(run_id: str, behavior: str, attempt: int) -> int:
+            later = (_restored(step, steps, behavior) for number, step, steps in restarts[run_id] if number > attempt)
+            return min(later, default=NO_LIMIT)
+
+        return limit
 
     def _append(self, run_id: str, attempt: int, behavior: str, key: str, points: Points) -> Points:
         """Add to one key's history; return what was new."""
@@ -202,6 +226,14 @@ def values_by_run(metric: ListedMetric) -> Subquery:
     if metric.behavior is not None:
         query = query.where(LatestMetric.behavior == metric.behavior)
     return query.group_by(LatestMetric.run_id).subquery("listed_metric")
+
+
+def _of(
+    model: type[LatestMetric | MetricChunk], run_ids: Sequence[str], keys: Sequence[str], behavior: str | None
+) -> list[ColumnElement[bool]]:
+    """Return the conditions for the rows of these metrics; `behavior` None: of any behavior."""
+    same: list[ColumnElement[bool]] = [model.run_id.in_(run_ids), model.key.in_(keys)]
+    return same if behavior is None else [*same, model.behavior == behavior]
 
 
 def _same(

@@ -1,22 +1,49 @@
-"""Metrics of a run: newest values, and history thinned on the server."""
+"""Metrics of runs: newest values, and history thinned on the server."""
 
+import json
 import math
+from collections.abc import Sequence
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+import numpy as np
+from fastapi import APIRouter, Depends, Query, Response
+from numpy.typing import NDArray
+from pydantic import StringConstraints
 
 from ludus import schemas
-from server.kit.errors import MetricNotFound, RunNotFound
+from server.kit.errors import InvalidQuery, MetricNotFound, RunNotFound
 from server.kit.http.errors import problems
-from server.kit.http.fields import TEXT, MetricKey, RunKey
+from server.kit.http.fields import NAME, TEXT, MetricKey, RunKey
 from server.kit.http.resources import list_of, resource
 from server.kit.http.services import DatabaseDep
+from server.metrics.points import NO_LIMIT, Series, Window
 from server.metrics.repository import MetricRepository
 from server.runs.repository import RunRepository
 
 router = APIRouter(prefix="/v1/runs/{run:name}/metrics", tags=["metrics"])
+many = APIRouter(prefix="/v1/series", tags=["metrics"])
 
 MAX_POINTS = 5000
+MAX_RUNS = 200
+MAX_SERIES = 200
+"""Series in one answer."""
+
+SERIES = list_of("SeriesList", schemas.Series, "series")
+Behavior = Annotated[
+    str | None, Query(max_length=200, pattern=TEXT, description="Only of this behavior; empty = of the run.")
+]
+PointCount = Annotated[int, Query(ge=1, le=MAX_POINTS, description="Maximum number of entries per series.")]
+
+
+def window_of(
+    from_step: Annotated[int, Query(ge=-1, le=NO_LIMIT, description="Only points from this step on.")] = -1,
+    to_step: Annotated[int, Query(ge=-1, le=NO_LIMIT, description="Only points up to this step.")] = NO_LIMIT,
+) -> Window:
+    """Return the window of a request."""
+    return Window(from_step, to_step)
+
+
+WindowDep = Annotated[Window, Depends(window_of)]
 
 
 @router.get("", response_model=list_of("MetricList", schemas.Metric, "metrics"), responses=problems(RunNotFound))
@@ -27,49 +54,97 @@ def latest_metrics(run: RunKey, database: DatabaseDep) -> dict[str, Any]:
         return {"metrics": [resource(schemas.Metric, metric) for metric in found]}
 
 
-@router.get(
-    "/series",
-    response_model=list_of("SeriesList", schemas.Series, "series"),
-    responses=problems(RunNotFound, MetricNotFound),
-)
+@router.get("/series", response_model=SERIES, responses=problems(RunNotFound, MetricNotFound))
 def metric_series(
     run: RunKey,
     database: DatabaseDep,
     key: MetricKey,
-    behavior: Annotated[
-        str | None, Query(max_length=200, pattern=TEXT, description="Only of this behavior; empty = of the run.")
-    ] = None,
-    points: Annotated[int, Query(ge=1, le=MAX_POINTS, description="Maximum number of entries per series.")] = 500,
+    window: WindowDep,
+    behavior: Behavior = None,
+    points: PointCount = 500,
     after_step: Annotated[
         int | None,
         Query(
             ge=-1,
-            le=2**62,
+            le=NO_LIMIT,
             description="Only points after this step: the first `points` of them as recorded, instead of all of them "
             "thinned. For reading a whole history part by part, or following it.",
         ),
     ] = None,
-) -> dict[str, Any]:
+) -> Response:
     """Return a metric over time, one series per behavior, in at most `points` entries each."""
     with database.read() as session:
-        metrics = MetricRepository(session)
         run_id = RunRepository(session).id_of(run)
-        if behavior is None:
-            found = metrics.all_series(run_id, key, points, after_step)
-        else:
-            found = [metrics.series(run_id, behavior, key, points, after_step)]
-    columns = ("steps", "times", "counts")
-    return {
-        "series": [
-            resource(
-                schemas.Series,
-                each,
-                **{name: getattr(each, name).tolist() for name in columns},
-                **{
-                    name: [value if math.isfinite(value) else None for value in getattr(each, name).tolist()]
-                    for name in ("values", "minima", "maxima")
-                },
-            )
-            for each in found
-        ]
-    }
+        if after_step is not None:
+            window = Window(max(window.first, after_step + 1), window.last)
+        found = MetricRepository(session).series(
+            [run_id], [key], behavior, points, window=window, thinned=after_step is None
+        )
+    if not found:
+        raise MetricNotFound(run_id, key)
+    return _answer(found)
+
+
+@many.get("", response_model=SERIES, responses=problems(RunNotFound, InvalidQuery))
+def series_of_runs(
+    database: DatabaseDep,
+    window: WindowDep,
+    run: Annotated[
+        list[Annotated[str, StringConstraints(max_length=200, pattern=NAME)]],
+        Query(min_length=1, max_length=MAX_RUNS, description="Ids or names of runs; repeated."),
+    ],
+    key: Annotated[
+        list[Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=TEXT)]],
+        Query(min_length=1, max_length=MAX_SERIES, description="Metrics; repeated."),
+    ],
+    behavior: Behavior = None,
+    points: PointCount = 300,
+    common_steps: Annotated[
+        bool,
+        Query(
+            description="Entry i of every series covers the same steps, up to `steps[i]`; a series that has no point "
+            "there has a null. For means and bands of several runs."
+        ),
+    ] = False,
+) -> Response:
+    """Return metrics of several runs over time: one series for each run, behavior and key that has points.
+
+    A run without a metric has no series of it. More than 200 series: ask for fewer runs or keys.
+    """
+    with database.read() as session:
+        runs = RunRepository(session)
+        run_ids = list(dict.fromkeys(runs.id_of(each) for each in run))
+        metrics = MetricRepository(session)
+        count = len(metrics.places(run_ids, key, behavior))
+        if count > MAX_SERIES:
+            raise InvalidQuery("run", f"it has {count} series, more than {MAX_SERIES}; ask for fewer runs or metrics")
+        found = metrics.series(run_ids, key, behavior, points, window=window, common_steps=common_steps)
+    return _answer(found)
+
+
+def _answer(found: Sequence[Series]) -> Response:
+    """Write series as JSON. They are columns already: checking each number as a field would take most of the time."""
+    series = [
+        {
+            "run_id": each.run_id,
+            "behavior": each.behavior,
+            "key": each.key,
+            "total": each.total,
+            "steps": each.steps.tolist(),
+            "times": _times(each.times),
+            "counts": each.counts.tolist(),
+            **{name: _finite(getattr(each, name)) for name in ("values", "minima", "maxima")},
+        }
+        for each in found
+    ]
+    return Response(json.dumps({"series": series}, separators=(",", ":")), media_type="application/json")
+
+
+def _times(seconds: NDArray[np.float64]) -> list[str | None]:
+    """Return times in RFC 3339, and None for NaN."""
+    texts = np.datetime_as_string(np.round(seconds * 1e6).astype("datetime64[us]"), timezone="UTC").tolist()
+    return [None if text == "NaT" else text for text in texts]
+
+
+def _finite(values: NDArray[np.float64]) -> list[float | None]:
+    return [value if math.isfinite(value) else None for value in values.tolist()]

@@ -244,7 +244,7 @@ class Mirror:
             points += [
                 Scalar(metric.key, step, math.nan if value is None else value, at.timestamp())
                 for step, at, value in columns
-                if step <= metric.step
+                if at is not None and step <= metric.step
             ]
             if len(series.steps) < PAGE:
                 break

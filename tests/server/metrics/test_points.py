@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.metrics.points import MetricPoint, Points, thin
+from server.metrics.points import MetricPoint, Points, Series, common_edges
 
 
 def line(count: int) -> Points:
@@ -29,7 +29,7 @@ def test_of_several_points_with_one_step_the_last_counts() -> None:
 
 
 def test_few_points_are_not_thinned() -> None:
-    series = thin("B", "k", line(10), 10)
+    series = Series.thin("run", "B", "k", line(10), 10)
 
     assert series.counts.tolist() == [1] * 10
     assert np.array_equal(series.values, line(10).values)
@@ -38,7 +38,7 @@ def test_few_points_are_not_thinned() -> None:
 def test_a_bucket_keeps_mean_minimum_and_maximum_and_stands_at_its_last_point() -> None:
     points = Points(np.arange(1, 5), np.arange(1.0, 5.0), np.array([0.0, 10.0, 2.0, 4.0]))
 
-    series = thin("B", "k", points, 2)
+    series = Series.thin("run", "B", "k", points, 2)
 
     assert series.steps.tolist() == [2, 4]
     assert series.values.tolist() == [5.0, 3.0]  # (0 + 10) / 2, (2 + 4) / 2
@@ -50,7 +50,7 @@ def test_a_bucket_keeps_mean_minimum_and_maximum_and_stands_at_its_last_point() 
 def test_thinning_loses_no_point_no_spike_and_no_end(count: int, buckets: int) -> None:
     points = line(count)
 
-    series = thin("B", "k", points, buckets)
+    series = Series.thin("run", "B", "k", points, buckets)
 
     assert len(series.steps) == min(count, buckets)
     assert series.total == count
@@ -65,7 +65,51 @@ def test_thinning_loses_no_point_no_spike_and_no_end(count: int, buckets: int) -
 def test_values_that_are_not_finite_do_not_spoil_their_bucket() -> None:
     values = np.array([1.0, np.nan, 3.0, np.nan, np.nan, np.nan])
 
-    series = thin("B", "k", Points(np.arange(6), np.arange(6.0), values), 2)
+    series = Series.thin("run", "B", "k", Points(np.arange(6), np.arange(6.0), values), 2)
 
     assert series.values[0] == 2.0
     assert np.isnan(series.values[1])
+
+
+@given(
+    steps=st.lists(st.sets(st.integers(0, 10_000), max_size=300), min_size=1, max_size=6), buckets=st.integers(1, 200)
+)
+def test_common_edges_put_each_point_of_each_series_into_the_bucket_of_its_step(
+    steps: list[set[int]], buckets: int
+) -> None:
+    histories = [
+        Points(np.array(sorted(each), np.int64), np.array(sorted(each), float), np.sin(sorted(each))) for each in steps
+    ]
+
+    edges = common_edges(histories, buckets)
+    all_series = [Series.between("run", "B", "k", history, edges) for history in histories]
+
+    assert len(edges) - 1 <= buckets
+    for history, series in zip(histories, all_series, strict=True):
+        assert series.steps.tolist() == edges[1:].tolist()
+        assert series.total == len(history)
+        for first, last, count, at, lowest, mean in zip(
+            edges, edges[1:], series.counts, series.times, series.minima, series.values, strict=False
+        ):
+            inside = (history.steps > first) & (history.steps <= last)
+            assert count == inside.sum()
+            if count:
+                assert at == history.steps[inside].max()
+                assert lowest == history.values[inside].min()
+                assert mean == pytest.approx(history.values[inside].mean())
+            else:
+                assert np.isnan([at, lowest, mean]).all()
+
+
+def test_as_few_steps_as_there_are_buckets_have_a_bucket_each() -> None:
+    first = Points(np.array([10, 20, 30]), np.arange(3.0), np.arange(3.0))
+    second = Points(np.array([20, 40]), np.arange(2.0), np.arange(2.0))
+
+    assert common_edges([first, second], 4).tolist() == [9, 10, 20, 30, 40]
+    assert common_edges([first, second], 3).tolist() == [9, 19, 29, 40]
+
+
+def test_no_points_have_no_common_edges() -> None:
+    edges = common_edges([Points.empty()], 10)
+
+    assert Series.between("run", "B", "k", Points.empty(), edges).steps.tolist() == []

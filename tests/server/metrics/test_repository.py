@@ -2,14 +2,12 @@
 
 import math
 
-import pytest
 from sqlalchemy import select
 
 from server.kit.db.database import Database
-from server.kit.errors import MetricNotFound
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.metrics.models import MetricChunk
-from server.metrics.points import CHUNK_POINTS, MetricPoint, Series
+from server.metrics.points import CHUNK_POINTS, MetricPoint, Series, Window
 from server.metrics.repository import MetricRepository
 from tests.factories import make_checkpoint, make_claim, make_ledger, read_run
 
@@ -22,7 +20,8 @@ def points(steps: range, value: float | None = None, behavior: str = "CartPole")
 
 def series(database: Database, behavior: str = "CartPole", limit: int = 100_000) -> Series:
     with database.read() as session:
-        return MetricRepository(session).series(read_run(database, "run").id, behavior, KEY, limit)
+        (found,) = MetricRepository(session).series([read_run(database, "run").id], [KEY], behavior, limit)
+        return found
 
 
 def test_history_comes_back_as_it_was_recorded(database: Database) -> None:
@@ -42,7 +41,9 @@ def test_points_beyond_a_step_come_as_they_were_recorded(database: Database) -> 
     ledger.metrics.append(points(range(1300)))
 
     with database.read() as session:
-        page = MetricRepository(session).series(read_run(database, "run").id, "CartPole", KEY, 3, after_step=1000)
+        (page,) = MetricRepository(session).series(
+            [read_run(database, "run").id], [KEY], points=3, window=Window(1001), thinned=False
+        )
 
     assert page.steps.tolist() == [1001, 1002, 1003], "the first three, none of them thinned"
 
@@ -84,11 +85,51 @@ def test_a_value_that_is_not_finite_is_kept_in_the_history_and_none_as_newest(da
     assert math.isnan(series(database).values[-1])
 
 
-def test_an_unknown_metric_is_not_found(database: Database) -> None:
+def test_an_unknown_metric_has_no_series(database: Database) -> None:
     make_ledger(database, name="run")
 
-    with pytest.raises(MetricNotFound):
-        series(database)
+    with database.read() as session:
+        assert MetricRepository(session).series([read_run(database, "run").id], [KEY]) == []
+
+
+def test_a_window_is_thinned_inside(database: Database) -> None:
+    ledger = make_ledger(database, name="run")
+    ledger.metrics.append(points(range(2 * CHUNK_POINTS)))
+
+    with database.read() as session:
+        (found,) = MetricRepository(session).series(
+            [read_run(database, "run").id], [KEY], points=4, window=Window(500, 539)
+        )
+
+    assert found.steps.tolist() == [509, 519, 529, 539]
+    assert found.minima.tolist() == [500.0, 510.0, 520.0, 530.0]
+    assert found.counts.tolist() == [10] * 4
+
+
+def test_a_window_without_points_is_an_empty_series(database: Database) -> None:
+    ledger = make_ledger(database, name="run")
+    ledger.metrics.append(points(range(10)))
+
+    with database.read() as session:
+        (found,) = MetricRepository(session).series([read_run(database, "run").id], [KEY], window=Window(100, 200))
+
+    assert found.total == 0
+
+
+def test_series_of_several_runs_come_in_the_order_of_the_runs_with_common_steps(database: Database) -> None:
+    run_ids = []
+    for name, steps in (("second", range(0, 400, 20)), ("first", range(0, 600, 10))):
+        ledger = make_ledger(database, name=name)
+        ledger.metrics.append([*points(steps), MetricPoint("", "other", 1, 1e9, 1.0)])
+        run_ids.append(read_run(database, name).id)
+
+    with database.read() as session:
+        found = MetricRepository(session).series(run_ids, [KEY], points=6, common_steps=True)
+
+    assert [each.run_id for each in found] == run_ids
+    assert found[0].steps.tolist() == found[1].steps.tolist()
+    assert found[0].counts.tolist() == [5, 5, 5, 4, 0, 0] or found[0].counts.sum() == 20
+    assert found[1].counts.tolist() == [10] * 6
 
 
 def test_a_key_is_read_for_all_behaviors_at_once(database: Database) -> None:
@@ -96,7 +137,7 @@ def test_a_key_is_read_for_all_behaviors_at_once(database: Database) -> None:
     ledger.metrics.append([*points(range(3)), *points(range(4), behavior="Pendulum")])
 
     with database.read() as session:
-        found = MetricRepository(session).all_series(read_run(database, "run").id, KEY, 10)
+        found = MetricRepository(session).series([read_run(database, "run").id], [KEY], points=10)
 
     assert [(one.behavior, one.total) for one in found] == [("CartPole", 3), ("Pendulum", 4)]
 

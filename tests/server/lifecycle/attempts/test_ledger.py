@@ -221,7 +221,8 @@ def test_metrics_handed_in_twice_count_once(database: Database) -> None:
     ledger.metrics.append(points)
 
     with database.read() as session:
-        assert MetricRepository(session).series(read_run(database, "run").id, "CartPole", "reward").total == 3
+        (series,) = MetricRepository(session).series([read_run(database, "run").id], ["reward"])
+        assert series.total == 3
 
 
 def test_a_checkpoint_gets_one_row_however_often_it_is_handed_in(database: Database) -> None:
