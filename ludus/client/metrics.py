@@ -23,14 +23,22 @@ class Metrics(Resource):
         *,
         from_step: int | None = None,
         to_step: int | None = None,
+        smoothing: float | None = None,
     ) -> Sequence[Series]:
         """Return a metric over time, one series per behavior, down-sampled by the server to at most `points` each.
 
         With `after_step` nothing is down-sampled: the result is the first `points` (at most 5000) points beyond it.
-        `from_step` and `to_step`: only the points between, both included.
+        `from_step` and `to_step`: only the points between, both included. `smoothing` (0 to below 1) is the weight of
+        the past in `Series.smoothed`.
         """
         parameters = without_none(
-            key=key, points=points, behavior=behavior, after_step=after_step, from_step=from_step, to_step=to_step
+            key=key,
+            points=points,
+            behavior=behavior,
+            after_step=after_step,
+            from_step=from_step,
+            to_step=to_step,
+            smoothing=smoothing,
         )
         return self._transport.read_all(Series, self._transport.document(f"{_path(run)}/series", parameters), "series")
 
@@ -44,6 +52,7 @@ class Metrics(Resource):
         from_step: int | None = None,
         to_step: int | None = None,
         common_steps: bool = True,
+        smoothing: float | None = None,
     ) -> Sequence[Series]:
         """Return metrics of several runs over time, at most 200 series, each down-sampled to at most `points`.
 
@@ -58,6 +67,7 @@ class Metrics(Resource):
             from_step=from_step,
             to_step=to_step,
             common_steps=common_steps,
+            smoothing=smoothing,
         )
         return self._transport.read_all(Series, self._transport.document("/v1/series", parameters), "series")
 

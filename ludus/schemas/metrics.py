@@ -36,3 +36,5 @@ class Series:
     maxima: tuple[float | None, ...]
     counts: tuple[int, ...]
     """Number of points of each entry."""
+    smoothed: tuple[float | None, ...] | None = None
+    """Smoothed values at each entry's last point; null where `smoothing` is 0."""

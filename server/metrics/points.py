@@ -10,7 +10,7 @@ band of a group of runs are sums over columns.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -20,6 +20,8 @@ CHUNK_POINTS = 512
 """Points per chunk. An append rewrites the last chunk, 24 bytes a point: half of 12 kB on average."""
 
 
+SMALLEST_WEIGHT = 1e-18
+"""A value with a smaller weight does not change a sum of doubles."""
 NO_LIMIT = 2**62
 """No metric has a step beyond it."""
 
@@ -133,6 +135,8 @@ class Series:
     maxima: NDArray[np.float64]
     counts: NDArray[np.int64]
     """Number of points in each bucket. All 1 when nothing was thinned."""
+    smoothed: NDArray[np.float64] | None = None
+    """Smoothed value at each bucket's last point, NaN where there is none; None where the series is not smoothed."""
 
     @property
     def total(self) -> int:
@@ -152,6 +156,31 @@ class Series:
         """Put points into buckets between edges: bucket i has those beyond `edges[i]`, up to `edges[i + 1]`."""
         starts = np.searchsorted(points.steps, edges, side="right")
         return cls(run_id, behavior, key, edges[1:], *_reduced(points, starts))
+
+    def smooth(self, history: Points, smoothing: float) -> Self:
+        """Add smoothed values, of the metric's whole history up to each bucket: they are the same in every window."""
+        if not len(history):
+            return replace(self, smoothed=np.full(len(self.steps), np.nan))
+        last = np.searchsorted(history.steps, self.steps, side="right") - 1
+        found = smoothed(history.values, smoothing)[last]
+        return replace(self, smoothed=np.where(self.counts > 0, found, np.nan))
+
+
+def smoothed(values: NDArray[np.float64], smoothing: float) -> NDArray[np.float64]:
+    """Return the exponential moving average of values without its bias to the start (Kingma and Ba 2015, section 3).
+
+    With s = `smoothing`, 0 to below 1, number n is `sum(s^(n-i) x_i) / sum(s^(n-i))` over the finite x_i with i <= n.
+    It depends on earlier values only, so new ones never change the past. NaN before the first finite value.
+    """
+    finite = np.isfinite(values)
+    sums, weights = values[finite], np.ones(int(finite.sum()))
+    distance, decay = 1, smoothing
+    while distance < len(sums) and decay > SMALLEST_WEIGHT:  # sums over 1, 2, 4, ... values (Hillis and Steele 1986)
+        for column in (sums, weights):
+            column[distance:] = column[distance:] + decay * column[:-distance]
+        distance, decay = 2 * distance, decay * decay
+    means = np.append(np.nan, sums / weights)
+    return means[np.cumsum(finite)]
 
 
 def common_edges(histories: Sequence[Points], buckets: int) -> NDArray[np.int64]:

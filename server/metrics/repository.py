@@ -50,19 +50,28 @@ class MetricRepository(Repository):
         window: Window = EVERY_STEP,
         thinned: bool = True,
         common_steps: bool = False,
+        smoothing: float = 0.0,
     ) -> list[Series]:
         """Return the history of each key in each run and behavior, in at most `points` buckets (`Series`).
 
         Those without a point in the window are empty. `behavior`: only of this one; "" is the run as a whole. Not
-        `thinned`: the first `points` points. With `common_steps`, bucket i covers the same steps in all of them.
+        `thinned`: the first `points` points. With `common_steps`, bucket i covers the same steps in all of them. With
+        `smoothing` above 0 they have smoothed values (`server.metrics.points.smoothed`).
         """
-        histories = self.histories(run_ids, keys, behavior, window)
+        # What lies before the window counts in smoothed values.
+        read = Window(last=window.last) if smoothing else window
+        whole = self.histories(run_ids, keys, behavior, read)
+        histories = {place: history.within(window) for place, history in whole.items()}
         if not thinned:
             histories = {place: history[:points] for place, history in histories.items()}
-        if not common_steps:
-            return [Series.thin(*place, history, points) for place, history in histories.items()]
-        edges = common_edges(list(histories.values()), points)
-        return [Series.between(*place, history, edges) for place, history in histories.items()]
+        if common_steps:
+            edges = common_edges(list(histories.values()), points)
+            found = [Series.between(*place, history, edges) for place, history in histories.items()]
+        else:
+            found = [Series.thin(*place, history, points) for place, history in histories.items()]
+        if smoothing:
+            found = [each.smooth(history, smoothing) for each, history in zip(found, whole.values(), strict=True)]
+        return found
 
     def history(self, run_id: str, behavior: str, key: str) -> Points | None:
         """Return all points of a metric that no later attempt superseded, or None where there is no such metric."""

@@ -35,6 +35,17 @@ Behavior = Annotated[
 PointCount = Annotated[int, Query(ge=1, le=MAX_POINTS, description="Maximum number of entries per series.")]
 
 
+Smoothing = Annotated[
+    float,
+    Query(
+        ge=0,
+        lt=1,
+        description="Weight of the past in `smoothed`, the exponential moving average of the whole history without its "
+        "bias to the start; 0 = `smoothed` is null.",
+    ),
+]
+
+
 def window_of(
     from_step: Annotated[int, Query(ge=-1, le=NO_LIMIT, description="Only points from this step on.")] = -1,
     to_step: Annotated[int, Query(ge=-1, le=NO_LIMIT, description="Only points up to this step.")] = NO_LIMIT,
@@ -62,6 +73,7 @@ def metric_series(
     window: WindowDep,
     behavior: Behavior = None,
     points: PointCount = 500,
+    smoothing: Smoothing = 0.0,
     after_step: Annotated[
         int | None,
         Query(
@@ -78,7 +90,7 @@ def metric_series(
         if after_step is not None:
             window = Window(max(window.first, after_step + 1), window.last)
         found = MetricRepository(session).series(
-            [run_id], [key], behavior, points, window=window, thinned=after_step is None
+            [run_id], [key], behavior, points, window=window, thinned=after_step is None, smoothing=smoothing
         )
     if not found:
         raise MetricNotFound(run_id, key)
@@ -99,6 +111,7 @@ def series_of_runs(
     ],
     behavior: Behavior = None,
     points: PointCount = 300,
+    smoothing: Smoothing = 0.0,
     common_steps: Annotated[
         bool,
         Query(
@@ -118,7 +131,9 @@ def series_of_runs(
         count = len(metrics.places(run_ids, key, behavior))
         if count > MAX_SERIES:
             raise InvalidQuery("run", f"it has {count} series, more than {MAX_SERIES}; ask for fewer runs or metrics")
-        found = metrics.series(run_ids, key, behavior, points, window=window, common_steps=common_steps)
+        found = metrics.series(
+            run_ids, key, behavior, points, window=window, common_steps=common_steps, smoothing=smoothing
+        )
     return _answer(found)
 
 
@@ -134,6 +149,7 @@ def _answer(found: Sequence[Series]) -> Response:
             "times": _times(each.times),
             "counts": each.counts.tolist(),
             **{name: _finite(getattr(each, name)) for name in ("values", "minima", "maxima")},
+            "smoothed": None if each.smoothed is None else _finite(each.smoothed),
         }
         for each in found
     ]

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.metrics.points import MetricPoint, Points, Series, common_edges
+from server.metrics.points import MetricPoint, Points, Series, Window, common_edges, smoothed
 
 
 def line(count: int) -> Points:
@@ -113,3 +113,46 @@ def test_no_points_have_no_common_edges() -> None:
     edges = common_edges([Points.empty()], 10)
 
     assert Series.between("run", "B", "k", Points.empty(), edges).steps.tolist() == []
+
+
+@given(
+    values=st.lists(st.floats(-100, 100) | st.just(np.nan), max_size=300),
+    smoothing=st.sampled_from([0.1, 0.6, 0.9, 0.99, 0.999]),
+    new=st.integers(0, 50),
+)
+def test_smoothing_is_the_debiased_average_and_new_values_leave_the_past_as_it_was(
+    values: list[float], smoothing: float, new: int
+) -> None:
+    expected, total, weight = [], 0.0, 0.0
+    for value in values:
+        if np.isfinite(value):
+            total, weight = smoothing * total + value, smoothing * weight + 1
+        expected.append(total / weight if weight else np.nan)
+
+    found = smoothed(np.array(values), smoothing)
+
+    assert found == pytest.approx(np.array(expected), rel=1e-9, abs=1e-9, nan_ok=True)
+    later = smoothed(np.array([*values, *range(new)], float), smoothing)
+    assert later[: len(values)] == pytest.approx(found, rel=1e-12, abs=1e-12, nan_ok=True)
+
+
+def test_smoothed_values_of_a_bucket_stand_at_its_last_point_and_are_the_same_in_a_window() -> None:
+    history = line(1000)
+    full = smoothed(history.values, 0.9)
+
+    whole = Series.thin("run", "B", "k", history, 10).smooth(history, 0.9)
+    window = Series.thin("run", "B", "k", history.within(Window(5000, 6990)), 4).smooth(history, 0.9)
+
+    assert whole.smoothed is not None
+    assert whole.smoothed.tolist() == full[99::100].tolist()
+    assert window.smoothed is not None
+    assert window.smoothed.tolist() == full[549:700:50].tolist()
+
+
+def test_a_bucket_without_points_has_no_smoothed_value() -> None:
+    history = Points(np.array([10, 40]), np.arange(2.0), np.array([1.0, 2.0]))
+
+    series = Series.between("run", "B", "k", history, np.array([0, 20, 30, 40])).smooth(history, 0.5)
+
+    assert series.smoothed is not None
+    assert np.isnan(series.smoothed).tolist() == [False, True, False]

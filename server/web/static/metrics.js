@@ -1,0 +1,185 @@
+// Charts of metrics: what is loaded for them, the tool bar that all charts of a page share, and its shortcuts.
+import { useMemo, useRef } from "preact/hooks";
+import { get } from "./api.js";
+import { Chart } from "./chart.js";
+import { html } from "./html.js";
+import { useLive } from "./live.js";
+import { align, followed, group } from "./series.js";
+import { colorOf } from "./theme.js";
+import { flag, numeric, query, set, text } from "./url.js";
+
+/** A run as charts know it. @typedef {{id: string, name: string, group: string, started: number}} ChartedRun */
+
+/** Buckets for a chart of the usual width: half its pixels. */
+const POINTS = 300;
+const MOST_SERIES = 200;
+/** Half of what one answer may have, as a run can have a metric for several behaviors. */
+const SERIES_AT_ONCE = MOST_SERIES / 2;
+
+/** The part of the view that charts share, from the address. */
+function view() {
+  const [from, to] = [numeric("from"), numeric("to")];
+  return {
+    kind: /** @type {import("./chart.js").AxisKind} */ (text("x", "step")),
+    smoothing: numeric("smooth") ?? 0,
+    log: flag("log"),
+    clip: flag("clip"),
+    window: from === null || to === null ? null : /** @type {[number, number]} */ ([from, to]),
+  };
+}
+
+/** Requests that begin in the same moment and differ in the metric alone go as one. */
+const waiting = new Map();
+
+/**
+ * Load one metric of some runs. @param {string[]} runs ids @param {string} key @param {Record<string, any>} parameters
+ * @returns {Promise<any[]>} series
+ */
+function load(runs, key, parameters) {
+  const name = JSON.stringify([runs, parameters]);
+  let batch = waiting.get(name);
+  if (!batch || batch.keys.size >= Math.max(1, Math.floor(SERIES_AT_ONCE / runs.length))) {
+    const keys = new Set();
+    const answer = Promise.resolve().then(() => {
+      if (waiting.get(name)?.keys === keys) waiting.delete(name);
+      return get("v1/series", { run: runs, key: [...keys], points: POINTS, common_steps: true, ...parameters });
+    });
+    batch = { keys, answer };
+    waiting.set(name, batch);
+  }
+  batch.keys.add(key);
+  return batch.answer.then((/** @type {any} */ answer) => answer.series.filter((/** @type {any} */ each) => each.key === key));
+}
+
+/**
+ * A metric of one or several runs over time.
+ * @param {object} props
+ * @param {string} props.metric
+ * @param {ChartedRun[]} props.runs
+ * @param {string} [props.behavior] only of this one
+ * @param {number} [props.tick] load again when it grows
+ * @param {boolean} [props.grouped] one curve for each group of runs
+ * @param {import("./chart.js").Mark[]} [props.marks] by step
+ * @param {any} [props.actions]
+ * @param {number} [props.height]
+ */
+export function MetricChart({ metric, runs, behavior, tick = 0, grouped = false, marks = [], actions, height }) {
+  const { kind, smoothing, log, clip, window } = view();
+  const stepWindow = kind === "step" && window;
+  const parameters = {
+    behavior,
+    smoothing: smoothing || undefined,
+    ...(stepWindow && { from_step: Math.floor(stepWindow[0]), to_step: Math.ceil(stepWindow[1]) }),
+  };
+  const ids = runs.map((run) => run.id);
+  const wanted = JSON.stringify([ids, metric, parameters]);
+  const { data, problem } = useLive(() => load(ids, metric, parameters), { seconds: null, again: [wanted, tick] });
+  const { x, curves } = useMemo(() => drawn(data ?? [], runs, grouped && kind === "step", kind), [data, grouped, kind]);
+  const newest = useRef(x.at(-1) ?? 0);
+  const now = x.at(-1) ?? 0;
+  const shown = kind === "step" ? window : followed(window, newest.current, now);
+  newest.current = now;
+  return html`<${Chart}
+    title=${behavior ? `${metric} · ${behavior}` : metric}
+    x=${x}
+    curves=${curves}
+    kind=${kind}
+    log=${log}
+    clip=${clip}
+    window=${shown}
+    onWindow=${(/** @type {[number, number]|null} */ part) => set({ from: part?.[0], to: part?.[1] })}
+    marks=${kind === "step" ? marks : []}
+    cursor="page"
+    actions=${actions}
+    height=${height}
+    empty=${problem ? problem.message : data ? "This metric has no values here yet." : "Loading …"}
+  />`;
+}
+
+/**
+ * Curves of series with common steps.
+ * @param {any[]} series @param {ChartedRun[]} runs @param {boolean} grouped @param {import("./chart.js").AxisKind} kind
+ * @returns {{x: number[], curves: import("./chart.js").ColoredCurve[]}}
+ */
+export function drawn(series, runs, grouped, kind) {
+  if (!series.length) return { x: [], curves: [] };
+  const byId = new Map(runs.map((run, i) => [run.id, { run, i }]));
+  const several = new Set(series.map((each) => each.behavior)).size > 1;
+  if (grouped) {
+    const names = [...new Set(runs.map((run) => run.group))];
+    const curves = names.flatMap((name, i) => {
+      const members = series.filter((each) => byId.get(each.run_id)?.run.group === name);
+      return members.length ? [{ ...group(name, members), color: colorOf(i) }] : [];
+    });
+    return { x: series[0].steps, curves };
+  }
+  const most = Math.max(...series.flatMap((each) => each.counts));
+  const curves = series.map((each, number) => {
+    const known = byId.get(each.run_id);
+    const names = [runs.length > 1 ? known?.run.name : "", several || runs.length === 1 ? each.behavior || "run" : ""];
+    return {
+      label: names.filter(Boolean).join(" · "),
+      color: colorOf(runs.length > 1 && !several ? (known?.i ?? number) : number),
+      values: each.values,
+      low: each.minima,
+      high: each.maxima,
+      smoothed: each.smoothed,
+      counts: each.counts,
+      band: most > 1 ? `each point: mean of up to ${most} summaries, band: lowest to highest` : "",
+    };
+  });
+  if (kind === "step") return { x: series[0].steps, curves };
+  // Every run has times of its own: join them on all times together.
+  const filled = series.map((each) => each.counts.map((/** @type {number} */ n, /** @type {number} */ i) => (n ? i : -1)).filter((/** @type {number} */ i) => i >= 0));
+  const axes = series.map((each, which) => {
+    const start = kind === "relative" ? (byId.get(each.run_id)?.run.started ?? 0) : 0;
+    return filled[which].map((/** @type {number} */ i) => Date.parse(each.times[i]) / 1000 - start);
+  });
+  const columns = /** @type {const} */ (["values", "low", "high", "smoothed", "counts"]);
+  const aligned = Object.fromEntries(
+    columns.map((name) => [
+      name,
+      align(axes, curves.map((curve, which) => filled[which].map((/** @type {number} */ i) => curve[name]?.[i] ?? null))),
+    ]),
+  );
+  return {
+    x: aligned.values[0],
+    curves: curves.map((curve, which) => ({
+      ...curve,
+      ...Object.fromEntries(columns.map((name) => [name, curve[name] && aligned[name][1][which]])),
+    })),
+  };
+}
+
+const SMOOTHINGS = [0, 0.6, 0.9, 0.97, 0.99];
+const KINDS = /** @type {const} */ ([["step", "step"], ["time", "wall clock"], ["relative", "since the start"]]);
+
+/** What all charts of a page obey. */
+export function ChartTools() {
+  const { kind, smoothing, log, clip, window } = view();
+  return html`<div class="chart-tools" role="group" aria-label="Charts">
+    <label>x <select value=${kind} onChange=${(/** @type {any} */ event) => set({ x: event.target.value === "step" ? null : event.target.value, from: null, to: null })}>
+      ${KINDS.map(([value, name]) => html`<option key=${value} value=${value}>${name}</option>`)}
+    </select></label>
+    <label title="Exponential moving average of the whole history, without its bias to the start">
+      smoothing
+      <input type="range" min="0" max="0.99" step="0.01" value=${smoothing} onChange=${(/** @type {any} */ event) => set({ smooth: Number(event.target.value) || null })} />
+      <output>${smoothing || "off"}</output>
+    </label>
+    <label><input type="checkbox" checked=${log} onChange=${() => set({ log: !log })} /> log</label>
+    <label title="The y axis leaves out the highest and lowest 2 %"><input type="checkbox" checked=${clip} onChange=${() => set({ clip: !clip })} /> clip outliers</label>
+    ${window && html`<button onClick=${() => set({ from: null, to: null })}>Show everything</button>`}
+  </div>`;
+}
+
+/** Shortcuts of pages with charts, for the list of `?`. */
+export const CHART_KEYS = {
+  s: ["smoothing", () => set({ smooth: SMOOTHINGS[(SMOOTHINGS.findIndex((each) => each >= view().smoothing) + 1) % SMOOTHINGS.length] || null })],
+  l: ["logarithmic axis", () => set({ log: !view().log })],
+  t: ["x axis: step, wall clock, since the start", () => {
+    const kinds = KINDS.map(([value]) => value);
+    const next = kinds[(kinds.indexOf(view().kind) + 1) % kinds.length];
+    set({ x: next === "step" ? null : next, from: null, to: null });
+  }],
+  Escape: ["show everything again", () => query.value.has("from") && set({ from: null, to: null })],
+};

@@ -1,0 +1,168 @@
+// Arithmetic of curves: pure functions on arrays, without the page. Tests call them in a browser.
+
+/**
+ * One curve of a chart, ascending in x. Gaps are null.
+ * @typedef {object} Curve
+ * @property {string} label
+ * @property {(number|null)[]} values the mean of each bucket, or of a group in each bucket
+ * @property {(number|null)[]} low lower edge of the band
+ * @property {(number|null)[]} high upper edge of the band
+ * @property {(number|null)[]|null} smoothed null where no smoothing is chosen
+ * @property {number[]} counts points behind each bucket
+ * @property {string} band what the band is, for the legend
+ */
+
+/** Two-sided 95 % quantiles of Student's t by degrees of freedom, 1 to 30; beyond them the normal's is near enough. */
+const T95 = [
+  12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.16, 2.145, 2.131, 2.12, 2.11,
+  2.101, 2.093, 2.086, 2.08, 2.074, 2.069, 2.064, 2.06, 2.056, 2.052, 2.048, 2.045, 2.042,
+];
+
+/** @param {number} freedom degrees of freedom, 1 or more */
+export function t95(freedom) {
+  return freedom <= T95.length ? T95[freedom - 1] : 1.96;
+}
+
+/**
+ * Mean of numbers, and half the width of its 95 % interval (Student's t); null where there are fewer than two.
+ * @param {(number|null|undefined)[]} numbers those that are null are left out
+ * @returns {{n: number, mean: number|null, half: number|null}}
+ */
+export function interval(numbers) {
+  const known = /** @type {number[]} */ (numbers.filter((each) => each !== null && each !== undefined));
+  const n = known.length;
+  if (n === 0) return { n, mean: null, half: null };
+  const mean = known.reduce((sum, each) => sum + each, 0) / n;
+  if (n === 1) return { n, mean, half: null };
+  const variance = known.reduce((sum, each) => sum + (each - mean) ** 2, 0) / (n - 1);
+  return { n, mean, half: t95(n - 1) * Math.sqrt(variance / n) };
+}
+
+/**
+ * Mean and 95 % band of a group of series that have common steps. A run that has ended, or has not begun, does not count
+ * in a bucket; where one run is left, there is no band.
+ * @param {string} label
+ * @param {{values: (number|null)[], smoothed: (number|null)[]|null, counts: number[]}[]} members
+ * @returns {Curve}
+ */
+export function group(label, members) {
+  const length = members.length ? members[0].values.length : 0;
+  const buckets = Array.from({ length }, (_, i) => interval(members.map((each) => each.values[i])));
+  const smooth = members.length > 0 && members.every((each) => each.smoothed);
+  return {
+    label: `${label} (n = ${members.length})`,
+    values: buckets.map(({ mean }) => mean),
+    low: buckets.map(({ mean, half }) => (mean === null || half === null ? mean : mean - half)),
+    high: buckets.map(({ mean, half }) => (mean === null || half === null ? mean : mean + half)),
+    smoothed: smooth
+      ? Array.from({ length }, (_, i) => interval(members.map((each) => each.smoothed?.[i])).mean)
+      : null,
+    counts: Array.from({ length }, (_, i) => members.reduce((sum, each) => sum + each.counts[i], 0)),
+    band: "mean of the runs, band: 95 % interval of the mean",
+  };
+}
+
+/**
+ * The range of y that a chart shows: all of the bands, or, to clip outliers, the 2nd to the 98th percentile of the
+ * curves with a tenth of room at either end. On a logarithmic axis only what is above 0 counts. Null: nothing to show.
+ * @param {Curve[]} curves
+ * @param {{clip?: boolean, log?: boolean}} [how]
+ * @returns {[number, number]|null}
+ */
+export function rangeOf(curves, { clip = false, log = false } = {}) {
+  const shown = /** @type {number[]} */ (
+    curves
+      .flatMap((each) => (clip ? [each.values] : [each.low, each.high, each.values]))
+      .flat()
+      .filter((each) => each !== null && (!log || each > 0))
+  );
+  if (!shown.length) return null;
+  if (!clip) return shown.reduce(([low, high], each) => [Math.min(low, each), Math.max(high, each)], [Infinity, -Infinity]);
+  const sorted = shown.sort((one, other) => one - other);
+  const at = (/** @type {number} */ share) => sorted[Math.round(share * (sorted.length - 1))];
+  const room = log ? 0 : (at(0.98) - at(0.02)) / 10;
+  return [at(0.02) - room, at(0.98) + room];
+}
+
+/**
+ * Align curves that have an x of their own on all x together, ascending. Entries that a curve does not have are null.
+ * @param {number[][]} axes ascending
+ * @param {(number|null)[][]} columns one for each axis
+ * @returns {[number[], (number|null)[][]]}
+ */
+export function align(axes, columns) {
+  const all = [...new Set(axes.flat())].sort((one, other) => one - other);
+  const index = new Map(all.map((x, i) => [x, i]));
+  const aligned = columns.map((column, which) => {
+    const found = /** @type {(number|null)[]} */ (new Array(all.length).fill(null));
+    axes[which].forEach((x, i) => (found[/** @type {number} */ (index.get(x))] = column[i]));
+    return found;
+  });
+  return [all, aligned];
+}
+
+/**
+ * The window after new data: one whose right end was at the newest point follows it, any other stays.
+ * @param {[number, number]|null} window null: everything is shown
+ * @param {number} before newest x until now
+ * @param {number} now newest x
+ * @returns {[number, number]|null}
+ */
+export function followed(window, before, now) {
+  if (window === null || window[1] < before) return window;
+  return [window[0] + now - before, window[1] + now - before];
+}
+
+/**
+ * Index of the curve nearest to a value at an entry, and at most `count` curves around it, for a tooltip.
+ * @param {(number|null|undefined)[]} values of all curves at the entry
+ * @param {number} at
+ * @param {number} count
+ * @returns {number[]} the nearest first
+ */
+export function nearest(values, at, count) {
+  return values
+    .map((value, i) => ({ i, distance: value === null || value === undefined ? Infinity : Math.abs(value - at) }))
+    .filter(({ distance }) => distance < Infinity)
+    .sort((one, other) => one.distance - other.distance)
+    .slice(0, count)
+    .map(({ i }) => i);
+}
+
+/**
+ * A table as comma-separated values (RFC 4180).
+ * @param {(string|number|null)[][]} rows
+ */
+export function csv(rows) {
+  const cell = (/** @type {string|number|null} */ value) => {
+    const text = value === null ? "" : String(value);
+    return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  };
+  return rows.map((row) => row.map(cell).join(",") + "\r\n").join("");
+}
+
+/**
+ * The keys in which flat configurations differ, with their values; null where one does not have the key.
+ * @param {Record<string, unknown>[]} configs dotted key -> value
+ * @returns {[string, unknown[]][]} by key
+ */
+export function differences(configs) {
+  const keys = [...new Set(configs.flatMap((each) => Object.keys(each)))].sort();
+  return keys
+    .map((key) => /** @type {[string, unknown[]]} */ ([key, configs.map((each) => each[key] ?? null)]))
+    .filter(([, values]) => values.some((value) => JSON.stringify(value) !== JSON.stringify(values[0])));
+}
+
+/**
+ * Dotted keys of a document: lists are values.
+ * @param {unknown} document
+ * @param {string} [path]
+ * @returns {Record<string, unknown>}
+ */
+export function flat(document, path = "") {
+  if (document === null || typeof document !== "object" || Array.isArray(document)) return { [path]: document };
+  return Object.assign(
+    {},
+    ...Object.entries(document).map(([key, value]) => flat(value, path ? `${path}.${key}` : key)),
+  );
+}
