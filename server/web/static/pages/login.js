@@ -1,0 +1,61 @@
+// Sign in with a token, or with a link that has one behind its `#`: the fragment of an address is never sent.
+import { useEffect, useState } from "preact/hooks";
+import { Problem, identity, send, signedOut, whoAmI } from "../api.js";
+import { html } from "../html.js";
+import { runHref } from "../runs.js";
+import { ROOT, go, href, text } from "../url.js";
+
+/** Exchange a token for a session of this browser. @param {string} token */
+async function signIn(token) {
+  await send("POST", "ui/session", { body: { token } });
+  signedOut.value = false;
+  await whoAmI();
+}
+
+/** Where to go after signing in: only to pages of this server. */
+function next() {
+  const wanted = text("next");
+  const to = new URL(wanted, ROOT);
+  return to.origin === location.origin && to.pathname.startsWith(ROOT.pathname) && /^(ui(\/|$|\?)|$)/.test(wanted) ? to.pathname + to.search : href("");
+}
+
+/** @param {{page: string}} props */
+export default function Login({ page }) {
+  const [token, setToken] = useState("");
+  const [refusal, setRefusal] = useState("");
+  const [busy, setBusy] = useState(page === "share");
+  const enter = async (/** @type {string} */ given, /** @type {() => string} */ to) => {
+    setBusy(true);
+    try {
+      await signIn(given);
+      go(to(), true);
+    } catch (problem) {
+      if (!(problem instanceof Problem)) throw problem;
+      setRefusal(page === "share" ? `${problem.message} The link may have expired, or was revoked: ask for a new one.` : problem.message);
+      setBusy(false);
+    }
+  };
+  useEffect(() => {
+    if (page !== "share") {
+      if (identity.value) go(next(), true);
+      return;
+    }
+    const given = location.hash.slice(1);
+    history.replaceState(null, "", location.pathname);
+    enter(given, () => {
+      const who = identity.value;
+      if (who?.run_id) return runHref({ id: who.run_id });
+      return who?.ladder_id ? href(`ui/ladders/${who.ladder_id}`) : href("");
+    });
+  }, [page]);
+  if (busy && page === "share") return html`<p class="empty">Opening the link …</p>`;
+  return html`<section class="card" style=${{ maxWidth: "460px", margin: "40px auto" }}>
+    <h1>Sign in</h1>
+    <p class="sentence">With a token of this server. <code>ludus token create</code> makes one; its owner can revoke it at any time.</p>
+    ${refusal && html`<p class="note" data-tone="bad" role="alert">${refusal}</p>`}
+    <form onSubmit=${(/** @type {Event} */ event) => (event.preventDefault(), enter(token.trim(), next))}>
+      <div class="field"><label for="token">Token</label><input id="token" type="password" autocomplete="current-password" required value=${token} onInput=${(/** @type {any} */ event) => setToken(event.target.value)} /></div>
+      <button class="main" disabled=${busy || !token.trim()}>Sign in</button>
+    </form>
+  </section>`;
+}

@@ -1,0 +1,82 @@
+// Log files of a run's attempts: open at the end, follow it, scroll up for earlier parts, search, download.
+import { useEffect, useRef, useState } from "preact/hooks";
+import { get } from "../api.js";
+import { ROOT } from "../url.js";
+import { ago, bytes, plain } from "../format.js";
+import { html } from "../html.js";
+import { useLive } from "../live.js";
+import { Missing } from "./signs.js";
+
+/** Bytes of a part. */
+const PART = 64 * 1024;
+/** Parts in the page at once: more would make it slow. */
+const MOST_PARTS = 24;
+
+/** @param {{run: string, live: boolean}} props */
+export function Logs({ run, live }) {
+  const { data, problem } = useLive(() => get(`v1/runs/${run}/logs`), { seconds: live ? 10 : null, again: [run] });
+  const logs = data?.logs ?? [];
+  const [chosen, setChosen] = useState("");
+  const names = logs.map((/** @type {any} */ each) => `${each.attempt}/${each.name}`);
+  const name = names.includes(chosen) ? chosen : (names.findLast((/** @type {string} */ each) => each.includes("trainer")) ?? names.at(-1));
+  if (!logs.length) {
+    return html`<${Missing} data=${data} problem=${problem}>There is no log yet. A worker writes one as soon as it trains the run.<//>`;
+  }
+  const log = logs[names.indexOf(name)];
+  return html`<div class="row" style=${{ marginBottom: "10px" }}>
+      <select aria-label="Log" value=${name} onChange=${(/** @type {any} */ event) => setChosen(event.target.value)}>
+        ${logs.map((/** @type {any} */ each, /** @type {number} */ i) => html`<option key=${names[i]} value=${names[i]}>attempt ${each.attempt} · ${each.name}</option>`)}
+      </select>
+      <small>${bytes(log.size)}, written ${ago(log.updated_at)}</small>
+      <a class="button" href=${`${ROOT.pathname}v1/runs/${run}/attempts/${log.attempt}/logs/${encodeURIComponent(log.name)}/file`} download=${log.name}>Download</a>
+    </div>
+    <${LogFile} key=${name} path=${`v1/runs/${run}/attempts/${log.attempt}/logs/${encodeURIComponent(log.name)}`} live=${live} />`;
+}
+
+/** @param {{path: string, live: boolean}} props */
+function LogFile({ path, live }) {
+  const [parts, setParts] = useState(/** @type {{offset: number, next: number, text: string}[]} */ ([]));
+  const [words, setWords] = useState("");
+  const place = useRef(/** @type {HTMLPreElement|null} */ (null));
+  const atEnd = useRef(true);
+  const end = parts.at(-1)?.next;
+  const { problem } = useLive(
+    async () => {
+      const part = await get(path, end === undefined ? { tail: PART, limit: PART } : { offset: end, limit: PART });
+      if (!part.text) return part;
+      setParts((old) => [...old, { offset: part.offset, next: part.next_offset, text: part.text }].slice(-MOST_PARTS));
+      return part;
+    },
+    { seconds: live ? 3 : null },
+  );
+  useEffect(() => {
+    if (atEnd.current && place.current) place.current.scrollTop = place.current.scrollHeight;
+  }, [parts]);
+  const earlier = async () => {
+    const first = parts[0].offset;
+    const offset = Math.max(0, first - PART);
+    const part = await get(path, { offset, limit: first - offset });
+    const before = place.current?.scrollHeight ?? 0;
+    setParts((old) => [{ offset: part.offset, next: part.next_offset, text: part.text }, ...old].slice(0, MOST_PARTS));
+    requestAnimationFrame(() => place.current && (place.current.scrollTop += place.current.scrollHeight - before));
+  };
+  const lines = parts.map((part) => part.text).join("").split("\n");
+  const wanted = words.toLowerCase();
+  const found = wanted ? lines.filter((line) => line.toLowerCase().includes(wanted)) : lines;
+  return html`<div class="row" style=${{ marginBottom: "8px" }}>
+      <input type="search" placeholder="Search the loaded part" aria-label="Search the log" value=${words} onInput=${(/** @type {any} */ event) => setWords(event.target.value)} />
+      ${wanted && html`<small>${found.length} lines</small>`}
+      ${parts[0]?.offset > 0 && html`<button onClick=${earlier}>Load earlier lines</button>`}
+    </div>
+    ${problem && html`<p class="note" data-tone="bad">${problem.message}</p>`}
+    <pre
+      class="log"
+      tabindex="0"
+      aria-label="Log"
+      ref=${place}
+      onScroll=${(/** @type {any} */ event) => {
+        const { scrollTop, scrollHeight, clientHeight } = event.target;
+        atEnd.current = scrollHeight - scrollTop - clientHeight < 40;
+      }}
+    >${plain(found.join("\n"), 4_000_000) || "The log is empty."}</pre>`;
+}

@@ -1,0 +1,59 @@
+// What happened to a run, newest first: its events, as sentences.
+import { useState } from "preact/hooks";
+import { get } from "../api.js";
+import { ago, moment, plain } from "../format.js";
+import { html } from "../html.js";
+
+/** Events that are shown at once. */
+const MOST = 200;
+
+/**
+ * The events of a run, kept by the run's page: loaded once, then each as it happens.
+ * @typedef {{seq: number, at: string, type: string, level: string, message: string, attempt: number|null, data: any}} RunEvent
+ */
+
+/** The newest events of a run, oldest first. @param {string} run @param {number} seq of the newest one known, or 0 */
+export async function eventsAfter(run, seq) {
+  const found = /** @type {RunEvent[]} */ ([]);
+  let after = seq;
+  for (;;) {
+    const page = await get(`v1/runs/${run}/events`, { after_seq: after, page_size: 1000 });
+    found.push(...page.events);
+    if (page.next_after_seq === null) return found;
+    after = page.next_after_seq;
+  }
+}
+
+/** @param {{events: RunEvent[]}} props */
+export function Timeline({ events }) {
+  const [words, setWords] = useState("");
+  const [level, setLevel] = useState("");
+  const [shown, setShown] = useState(MOST);
+  const wanted = words.toLowerCase();
+  const found = events.filter(
+    (each) =>
+      (!level || each.level === level || (level === "warning" && each.level === "error")) &&
+      (!wanted || `${each.type} ${each.message}`.toLowerCase().includes(wanted)),
+  );
+  const rows = found.slice(-shown).reverse();
+  return html`<div class="row" style=${{ marginBottom: "10px" }}>
+      <input type="search" placeholder="Search events" aria-label="Search events" value=${words} onInput=${(/** @type {any} */ event) => setWords(event.target.value)} />
+      <select aria-label="Level" value=${level} onChange=${(/** @type {any} */ event) => setLevel(event.target.value)}>
+        <option value="">all levels</option>
+        <option value="warning">warnings and errors</option>
+        <option value="error">errors</option>
+      </select>
+      <small>${found.length} of ${events.length} events</small>
+    </div>
+    <ol class="timeline">
+      ${rows.map(
+        (each) => html`<li key=${each.seq} data-level=${each.level}>
+          <span class="small" title=${moment(each.at)}>${moment(each.at)}<br />${ago(each.at)}${each.attempt ? ` · attempt ${each.attempt}` : ""}</span>
+          <span><span class="type">${each.type.replaceAll("_", " ")}${each.data?.by ? ` by ${plain(String(each.data.by), 80)}` : ""}</span><br /><span class="wrap">${plain(each.message)}</span></span>
+        </li>`,
+      )}
+    </ol>
+    ${found.length > shown && html`<button onClick=${() => setShown(shown + MOST)}>Show ${Math.min(MOST, found.length - shown)} earlier ones</button>`}
+    ${!found.length && html`<p class="empty">${events.length ? "No event has these words." : "Nothing has happened yet."}</p>`}`;
+}
+

@@ -1,0 +1,61 @@
+// What pages say about a run, from its fields in the API.
+import { ago, count, duration } from "./format.js";
+import { href } from "./url.js";
+
+export const REWARD = "Environment/Cumulative Reward";
+export const LENGTH = "Environment/Episode Length";
+export const ENDED = ["SUCCEEDED", "FAILED", "CANCELLED"];
+/** The filter of lists for runs that have not ended. */
+export const LIVE = ENDED.map((state) => `state != ${state}`).join(" AND ");
+
+/** The address of a run's page. @param {{id: string}} run @param {string} [tab] */
+export function runHref(run, tab = "") {
+  return href(`ui/runs/${run.id}${tab && `/${tab}`}`);
+}
+
+/** @param {any} run */
+export function hasEnded(run) {
+  return ENDED.includes(run.state);
+}
+
+/** Why a run is in its state, as a sentence: what it waits for, or why it stopped. @param {any} run */
+export function why(run) {
+  if (run.waits_for) return sentence(run.waits_for);
+  if (run.stop_detail) return run.stop_reason ? `${sentence(run.stop_detail)} (${run.stop_reason})` : sentence(run.stop_detail);
+  if (run.intent) return `Asked to ${run.intent}; it does so soon.`;
+  switch (run.state) {
+    case "QUEUED":
+      return "It waits for its turn on a worker.";
+    case "RUNNING":
+      return `Running since ${ago(run.started_at)}${run.attempt > 1 ? `, attempt ${run.attempt}` : ""}.`;
+    case "RECOVERING":
+      return "Its worker was lost; another one continues from the newest checkpoint.";
+    case "SUCCEEDED":
+      return `Done after ${duration((Date.parse(run.finished_at) - Date.parse(run.started_at ?? run.created_at)) / 1000)}.`;
+    default:
+      return "";
+  }
+}
+
+/** @param {string} text */
+function sentence(text) {
+  return /[.!?]$/.test(text) ? text : `${text}.`;
+}
+
+/** Speed and end of a running run as words. @param {any} run */
+export function pace(run) {
+  const parts = [];
+  if (run.steps_per_second) parts.push(`${count(run.steps_per_second)} steps/s`);
+  if (run.finishes_at) parts.push(`done ${ago(run.finishes_at)}`);
+  if (run.state === "RUNNING" && run.simulators !== undefined && run.simulators !== null) {
+    parts.push(run.simulators === 1 ? "1 simulator" : `${run.simulators} simulators`);
+  }
+  return parts.join(" · ");
+}
+
+/** Whether a person has to act. Failures count for a day. @param {any} run */
+export function needsSomebody(run) {
+  if (run.state === "FAILED") return Date.now() - Date.parse(run.finished_at) < 86_400_000;
+  if (run.state === "PAUSED") return true;
+  return Boolean(run.waits_for) && run.state !== "QUEUED";
+}
