@@ -33,7 +33,7 @@ BASE: Final = b'<base href="./">'
 RELEASE: Final = b"RELEASE"
 """`index.html` has this word where the addresses of files have the hash."""
 DEEPEST: Final = 16
-"""Most slashes in the address of a page."""
+"""Most steps from the address of a page up to the root."""
 
 
 class StaticFile:

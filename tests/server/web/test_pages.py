@@ -223,8 +223,8 @@ def test_files_of_another_release_are_not_sent(world: World) -> None:
 
 
 def test_an_address_that_is_too_deep_is_no_page(world: World) -> None:
-    assert ask(world, "/ui" + "/x" * 15)[0].status == 200
-    assert ask(world, "/ui" + "/x" * 16)[0].status == 404
+    assert ask(world, "/ui" + "/x" * 16)[0].status == 200
+    assert ask(world, "/ui" + "/x" * 17)[0].status == 404
 
 
 @pytest.mark.parametrize(
