@@ -24,7 +24,6 @@ ADDRESSES = [
     "/ui/runs",
     "/ui/runs/soccer-31",
     "/ui/runs/a%2Fb",
-    "/ui//runs",
     "/ui/runs?keys=reward",
 ]
 
