@@ -9,10 +9,10 @@ import click
 from ludus.cli.checkpoint_care import pin, prune, score, unpin, verify
 from ludus.cli.client import Failure, answering, connected
 from ludus.cli.exits import Exit
-from ludus.cli.options import EXISTING_FILE, FOLDER, json_option, name_of
+from ludus.cli.options import EXISTING_FILE, FOLDER, json_option, limit_option, name_of
 from ludus.cli.render import LINES, ago, echo, fields, number, print_answer, print_facts, print_ids, size, table
 from ludus.client import Client
-from ludus.schemas import Alias, Checkpoint, UploadedCheckpoint
+from ludus.schemas import Alias, AliasMove, Checkpoint, UploadedCheckpoint
 
 MODELS = "*.onnx"
 
@@ -166,10 +166,24 @@ def set_alias(client: Client, *, name: str, checkpoint_id: str, expect: str | No
 
 
 @alias.command("list")
-@answering(table("name, checkpoint_id, moved_at"))
+@answering(table("name, checkpoint_id, moved_at, moved_by"))
 def list_aliases(client: Client) -> Iterator[Alias]:
     """List aliases and their checkpoints."""
     return client.aliases.list()
+
+
+@alias.command("history")
+@click.argument("name")
+@limit_option("moves", 50)
+@answering(
+    table("version, checkpoint_id, moved_at, moved_by", checkpoint_id=lambda each: each.checkpoint_id or "(deleted)")
+)
+def alias_history(client: Client, *, name: str, limit: int) -> Iterator[AliasMove]:
+    """List the moves of the alias NAME, newest first: to which checkpoint, when, by which token.
+
+    An alias that was deleted has its history, too.
+    """
+    return client.aliases.history(name, limit=limit)
 
 
 @alias.command("show")

@@ -5,6 +5,7 @@ that it does not know, and gives a missing field its default.
 """
 
 from ludus.schemas.aliases import Alias as Alias
+from ludus.schemas.aliases import AliasMove as AliasMove
 from ludus.schemas.assessments import Assessment as Assessment
 from ludus.schemas.assessments import EvaluationResult as EvaluationResult
 from ludus.schemas.assessments import MatchResult as MatchResult
