@@ -13,6 +13,8 @@ from ludus.schemas.checkpoints import Checkpoint as Checkpoint
 from ludus.schemas.checkpoints import CheckpointFile as CheckpointFile
 from ludus.schemas.checkpoints import CheckpointRequest as CheckpointRequest
 from ludus.schemas.checkpoints import CheckpointVerified as CheckpointVerified
+from ludus.schemas.checkpoints import OnnxModel as OnnxModel
+from ludus.schemas.checkpoints import OnnxTensor as OnnxTensor
 from ludus.schemas.checkpoints import Pruned as Pruned
 from ludus.schemas.checkpoints import PrunedCheckpoint as PrunedCheckpoint
 from ludus.schemas.checkpoints import UploadedCheckpoint as UploadedCheckpoint
