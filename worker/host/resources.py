@@ -18,8 +18,8 @@ from worker.host.nvml import GpuMeter
 TRAINER_CPU, TRAINER_MEMORY = "Resources/Trainer CPU", "Resources/Trainer Memory"
 COLLECTOR_CPU, COLLECTOR_MEMORY = "Resources/Collector CPU", "Resources/Collector Memory"
 GPU_UTILIZATION, GPU_MEMORY = "Resources/GPU Utilization", "Resources/GPU Memory"
-SAMPLE_SECONDS = 5.0
-"""Pause between two samples. One takes some milliseconds."""
+FIRST_SECONDS, SAMPLE_SECONDS = 0.5, 5.0
+"""Pause after the first sample, which doubles up to the other one. A sample takes some milliseconds of CPU."""
 CLOSE_SECONDS = 1.0
 """How long the end waits for a sample that is being taken."""
 
@@ -74,12 +74,13 @@ class ResourceMeter:
             thread.join(CLOSE_SECONDS)
 
     def _measure(self, pid: int, over: threading.Event) -> None:
-        gpus = GpuMeter.open(self._gpus)
+        gpus, pause = GpuMeter.open(self._gpus), FIRST_SECONDS
         with suppress(psutil.NoSuchProcess):
             leader = psutil.Process(pid)
             self._sample(leader, gpus)
-            while not over.wait(SAMPLE_SECONDS):
+            while not over.wait(min(pause, SAMPLE_SECONDS)):
                 self._sample(leader, gpus)
+                pause *= 2
         if gpus is not None:
             gpus.close()
 

@@ -33,7 +33,7 @@ def _quick_samples(monkeypatch: pytest.MonkeyPatch) -> None:
 def trainer(request: pytest.FixtureRequest) -> Iterator[psutil.Process]:
     """A process that runs a program, and has a child that runs another one under the name of a collector."""
     own, collector = request.param
-    program = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {collector!r}, {MODULE!r}]); {own}"
+    program = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {collector!r}, {MODULE!r}])\n{own}"
     process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     found = psutil.Process(process.pid)
     yield found

@@ -284,8 +284,8 @@ class Supervisor:
                 if isinstance(message, SimulatorConnected):
                     self._begin()
                 self._writes.add(write, self._ledger, message)
-                if isinstance(message, Metrics):
-                    self._resources.record()
+        if isinstance(message, Metrics | Progress):
+            self._resources.record(summary=isinstance(message, Metrics))
 
     def _begin(self) -> None:
         if self._state is RunState.STARTING:

@@ -26,6 +26,7 @@ class ResourceRecorder:
         self._meter = ResourceMeter(gpus)
         self._recorded = lease.step
         """Step of the newest point."""
+        self._due = False
 
     @property
     def memory(self) -> int:
@@ -36,11 +37,16 @@ class ResourceRecorder:
         """Measure a trainer until the end of the block."""
         return self._meter.measuring(pid)
 
-    def record(self) -> None:
-        """Queue points of the means since the last ones, unless the run has made no step, or nothing was measured."""
+    def record(self, *, summary: bool) -> None:
+        """Queue points of the means since the last ones, if they are due.
+
+        That is once after a summary, when the run has made a step and something was measured since then. Call it after
+        each summary (`summary`) and after each report of the run's step: these come in any order.
+        """
+        self._due |= summary
         step = self._lease.step
-        if step <= self._recorded or not (means := self._meter.take()):
+        if not self._due or step <= self._recorded or not (means := self._meter.take()):
             return
-        self._recorded, at = step, time.time()
+        self._due, self._recorded, at = False, step, time.time()
         points = [MetricPoint(behavior="", key=key, step=step, at=at, value=value) for key, value in means.items()]
         self._writes.add(self._ledger.metrics.append, points)

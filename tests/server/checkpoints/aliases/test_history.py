@@ -160,7 +160,7 @@ def test_projects_have_histories_of_their_own(database: Database) -> None:
 def test_over_http_the_author_is_the_name_of_the_token_and_pages_are_newest_first(tmp_path: Path) -> None:
     with open_world(tmp_path, token="boss") as world:
         first, second = save_checkpoints(world.services.database, 100, 200)
-        token = world.http.post("/v1/tokens", json={"name": "nightly job", "scopes": ["run"]}).json()["token"]
+        token = world.http.post("/v1/tokens", json={"name": "nightly-job", "scopes": ["run"]}).json()["token"]
         job = {"Authorization": f"Bearer {token}"}
         for checkpoint, headers in ((first, {}), (second, job), (first, job)):
             answer = world.http.put("/v1/aliases/champion", json={"checkpoint_id": checkpoint}, headers=headers)
@@ -175,13 +175,13 @@ def test_over_http_the_author_is_the_name_of_the_token_and_pages_are_newest_firs
             found += page["moves"]
             pages, parameters = pages + 1, {"page_size": 3, "page_token": page["next_page_token"]}
         missing: httpx.Response = world.http.get("/v1/aliases/never/history")
-        by_job = world.http.get("/v1/aliases/champion/history", params={"filter": 'moved_by = "nightly job"'}).json()
+        by_job = world.http.get("/v1/aliases/champion/history", params={"filter": 'moved_by = "nightly-job"'}).json()
 
-    assert alias["moved_by"] == "nightly job"
+    assert alias["moved_by"] == "nightly-job"
     assert [(move["version"], move["checkpoint_id"], move["moved_by"]) for move in found] == [
-        (4, None, "nightly job"),
-        (3, first, "nightly job"),
-        (2, second, "nightly job"),
+        (4, None, "nightly-job"),
+        (3, first, "nightly-job"),
+        (2, second, "nightly-job"),
         (1, first, "configured token"),
     ]
     assert pages == 2

@@ -46,11 +46,11 @@ def test_a_point_is_at_the_runs_step_and_a_run_that_stands_still_gets_no_other(
 
     with recorder.measuring(os.getpid()):
         eventually(lambda: recorder.memory > 0)
-        recorder.record()
+        recorder.record(summary=True)
         assert len(writes) == 0, "the run has made no step"
         lease.step = 100
-        recorder.record()
-        recorder.record()
+        recorder.record(summary=True)
+        recorder.record(summary=True)
     writes.flush(10)
 
     assert steps(database) == [100]
@@ -64,10 +64,30 @@ def test_there_is_no_point_without_a_new_measurement(database: Database, ledger:
         eventually(lambda: recorder.memory > 0)
     for step in (100, 200, 300):
         lease.step = step
-        recorder.record()
+        recorder.record(summary=True)
     writes.flush(10)
 
     assert steps(database) == [100]
+
+
+def test_a_report_of_a_step_alone_makes_no_point_but_one_after_a_summary_does(
+    database: Database, ledger: AttemptLedger, lease: Lease
+) -> None:
+    writes = Writes()
+    recorder = ResourceRecorder(lease, ledger, writes, ())
+    with recorder.measuring(os.getpid()):
+        eventually(lambda: recorder.memory > 0)
+    lease.step = 100
+    recorder.record(summary=False)
+    assert len(writes) == 0
+    lease.step = 0
+    recorder.record(summary=True)
+    assert len(writes) == 0
+    lease.step = 200
+    recorder.record(summary=False)
+    writes.flush(10)
+
+    assert steps(database) == [200]
 
 
 def test_an_attempt_that_resumes_begins_beyond_the_step_of_its_checkpoint(
@@ -78,9 +98,9 @@ def test_an_attempt_that_resumes_begins_beyond_the_step_of_its_checkpoint(
     recorder = ResourceRecorder(lease, ledger, writes, ())
     with recorder.measuring(os.getpid()):
         eventually(lambda: recorder.memory > 0)
-        recorder.record()
+        recorder.record(summary=True)
         lease.step = 501
-        recorder.record()
+        recorder.record(summary=True)
     writes.flush(10)
 
     assert steps(database) == [501]
