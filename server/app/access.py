@@ -23,9 +23,10 @@ from server.kit.errors import ProjectForbidden, ScopeMissing
 from server.kit.http.auth import READING, AuthenticatedRequest, auth_of, need_of
 from server.kit.http.errors import ProjectInvalid
 from server.kit.principal import Principal
+from server.web.pages import is_page
 
 OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", "/version", "/openapi.json", *documentation.OPEN})
-"""Answered without a token: probes have none, and the documentation is no secret."""
+"""Answered without a token: probes have none, and the documentation is no secret. Neither do pages need one."""
 PROJECT_HEADER: Final = "Ludus-Project"
 _PROJECT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -88,9 +89,14 @@ def authenticated(
     return AuthenticatedRequest(principal, project, None if entry is None else entry.before_commit), entry
 
 
+def is_open(scope: AsgiScope) -> bool:
+    """Whether a request is answered without a token."""
+    return scope["path"] in OPEN_PATHS or is_page(scope["path"])
+
+
 async def authorize(request: Request) -> None:
     """Pass a request on to its route, or refuse it. Raises ScopeMissing."""
-    if request.scope["path"] in OPEN_PATHS:
+    if is_open(request.scope):
         return
     route = request.scope["route"]
     assert isinstance(route, APIRoute), "every route of the API is one of FastAPI's"

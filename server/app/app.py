@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 
 from server.access.audit.routes import router as audit
 from server.access.tokens.routes import router as tokens
@@ -42,6 +43,7 @@ from server.runs.environment_parameters.routes import router as parameters
 from server.runs.events.routes import router as events
 from server.runs.waits import LIMIT as WAITERS
 from server.simulators.routes import router as simulators
+from server.web.pages import add_pages
 from server.webhooks.routes import router as webhooks
 from server.workers.routes import router as workers
 
@@ -89,13 +91,18 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
         summary="Training runs for game agents.",
         routes=API.routes,
         lifespan=_lifespan,
+        redirect_slashes=False,
         docs_url=None,
         redoc_url=None,
     )
     app.state.services = services
     app.state.shared = services.shared
-    app.state.routes = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
     add_documentation(app)
+    add_pages(app)
+    app.state.routes = [
+        *(route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)),
+        *(route for route in app.routes if type(route) is Route),
+    ]
     app.add_exception_handler(LudusError, on_ludus_error)
     app.add_exception_handler(RequestValidationError, on_validation_error)
     app.add_exception_handler(HTTPException, on_http_exception)

@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.access.tokens.checker import TokenChecker
-from server.app.access import OPEN_PATHS, PROJECT_HEADER, RequestAudit, authenticated
+from server.app.access import PROJECT_HEADER, RequestAudit, authenticated, is_open
 from server.kit.db.database import Database
 from server.kit.errors import LudusError, TokenRefused, Unavailable
 from server.kit.http.auth import AuthenticatedRequest
@@ -83,7 +83,7 @@ class RequestContext:
             seconds = time.perf_counter() - started
             route = str(getattr(scope.get("route"), "path", "none"))
             self._telemetry.observe(scope["method"], route, status, seconds)
-            write = log.debug if scope["path"] in OPEN_PATHS else log.info
+            write = log.debug if is_open(scope) else log.info
             write(
                 "request_answered",
                 method=scope["method"],
@@ -217,7 +217,7 @@ class Authentication:
         try:
             if not self._demanded and self._loopback and not _is_local(headers):
                 raise ForeignOrigin
-            if scope["path"] in OPEN_PATHS:
+            if is_open(scope):
                 auth, entry = None, None
             else:
                 principal = await self._principal(headers, scope)

@@ -25,7 +25,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
 import structlog
 from torch import Tensor
 
@@ -190,9 +189,8 @@ class BehaviorLearner(Learner):
         """
         ended = self._ended.pop(event.collector, [])
         ended.reverse()
-        rounds = event.segments.column("round")
-        for each in np.unique(rounds).tolist():
-            self._segments[each].append(event.segments.select(rounds == each))
+        for number, segments in event.segments.by_round():
+            self._segments[number].append(segments)
         for number, length in enumerate(event.segments.column("length").tolist(), 1):
             self._delivered += length
             while ended and ended[-1][0] <= number:
