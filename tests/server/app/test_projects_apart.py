@@ -67,6 +67,7 @@ TABLE: dict[str, list[Step]] = {
         ("PUT", "/v1/aliases/champion", {"json": {"checkpoint_id": "CHECKPOINT", "expected": "ckpt_other"}}),
         ("GET", "/v1/aliases/champion", {}),
         ("GET", "/v1/aliases", {}),
+        ("GET", "/v1/aliases/champion/history", {}),
     ],
     "configuration": [
         ("GET", "/v1/configs/base/versions/latest", {}),
