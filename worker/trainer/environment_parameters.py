@@ -123,6 +123,7 @@ class EnvironmentParameters:
                 new=new.to_plain(),
                 reset=change.must_reset,
                 log_line=change.log_line,
+                steps={name: learner.step for name, learner in learners.items()},
             )
         for learner in learners.values():
             learner.recorder.write(learner.step, self.metrics)

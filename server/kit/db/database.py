@@ -39,6 +39,7 @@ __all__ = ["Database", "Session", "after_commit"]
 
 Effect = Callable[[], None]
 _EFFECTS = "ludus_after_commit"
+_ACTOR = "ludus_actor"
 READER_CACHE_KIB, WRITER_CACHE_KIB = 8192, 1024
 """SQLite's page cache per connection. Lists of runs profit from theirs; a writer appends, and its cache would only grow
 with the database up to this bound (the operating system caches the file for all of them).
@@ -67,6 +68,7 @@ class Database:
         self._pool_size = pool_size
         self._project: str | None = None
         self._before_commit: Callable[[Session], None] | None = None
+        self._actor: str | None = None
         if self.url.get_backend_name() == "sqlite":
             # SQLite's waiting writers poll, up to 100 ms apart; a lock wakes those of this process at once.
             self._write_lock: AbstractContextManager[object] = _WriteLock(busy_seconds)
@@ -94,13 +96,16 @@ class Database:
         """The engine that writes (for migrations and tests)."""
         return self._writer
 
-    def within(self, project: str | None, before_commit: Callable[[Session], None] | None = None) -> Self:
+    def within(
+        self, project: str | None, before_commit: Callable[[Session], None] | None = None, actor: str | None = None
+    ) -> Self:
         """Return a view of the same database whose sessions see, and add to, one project alone; None: every project.
 
-        `before_commit` runs at the end of each of its writing transactions, inside the transaction.
+        `before_commit` runs at the end of each of its writing transactions, inside the transaction. `actor` is the name
+        of the principal on whose behalf they write (`actor_of`).
         """
         view = copy.copy(self)
-        view.__dict__.update(_project=project, _before_commit=before_commit)
+        view.__dict__.update(_project=project, _before_commit=before_commit, _actor=actor)
         return view
 
     @contextmanager
@@ -138,7 +143,8 @@ class Database:
         return found
 
     def _session(self, engine: Engine, *, autoflush: bool = True) -> Session:
-        return ProjectSession(engine, expire_on_commit=False, autoflush=autoflush, info=info_of(self._project))
+        info = info_of(self._project) | ({} if self._actor is None else {_ACTOR: self._actor})
+        return ProjectSession(engine, expire_on_commit=False, autoflush=autoflush, info=info)
 
     def ping(self) -> None:
         """Check that the database answers. Raises DatabaseUnavailable."""
@@ -149,6 +155,12 @@ class Database:
         """Close all idle connections."""
         self._reader.dispose()
         self._writer.dispose()
+
+
+def actor_of(session: Session) -> str | None:
+    """Return the name of the principal on whose behalf a session writes; None where a process of the server does."""
+    actor: str | None = session.info.get(_ACTOR)
+    return actor
 
 
 def _commit(session: Session) -> None:

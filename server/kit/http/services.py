@@ -45,7 +45,7 @@ class Services:
 def services_of(request: Request) -> Services:
     """Return the shared objects, with the database narrowed to the request's project.
 
-    Each transaction of the request writes its entry of the audit log.
+    Each transaction of the request writes its entry of the audit log, and its events name the principal.
     """
     services = request.app.state.services
     assert isinstance(services, Services)
@@ -53,7 +53,7 @@ def services_of(request: Request) -> Services:
     if auth is None:  # a path that is open without a token
         return services
     assert isinstance(auth, AuthenticatedRequest)
-    return replace(services, database=services.database.within(auth.narrowed, auth.before_commit))
+    return replace(services, database=services.database.within(auth.narrowed, auth.before_commit, auth.principal.name))
 
 
 ServicesDep = Annotated[Services, Depends(services_of)]

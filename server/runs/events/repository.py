@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session, defer
 
 from ludus.schemas.states import RunState, StopReason
 from server.kit.db.clock import now
+from server.kit.db.database import actor_of
 from server.kit.db.repository import Repository
 from server.kit.db.texts import storable, storable_json
 from server.kit.errors import IllegalTransition, RunNotFound
@@ -137,6 +138,9 @@ def _columns(to: RunState, reason: StopReason | None, detail: str | None) -> dic
 
 
 def _insert(session: Session, run_id: str, seq: int, attempt: int | None, note: Note) -> None:
+    """Insert an event. One that a request caused says `by` whom: the name of its principal."""
+    actor = actor_of(session)
+    by = {} if actor is None else {"by": actor}
     session.execute(
         insert(Event).values(
             run_id=run_id,
@@ -146,6 +150,6 @@ def _insert(session: Session, run_id: str, seq: int, attempt: int | None, note: 
             type=note.type,
             level=note.level,
             message=storable(note.message),
-            data=storable_json(note.data),
+            data=storable_json({**note.data, **by}),
         )
     )

@@ -206,7 +206,7 @@ function options(latest, tip, width) {
     legend: { show: false },
     scales: { x: { time: false }, y: { distr: log ? 3 : 1, auto: false } },
     axes: [
-      { ...axis, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map((tick) => xText(kind, tick)) },
+      { ...axis, size: 30, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map((tick) => xText(kind, tick)) },
       { ...axis, size: 58, values: (/** @type {any} */ _, /** @type {(number|null)[]} */ ticks) => ticks.map((tick) => (tick === null ? "" : number(tick))) },
     ],
     cursor: {

@@ -160,7 +160,7 @@ export function useEvents(path, take, reset = () => {}) {
       }
     };
     const stop = effect(() => {
-      if (visible.value) follow();
+      if (visible.value) setTimeout(follow, 0); // outside of the effect, which would depend on all that it reads
       else stream?.abort();
     });
     return () => {

@@ -39,7 +39,8 @@ export function why(run) {
 
 /** @param {string} text */
 function sentence(text) {
-  return /[.!?]$/.test(text) ? text : `${text}.`;
+  const begun = text.charAt(0).toUpperCase() + text.slice(1);
+  return /[.!?]$/.test(begun) ? begun : `${begun}.`;
 }
 
 /** Speed and end of a running run as words. @param {any} run */

@@ -1,10 +1,9 @@
 // One run: its state and why, what can be done with it, and tabs.
-import { useEffect, useRef, useState } from "preact/hooks";
 import { useKeys } from "../app.js";
 import { get } from "../api.js";
 import { ago, count, moment, number, plain } from "../format.js";
 import { html } from "../html.js";
-import { useEvents, useLive, useTick } from "../live.js";
+import { useLive, useTick } from "../live.js";
 import { CHART_KEYS, ChartTools, MetricChart } from "../metrics.js";
 import { LENGTH, REWARD, hasEnded, pace, runHref, why } from "../runs.js";
 import { Actions } from "../parts/actions.js";
@@ -15,7 +14,7 @@ import { MetricFilter, usePins } from "../parts/metric_filter.js";
 import { Checkpoints, NewestModel } from "../parts/models.js";
 import { Failure, Missing, Progress, Split, State, Tags } from "../parts/signs.js";
 import { Simulators } from "../parts/simulators.js";
-import { Timeline, eventsAfter } from "../parts/timeline.js";
+import { Timeline, useRunEvents } from "../parts/timeline.js";
 import { Lessons } from "../parts/lessons.js";
 import { LadderView } from "../parts/ladder.js";
 import { CopyLink } from "./compare.js";
@@ -29,22 +28,7 @@ export default function RunPage({ parts: [name, tab = "overview"] }) {
   const answer = useLive(() => get(`v1/runs/${encodeURIComponent(name)}`), { seconds: 10, again: [name] });
   const run = answer.data;
   const live = run ? !hasEnded(run) : false;
-  const [events, setEvents] = useState(/** @type {import("../parts/timeline.js").RunEvent[]} */ ([]));
-  const known = useRef(0);
-  const readOn = async () => {
-    if (!run) return;
-    const found = await eventsAfter(run.id, known.current);
-    if (!found.length) return;
-    known.current = Math.max(known.current, /** @type {any} */ (found.at(-1)).seq);
-    setEvents((old) => [...old, ...found.filter((each) => each.seq > (old.at(-1)?.seq ?? 0))]);
-  };
-  useEffect(() => {
-    readOn().catch(() => {});
-  }, [run?.id]);
-  useEvents(run && live ? `v1/runs/${run.id}/events:stream?after_seq=${run.id && known.current ? known.current : 0}` : null, () => {
-    readOn().catch(() => {});
-    answer.reload();
-  });
+  const events = useRunEvents(run?.id, answer.reload);
   const tick = useTick(live ? OFTEN : null);
   const charts = tab === "charts" || tab === "overview";
   useKeys(charts ? CHART_KEYS : {});
@@ -61,7 +45,7 @@ export default function RunPage({ parts: [name, tab = "overview"] }) {
     <div class="head">
       <h1>${plain(run.name, 200)}</h1>
       <${State} state=${run.state} />
-      <small title=${moment(run.started_at ?? run.created_at)}>${run.started_at ? `since ${ago(run.started_at)}` : `created ${ago(run.created_at)}`}${attempt}</small>
+      <small title=${moment(run.finished_at ?? run.started_at ?? run.created_at)}>${run.finished_at ? `ended ${ago(run.finished_at)}` : run.started_at ? `began ${ago(run.started_at)}` : `created ${ago(run.created_at)}`}${attempt}</small>
       <${Tags} tags=${run.tags} />
       <span class="actions"><${Actions} run=${run} reload=${answer.reload} /><${CopyLink} /></span>
     </div>

@@ -1,27 +1,38 @@
 // What happened to a run, newest first: its events, as sentences.
-import { useState } from "preact/hooks";
-import { get } from "../api.js";
+import { useRef, useState } from "preact/hooks";
 import { ago, moment, plain } from "../format.js";
 import { html } from "../html.js";
+import { useEvents } from "../live.js";
 
 /** Events that are shown at once. */
 const MOST = 200;
+/** Milliseconds for which events are collected before the page is drawn again. */
+const BATCH = 150;
 
 /**
  * The events of a run, kept by the run's page: loaded once, then each as it happens.
  * @typedef {{seq: number, at: string, type: string, level: string, message: string, attempt: number|null, data: any}} RunEvent
  */
 
-/** The newest events of a run, oldest first. @param {string} run @param {number} seq of the newest one known, or 0 */
-export async function eventsAfter(run, seq) {
-  const found = /** @type {RunEvent[]} */ ([]);
-  let after = seq;
-  for (;;) {
-    const page = await get(`v1/runs/${run}/events`, { after_seq: after, page_size: 1000 });
-    found.push(...page.events);
-    if (page.next_after_seq === null) return found;
-    after = page.next_after_seq;
-  }
+/**
+ * The events of a run, oldest first: what has happened already, then each as it happens.
+ * @param {string|undefined} run its id @param {() => void} onNew called after new ones, at most once in BATCH
+ * @returns {RunEvent[]}
+ */
+export function useRunEvents(run, onNew) {
+  const [events, setEvents] = useState(/** @type {RunEvent[]} */ ([]));
+  const fresh = useRef(/** @type {RunEvent[]} */ ([]));
+  const timer = useRef(0);
+  useEvents(run ? `v1/runs/${run}/events:stream` : null, (event) => {
+    fresh.current.push(event);
+    timer.current ||= setTimeout(() => {
+      timer.current = 0;
+      const added = fresh.current.splice(0);
+      setEvents((old) => [...old, ...added]);
+      onNew();
+    }, BATCH);
+  });
+  return events;
 }
 
 /** @param {{events: RunEvent[]}} props */
