@@ -34,7 +34,7 @@ export default function Compare() {
   }, [ids.join()]);
   const tick = useTick(runs.some((run) => !hasEnded(run)) ? 10 : null);
   const charted = ids.map((id, i) => ({
-    id,
+    id: runs[i]?.id ?? id,
     name: plain(runs[i]?.name ?? id, 60),
     group: runs[i] ? groupOf(runs[i], by) : "",
     started: Date.parse(runs[i]?.started_at ?? runs[i]?.created_at) / 1000 || 0,
