@@ -109,9 +109,11 @@ def test_more_series_than_an_answer_may_have_are_refused_with_their_number(world
 
 def test_an_answer_that_has_not_changed_has_no_body(world: World) -> None:
     trainer = trained(world, "quiet", [1.0])
+    ended = trained(world, "ended", [1.0])
+    ended.finish()  # of one that is live, the API says for how many seconds it has been waiting
     paths = (
-        "/v1/runs",
-        f"/v1/runs/{trainer.run_id}",
+        "/v1/runs?filter=name=ended",
+        f"/v1/runs/{ended.run_id}",
         f"/v1/runs/{trainer.run_id}/metrics",
         "/v1/workers",
         "/v1/aliases",
