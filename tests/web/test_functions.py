@@ -1,0 +1,153 @@
+"""Pure functions of the pages, called in the browser that runs them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from server.web.pages import pages
+from tests.web.conftest import Watched
+
+pytestmark = pytest.mark.browser
+
+Call = Callable[..., Any]
+
+
+@pytest.fixture
+def call(watched: Watched) -> Call:
+    """Return a function that calls `MODULE.FUNCTION` with JSON values."""
+    page = watched.open("ui/new")
+
+    def call(name: str, *arguments: object) -> Any:
+        module, _, function = name.partition(".")
+        address = f"{watched.server}/ui/static/{pages().release}/{module}.js"
+        return page.evaluate(
+            "async ([address, name, given]) => (await import(address))[name](...given)", [address, function, arguments]
+        )
+
+    return call
+
+
+def test_counts_have_three_digits_and_a_unit(call: Call) -> None:
+    given = [0, 950, 999.6, 1234, 99_949, 4_100_000, 2e9, -1500, None]
+
+    assert [call("format.count", each) for each in given] == [
+        *("0", "950", "1 k", "1.2 k", "99.9 k", "4.1 M", "2 G", "−1.5 k", "–")
+    ]
+
+
+def test_measured_values_have_four_digits(call: Call) -> None:
+    given = [0, 0.5, 499.96, 12345.678, 1e-7, -0.25, 3e8, None]
+
+    assert [call("format.number", each) for each in given] == [
+        *("0", "0.5", "500", "12345.7", "1.00e−7", "−0.25", "3.00e+8", "–")
+    ]
+
+
+def test_durations_have_their_two_largest_units(call: Call) -> None:
+    assert [call("format.duration", each) for each in (0, 59, 3600, 5400, 90_061)] == [
+        *("0 s", "59 s", "1 h", "1 h 30 min", "1 d 1 h")
+    ]
+
+
+def test_characters_that_hide_or_reorder_text_are_shown_as_such(call: Call) -> None:
+    assert call("format.plain", "a\u202eb\x07c\nd") == "a\ufffdb\ufffdc\nd"
+    assert call("format.plain", "x" * 300, 200) == "x" * 200 + "…"
+
+
+def test_a_group_is_the_mean_of_its_runs_with_a_95_percent_interval(call: Call) -> None:
+    members = [
+        {"values": [1.0, 4.0, None], "smoothed": None, "counts": [1, 1, 0]},
+        {"values": [3.0, 4.0, 7.0], "smoothed": None, "counts": [1, 2, 1]},
+        {"values": [5.0, 4.0, None], "smoothed": None, "counts": [1, 1, 0]},
+    ]
+
+    found = call("series.group", "lr 3e-4", members)
+
+    half = 4.303 * 2 / 3**0.5  # Student's t with two degrees of freedom; the deviation of 1, 3, 5 is 2
+    assert found["label"] == "lr 3e-4 (n = 3)"
+    assert found["values"] == [3, 4, 7]
+    assert found["low"] == pytest.approx([3 - half, 4, 7])
+    assert found["high"] == pytest.approx([3 + half, 4, 7])
+    assert found["counts"] == [3, 4, 1]
+
+
+def test_the_interval_of_many_numbers_nears_the_normal_one(call: Call) -> None:
+    assert call("series.interval", [0.0, 1.0] * 50) == {
+        "n": 100,
+        "mean": 0.5,
+        "half": pytest.approx(1.96 * (0.25 / 99) ** 0.5),
+    }
+    assert call("series.interval", [2.0, None]) == {"n": 1, "mean": 2, "half": None}
+    assert call("series.interval", []) == {"n": 0, "mean": None, "half": None}
+
+
+def curve(values: list[float | None]) -> dict[str, Any]:
+    return {"label": "", "values": values, "low": values, "high": values, "smoothed": None, "counts": [1] * len(values)}
+
+
+def test_the_range_of_y_leaves_out_outliers_if_asked_and_what_a_logarithm_does_not_have(call: Call) -> None:
+    values = [float(number) for number in range(100)] + [1e6, -1e6]
+
+    assert call("series.rangeOf", [curve(values)]) == [-1e6, 1e6]
+    low, high = call("series.rangeOf", [curve(values)], {"clip": True})
+    assert (-20 < low < 5, 95 < high < 120) == (True, True)
+    assert call("series.rangeOf", [curve([-1.0, 0.0, 2.0, None])], {"log": True}) == [2, 2]
+    assert call("series.rangeOf", [curve([None])]) is None
+
+
+def test_curves_of_other_times_are_joined_on_all_times(call: Call) -> None:
+    assert call("series.align", [[1, 3], [2, 3]], [[10, 30], [200, 300]]) == [[1, 2, 3], [[10, None, 30], [None, 200, 300]]]
+
+
+@pytest.mark.parametrize(
+    ("window", "before", "now", "expected"),
+    [
+        (None, 100, 200, None),
+        ([50, 100], 100, 130, [80, 130]),
+        ([50, 90], 100, 130, [50, 90]),
+    ],
+    ids=["everything", "at the newest point", "in the past"],
+)
+def test_a_window_follows_the_newest_point_only_if_it_shows_it(
+    call: Call, window: list[int] | None, before: int, now: int, expected: list[int] | None
+) -> None:
+    assert call("series.followed", window, before, now) == expected
+
+
+def test_the_tooltip_has_the_nearest_curves(call: Call) -> None:
+    assert call("series.nearest", [1, None, 5, 4.5, 100], 4.6, 3) == [3, 2, 0]
+
+
+def test_tables_are_quoted_as_rfc_4180_says(call: Call) -> None:
+    assert call("series.csv", [["a,b", 'say "x"', None, 1.5]]) == '"a,b","say ""x""",,1.5\r\n'
+
+
+def test_configurations_differ_in_dotted_keys(call: Call) -> None:
+    first = call("series.flat", {"a": {"b": 1, "c": [1, 2]}, "seed": 1})
+    second = call("series.flat", {"a": {"b": 2, "c": [1, 2]}, "d": None})
+
+    assert first == {"a.b": 1, "a.c": [1, 2], "seed": 1}
+    assert call("series.differences", [first, second]) == [["a.b", [1, 2]], ["seed", [1, None]]]
+
+
+def test_a_stream_of_events_is_read_from_pieces_of_any_size(call: Call, watched: Watched) -> None:
+    address = f"{watched.server}/ui/static/{pages().release}/live.js"
+    text = ": hello\n\nid: 7\ndata: {\"seq\":7}\n\n: ping\n\nevent: end\ndata: {}\n\n"
+
+    found = watched.page.evaluate(
+        """async ([address, text]) => {
+            const { parser } = await import(address);
+            const all = [];
+            for (const size of [1, 2, 5, 1000]) {
+                const events = [];
+                const feed = parser((event) => events.push([event.type, event.id, event.data]));
+                for (let i = 0; i < text.length; i += size) feed(text.slice(i, i + size));
+                all.push(events);
+            }
+            return all;
+        }""",
+        [address, text],
+    )
+
+    assert found == [[["message", "7", '{"seq":7}'], ["end", "7", "{}"]]] * 4
