@@ -20,7 +20,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(ONE_THREAD) $(PY) -m pytest
 ORDERS ?= 20
 # Share of the examples that Hypothesis tries in `make test`; `make test-all` tries all.
 FEWER := LUDUS_TEST_EXAMPLES=0.25
-HERE_ONLY := not postgres and not redis and not node and not s3 and not learning and not faults and not deployment and not slow
+HERE_ONLY := not postgres and not redis and not node and not s3 and not browser and not learning and not faults and not deployment and not slow
 
 # Secrets that docker-compose.yml demands even for commands that start no service.
 COMPOSE_SECRETS := POSTGRES_PASSWORD=x LUDUS_API__TOKEN=x LUDUS_GATEWAY__TOKEN=x LUDUS_GATEWAY__TICKET_KEY=x LUDUS_WORKER__ADVERTISE_HOST=x
@@ -28,7 +28,7 @@ COMPOSE_SECRETS := POSTGRES_PASSWORD=x LUDUS_API__TOKEN=x LUDUS_GATEWAY__TOKEN=x
 PIP := $(PY) -m pip --disable-pip-version-check --quiet --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup constraints demo test test-all test-orders test-services gpu faults chaos learn learn-quick results soak bench lint format types imports protos check-generated \
+.PHONY: help setup constraints demo test test-all test-orders test-services browser gpu faults chaos learn learn-quick results soak bench lint format types imports protos check-generated \
 	deployment check-migrations api docs check-docs compose-check containers wheel wheel-check clean
 
 help: ## Print this list
@@ -62,6 +62,9 @@ test-orders: setup ## Run `make test` in 20 random orders, with a table at the e
 
 test-services: setup ## Run the tests that need PostgreSQL, Redis, Node.js and an S3 server (LUDUS_TEST_POSTGRES_URL, LUDUS_TEST_REDIS_URL, juicefs)
 	@$(PYTEST) -n $(JOBS) --dist loadfile -m "(postgres or redis or node or s3) and not slow" $(ARGS)
+
+browser: setup ## Run the tests of the pages in Chromium (needs it installed)
+	@$(PYTEST) -n $(CORES) --dist loadgroup -m "browser and not slow" $(ARGS)
 
 gpu: setup ## Run the tests that need a GPU: learning, resuming, acting and exporting there equal the CPU's
 	@$(PYTEST) -m gpu $(ARGS)

@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
 
 from tests.server.app.world import World, open_world
 
@@ -49,7 +49,8 @@ class Watched:
     def open(self, path: str = "") -> Page:
         """Go to a page and return it once it shows something."""
         self.page.goto(f"{self.server}/{path}")
-        self.page.wait_for_function("document.querySelector('main') && !document.body.innerText.includes('Loading …')")
+        self.page.locator("main h1, main .note").first.wait_for()
+        expect(self.page.locator("main")).not_to_contain_text("Loading …", timeout=1000 * SECONDS)
         return self.page
 
     def _said(self, message: ConsoleMessage) -> None:
@@ -58,7 +59,10 @@ class Watched:
 
     def _asked(self, request: Request) -> None:
         self.requests.append(request)
-        if not request.url.startswith(("data:", "blob:")) and urlsplit(request.url).netloc != urlsplit(self.server).netloc:
+        if (
+            not request.url.startswith(("data:", "blob:"))
+            and urlsplit(request.url).netloc != urlsplit(self.server).netloc
+        ):
             self.troubles.append(f"request to somebody else: {request.url}")
 
 

@@ -16,7 +16,7 @@ Call = Callable[..., Any]
 @pytest.fixture
 def call(watched: Watched) -> Call:
     """Return a function that calls `MODULE.FUNCTION` with JSON values."""
-    page = watched.open("ui/new")
+    page = watched.open("ui/models")
 
     def call(name: str, *arguments: object) -> Any:
         module, _, function = name.partition(".")
@@ -97,7 +97,10 @@ def test_the_range_of_y_leaves_out_outliers_if_asked_and_what_a_logarithm_does_n
 
 
 def test_curves_of_other_times_are_joined_on_all_times(call: Call) -> None:
-    assert call("series.align", [[1, 3], [2, 3]], [[10, 30], [200, 300]]) == [[1, 2, 3], [[10, None, 30], [None, 200, 300]]]
+    assert call("series.align", [[1, 3], [2, 3]], [[10, 30], [200, 300]]) == [
+        [1, 2, 3],
+        [[10, None, 30], [None, 200, 300]],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +136,7 @@ def test_configurations_differ_in_dotted_keys(call: Call) -> None:
 
 def test_a_stream_of_events_is_read_from_pieces_of_any_size(call: Call, watched: Watched) -> None:
     address = f"{watched.server}/ui/static/{pages().release}/live.js"
-    text = ": hello\n\nid: 7\ndata: {\"seq\":7}\n\n: ping\n\nevent: end\ndata: {}\n\n"
+    text = ': hello\n\nid: 7\ndata: {"seq":7}\n\n: ping\n\nevent: end\ndata: {}\n\n'
 
     found = watched.page.evaluate(
         """async ([address, text]) => {
