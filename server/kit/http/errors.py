@@ -15,9 +15,12 @@ from server.kit.errors import (
     LudusError,
     ProjectForbidden,
     ScopeMissing,
+    SessionEnded,
+    TokenBound,
     TokenRefused,
     Unavailable,
 )
+from server.kit.rates import Rate
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -194,6 +197,16 @@ class ForeignOrigin(RequestError, code="foreign_origin"):
     )
 
 
+class CrossOrigin(ForeignOrigin):
+    """A page of another origin may have made the request with the browser's session."""
+
+    sentence = (
+        "A session works for requests from the server's own pages only. Scripts send a token (`Authorization: Bearer "
+        "TOKEN`). Behind a reverse proxy, pass the header Host on, or name the proxy in LUDUS_API__PROXIES and let it "
+        "send X-Forwarded-Host."
+    )
+
+
 class TooManyWaiters(RequestError, code="too_many_waiters"):
     """Too many requests wait for a state at once."""
 
@@ -223,6 +236,12 @@ class NotReady(Unavailable, code="not_ready"):
         return "The server is not ready: " + " ".join(f"{name}: {error}" for name, error in self.reasons.items())
 
 
+def refuse_excess(rate: Rate, wait: float | None) -> None:
+    """Raise TooManyRequests if a rate says that one has to wait for so many seconds (None: it does not)."""
+    if wait is not None:
+        raise TooManyRequests(rate.per_minute, wait)
+
+
 def status_of(error: type[LudusError]) -> int:
     """Return the HTTP status of a class of errors."""
     return error.status if issubclass(error, RequestError) else STATUS[error.kind]
@@ -232,8 +251,8 @@ Responses = dict[int | str, dict[str, Any]]
 
 COMMON: Mapping[int, Sequence[str]] = {
     400: [ProjectInvalid.code],
-    401: [Unauthenticated.code, TokenRefused.code],
-    403: [ForeignOrigin.code, ProjectForbidden.code, ScopeMissing.code],
+    401: [Unauthenticated.code, TokenRefused.code, SessionEnded.code],
+    403: [ForeignOrigin.code, ProjectForbidden.code, ScopeMissing.code, TokenBound.code],
     408: [BodyTooSlow.code],
     413: [BodyTooLarge.code],
     422: ["invalid_request"],
