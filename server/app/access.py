@@ -51,7 +51,6 @@ class RequestAudit:
 
     def enter(self, session: Session, status: int) -> None:
         """Enter the request."""
-        client = self._scope.get("client")
         session.add(
             AuditEntry(
                 id=new_id("aud"),
@@ -63,12 +62,18 @@ class RequestAudit:
                 target=storable(self._scope["path"], 2000),
                 request_id=self._scope["state"]["request_id"],
                 status=status,
-                client=storable(client[0] if client else "", 64),
+                client=storable(address_of(self._scope), 64),
             )
         )
 
     def _note(self) -> None:
         self.entered = True
+
+
+def address_of(scope: AsgiScope) -> str:
+    """Return the address of a request's client; empty if it is not known, as on a socket of the file system."""
+    client = scope.get("client")
+    return client[0] if client else ""
 
 
 def authenticated(

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.access.sessions.checker import SessionChecker
 from server.access.tokens.checker import TokenChecker
-from server.app.access import PROJECT_HEADER, RequestAudit, authenticated, is_open, is_sign_in
+from server.app.access import PROJECT_HEADER, RequestAudit, address_of, authenticated, is_open, is_sign_in
 from server.app.cookies import read_cookie
 from server.app.origins import is_local, is_same_origin
 from server.app.services import Services
@@ -89,11 +89,14 @@ class Authentication:
         """
         if not self._demanded and self._loopback and not is_local(headers):
             raise ForeignOrigin
+        address = address_of(scope)
         if is_open(scope):
-            if is_sign_in(scope) and not is_same_origin(headers, proxied=self._proxied):
-                raise CrossOrigin  # else any page could sign a browser in with a token of its own
+            if is_sign_in(scope):
+                if not is_same_origin(headers, proxied=self._proxied):
+                    raise CrossOrigin  # else any page could sign a browser in with a token of its own
+                refuse_excess(self._requests, self._requests.count(address))
             return None, None
-        principal = await self._principal(headers, scope)
+        principal = await self._principal(headers, scope, address)
         changes_by_session = principal.session_id is not None and scope["method"] not in READING
         if changes_by_session and not is_same_origin(headers, proxied=self._proxied):
             raise CrossOrigin
@@ -136,13 +139,11 @@ class Authentication:
 
             await self._audited(auth, entry, scope, received, send)
 
-    async def _principal(self, headers: Headers, scope: Scope) -> Principal:
+    async def _principal(self, headers: Headers, scope: Scope, address: str) -> Principal:
         """Return the principal of a request, and count the request.
 
         Raises Unauthenticated, TokenRefused, SessionEnded, TooManyRequests.
         """
-        client = scope.get("client")
-        address = client[0] if client else "unknown"
         principal = await self._identify(headers, scope, address)
         structlog.contextvars.bind_contextvars(actor=principal.name)
         if principal.name != ANONYMOUS:

@@ -17,7 +17,7 @@ from server.access.sessions.service import SessionService
 from server.access.tokens.checker import TokenChecker
 from server.access.tokens.failures import FailedAttempts
 from server.access.tokens.routes import identity_of
-from server.app.access import SESSION_PATH, RequestAudit
+from server.app.access import SESSION_PATH, RequestAudit, address_of
 from server.app.cookies import read_cookie, set_cookie
 from server.kit.errors import ProjectForbidden
 from server.kit.http.auth import AuthDep, AuthenticatedRequest, needs
@@ -50,8 +50,7 @@ def sign_in(
     whose the token is.
     """
     wanted = body.read(SessionCreate, {})
-    address = request.client.host if request.client else "unknown"
-    principal = attempts.check(tokens, wanted.token.get_secret_value(), address)
+    principal = attempts.check(tokens, wanted.token.get_secret_value(), address_of(request.scope))
     project = wanted.project or principal.home
     if not principal.sees(project):
         raise ProjectForbidden(project, principal.project)
