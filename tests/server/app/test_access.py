@@ -174,6 +174,7 @@ def test_a_name_of_several_projects_is_addressed_by_project_or_id(
         ("DELETE", "/v1/ladders/our-ladder"),
         ("GET", "/v1/ladders/our-ladder/matches"),
         ("GET", "/v1/aliases/our-alias"),
+        ("GET", "/v1/aliases/our-alias/history"),
         ("DELETE", "/v1/aliases/our-alias"),
         ("GET", "/v1/configs/our-config/versions"),
         ("GET", "/v1/configs/our-config/versions/latest"),
