@@ -4,14 +4,14 @@ Why: pages sign in with a token and keep a cookie instead of it; a token may be 
 previous release reads neither. It does not know that a token with the scope `read` can be bound, and lets such a token
 read the whole project: make none before all processes run this release.
 
-Revision: 0017, after 0015
+Revision: 0020, after 0019
 """
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0017"
-down_revision = "0015"
+revision = "0020"
+down_revision = "0019"
 branch_labels = None
 depends_on = None
 
