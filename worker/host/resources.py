@@ -35,8 +35,9 @@ class ResourceMeter:
         """Time that the CPU seconds cover."""
         self._cpu: defaultdict[str, float] = defaultdict(float)
         """CPU seconds since the last `take`, by metric."""
-        self._samples: defaultdict[str, list[float]] = defaultdict(list)
-        """Samples of everything else since the last `take`, by metric."""
+        self._sums: defaultdict[str, float] = defaultdict(float)
+        self._counts: defaultdict[str, int] = defaultdict(int)
+        """Sum and number of the samples of everything else since the last `take`, by metric."""
         self._before: dict[psutil.Process, float] = {}
         """CPU seconds of each process until the last sample."""
         self._sampled_at = 0.0
@@ -55,11 +56,11 @@ class ResourceMeter:
         """
         with self._lock:
             seconds, self._seconds = self._seconds, 0.0
-            cpu, samples = dict(self._cpu), dict(self._samples)
-            self._cpu.clear()
-            self._samples.clear()
-        means = {metric: sum(values) / len(values) for metric, values in samples.items()}
-        return means | {metric: used / seconds for metric, used in cpu.items()}
+            means = {metric: total / self._counts[metric] for metric, total in self._sums.items()}
+            means |= {metric: used / seconds for metric, used in self._cpu.items()}
+            for summed in (self._cpu, self._sums, self._counts):
+                summed.clear()
+        return means
 
     @contextmanager
     def measuring(self, pid: int) -> Iterator[None]:
@@ -98,18 +99,19 @@ class ResourceMeter:
                 present[process] = times.user + times.system
                 used = present[process] - self._before.get(process, 0.0)
                 cpu[COLLECTOR_CPU if is_collector else TRAINER_CPU] += used
-        use = None if gpus is None else gpus.read()
+        sampled: dict[str, float | None] = {**memory}
+        if gpus is not None:
+            use = gpus.read()
+            sampled |= {GPU_UTILIZATION: use.utilization, GPU_MEMORY: use.memory}
         now = time.monotonic()
         with self._lock:
             if self._before:  # the first sample only says where the counters stand
                 self._seconds += now - self._sampled_at
                 for metric, used in cpu.items():
                     self._cpu[metric] += used
-            for metric, held in memory.items():
-                self._samples[metric].append(held)
-            if use is not None and use.utilization is not None:
-                self._samples[GPU_UTILIZATION].append(use.utilization)
-            if use is not None and use.memory is not None:
-                self._samples[GPU_MEMORY].append(use.memory)
+            for metric, value in sampled.items():
+                if value is not None:
+                    self._sums[metric] += value
+                    self._counts[metric] += 1
             self._before, self._sampled_at = present, now
             self._memory = int(sum(memory.values()))

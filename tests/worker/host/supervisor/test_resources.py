@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from server.kit.db.database import Database
+from server.kit.settings import WorkerSettings
 from server.lifecycle.attempts.repository import AttemptLedger
-from server.metrics.points import Points
+from server.metrics.points import MetricPoint, Points
 from server.metrics.repository import MetricRepository
-from tests.factories import make_run, read_run
+from tests.factories import make_checkpoint, make_claim, make_ledger, make_run, read_run
 from tests.waiting import eventually
 from tests.worker.host.supervisor import trainers
 from tests.worker.host.supervisor.supervising import Separate, supervise
@@ -90,20 +91,24 @@ def test_a_report_of_a_step_alone_makes_no_point_but_one_after_a_summary_does(
     assert steps(database) == [200]
 
 
-def test_an_attempt_that_resumes_begins_beyond_the_step_of_its_checkpoint(
-    database: Database, ledger: AttemptLedger, lease: Lease
-) -> None:
-    lease.step = 500
-    writes = Writes()
+def test_points_beyond_the_checkpoint_from_which_a_run_resumes_count_no_more(database: Database) -> None:
+    first = make_ledger(database, name="run")
+    first.metrics.append([MetricPoint("", TRAINER_MEMORY, step, 1.0, 1.0) for step in (50, 100, 150)])
+    first.checkpoints.add(make_checkpoint(100))
+    first.release("trainer_lost", "It was killed.")
+    claim = make_claim(database)
+    ledger, writes = AttemptLedger(database, claim), Writes()
+    lease = Lease(claim, ledger, WorkerSettings())
     recorder = ResourceRecorder(lease, ledger, writes, ())
+
     with recorder.measuring(os.getpid()):
         eventually(lambda: recorder.memory > 0)
-        recorder.record(summary=True)
-        lease.step = 501
-        recorder.record(summary=True)
+    recorder.record(summary=True)
+    lease.step = 120
+    recorder.record(summary=False)
     writes.flush(10)
 
-    assert steps(database) == [501]
+    assert steps(database) == [50, 100, 120]
 
 
 def test_a_supervised_trainer_has_points_as_it_goes_on(database: Database, tmp_path: Path) -> None:
