@@ -20,9 +20,9 @@ from server.kit.db.database import Session, after_commit
 from server.kit.db.ids import new_id
 from server.kit.db.projects import EVERY
 from server.kit.db.texts import storable
-from server.kit.errors import ProjectForbidden, ScopeMissing, TokenBound
+from server.kit.errors import ProjectForbidden, ScopeMissing
 from server.kit.http.auth import READING, AuthenticatedRequest, auth_of, names_only, need_of
-from server.kit.http.errors import ProjectInvalid
+from server.kit.http.errors import ProjectInvalid, TokenBound
 from server.kit.principal import Principal
 from server.web.pages import is_page
 

@@ -305,12 +305,6 @@ class TokenRefused(Unauthenticated, code="token_refused"):
         return f"The token {state}. Ask an administrator of your project for another one."
 
 
-class SessionEnded(Unauthenticated, code="session_ended"):
-    """The session of a browser has ended: its user signed out, it expired, or the server has another token now."""
-
-    sentence = "The session has ended. Sign in again."
-
-
 class Forbidden(LudusError, code="forbidden"):
     """The caller may not do this."""
 
@@ -337,17 +331,6 @@ class ScopeMissing(Forbidden, code="scope_missing"):
     def _sentence(self) -> str:
         where = " in all projects (`*`)" if self.everywhere else ""
         return f"This needs a token with the scope {str(self.scope)!r}{where}. Ask an administrator for one."
-
-
-class TokenBound(Forbidden, code="token_bound"):
-    """The token is bound to one run or ladder, and the request does not name this one by its id."""
-
-    kind_of_object: str
-    bound: str
-    sentence = (
-        "The token is for {kind_of_object} {bound} alone, in paths that have this id. Ask an administrator for a token "
-        "with more rights."
-    )
 
 
 class Exhausted(LudusError, code="exhausted"):

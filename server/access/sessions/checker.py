@@ -14,7 +14,8 @@ from server.access.tokens.memory import PrincipalMemory
 from server.access.tokens.repository import USE_SECONDS, Known, TokenRepository
 from server.access.tokens.secrets import same
 from server.kit.db.database import Database
-from server.kit.errors import SessionEnded, TokenRefused, Unauthenticated, Unavailable
+from server.kit.errors import TokenRefused, Unauthenticated, Unavailable
+from server.kit.http.errors import SessionEnded
 from server.kit.principal import CONFIGURED, Principal, everything
 from server.kit.token_watcher import TokenWatcher
 

@@ -15,11 +15,10 @@ from server.kit.errors import (
     LudusError,
     ProjectForbidden,
     ScopeMissing,
-    SessionEnded,
-    TokenBound,
     TokenRefused,
     Unavailable,
 )
+from server.kit.errors import Unauthenticated as NotAuthenticated
 from server.kit.rates import Rate
 
 MEDIA_TYPE = "application/problem+json"
@@ -184,6 +183,25 @@ class Unauthenticated(RequestError, code="unauthenticated"):
     status = 401
     headers: ClassVar[Mapping[str, str]] = {"WWW-Authenticate": 'Bearer realm="ludus"'}
     sentence = "This server wants a token that it knows. Send `Authorization: Bearer TOKEN` (LUDUS_TOKEN for the CLI)."
+
+
+class SessionEnded(NotAuthenticated, code="session_ended"):
+    """The session of a browser has ended: its user signed out, it expired, or the server has another token now."""
+
+    sentence = "The session has ended. Sign in again."
+
+
+class TokenBound(RequestError, code="token_bound"):
+    """The token is bound to one run or ladder, and the request does not name this one by its id."""
+
+    kind = ErrorKind.FORBIDDEN
+    status = 403
+    kind_of_object: str
+    bound: str
+    sentence = (
+        "The token is for {kind_of_object} {bound} alone, in paths that have this id. Ask an administrator for a token "
+        "with more rights."
+    )
 
 
 class ForeignOrigin(RequestError, code="foreign_origin"):

@@ -18,7 +18,8 @@ from server.access.tokens.models import Token
 from server.access.tokens.repository import TokenRepository
 from server.access.tokens.service import Made, TokenService
 from server.kit.db.database import Database
-from server.kit.errors import SessionEnded, TokenRefused, Unauthenticated
+from server.kit.errors import TokenRefused, Unauthenticated
+from server.kit.http.errors import SessionEnded
 from server.kit.principal import CONFIGURED, everything
 from tests.clock import Clock
 
