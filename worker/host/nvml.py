@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
-LIBRARY: Final = "libnvidia-ml.so.1"
+LIBRARY = "libnvidia-ml.so.1"
 SUCCESS: Final = 0
 
 
@@ -44,12 +44,12 @@ class GpuMeter:
         self._devices = devices
 
     @classmethod
-    def open(cls, gpus: Sequence[str], library: str = LIBRARY) -> Self | None:
+    def open(cls, gpus: Sequence[str]) -> Self | None:
         """Find GPUs by their UUIDs or numbers; None without any, and on a host without the library."""
         if not gpus:
             return None
         try:
-            nvml = ctypes.CDLL(library)
+            nvml = ctypes.CDLL(LIBRARY)
         except OSError:
             return None
         if nvml.nvmlInit_v2() != SUCCESS:

@@ -1,12 +1,16 @@
 """NVIDIA's management library, as far as a library with its functions can stand for it: `test_gpu` asks a real one."""
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.waiting import eventually
+from worker.host import nvml
 from worker.host.nvml import GpuMeter, GpuUse
+from worker.host.resources import GPU_MEMORY, GPU_UTILIZATION, ResourceMeter
 
 SOURCE = r"""
 #include <string.h>
@@ -65,14 +69,41 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> str:
     ],
     ids=["by its UUID", "two", "a part of one", "unknown"],
 )
-def test_use_is_a_mean_over_gpus_and_memory_their_sum(library: str, gpus: list[str], use: GpuUse) -> None:
-    meter = GpuMeter.open(gpus, library)
+def test_use_is_a_mean_over_gpus_and_memory_their_sum(
+    monkeypatch: pytest.MonkeyPatch, library: str, gpus: list[str], use: GpuUse
+) -> None:
+    monkeypatch.setattr(nvml, "LIBRARY", library)
+    meter = GpuMeter.open(gpus)
     assert meter is not None
 
     assert meter.read() == use
     meter.close()
 
 
-def test_there_is_nothing_to_read_without_gpus_or_without_the_driver(library: str, tmp_path: Path) -> None:
-    assert GpuMeter.open([], library) is None
-    assert GpuMeter.open(["0"], str(tmp_path / "missing.so")) is None
+@pytest.mark.parametrize(
+    ("gpu", "use"),
+    [
+        ("GPU-aaaa", {GPU_UTILIZATION: 0.25, GPU_MEMORY: 8 * GIBIBYTE}),
+        ("MIG-cccc", {GPU_MEMORY: 24 * GIBIBYTE}),
+    ],
+)
+def test_gpus_are_measured_beside_the_trainer(
+    monkeypatch: pytest.MonkeyPatch, library: str, gpu: str, use: dict[str, float]
+) -> None:
+    monkeypatch.setattr(nvml, "LIBRARY", library)
+    meter = ResourceMeter([gpu])
+
+    with meter.measuring(os.getpid()):
+        eventually(lambda: meter.memory > 0)
+    found = meter.take()
+
+    assert {metric: value for metric, value in found.items() if "GPU" in metric} == use
+
+
+def test_there_is_nothing_to_read_without_gpus_or_without_the_driver(
+    monkeypatch: pytest.MonkeyPatch, library: str, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(nvml, "LIBRARY", library)
+    assert GpuMeter.open([]) is None
+    monkeypatch.setattr(nvml, "LIBRARY", str(tmp_path / "missing.so"))
+    assert GpuMeter.open(["0"]) is None
