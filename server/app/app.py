@@ -15,11 +15,13 @@ from server.access.audit.routes import router as audit
 from server.access.tokens.routes import router as tokens
 from server.access.tokens.routes import simulator_tokens
 from server.app.access import authorize
+from server.app.authentication import Authentication
 from server.app.documentation import add_documentation
-from server.app.middleware import Authentication, BodyLimit, EntityTags, RequestContext
+from server.app.middleware import BodyLimit, EntityTags, RequestContext
 from server.app.openapi import describe
 from server.app.routes import router as operation
 from server.app.services import Services
+from server.app.sessions import router as sessions
 from server.assessments.routes import router as assessments
 from server.checkpoints.aliases.routes import router as aliases
 from server.checkpoints.requests.routes import router as checkpoint_requests
@@ -30,8 +32,6 @@ from server.configs.routes import router as configs
 from server.demonstrations.routes import router as demonstrations
 from server.kit.errors import LudusError
 from server.kit.http.problems import on_http_exception, on_ludus_error, on_validation_error
-from server.kit.listening import LOOPBACK
-from server.kit.rates import Rate
 from server.kit.settings import Settings
 from server.ladders.routes import router as ladders
 from server.lifecycle.routes import router as runs
@@ -69,6 +69,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     workers,
     tokens,
     simulator_tokens,
+    sessions,
     audit,
     operation,
 )
@@ -116,16 +117,7 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
         },
         seconds=settings.api.body_seconds,
     )
-    app.add_middleware(
-        Authentication,
-        database=services.database,
-        tokens=services.tokens,
-        watcher=services.watcher,
-        requests=Rate(settings.api.requests_per_minute),
-        failures=Rate(settings.api.failures_per_minute),
-        demanded=settings.api.demands_token,
-        loopback=settings.api.host in LOOPBACK,
-    )
+    app.add_middleware(Authentication, services=services)
     app.add_middleware(RequestContext, telemetry=services.telemetry)  # the last one added is the outermost
     plain = app.openapi
 

@@ -108,4 +108,4 @@ def _stream(database: Database, streams: EventStreams, auth: AuthenticatedReques
         head = EventRepository(session).heads([run_id])[run_id]
     if head.state in TERMINAL and head.seq <= after:
         return Response(status_code=204)
-    return streams.stream(run_id, after, auth.principal.token_id)
+    return streams.stream(run_id, after, auth.principal.credential_id)

@@ -1,0 +1,88 @@
+"""Every page: with no data and with some, in both themes and widths, without a complaint, and usable by everybody."""
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.server.app.world import World, open_world
+from tests.web.conftest import Watched, serious
+from tests.web.data import HOSTILE, fill
+
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("pages")]
+
+PAGES = ("", "ui/runs", "ui/ladders", "ui/models", "ui/fleet", "ui/new", "ui/admin", "ui/login")
+PARTS = ("?part=webhooks", "?part=audit", "?part=storage")
+TABS = ("", "/charts", "/timeline", "/models", "/simulators", "/logs", "/config")
+FILLED = (
+    *PAGES,
+    *(f"ui/admin{part}" for part in PARTS),
+    *(f"ui/runs/walker{tab}" for tab in TABS),
+    *(f"ui/runs/nightly-412{tab}" for tab in TABS),
+    "ui/runs/striker/opponents",
+    "ui/compare?runs=walker,walker-2",
+    "ui/compare?runs=walker,walker-2&by=seed&smooth=0.6&log=1&clip=1",
+)
+LOOKS = [("light", 1440), ("dark", 390)]
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with open_world(tmp_path_factory.mktemp("filled")) as world:
+        fill(world, tmp_path_factory.mktemp("scratch"))
+        yield world
+
+
+@pytest.fixture(params=LOOKS, ids=["light and wide", "dark and narrow"])
+def look(request: pytest.FixtureRequest, browser: Browser, filled: World) -> Iterator[Watched]:
+    """Open a page of the filled world in one of the looks."""
+    theme, width = request.param
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
+    watched = Watched(context.new_page(), filled.server)
+    yield watched
+    context.close()
+    assert watched.troubles == []
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_without_data_says_what_to_do_next(path: str, watched: Watched) -> None:
+    page = watched.open(path)
+
+    assert page.locator("main").inner_text().strip()
+    expect(page.locator("main .note[data-tone=bad]")).to_have_count(0)
+    assert serious(page) == []
+
+
+@pytest.mark.parametrize("path", FILLED)
+def test_a_page_with_data_fits_its_screen_and_everybody_can_use_it(path: str, look: Watched) -> None:
+    page = look.open(path)
+
+    expect(page.locator("main .note[data-tone=bad][role=alert]")).to_have_count(0)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it scrolls sideways"
+    assert serious(page) == []
+
+
+@pytest.mark.parametrize("tab", ["", "/timeline", "/simulators", "/logs", "/charts"])
+def test_hostile_texts_are_shown_and_not_understood(tab: str, look: Watched) -> None:
+    page = look.open(f"ui/runs/nightly-412{tab}")
+
+    expect(page.locator("body")).to_contain_text("<img src=x onerror=")
+    assert page.locator("img, main script, [onerror]").count() == 0
+    assert "\u202e" not in page.locator("body").inner_text()
+    assert HOSTILE[:20] in page.content().replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
+
+
+def test_pages_ask_for_little_when_they_are_opened_for_the_first_time(browser: Browser, filled: World) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    session = context.new_cdp_session(page)
+    session.send("Network.enable")
+    received: list[float] = []
+    session.on("Network.loadingFinished", lambda event: received.append(event["encodedDataLength"]))
+
+    page.goto(f"{filled.server}/")
+    page.locator("main h1").wait_for()
+    expect(page.locator("main")).not_to_contain_text("Loading")
+    context.close()
+
+    assert 20_000 < sum(received) < 150_000, f"{sum(received):,.0f} bytes"
