@@ -16,6 +16,7 @@ from server.kit.queue import WakeUpQueue, make_celery
 from server.kit.settings import Settings
 from server.kit.token_watcher import TokenWatcher
 from server.kit.wake_up import WakeUp
+from server.runs.events.projects import ProjectEvents
 from server.runs.events.streams import DatabaseEvents, EventStreams, StreamLimits
 from server.runs.events.tailer import Tailer
 from server.runs.waits import Waits
@@ -27,7 +28,6 @@ class Services(services.Services):
     """All objects that one application shares between requests; routes see them as dependencies."""
 
     telemetry: HttpTelemetry
-    tailer: Tailer
     streams: EventStreams
     waits: Waits
     readiness: Readiness
@@ -48,8 +48,7 @@ class Services(services.Services):
         database = database or Database.from_settings(settings.database)
         wake_up = WakeUpQueue(make_celery(settings)) if wake_up is None else wake_up
         telemetry = HttpTelemetry(FleetMetrics(database, settings.worker.lease_seconds))
-        source = DatabaseEvents(database)
-        tailer = Tailer(source)
+        tailer = Tailer(DatabaseEvents(database))
         watcher = watch_tokens(database)
         token = settings.api.token
         return cls(
@@ -58,8 +57,7 @@ class Services(services.Services):
             wake_up=wake_up,
             artifacts=artifacts or open_store(settings.storage),
             telemetry=telemetry,
-            tailer=tailer,
-            streams=EventStreams(tailer, source, watcher, telemetry, limits),
+            streams=EventStreams(tailer, ProjectEvents(database), watcher, telemetry, limits),
             waits=Waits(tailer, watcher, telemetry),
             readiness=Readiness(database, wake_up),
             tokens=TokenChecker(database, None if token is None else token.get_secret_value()),
