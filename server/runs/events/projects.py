@@ -92,8 +92,7 @@ class ProjectEvents:
         """Return a project's events behind `seq`, at most `limit`; `reset` where the log does not reach back so far."""
         last = self._last
         log = self._logs.get(log_id, _Log())
-        if seq < log.end and (not log.entries or seq < log.entries[0].seq - 1):
-            assert last is not None
+        if last is not None and log.entries and log.entries[0].seq > seq + 1:
             return [Entry(log.end, _reset(last.position))]
         return [entry for entry in log.entries if entry.seq > seq][:limit]
 
