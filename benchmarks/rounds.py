@@ -59,9 +59,8 @@ class Learner:
                 self.pool.publish(name, 0, self._weights.astype(np.float32))
                 self.pool.grant(name, 0, self.size)
             case SegmentsDelivered():
-                rounds = notice.segments.column("round")
-                for each in np.unique(rounds).tolist():
-                    self._segments[each].append(notice.segments.select(rounds == each))
+                for number, segments in notice.segments.by_round():
+                    self._segments[number].append(segments)
             case RoundCollected():
                 segments = Segments.joined(self._segments.pop(notice.round))
                 marks = [time.thread_time()]

@@ -4,55 +4,77 @@ It is no module of `ludus.schemas`, because a collector does not need the resour
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 Record = TypeVar("Record")
+Reader = Callable[[Any], Any]
 
 
 def read_record(kind: type[Record], data: Any) -> Record:
     """Build a record from its JSON form. Raises ValueError if it isn't one."""
     if not isinstance(data, Mapping):
         raise ValueError(f"{type(data).__name__} is no {kind.__name__}")  # noqa: TRY004  # one error for all of it
-    hints = _hints(kind)  # type: ignore[arg-type]  # a class is hashable
-    values = {name: _convert(hints[name], value) for name, value in data.items() if name in hints}
+    readers = _field_readers(kind)  # type: ignore[arg-type]  # a class is hashable
+    values = {name: value if value is None else readers[name](value) for name, value in data.items() if name in readers}
     try:
         return kind(**values)
     except TypeError as error:
         raise ValueError(f"no {kind.__name__}: {error}") from error
 
 
-_hints = cache(get_type_hints)
+@cache
+def _field_readers(kind: type) -> Mapping[str, Reader]:
+    return {name: _reader(hint) for name, hint in get_type_hints(kind).items()}
 
 
-def _convert(hint: Any, value: Any) -> Any:
-    if value is None:
-        return None
+@cache
+def _reader(hint: Any) -> Reader:
+    """Return the function that builds a value of a type from its JSON form, which is not null."""
+    arguments = get_args(hint)
     if get_origin(hint) in {Union, UnionType}:
-        members = [member for member in get_args(hint) if member is not type(None)]
-        return _convert(next((member for member in members[1:] if _is_of_kind(member, value)), members[0]), value)
-    if get_origin(hint) is tuple and isinstance(value, list):
-        return tuple(_convert(get_args(hint)[0], item) for item in value)
-    if isinstance(hint, type) and issubclass(hint, Enum):
-        return hint(value)
+        return _union_reader([member for member in arguments if member is not type(None)])
+    if get_origin(hint) is tuple:
+        item = _nullable(arguments[0])
+        return lambda value: tuple(map(item, value)) if isinstance(value, list) else value
     if get_origin(hint) in {Mapping, dict}:
-        if not isinstance(value, Mapping):
-            raise ValueError(f"{type(value).__name__} is no mapping")
-        keys, values = get_args(hint)  # keys of JSON are strings
-        return {int(key) if keys is int else key: _convert(values, item) for key, item in value.items()}
+        return _mapping_reader(*arguments)
     if hint is datetime:
-        return datetime.fromisoformat(str(value))
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        return read_record(hint, value)
-    return value
+        return lambda value: datetime.fromisoformat(str(value))
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return hint
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return partial(read_record, hint)
+    return lambda value: value
 
 
-def _is_of_kind(member: Any, value: Any) -> bool:
-    """Return whether a value has the `kind` that distinguishes the resources of a union."""
-    if not dataclasses.is_dataclass(member) or not isinstance(value, Mapping):
-        return False
-    return value.get("kind") in get_args(get_type_hints(member).get("kind"))
+def _nullable(hint: Any) -> Reader:
+    read = _reader(hint)
+    return lambda value: None if value is None else read(value)
+
+
+def _mapping_reader(keys: Any, values: Any) -> Reader:
+    read = _nullable(values)
+
+    def read_mapping(value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{type(value).__name__} is no mapping")  # noqa: TRY004  # as above
+        return {int(key) if keys is int else key: read(item) for key, item in value.items()}  # keys of JSON are strings
+
+    return read_mapping
+
+
+def _union_reader(members: Sequence[Any]) -> Reader:
+    """Read the member whose `kind` a value has, else the first one."""
+    first = _reader(members[0])
+    kinds = {
+        kind: _reader(member)
+        for member in members[1:]
+        if isinstance(member, type) and dataclasses.is_dataclass(member)
+        for kind in get_args(get_type_hints(member).get("kind"))
+    }
+    return lambda value: kinds.get(value.get("kind"), first)(value) if isinstance(value, Mapping) else first(value)

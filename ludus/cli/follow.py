@@ -298,7 +298,7 @@ def _progress_line(client: Client, record: Run, progress: _Progress) -> tuple[fr
     parts += [f"{metric.behavior} reward {number(metric.value)}" for metric in rewards]
     speed = progress.advance(record.step)
     parts += [f"{speed:,.0f} steps/s", f"{simulators} simulator{'' if simulators == 1 else 's'}"]
-    return frozenset((metric.behavior, metric.step) for metric in metrics), "   ".join(parts)
+    return frozenset((metric.behavior, metric.step) for metric in metrics if metric.behavior), "   ".join(parts)
 
 
 def _ending(run: Run) -> str:

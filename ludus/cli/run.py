@@ -45,6 +45,7 @@ from ludus.cli.render import (
     table,
 )
 from ludus.cli.require import ALIASES, Requirement
+from ludus.cli.series import series
 from ludus.cli.tidy import COMMANDS as TIDYING
 from ludus.client import Client, StoredConfig
 from ludus.schemas import PlannedRun, Run, RunListed
@@ -223,7 +224,7 @@ def cancel(client: Client, run: str) -> Run:
     return client.runs.cancel(run)
 
 
-for command in (*LIFECYCLE, *LESSONS, *TIDYING, wait, watch, logs, diff, mirror):
+for command in (*LIFECYCLE, *LESSONS, *TIDYING, wait, watch, logs, diff, series, mirror):
     run.add_command(command)
 
 

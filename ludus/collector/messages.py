@@ -7,7 +7,7 @@ trainer as they are (`worker.collectors.events`) name it by its name.
 """
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from enum import IntEnum
 from typing import ClassVar
 
@@ -33,6 +33,7 @@ class Kind(IntEnum):
     """The answer to `Hold` (`snapshots.state.pack`)."""
 
 
+_JSON = json.JSONEncoder(separators=(",", ":"), default=asdict)
 ALIVE_SECONDS = 1.0
 """Period of the message `Alive`."""
 
@@ -50,8 +51,8 @@ class Message:
 
     def pack(self) -> bytes:
         """Serialise the message."""
-        fields = json.dumps(asdict(self), separators=(",", ":"))
-        return f"{type(self).__name__}\n{fields}".encode()
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return f"{type(self).__name__}\n{_JSON.encode(values)}".encode()
 
 
 def read(frame: Frame) -> Message:

@@ -5,7 +5,7 @@ last step, so that a value can be bootstrapped wherever the episode did not term
 collector that cuts them to the minibatch: one record each, and the ids of their blocks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -72,6 +72,12 @@ class Segments:
         """Return those that a mask (B,) names."""
         return Segments(self.records[chosen], self.blocks[np.repeat(chosen, self.records["blocks"])])
 
+    def by_round(self) -> "Iterator[tuple[int, Segments]]":
+        """Yield each round that they count into, ascending, with its segments: one without a copy, as is usual."""
+        rounds = sorted(set(self.records["round"].tolist()))
+        for number in rounds:
+            yield number, self if len(rounds) == 1 else self.select(self.records["round"] == number)
+
     def of_rounds(self, rounds: Sequence[int]) -> "Segments":
         """Return the same segments, each counting into another round."""
         records = self.records.copy()
@@ -81,6 +87,8 @@ class Segments:
     @classmethod
     def joined(cls, parts: "Sequence[Segments]") -> "Segments":
         """Return the segments of all parts, in their order."""
+        if len(parts) == 1:
+            return parts[0]
         records = [np.empty(0, SEGMENT_DTYPE), *(part.records for part in parts)]
         return cls(np.concatenate(records), np.concatenate([np.empty(0, np.int32), *(part.blocks for part in parts)]))
 

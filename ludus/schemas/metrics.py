@@ -24,7 +24,8 @@ class Metric:
 class Series:
     """A metric over time in columns, ascending by step; after down-sampling an entry stands for several points."""
 
-    run_id: str
+    run_id: str = ""
+    """Empty where a server of an older release answers."""
     behavior: str
     key: str
     total: int

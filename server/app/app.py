@@ -9,16 +9,19 @@ from fastapi import APIRouter, Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 
 from server.access.audit.routes import router as audit
 from server.access.tokens.routes import router as tokens
 from server.access.tokens.routes import simulator_tokens
 from server.app.access import authorize
+from server.app.authentication import Authentication
 from server.app.documentation import add_documentation
-from server.app.middleware import Authentication, BodyLimit, EntityTags, RequestContext
+from server.app.middleware import BodyLimit, EntityTags, RequestContext
 from server.app.openapi import describe
 from server.app.routes import router as operation
 from server.app.services import Services
+from server.app.sessions import router as sessions
 from server.assessments.routes import router as assessments
 from server.checkpoints.aliases.routes import router as aliases
 from server.checkpoints.requests.routes import router as checkpoint_requests
@@ -29,8 +32,6 @@ from server.configs.routes import router as configs
 from server.demonstrations.routes import router as demonstrations
 from server.kit.errors import LudusError
 from server.kit.http.problems import on_http_exception, on_ludus_error, on_validation_error
-from server.kit.listening import LOOPBACK
-from server.kit.rates import Rate
 from server.kit.settings import Settings
 from server.ladders.routes import router as ladders
 from server.lifecycle.routes import router as runs
@@ -43,6 +44,7 @@ from server.runs.events.routes import of_project as project_events
 from server.runs.events.routes import router as events
 from server.runs.waits import LIMIT as WAITERS
 from server.simulators.routes import router as simulators
+from server.web.pages import add_pages
 from server.webhooks.routes import router as webhooks
 from server.workers.routes import router as workers
 
@@ -69,6 +71,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     workers,
     tokens,
     simulator_tokens,
+    sessions,
     audit,
     operation,
 )
@@ -91,13 +94,18 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
         summary="Training runs for game agents.",
         routes=API.routes,
         lifespan=_lifespan,
+        redirect_slashes=False,
         docs_url=None,
         redoc_url=None,
     )
     app.state.services = services
     app.state.shared = services.shared
-    app.state.routes = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
     add_documentation(app)
+    add_pages(app)
+    app.state.routes = [
+        *(route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)),
+        *(route for route in app.routes if type(route) is Route),
+    ]
     app.add_exception_handler(LudusError, on_ludus_error)
     app.add_exception_handler(RequestValidationError, on_validation_error)
     app.add_exception_handler(HTTPException, on_http_exception)
@@ -111,16 +119,7 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
         },
         seconds=settings.api.body_seconds,
     )
-    app.add_middleware(
-        Authentication,
-        database=services.database,
-        tokens=services.tokens,
-        watcher=services.watcher,
-        requests=Rate(settings.api.requests_per_minute),
-        failures=Rate(settings.api.failures_per_minute),
-        demanded=settings.api.demands_token,
-        loopback=settings.api.host in LOOPBACK,
-    )
+    app.add_middleware(Authentication, services=services)
     app.add_middleware(RequestContext, telemetry=services.telemetry)  # the last one added is the outermost
     plain = app.openapi
 

@@ -83,7 +83,7 @@ class ApiSettings(Listening):
     """How long a body may take, and as long again for each MiB of it."""
     proxies: str = ""
     """Addresses or networks of reverse proxies, separated by commas, whose `X-Forwarded-For` is accepted: limits and
-    audit log then use the address in it. Default: none.
+    audit log then use the address in it. For browsers also `X-Forwarded-Proto` and `X-Forwarded-Host`. Default: none.
     """
 
     @field_validator("proxies")

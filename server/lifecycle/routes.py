@@ -194,7 +194,7 @@ def get_run(
     wanted = states_of(wait or ",".join(RunState))
     if found.state in wanted:
         return found
-    waits.until(found.id, wanted, timeout, auth.principal.token_id)
+    waits.until(found.id, wanted, timeout, auth.principal.credential_id)
     return _read(services, found.id)
 
 

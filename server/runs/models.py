@@ -73,7 +73,7 @@ class Run(Owned, Base):
     """`learning_team`, and `elo` by behavior, as the newest trainer last said; None where nothing plays itself."""
     max_steps: Mapped[int | None] = mapped_column(BigInteger)
     """`RunConfig.max_steps`: lists show it and do not read the configuration. None also for a run that the release
-    before `0016` created while the database was at it already."""
+    before `0021` created while the database was at it already."""
 
     # Each order of the list has an index of its own and one behind the state, so that a page is read in order, whatever
     # state is asked for. The other fields have one each for telling rare conditions from common ones; see

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-GROUPS = "Environment|Evaluation|Policy|Losses|Performance|Self-play"
+GROUPS = "Environment|Evaluation|Policy|Losses|Performance|Resources|Self-play"
 NAME = re.compile(rf"^({GROUPS})/\S.*$")
 
 

@@ -9,7 +9,7 @@ from server.kit.db.database import Database
 from server.kit.db.migrate import downgrade_database, upgrade_database
 from tests.factories import CONFIG, make_run, read_run
 
-BEFORE = "0015"
+BEFORE = "0020"
 TWO = {"behaviors": {"Striker": {"max_steps": 3_000_000_000}, "Goalie": {"max_steps": 4000}}, "seed": 7}
 CLONE = {
     "behaviors": {"CartPole": {"trainer_type": "clone", "demonstrations": [f"dem_{26 * 'a'}"], "max_steps": 77}},

@@ -25,13 +25,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
 import structlog
 from torch import Tensor
 
 from ludus.collector.arena import Arena
 from ludus.collector.segments import Segments
 from ludus.protocol.spec import BehaviorSpec
+from ludus.schemas import OnnxModel
 from server.config.behavior import ReinforcementConfig, TrainerConfig
 from worker.collectors.events import EpisodesEnded, SegmentsDelivered
 from worker.collectors.pool import CollectorPool
@@ -189,9 +189,8 @@ class BehaviorLearner(Learner):
         """
         ended = self._ended.pop(event.collector, [])
         ended.reverse()
-        rounds = event.segments.column("round")
-        for each in np.unique(rounds).tolist():
-            self._segments[each].append(event.segments.select(rounds == each))
+        for number, segments in event.segments.by_round():
+            self._segments[number].append(segments)
         for number, length in enumerate(event.segments.column("length").tolist(), 1):
             self._delivered += length
             while ended and ended[-1][0] <= number:
@@ -291,7 +290,7 @@ class BehaviorLearner(Learner):
         rollout = gather(self._arena, Segments.joined(segments))
         return rollout if former is None else former.followed_by(rollout)
 
-    def exporter(self) -> Callable[[Path], None]:
+    def exporter(self) -> Callable[[Path], OnnxModel]:
         """As `Learner.exporter`; the model is checked on observations of the last round."""
         return exporter(self.algorithm.actor, self.spec, self.sample.observations, self.sample.masks)
 

@@ -131,7 +131,7 @@ def stream_project_events(streams: StreamsDep, auth: AuthDep, last_event_id: Pos
     is not defined. After `reset` (too much happened meanwhile) events are missing: read your lists again, then go on
     reading the stream.
     """
-    return streams.of_project(auth.project, last_event_id, auth.principal.token_id)
+    return streams.of_project(auth.project, last_event_id, auth.principal.credential_id)
 
 
 def _stream(database: Database, streams: EventStreams, auth: AuthenticatedRequest, run: str, after: int) -> Response:
@@ -140,4 +140,4 @@ def _stream(database: Database, streams: EventStreams, auth: AuthenticatedReques
         head = EventRepository(session).heads([run_id])[run_id]
     if head.state in TERMINAL and head.seq <= after:
         return Response(status_code=204)
-    return streams.of_run(run_id, after, auth.principal.token_id)
+    return streams.of_run(run_id, after, auth.principal.credential_id)

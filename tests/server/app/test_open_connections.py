@@ -13,7 +13,7 @@ import structlog
 from sqlalchemy import update
 
 from server.access.tokens.models import Token
-from server.app import middleware
+from server.app import authentication
 from server.kit import token_watcher
 from tests.server.app.world import World, open_world
 from tests.server.runs.events.test_streams import eventually_open, flood, messages, stalled_reader
@@ -29,7 +29,7 @@ BIG = bytes(range(256)) * (1 << 18)
 def _looks_often() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(token_watcher, "LOOK_SECONDS", 0.5)
-        patch.setattr(middleware, "GRACE_SECONDS", 0.3)
+        patch.setattr(authentication, "GRACE_SECONDS", 0.3)
         yield
 
 

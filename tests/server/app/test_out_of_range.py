@@ -116,6 +116,9 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         world = stack.enter_context(populate(home, url))
         hook = world.http.post("/v1/webhooks", json={"url": "https://example.org/hook", "events": ["*"]})
         EXISTING["webhook"] = hook.json()["id"]
+        checkpoint = world.http.get("/v1/runs/finished/checkpoints/latest").json()["id"]
+        world.http.put("/v1/aliases/champion", json={"checkpoint_id": checkpoint}).raise_for_status()
+        EXISTING["alias"] = "champion"
         world.http.post("/v1/runs", json={"config": CARTPOLE, "name": "open"}).raise_for_status()
         yield world
 

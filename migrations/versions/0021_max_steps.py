@@ -4,14 +4,14 @@ Why: a list of runs shows how much of each is done, and when it will be complete
 previous release leaves the column empty in the runs that it creates, and does not change it when a user changes
 `max_steps`: those runs are listed without an estimate, or with that of before.
 
-Revision: 0016, after 0015
+Revision: 0021, after 0020
 """
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0016"
-down_revision = "0015"
+revision = "0021"
+down_revision = "0020"
 branch_labels = None
 depends_on = None
 
