@@ -40,6 +40,7 @@ from server.metrics.routes import router as metrics
 from server.runs.amendments.routes import router as amendments
 from server.runs.attempts.routes import router as attempts
 from server.runs.environment_parameters.routes import router as parameters
+from server.runs.events.routes import of_project as project_events
 from server.runs.events.routes import router as events
 from server.runs.waits import LIMIT as WAITERS
 from server.simulators.routes import router as simulators
@@ -54,6 +55,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     assessments,
     parameters,
     events,
+    project_events,
     metrics,
     series,
     checkpoints,
@@ -137,6 +139,6 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     services: Services = app.state.services
     current_default_thread_limiter().total_tokens = THREADS + WAITERS
     yield
-    services.tailer.close()
+    services.streams.close()
     services.watcher.close()
     services.database.close()
