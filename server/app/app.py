@@ -17,7 +17,7 @@ from server.access.tokens.routes import simulator_tokens
 from server.app.access import authorize
 from server.app.authentication import Authentication
 from server.app.documentation import add_documentation
-from server.app.middleware import BodyLimit, EntityTags, RequestContext
+from server.app.middleware import BodyLimit, EntityTags, Prefix, RequestContext
 from server.app.openapi import describe
 from server.app.routes import router as operation
 from server.app.services import Services
@@ -120,7 +120,9 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
         seconds=settings.api.body_seconds,
     )
     app.add_middleware(Authentication, services=services)
-    app.add_middleware(RequestContext, telemetry=services.telemetry)  # the last one added is the outermost
+    app.add_middleware(RequestContext, telemetry=services.telemetry)
+    if settings.api.prefix:
+        app.add_middleware(Prefix, prefix=settings.api.prefix)  # the last one added is the outermost
     plain = app.openapi
 
     def openapi() -> dict[str, Any]:

@@ -84,18 +84,18 @@ class EventStreams:
         self._watcher = watcher
         self._telemetry = telemetry
 
-    def of_run(self, run_id: str, after: int, token_id: str | None) -> EventStreamResponse:
+    def of_run(self, run_id: str, after: int, credential_id: str | None) -> EventStreamResponse:
         """Answer with the events of a run after `after`, while the token is valid. Raises TooManyStreams."""
         self._check_limit()
-        return self._stream(self._runs, run_id, after, token_id, HELLO)
+        return self._stream(self._runs, run_id, after, credential_id, HELLO)
 
-    def of_project(self, project: str, position: int | None, token_id: str | None) -> EventStreamResponse:
+    def of_project(self, project: str, position: int | None, credential_id: str | None) -> EventStreamResponse:
         """Answer with the events of a project (`*`: of all) from now on, or since an earlier stream's position, while
         the token is valid. Raises TooManyStreams.
         """
         self._check_limit()
         after, opening = self._project_events.open(project, position)
-        return self._stream(self._projects, project, after, token_id, HELLO + opening)
+        return self._stream(self._projects, project, after, credential_id, HELLO + opening)
 
     def close(self) -> None:
         """End all streams, and the long polls that wait for a run."""
@@ -107,10 +107,10 @@ class EventStreams:
             raise TooManyStreams(self.limits.clients)
 
     def _stream(
-        self, tailer: Tailer, log_id: str, after: int, token_id: str | None, opening: bytes
+        self, tailer: Tailer, log_id: str, after: int, credential_id: str | None, opening: bytes
     ) -> EventStreamResponse:
         return EventStreamResponse(
-            lambda scope: self._messages(scope, tailer, log_id, after, token_id, opening),
+            lambda scope: self._messages(scope, tailer, log_id, after, credential_id, opening),
             self.limits.send_seconds,
             self._counted(log_id),
         )
@@ -134,7 +134,7 @@ class EventStreams:
         tailer: Tailer,
         log_id: str,
         after: int,
-        token_id: str | None,
+        credential_id: str | None,
         opening: bytes,
     ) -> AsyncIterator[bytes]:
         """Iterate over messages until the run ends, the token is not valid any more, or the server stops."""
@@ -142,7 +142,7 @@ class EventStreams:
         caught_up = False  # until then events come from the source, afterwards from the tailer's ring
         woken = asyncio.Event()
         wake = on_loop(woken.set)
-        with tailer.watch(log_id, wake) as feed, self._watcher.watch(token_id, wake) as watched:
+        with tailer.watch(log_id, wake) as feed, self._watcher.watch(credential_id, wake) as watched:
             while not tailer.closed:
                 woken.clear()
                 if watched.refusal is not None:
