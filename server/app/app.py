@@ -17,7 +17,7 @@ from server.access.tokens.routes import simulator_tokens
 from server.app.access import authorize
 from server.app.authentication import Authentication
 from server.app.documentation import add_documentation
-from server.app.middleware import BodyLimit, EntityTags, RequestContext
+from server.app.middleware import BodyLimit, EntityTags, Prefix, RequestContext
 from server.app.openapi import describe
 from server.app.routes import router as operation
 from server.app.services import Services
@@ -40,6 +40,7 @@ from server.metrics.routes import router as metrics
 from server.runs.amendments.routes import router as amendments
 from server.runs.attempts.routes import router as attempts
 from server.runs.environment_parameters.routes import router as parameters
+from server.runs.events.routes import of_project as project_events
 from server.runs.events.routes import router as events
 from server.runs.waits import LIMIT as WAITERS
 from server.simulators.routes import router as simulators
@@ -54,6 +55,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     assessments,
     parameters,
     events,
+    project_events,
     metrics,
     series,
     checkpoints,
@@ -118,7 +120,9 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
         seconds=settings.api.body_seconds,
     )
     app.add_middleware(Authentication, services=services)
-    app.add_middleware(RequestContext, telemetry=services.telemetry)  # the last one added is the outermost
+    app.add_middleware(RequestContext, telemetry=services.telemetry)
+    if settings.api.prefix:
+        app.add_middleware(Prefix, prefix=settings.api.prefix)  # the last one added is the outermost
     plain = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -135,6 +139,6 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     services: Services = app.state.services
     current_default_thread_limiter().total_tokens = THREADS + WAITERS
     yield
-    services.tailer.close()
+    services.streams.close()
     services.watcher.close()
     services.database.close()

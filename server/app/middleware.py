@@ -85,6 +85,25 @@ class RequestContext:
             structlog.contextvars.unbind_contextvars("request_id", "actor")
 
 
+class Prefix:
+    """Takes the prefix, below which a reverse proxy serves the API, away from the paths of requests.
+
+    A path without it stays as it is, for clients that do not come by the proxy.
+    """
+
+    def __init__(self, app: ASGIApp, prefix: str) -> None:
+        """`prefix` is that of the settings."""
+        self._app = app
+        self._prefix = prefix.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] == "http" and scope["raw_path"].startswith(self._prefix + b"/"):
+            length = len(self._prefix)  # of characters, too: the prefix is ASCII, without percent signs
+            scope = {**scope, "path": scope["path"][length:], "raw_path": scope["raw_path"][length:]}
+        await self._app(scope, receive, send)
+
+
 class BodyLimit:
     """Refuses a body of more than `limit` bytes with 413, by its announced length or, without one, while it arrives.
 

@@ -19,6 +19,7 @@ from server.kit.rates import Rate
 from server.kit.settings import Settings
 from server.kit.token_watcher import TokenWatcher
 from server.kit.wake_up import WakeUp
+from server.runs.events.projects import ProjectEvents
 from server.runs.events.streams import DatabaseEvents, EventStreams, StreamLimits
 from server.runs.events.tailer import Tailer
 from server.runs.waits import Waits
@@ -30,7 +31,6 @@ class Services(services.Services):
     """All objects that one application shares between requests; routes see them as dependencies."""
 
     telemetry: HttpTelemetry
-    tailer: Tailer
     streams: EventStreams
     waits: Waits
     readiness: Readiness
@@ -53,8 +53,7 @@ class Services(services.Services):
         database = database or Database.from_settings(settings.database)
         wake_up = WakeUpQueue(make_celery(settings)) if wake_up is None else wake_up
         telemetry = HttpTelemetry(FleetMetrics(database, settings.worker.lease_seconds))
-        source = DatabaseEvents(database)
-        tailer = Tailer(source)
+        tailer = Tailer(DatabaseEvents(database))
         watcher = watch_credentials(database)
         token = None if settings.api.token is None else settings.api.token.get_secret_value()
         # Where no token is demanded, a wrong one is no failure: it may be another server's.
@@ -65,8 +64,7 @@ class Services(services.Services):
             wake_up=wake_up,
             artifacts=artifacts or open_store(settings.storage),
             telemetry=telemetry,
-            tailer=tailer,
-            streams=EventStreams(tailer, source, watcher, telemetry, limits),
+            streams=EventStreams(tailer, ProjectEvents(database), watcher, telemetry, limits),
             waits=Waits(tailer, watcher, telemetry),
             readiness=Readiness(database, wake_up),
             tokens=TokenChecker(database, token),

@@ -86,6 +86,11 @@ class ApiSettings(Listening):
     audit log then use the address in it. For browsers also `X-Forwarded-Proto` and `X-Forwarded-Host`. Default: none.
     """
 
+    prefix: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._~-]+)*$")] = ""
+    """Path below which a reverse proxy serves the API and the pages, as in `/tools/ludus`. Needed if the proxy does not
+    take it away from the paths that it passes on.
+    """
+
     @field_validator("proxies")
     @classmethod
     def _are_networks(cls, value: str) -> str:

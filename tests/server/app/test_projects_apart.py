@@ -142,6 +142,7 @@ REFUSALS = {
 """What each project is refused, because of what it has itself, or has not."""
 
 EXEMPT = {
+    "POST /ui/session": "a session is no project's",
     "POST /v1/configs:upgrade": "stores nothing",
     "POST /v1/demonstrations:merge": "names demonstrations by ids alone",
     "POST /v1/demonstrations/{demonstration:name}:subsample": "named by an id alone",
