@@ -11,6 +11,9 @@ import { nextTheme, theme } from "./theme.js";
 import { go, href, path, start } from "./url.js";
 import { Dialog, dialog, toast } from "./parts/dialog.js";
 
+/** The name of everybody on a server that demands no token: there is no session to end. */
+const ANONYMOUS = "anonymous loopback";
+
 /** Pages by the first part of the path; each is loaded when it is first needed. */
 const PAGES = {
   "": () => import("./pages/now.js"),
@@ -131,7 +134,7 @@ function Frame() {
         ${who && html`<${Freshness} />`}
         <button class="quiet" onClick=${nextTheme} title="Colors: ${theme.value}">◐<span class="skip">Colors: ${theme.value}</span></button>
         <button class="quiet" onClick=${showKeys} title="Shortcuts">?</button>
-        ${who?.token_id && html`<button class="quiet" onClick=${signOut} title=${`Signed in as ${plain(who.name, 200)}`}>Sign out</button>`}
+        ${who && who.name !== ANONYMOUS && html`<button class="quiet" onClick=${signOut} title=${`Signed in as ${plain(who.name, 200)}`}>Sign out</button>`}
       </span>
     </header>
     <main id="content" tabindex="-1">

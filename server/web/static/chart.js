@@ -81,8 +81,8 @@ export function Chart(props) {
     ${filled && table && html`<${Values} kind=${kind} x=${x} curves=${curves} />`}
     ${filled &&
     !table &&
-    html`<div class="canvas" style=${{ height: `${height}px` }} role="img" aria-label=${label}>
-      ${near && html`<${Drawing} ...${props} kind=${kind} height=${height} plot=${plot} />`}
+    html`<div class="canvas" style=${{ height: `${height}px` }}>
+      ${near && html`<${Drawing} ...${props} kind=${kind} height=${height} plot=${plot} label=${label} />`}
     </div>`}
     ${filled &&
     html`<div class="legend">
@@ -131,7 +131,8 @@ function Drawing(props) {
     ref=${place}
     class="drawing"
     tabindex="0"
-    aria-label="Left and right move the cursor, Escape shows everything again."
+    role="application"
+    aria-label=${`${props.label}. Left and right move the cursor, Escape shows everything again.`}
     onKeyDown=${(/** @type {KeyboardEvent} */ event) => moveCursor(event, plot.current, props)}
   >
     <div ref=${tip} class="tip" hidden></div>
@@ -306,7 +307,7 @@ function moveCursor(event, plot, { x, onWindow }) {
 function Values({ kind, x, curves }) {
   const every = Math.max(1, Math.ceil(x.length / 200));
   const rows = x.map((_, i) => i).filter((i) => i % every === 0 || i === x.length - 1);
-  return html`<div class="scroll values">
+  return html`<div class="scroll values" tabindex="0">
     <table>
       <thead>
         <tr>

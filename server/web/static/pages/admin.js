@@ -26,7 +26,7 @@ function Tokens() {
   const found = answer.data?.tokens ?? [];
   const revoke = (/** @type {any} */ each) => ask({ title: "Revoke the token?", text: `${plain(each.name, 120)} is refused from now on, everywhere. This cannot be undone.`, action: "Revoke it", danger: true, carryOut: async () => (await change("DELETE", `v1/tokens/${each.id}`), answer.reload()) });
   return html`<p><button class="main" onClick=${() => makeToken(answer.reload)}>New token …</button></p>
-    ${found.length ? html`<div class="scroll card" style=${{ padding: 0 }}><table>
+    ${found.length ? html`<div class="scroll card" tabindex="0" style=${{ padding: 0 }}><table>
       <thead><tr><th scope="col">name</th><th scope="col">may</th><th scope="col">bound to</th><th scope="col">used</th><th scope="col">holds until</th><th scope="col"></th></tr></thead>
       <tbody>${found.map((/** @type {any} */ each) => html`<tr key=${each.id}>
         <td class="name">${plain(each.name, 160)}<br /><small>${each.id}, made by ${plain(each.created_by, 80)} ${ago(each.created_at)}</small></td>
@@ -75,7 +75,7 @@ function Webhooks() {
     answer.reload();
   };
   const enable = async (/** @type {any} */ each) => (await change("PATCH", `v1/webhooks/${each.id}`, { enabled: !each.enabled }), answer.reload());
-  return found.length ? html`<div class="scroll card" style=${{ padding: 0 }}><table>
+  return found.length ? html`<div class="scroll card" tabindex="0" style=${{ padding: 0 }}><table>
       <thead><tr><th scope="col">receiver</th><th scope="col">events</th><th scope="col">state</th><th scope="col"></th></tr></thead>
       <tbody>${found.map((/** @type {any} */ each) => html`<tr key=${each.id}>
         <td class="name">${plain(each.url, 200)}<br /><small>${plain(each.description, 200)}</small></td>
@@ -91,7 +91,7 @@ function Audit() {
   const answer = useLive(() => get("v1/audit", { page_size: 100, filter, page_token: tokens.at(-1) ?? "" }), { seconds: 15, again: [filter, tokens.length] });
   const found = answer.data?.audit ?? answer.data?.entries ?? [];
   return html`<input type="search" size="44" placeholder='filter, as in: actor = "ci" AND status >= 400' aria-label="Filter of the audit log" value=${filter} onChange=${(/** @type {any} */ event) => (setTokens([]), set({ filter: event.target.value }))} />
-    ${found.length ? html`<div class="scroll card" style=${{ padding: 0, marginTop: "10px" }}><table>
+    ${found.length ? html`<div class="scroll card" tabindex="0" style=${{ padding: 0, marginTop: "10px" }}><table>
       <thead><tr><th scope="col">when</th><th scope="col">who</th><th scope="col">what</th><th scope="col" class="number">answer</th><th scope="col">from</th></tr></thead>
       <tbody>${found.map((/** @type {any} */ each) => html`<tr key=${each.id}><td class="small" title=${ago(each.at)}>${moment(each.at)}</td><td class="name">${plain(each.actor, 120)}</td><td class="wrap"><code>${each.method} ${plain(each.target, 300)}</code></td><td class="number">${each.status}</td><td class="small">${each.client}</td></tr>`)}</tbody></table></div>
       <div class="row">${tokens.length > 0 && html`<button onClick=${() => setTokens(tokens.slice(0, -1))}>← Newer</button>`}${answer.data.next_page_token && html`<button onClick=${() => setTokens([...tokens, answer.data.next_page_token])}>Earlier →</button>`}</div>`
@@ -115,7 +115,7 @@ function Storage() {
     <p class="sentence">Newest, best and pinned checkpoints, those with an alias, and those that a run uses, are kept.</p>
     <form class="row" onSubmit=${look}><label>older than <input type="number" min="1" value=${days} onInput=${(/** @type {any} */ event) => setDays(event.target.value)} /> days</label><button>Show what would go</button></form>
     ${plan && html`<p style=${{ marginTop: "12px" }}>${plan.checkpoints.length ? html`<b>${plan.checkpoints.length} checkpoints, ${bytes(plan.bytes)}</b>` : "Nothing would go."}</p>
-      ${plan.checkpoints.length > 0 && html`<div class="scroll"><table><thead><tr><th scope="col">run</th><th scope="col" class="number">step</th><th scope="col">saved</th><th scope="col" class="number">size</th><th scope="col">rule</th></tr></thead>
+      ${plan.checkpoints.length > 0 && html`<div class="scroll" tabindex="0"><table><thead><tr><th scope="col">run</th><th scope="col" class="number">step</th><th scope="col">saved</th><th scope="col" class="number">size</th><th scope="col">rule</th></tr></thead>
         <tbody>${plan.checkpoints.slice(0, 200).map((/** @type {any} */ each) => html`<tr key=${each.id}><td><a href=${runHref({ id: each.run_id }, "models")}>${each.run_id}</a></td><td class="number">${count(each.step)}</td><td>${ago(each.created_at)}</td><td class="number">${bytes(each.size)}</td><td>${each.rule}</td></tr>`)}</tbody></table></div>
         <p><button class="danger" onClick=${prune}>Delete them …</button></p>`}`}
   </section>`;

@@ -90,7 +90,7 @@ function Numbers({ runs, charted, by }) {
   const members = groups.map((name) => runs.map((_, i) => i).filter((i) => charted[i].group === name));
   const differing = differences(members.map(([first]) => flat(runs[first].config))).filter(([key]) => key !== "seed");
   const reward = (/** @type {number} */ i) => data?.[i]?.metrics.find((/** @type {any} */ each) => each.key === REWARD)?.value ?? null;
-  return html`<section class="card scroll" style=${{ marginTop: "16px" }}>
+  return html`<section class="card scroll" tabindex="0" style=${{ marginTop: "16px" }}>
     <h2>Final numbers, and what differs</h2>
     <table>
       <thead><tr><th scope="col">${by ? "group" : "run"}</th><th scope="col">runs</th><th scope="col" class="number">reward</th>

@@ -36,7 +36,7 @@ function Workers() {
   const alive = (answer.data?.workers ?? []).filter((/** @type {any} */ each) => !each.stopped_at && Date.now() - Date.parse(each.heartbeat_at) < 86_400_000);
   const busy = alive.filter((/** @type {any} */ each) => each.run_id).length;
   return html`<section class="card"><h2>Slots (${busy} of ${alive.length} busy)</h2>
-    ${alive.length ? html`<div class="scroll"><table>
+    ${alive.length ? html`<div class="scroll" tabindex="0"><table>
       <thead><tr><th scope="col">host</th><th scope="col">slot</th><th scope="col">run</th><th scope="col">heartbeat</th><th scope="col">release</th></tr></thead>
       <tbody>${alive.map((/** @type {any} */ each) => {
         const silent = Date.now() - Date.parse(each.heartbeat_at) > 1000 * SILENT;

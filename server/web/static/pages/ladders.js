@@ -31,7 +31,7 @@ function AllLadders() {
   const answer = useLive(() => get("v1/ladders", { page_size: 200 }), { seconds: 15 });
   const ladders = answer.data?.ladders ?? [];
   return html`<div class="head"><h1>Ladders</h1></div>
-    ${ladders.length ? html`<div class="scroll card" style=${{ padding: 0 }}><table>
+    ${ladders.length ? html`<div class="scroll card" tabindex="0" style=${{ padding: 0 }}><table>
       <thead><tr><th scope="col">name</th><th scope="col">of</th><th scope="col" class="number">players</th><th scope="col" class="number">matches</th><th scope="col">created</th></tr></thead>
       <tbody>${ladders.map((/** @type {any} */ each) => html`<tr key=${each.id}>
         <td class="name"><a href=${href(`ui/ladders/${each.id}`)}>${plain(each.name, 200)}</a><br /><small>${plain(each.description, 200)}</small></td>

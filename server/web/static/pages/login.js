@@ -1,9 +1,13 @@
 // Sign in with a token, or with a link that has one behind its `#`: the fragment of an address is never sent.
 import { useEffect, useState } from "preact/hooks";
 import { Problem, identity, send, signedOut, whoAmI } from "../api.js";
+import { plain } from "../format.js";
 import { html } from "../html.js";
 import { runHref } from "../runs.js";
 import { ROOT, go, href, text } from "../url.js";
+
+/** The token of a link, as the page was opened with it. */
+const shared = location.hash.slice(1);
 
 /** Exchange a token for a session of this browser. @param {string} token */
 async function signIn(token) {
@@ -40,15 +44,26 @@ export default function Login({ page }) {
       if (identity.value) go(next(), true);
       return;
     }
-    const given = location.hash.slice(1);
-    history.replaceState(null, "", location.pathname);
-    enter(given, () => {
+    history.replaceState(null, "", location.pathname); // neither the history nor a screen shows the token any longer
+    whoAmI().then(() => {
+      if (identity.value && identity.value.token_id) setBusy(false);
+      else open();
+    });
+  }, [page]);
+  const open = () =>
+    enter(shared, () => {
       const who = identity.value;
       if (who?.run_id) return runHref({ id: who.run_id });
       return who?.ladder_id ? href(`ui/ladders/${who.ladder_id}`) : href("");
     });
-  }, [page]);
   if (busy && page === "share") return html`<p class="empty">Opening the link …</p>`;
+  if (page === "share" && !refusal) {
+    return html`<section class="card" style=${{ maxWidth: "460px", margin: "40px auto" }}>
+      <h1>Open the link?</h1>
+      <p class="sentence">You are signed in as ${plain(identity.value?.name ?? "", 200)}. The link shows one run or ladder, and ends your session in this browser.</p>
+      <button class="main" onClick=${open}>Open it</button> <a class="button" href=${href("")}>Stay signed in</a>
+    </section>`;
+  }
   return html`<section class="card" style=${{ maxWidth: "460px", margin: "40px auto" }}>
     <h1>Sign in</h1>
     <p class="sentence">With a token of this server. <code>ludus token create</code> makes one; its owner can revoke it at any time.</p>

@@ -98,7 +98,7 @@ export default function Runs() {
 /** @param {{runs: any[], metrics: string[], selected: string[], toggle: (id: string) => void, current: number}} props */
 function Table({ runs, metrics, selected, toggle, current }) {
   const differing = useDiffering(flag("diff") ? runs : []);
-  return html`<div class="scroll card" style=${{ padding: 0 }}>
+  return html`<div class="scroll card" tabindex="0" style=${{ padding: 0 }}>
     <table>
       <thead><tr>
         <th scope="col"><span class="skip">selected</span></th>

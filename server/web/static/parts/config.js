@@ -26,7 +26,7 @@ export function ConfigTab({ run }) {
 /** @param {{found: [string, unknown[]][], names: string[], none: string}} props */
 export function Differences({ found, names, none }) {
   if (!found.length) return html`<p class="small">${none}</p>`;
-  return html`<div class="scroll"><table>
+  return html`<div class="scroll" tabindex="0"><table>
     <thead><tr><th scope="col">key</th>${names.map((name) => html`<th scope="col" key=${name}>${name}</th>`)}</tr></thead>
     <tbody>${found.map(([key, [old, now]]) => html`<tr key=${key}><td><code>${key}</code></td><td><span class="old">${shown(old)}</span></td><td><span class="new">${shown(now)}</span></td></tr>`)}</tbody>
   </table></div>`;

@@ -42,7 +42,7 @@ function Ratings({ ratings }) {
   const low = Math.min(...ratings.map((each) => each.mu - 2 * each.sigma));
   const high = Math.max(...ratings.map((each) => each.mu + 2 * each.sigma));
   const at = (/** @type {number} */ value) => `${(100 * (value - low)) / (high - low || 1)}%`;
-  return html`<div class="scroll card" style=${{ padding: 0 }}><table>
+  return html`<div class="scroll card" tabindex="0" style=${{ padding: 0 }}><table>
     <thead><tr><th scope="col" class="number">#</th><th scope="col">player</th><th scope="col" style=${{ width: "40%" }}>strength</th><th scope="col" class="number">μ ± 2 σ</th><th scope="col" class="number">Elo</th><th scope="col" class="number">games</th></tr></thead>
     <tbody>${ratings.map((each, i) => html`<tr key=${each.id}>
       <td class="number">${i + 1}</td>
@@ -77,7 +77,7 @@ function History({ path, players, live }) {
 function Payoffs({ path, players, live }) {
   const { data } = useLive(() => get(`${path}/payoffs`, { player: players }), { seconds: live ? 10 : null, again: [players.join()] });
   if (!data?.players.length) return html`<section class="card"><h2>Who beats whom</h2><p class="empty">No rated match yet.</p></section>`;
-  return html`<section class="card scroll"><h2>Who beats whom</h2>
+  return html`<section class="card scroll" tabindex="0"><h2>Who beats whom</h2>
     <table class="heat">
       <thead><tr><th scope="col"><small>row against column</small></th>${data.players.map((/** @type {any} */ each, /** @type {number} */ i) => html`<th scope="col" key=${each.id} title=${plain(each.name, 200)}>${i + 1}</th>`)}</tr></thead>
       <tbody>${data.players.map((/** @type {any} */ each, /** @type {number} */ row) => html`<tr key=${each.id}>
@@ -103,7 +103,7 @@ function Matches({ path, live }) {
   const matches = answer.data?.matches ?? [];
   return html`<section class="card"><h2>Matches</h2>
     <input type="search" size="40" placeholder="filter, as in: player = 3 AND outcome = win" aria-label="Filter of matches" value=${filter} onChange=${(/** @type {any} */ event) => setFilter(event.target.value)} />
-    ${matches.length ? html`<div class="scroll"><table>
+    ${matches.length ? html`<div class="scroll" tabindex="0"><table>
       <thead><tr><th scope="col" class="number">match</th><th scope="col">participants</th><th scope="col">outcome</th><th scope="col">played</th></tr></thead>
       <tbody>${matches.map((/** @type {any} */ each) => html`<tr key=${each.seq}>
         <td class="number">${each.seq}</td>

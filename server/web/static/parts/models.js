@@ -24,7 +24,7 @@ export function ModelShape({ model }) {
   const tensors = (/** @type {any[]} */ all) => all.map((each) => html`<tr key=${each.name}><td><code>${plain(each.name, 80)}</code></td><td>${each.dtype}</td><td><code>${each.shape.map((/** @type {any} */ size) => size ?? "batch").join(" × ")}</code></td></tr>`);
   return html`<details>
     <summary class="small">inputs and outputs, opset ${model.opset}${model.memory_size ? `, memory ${model.memory_size}` : ", no memory"}</summary>
-    <div class="scroll"><table>
+    <div class="scroll" tabindex="0"><table>
       <thead><tr><th scope="col">input</th><th scope="col">type</th><th scope="col">shape</th></tr></thead><tbody>${tensors(model.inputs)}</tbody>
       <thead><tr><th scope="col">output</th><th scope="col">type</th><th scope="col">shape</th></tr></thead><tbody>${tensors(model.outputs)}</tbody>
     </table></div>
@@ -64,7 +64,7 @@ export function CheckpointTable({ checkpoints, reload, names, aliases }) {
     await change("POST", `v1/runs/${each.run_id}/checkpoints/${each.id}:${each.pinned_at ? "unpin" : "pin"}`);
     reload();
   };
-  return html`<div class="scroll card" style=${{ padding: 0 }}><table>
+  return html`<div class="scroll card" tabindex="0" style=${{ padding: 0 }}><table>
     <thead><tr>${names && html`<th scope="col">run</th>`}<th scope="col" class="number">step</th><th scope="col">saved</th><th scope="col" class="number">score</th><th scope="col">models</th><th scope="col" class="number">size</th><th scope="col"></th></tr></thead>
     <tbody>${checkpoints.map((each) => html`<tr key=${each.id}>
       ${names && html`<td class="name"><a href=${runHref({ id: each.run_id }, "models")}>${plain(names.get(each.run_id) ?? each.run_id, 120)}</a></td>`}

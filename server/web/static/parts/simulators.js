@@ -44,7 +44,7 @@ export function Reasons({ simulators }) {
 
 /** @param {{simulators: any[], runs?: boolean}} props */
 export function SimulatorTable({ simulators, runs = false }) {
-  return html`<div class="scroll card" style=${{ padding: 0 }}><table>
+  return html`<div class="scroll card" tabindex="0" style=${{ padding: 0 }}><table>
     <thead><tr>${runs && html`<th scope="col">run</th>`}<th scope="col">simulator</th><th scope="col">state</th><th scope="col">behaviors</th><th scope="col" class="number">agents</th><th scope="col" class="number">steps</th><th scope="col">why it left</th></tr></thead>
     <tbody>${simulators.slice(0, 200).map((each) => html`<tr key=${each.session_id}>
       ${runs && html`<td class="name"><a href=${`ui/runs/${each.run_id}/simulators`}>${plain(each.run_name ?? each.run_id, 80)}</a></td>`}
