@@ -1,7 +1,7 @@
 """`ludus config`: stored configurations, named, in immutable versions."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ from ludus.cli.client import answering, connected
 from ludus.cli.options import FILE, json_option
 from ludus.cli.render import echo, print_answer, print_document, table
 from ludus.client import Client
-from ludus.schemas import ConfigDiff, ConfigSummary, ConfigUpgrade, ConfigVersion
+from ludus.schemas import ConfigDiff, ConfigSummary, ConfigUpgrade, ConfigVersion, Preset, PresetSummary
 
 MAX_VALUE: Final = 60
 """Maximum number of characters of a value in a report."""
@@ -56,6 +56,25 @@ def show(client: Client, *, name: str, resolved: bool, as_json: bool) -> None:
         print_document(stored.resolved if resolved else stored.source)
 
     print_answer(client.configs.get(base, int(version) if version else None), show, as_json=as_json)
+
+
+@config.command()
+@answering(table("name, trainers=trainer_types, description"))
+def presets(client: Client) -> Sequence[PresetSummary]:
+    """List the configurations that come with the server and are known to work."""
+    return client.presets.list()
+
+
+@config.command()
+@click.argument("name")
+@answering(lambda found: print_document(found.source))
+def preset(client: Client, *, name: str) -> Preset:
+    """Print a preset, for instance to create a run with it.
+
+    \b
+    ludus config preset cartpole | ludus run create -
+    """
+    return client.presets.get(name)
 
 
 def _print_diff(found: ConfigDiff) -> None:

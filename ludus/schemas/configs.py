@@ -113,3 +113,22 @@ class ConfigWarning:
     code: str
     """Stable name."""
     message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PresetSummary:
+    """A configuration that comes with the server and is known to work, without its text."""
+
+    name: str
+    description: str
+    """A sentence."""
+    trainer_types: tuple[str, ...]
+    """Of its behaviors, sorted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset(PresetSummary):
+    """A configuration that comes with the server and is known to work."""
+
+    source: str
+    """YAML, with comments."""

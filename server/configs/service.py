@@ -8,11 +8,13 @@ from functools import partial
 from typing import Any
 
 from server.config.document import Document, parse_document, text_of
+from server.config.presets import Preset, describe_preset, list_presets
 from server.config.resolution import Change, apply_overrides, diff, resolve, review
 from server.config.run import RunConfig
 from server.config.unsupported import refuse_unsupported
 from server.config.upgrade import Upgrade, upgrade
 from server.config.values import NAME
+from server.configs.errors import PresetNotFound
 from server.configs.models import ConfigVersion
 from server.configs.repository import ConfigRepository, NewConfigVersion
 from server.kit.errors import InvalidConfig, Problem
@@ -127,6 +129,19 @@ def upgrade_config(document: Document, curriculum: Document | None, sampler: Doc
     except InvalidConfig as error:
         return Upgraded(upgraded, tuple(error.problems))
     return Upgraded(upgraded, ())
+
+
+def known_presets() -> list[Preset]:
+    """Return all presets, by name."""
+    return [describe_preset(name) for name in list_presets()]
+
+
+def find_preset(name: str) -> Preset:
+    """Return a preset. Raises PresetNotFound."""
+    try:
+        return describe_preset(name)
+    except KeyError as error:
+        raise PresetNotFound(name, list_presets()) from error
 
 
 def digest(resolved: Mapping[str, Any]) -> str:

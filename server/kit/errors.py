@@ -125,14 +125,6 @@ class MetricNotFound(NotFound, code="metric_not_found"):
     sentence = "Run {run_id} has no metric {key!r} (yet). The run's latest metrics name all keys."
 
 
-class SimulatorNotFound(NotFound, code="simulator_not_found"):
-    """The run has had no such simulator."""
-
-    run_id: str
-    session_id: str
-    sentence = "Run {run_id} has had no simulator {session_id!r}. List the run's simulators."
-
-
 class WorkerNotFound(NotFound, code="worker_not_found"):
     """No worker has this id."""
 

@@ -1,4 +1,4 @@
-"""`ludus config upgrade`: a file of an older ML-Agents in, one of today out, and what was done to it."""
+"""`ludus config`: presets; `upgrade`: a file of an older ML-Agents in, one of today out, and what was done to it."""
 
 import json
 from pathlib import Path
@@ -94,3 +94,20 @@ def test_what_is_no_configuration_is_refused(cli: Invoke, tmp_path: Path) -> Non
     for curriculum in (broken, empty):
         result = cli("config", "upgrade", "-", "--curriculum", str(curriculum), input=FLAT)
         assert result.exit_code == exits.Exit.USAGE
+
+
+def test_presets_are_listed_and_a_run_is_created_with_one(cli: Invoke) -> None:
+    listed = cli("config", "presets").stdout.splitlines()
+    preset = cli("config", "preset", "cartpole")
+
+    assert listed[0].split() == ["NAME", "TRAINERS", "DESCRIPTION"]
+    assert listed[1].startswith("cartpole ")
+    assert as_json(cli("config", "preset", "cartpole", "--json"))["source"] == preset.stdout
+    assert cli("run", "create", "-", input=preset.stdout).exit_code == exits.Exit.OK
+
+
+def test_a_preset_that_does_not_exist_is_refused_with_the_names_of_those_that_do(cli: Invoke) -> None:
+    result = cli("config", "preset", "nothing")
+
+    assert result.exit_code == exits.Exit.REFUSED
+    assert "cartpole" in result.stderr
