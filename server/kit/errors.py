@@ -231,6 +231,14 @@ class Problem:
     """The kind of the problem, from `server.config.problems.CODES`."""
     message: str
     """The mistake and its correction."""
+    line: int | None = None
+    """Of its place in the document's text, from 1; None where there is no text (`server.config.positions`)."""
+    column: int | None = None
+    """Likewise."""
+
+    def __str__(self) -> str:
+        place = "" if self.line is None else f"line {self.line}, column {self.column}: "
+        return place + (f"{self.path}: {self.message}" if self.path else self.message)
 
 
 class ProblemList(Invalid):
@@ -243,7 +251,7 @@ class ProblemList(Invalid):
         self.problems = tuple(self.problems)
 
     def _sentence(self) -> str:
-        return "\n".join(f"{each.path}: {each.message}" if each.path else each.message for each in self.problems)
+        return "\n".join(map(str, self.problems))
 
 
 class InvalidConfig(ProblemList, code="invalid_config"):

@@ -173,13 +173,13 @@ class SimulatorRepository(Repository):
         }
         return select_page(self._session, statement, query, columns, Simulator.key)
 
-    def _of_project(self) -> Iterator[Select[tuple[str, str]]]:
+    def _of_project(self) -> Iterator[Select[str, str]]:
         """Select run and session id of the project's, if the session belongs to one."""
         project = project_of(self._session)
         if project is not None:
             yield _KEYS.where(Simulator.run_id.in_(select(Run.id).where(Run.project == project)))
 
-    def _hits(self, query: ListQuery) -> Iterator[Select[tuple[str, str]]]:
+    def _hits(self, query: ListQuery) -> Iterator[Select[str, str]]:
         """Select run and session id of those that each condition leaves by itself."""
         for condition in query.conditions:
             if condition.operator is not Operator.NE and condition.field != query.order.field:

@@ -17,6 +17,7 @@ from server.kit.listing import Condition, ListQuery, Operator, Page, Value
 
 Row = TypeVar("Row")
 Part = TypeVar("Part")
+Hits = TypeVar("Hits", bound=Select[*tuple[Any, ...]])
 PARAMETERS = 500
 """Of one list; SQLite takes 999 in any build."""
 FEW = 4000
@@ -89,14 +90,15 @@ def select_page(
     return Page(items, (rows[query.limit - 1].sorted_by, getattr(items[-1], key.key)))
 
 
-def rarest(session: Session, hits: Iterable[Select[Row]]) -> Select[Row] | None:
+def rarest(session: Session, hits: Iterable[Hits]) -> Hits | None:
     """Choose the fewest of the hits that each condition of a list leaves, None where each leaves more than FEW.
 
     SQLite keeps no statistics of values. Left alone it fetches and sorts half the table for a common value, or walks
     all of it for a rare one. So the hits of each condition, which has an index of its own, are counted first, up to
     FEW: a rare one leads the query; if all are common, a walk in the list's order meets a page of hits soon.
     """
-    best, fewest = None, FEW + 1
+    best: Hits | None = None
+    fewest = FEW + 1
     for each in hits:
         count = session.scalar(select(func.count()).select_from(each.limit(fewest).subquery())) or 0
         if count < fewest:
