@@ -20,6 +20,7 @@ CLIENT_COMMANDS: Mapping[str, str] = {
     "checkpoint": "ludus.cli.checkpoint:checkpoint",
     "config": "ludus.cli.config:config",
     "evaluate": "ludus.cli.gate:evaluate",
+    "events": "ludus.cli.events:events",
     "fake-server": "ludus.cli.fake_server:fake_server",
     "gate": "ludus.cli.gate:gate",
     "demonstration": "ludus.cli.demonstration:demonstration",

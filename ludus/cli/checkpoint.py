@@ -9,10 +9,10 @@ import click
 from ludus.cli.checkpoint_care import pin, prune, score, unpin, verify
 from ludus.cli.client import Failure, answering, connected
 from ludus.cli.exits import Exit
-from ludus.cli.options import EXISTING_FILE, FOLDER, json_option, name_of
+from ludus.cli.options import EXISTING_FILE, FOLDER, json_option, limit_option, name_of
 from ludus.cli.render import LINES, ago, echo, fields, number, print_answer, print_facts, print_ids, size, table
 from ludus.client import Client
-from ludus.schemas import Alias, Checkpoint, UploadedCheckpoint
+from ludus.schemas import Alias, AliasMove, Checkpoint, CheckpointFile, UploadedCheckpoint
 
 MODELS = "*.onnx"
 
@@ -66,6 +66,24 @@ def list_(client: Client, *, run: str | None, as_json: bool) -> None:
         print_answer(client.checkpoints.list(run), show, as_json=as_json)
 
 
+def _file_facts(file: CheckpointFile) -> Iterator[tuple[str, object]]:
+    """Iterate over a file's size and, of a model, what a game must know to load it."""
+    yield f"file {file.name}", size(file.size)
+    model = file.model
+    if model is None:
+        return
+    yield "  behavior", model.behavior
+    yield "  opset", model.opset
+    yield "  continuous actions", model.continuous_actions or None
+    branches = ", ".join(str(choices) for choices in model.discrete_branches)
+    yield "  discrete branches", branches and f"{branches} choices{', with masks' if model.action_masks else ''}"
+    yield "  memory size", model.memory_size or None
+    for kind, tensors in (("input", model.inputs), ("output", model.outputs)):
+        for tensor in tensors:
+            shape = ", ".join(str(side) for side in tensor.shape)
+            yield f"  {kind} {tensor.name}", f"{tensor.dtype} ({shape})"
+
+
 def _show(found: Checkpoint | UploadedCheckpoint) -> None:
     if isinstance(found, UploadedCheckpoint):
         print_facts(fields(found, "id, name, behavior, format, modules, size, sha256, created_at"))
@@ -75,7 +93,7 @@ def _show(found: Checkpoint | UploadedCheckpoint) -> None:
             *fields(found, "id, run_id, step"),
             *((f"step of {behavior}", number(step)) for behavior, step in found.steps.items()),
             *fields(found, "reason, reward, size", reward=_rewards),
-            *((f"file {file.name}", size(file.size)) for file in found.files),
+            *(fact for file in found.files for fact in _file_facts(file)),
             ("score", number(found.score)),
             *fields(found, "created_at, kept", kept=_state),
         ]
@@ -166,10 +184,24 @@ def set_alias(client: Client, *, name: str, checkpoint_id: str, expect: str | No
 
 
 @alias.command("list")
-@answering(table("name, checkpoint_id, moved_at"))
+@answering(table("name, checkpoint_id, moved_at, moved_by"))
 def list_aliases(client: Client) -> Iterator[Alias]:
     """List aliases and their checkpoints."""
     return client.aliases.list()
+
+
+@alias.command("history")
+@click.argument("name")
+@limit_option("moves", 50)
+@answering(
+    table("version, checkpoint_id, moved_at, moved_by", checkpoint_id=lambda each: each.checkpoint_id or "(deleted)")
+)
+def alias_history(client: Client, *, name: str, limit: int) -> Iterator[AliasMove]:
+    """List the moves of the alias NAME, newest first: to which checkpoint, when, by which token.
+
+    An alias that was deleted has its history, too.
+    """
+    return client.aliases.history(name, limit=limit)
 
 
 @alias.command("show")

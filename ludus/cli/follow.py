@@ -16,7 +16,7 @@ from ludus.cli import exits
 from ludus.cli.client import Failure, connected
 from ludus.cli.exits import INTERRUPTED, OUTCOMES, Exit
 from ludus.cli.options import json_option, keep_waiting_option, require_option, timeout_option
-from ludus.cli.render import LINES, echo, event_line, max_steps, number, print_json, print_json_line, printable
+from ludus.cli.render import LINES, echo, event_line, number, print_json, print_json_line, printable, steps_of
 from ludus.cli.reports import Report, ReportedCommand, report_options
 from ludus.cli.require import ALIASES, Requirement, evaluate
 from ludus.client import TERMINAL_STATES, ApiError, Client, RunStalled, WaitTimedOut
@@ -293,12 +293,12 @@ def _progress_line(client: Client, record: Run, progress: _Progress) -> tuple[fr
     """Return the step of each behavior's newest summary, and a line about the progress of the run."""
     metrics = client.metrics.list(record.id)
     simulators = len(client.simulators.list(record.id, state="connected"))
-    parts = [record.state, f"step {number(record.step)} of {number(max_steps(record))}"]
+    parts = [record.state, f"step {steps_of(record)}"]
     rewards = [metric for metric in metrics if metric.key == ALIASES["reward"]]
     parts += [f"{metric.behavior} reward {number(metric.value)}" for metric in rewards]
     speed = progress.advance(record.step)
     parts += [f"{speed:,.0f} steps/s", f"{simulators} simulator{'' if simulators == 1 else 's'}"]
-    return frozenset((metric.behavior, metric.step) for metric in metrics), "   ".join(parts)
+    return frozenset((metric.behavior, metric.step) for metric in metrics if metric.behavior), "   ".join(parts)
 
 
 def _ending(run: Run) -> str:

@@ -8,7 +8,7 @@ import dataclasses
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ import click
 import yaml
 
 if TYPE_CHECKING:  # `ludus simulate` needs this module and no resources, which take long to import
-    from ludus.schemas import Event, Run
+    from ludus.schemas import Event, Run, RunSummary
 
 _UNSEEN = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Characters that JSON does not escape, but a terminal interprets: controls, line ends, directions, surrogates."""
@@ -174,16 +174,31 @@ def span(seconds: float) -> str:
     return " ".join(parts[:2]) or "0s"
 
 
-def event_line(event: "Event") -> str:
-    """Render an event for people."""
+def event_line(event: "Event", run_name: str | None = None) -> str:
+    """Render an event for people; among those of other runs, with the name of its run."""
     mark = {"warning": "! ", "error": "!! "}.get(event.level, "")
-    return printable(f"{event.at.astimezone():%H:%M:%S}  {event.type:<22}  {mark}{event.message}")
+    named = "" if run_name is None else f"{run_name:<20}  "
+    return printable(f"{event.at.astimezone():%H:%M:%S}  {named}{event.type:<22}  {mark}{event.message}")
 
 
-def max_steps(run: "Run") -> int | None:
-    """Return the agent steps at which a run is complete."""
-    behaviors: Mapping[str, Mapping[str, Any]] = (run.config or {}).get("behaviors", {})
-    return sum(behavior["max_steps"] for behavior in behaviors.values()) or None
+def steps_of(run: "RunSummary") -> str:
+    """Return the agent steps of a run, and those at which it is complete."""
+    return number(run.step) if run.max_steps is None else f"{number(run.step)} of {number(run.max_steps)}"
+
+
+def percent_of(run: "RunSummary") -> str | None:
+    """Return how much of its steps a run has done; None where it has no number of them."""
+    return f"{100 * run.step / run.max_steps:.0f}%" if run.max_steps else None
+
+
+def speed_of(run: "RunSummary") -> str | None:
+    """Return the agent steps per second of a run; None where they are unknown."""
+    return None if run.steps_per_second is None else f"{run.steps_per_second:,.0f}"
+
+
+def left_of(run: "RunSummary") -> str | None:
+    """Return the time until a run is complete, as estimated; None where that is unknown."""
+    return None if run.finishes_at is None else span((run.finishes_at - datetime.now(UTC)).total_seconds())
 
 
 def _for_people(name: str, value: object) -> object:

@@ -25,7 +25,7 @@ import click
 from ludus.cli.client import Failure
 from ludus.cli.exits import INTERRUPTED, Exit, sigterm_interrupts
 from ludus.cli.options import FILE
-from ludus.cli.render import LINES, echo, max_steps, number, printable
+from ludus.cli.render import LINES, echo, number, printable, steps_of
 from ludus.cli.require import ALIASES, Requirement, Verdict
 from ludus.client import ApiError, Client
 from ludus.replacing import replaced
@@ -176,9 +176,7 @@ class Report:
             why = f" ({run.stop_reason})" if run.stop_reason else ""
             link = f"[{_cell(run.name)}]({self.server}/v1/runs/{run.id})"
             lines += ["| run | state | steps | attempts |", "| --- | --- | --- | --- |"]
-            lines.append(
-                f"| {link} | {run.state}{why} | {number(run.step)} of {number(max_steps(run))} | {run.attempt} |"
-            )
+            lines.append(f"| {link} | {run.state}{why} | {steps_of(run)} | {run.attempt} |")
             lines.append("")
         if self.curves:
             lines += ["| metric | curve | lowest | highest | last |", "| --- | --- | --- | --- | --- |"]

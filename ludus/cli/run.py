@@ -32,17 +32,21 @@ from ludus.cli.render import (
     event_line,
     fields,
     id_of,
-    max_steps,
+    left_of,
     number,
+    percent_of,
     print_answer,
     print_document,
     print_facts,
     print_table,
     span,
+    speed_of,
     state_of,
+    steps_of,
     table,
 )
 from ludus.cli.require import ALIASES, Requirement
+from ludus.cli.series import series
 from ludus.cli.tidy import COMMANDS as TIDYING
 from ludus.client import Client, StoredConfig
 from ludus.schemas import PlannedRun, Run, RunListed
@@ -145,11 +149,15 @@ def list_(
     conditions += [f'tag = "{tag}"' for tag in tags]
 
     def show(runs: list[RunListed]) -> None:
+        running = any(each.state == "RUNNING" for each in runs)
         waiting = any(each.waits_for for each in runs)
-        headers = ["id", "name", "state", "reason", "steps", *metrics, "created", "tags"]
+        headers = ["id", "name", "state", "reason", "steps", "done"]
+        headers += ["simulators", "steps/s", "left"] if running else []
+        headers += [*metrics, "created", "tags"]
         rows = [
             [
-                *(each.id, each.name, each.state, each.stop_reason, number(each.step)),
+                *(each.id, each.name, each.state, each.stop_reason, number(each.step), percent_of(each)),
+                *((number(each.simulators), speed_of(each), left_of(each)) if running else ()),
                 *(number(each.metrics.get(_key(metric))) for metric in metrics),
                 *(ago(each.created_at), each.tags),
                 *([each.waits_for] if waiting else ()),
@@ -220,7 +228,7 @@ def cancel(client: Client, run: str) -> Run:
     return client.runs.cancel(run)
 
 
-for command in (*LIFECYCLE, *LESSONS, *TIDYING, wait, watch, logs, diff, mirror):
+for command in (*LIFECYCLE, *LESSONS, *TIDYING, wait, watch, logs, diff, series, mirror):
     run.add_command(command)
 
 
@@ -267,7 +275,9 @@ def _facts(client: Client, record: Run) -> list[tuple[str, object]]:
         *fields(record, "owner, token_id, asked for=intent, reason=stop_reason, detail=stop_detail, tags"),
         ("configuration", record.config_name and f"{record.config_name}@{record.config_version}"),
         ("seed", record.seed),
-        ("steps", f"{number(record.step)} of {number(max_steps(record))}"),
+        ("steps", steps_of(record) + (f" ({done})" if (done := percent_of(record)) else "")),
+        ("steps/s", speed_of(record)),
+        ("left", left_of(record)),
         ("attempts", record.attempt),
         ("learning team", record.self_play and str(record.self_play.learning_team)),
         ("Elo", record.self_play and ", ".join(f"{name} {elo:.1f}" for name, elo in record.self_play.elo.items())),

@@ -21,7 +21,7 @@ def token() -> None:
 
 def _show_once(made: NewToken) -> str:
     where = "all projects" if made.project == "*" else f"project {made.project}"
-    bound = f", run {made.run_id}" if made.run_id else ""
+    bound = "".join(f", {kind} {id_}" for kind, id_ in (("run", made.run_id), ("ladder", made.ladder_id)) if id_)
     until = "until it is revoked" if made.expires_at is None else f"until {made.expires_at:%Y-%m-%d %H:%M} UTC"
     rights = f"{', '.join(made.scopes)} in {where}{bound}, {until}"
     echo(f"{made.id}: {rights}. Keep it now, it is not shown again:", err=True)
@@ -40,7 +40,8 @@ def _show_once(made: NewToken) -> str:
     "simulate.",
 )
 @click.option("--for-project", help="Project of the token; * is all projects. [that of this command]")
-@click.option("--run", help="The only run that the token may join; with --scope simulate.")
+@click.option("--run", help="The only run that the token is for; with --scope simulate to join, read to look at it.")
+@click.option("--ladder", help="The only ladder that the token is for; with --scope read.")
 @click.option(
     "--expires", "expires_in_seconds", type=DURATION, help="Lifetime, as in 12h or 90d. [until it is revoked]"
 )
@@ -60,9 +61,9 @@ def _state(each: Token) -> str:
 @click.option("--all", "everything", is_flag=True, help="Include expired and revoked tokens.")
 @answering(
     table(
-        "id, name, scopes, project, run_id, state, last_used",
+        "id, name, scopes, project, bound_to, state, last_used",
         scopes=lambda each: ",".join(each.scopes),
-        run_id=lambda each: each.run_id or "",
+        bound_to=lambda each: each.run_id or each.ladder_id or "",
         state=_state,
         last_used=lambda each: "never" if each.last_used_at is None else ago(each.last_used_at),
     )
@@ -74,7 +75,7 @@ def list_(client: Client, *, everything: bool) -> list[Token]:
 
 def _show(own: Identity) -> None:
     bound = "all projects" if own.project == "*" else own.project
-    print_facts([*fields(own, "name, scopes"), ("bound to", bound), *fields(own, "acts_in, run_id")])
+    print_facts([*fields(own, "name, scopes"), ("bound to", bound), *fields(own, "acts_in, run_id, ladder_id")])
 
 
 @token.command("self")

@@ -5,7 +5,7 @@ from enum import Enum
 from typing import Final, Literal
 
 from ludus.client.transport import Resource, segment
-from ludus.schemas import Alias
+from ludus.schemas import Alias, AliasMove
 
 
 class _Anything(Enum):
@@ -27,6 +27,12 @@ class Aliases(Resource):
     def get(self, name: str) -> Alias:
         """Return one alias, with the checkpoint that it names."""
         return self._transport.get(Alias, f"/v1/aliases/{segment(name)}")
+
+    def history(self, name: str, filter: str = "", limit: int | None = None) -> Iterator[AliasMove]:
+        """Iterate over the moves of an alias, newest first; an alias that was deleted has its history, too."""
+        return self._transport.pages(
+            AliasMove, f"/v1/aliases/{segment(name)}/history", limit, field="moves", filter=filter
+        )
 
     def set(
         self, name: str, checkpoint: str, *, expected: str | Literal[_Anything.ANYTHING] | None = ANYTHING

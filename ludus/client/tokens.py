@@ -16,15 +16,22 @@ class Tokens(Resource):
         *,
         project: str | None = None,
         run: str | None = None,
+        ladder: str | None = None,
         expires_in_seconds: float | None = None,
         idempotency_key: str | None = None,
     ) -> NewToken:
         """Create a token with scopes of `read`, `run`, `admin` and `simulate`. Only this answer has its secret.
 
-        `project` is this client's by default (`*`: all); `run` binds a token that has only `simulate` to one run.
+        `project` is this client's by default (`*`: all). `run` binds a token that has only `simulate` and `read` to one
+        run, `ladder` one that has only `read` to one ladder.
         """
         body = without_none(
-            name=name, scopes=list(scopes), project=project, run=run, expires_in_seconds=expires_in_seconds
+            name=name,
+            scopes=list(scopes),
+            project=project,
+            run=run,
+            ladder=ladder,
+            expires_in_seconds=expires_in_seconds,
         )
         return self._transport.post(NewToken, "/v1/tokens", body, idempotency_key)
 

@@ -5,6 +5,7 @@ that it does not know, and gives a missing field its default.
 """
 
 from ludus.schemas.aliases import Alias as Alias
+from ludus.schemas.aliases import AliasMove as AliasMove
 from ludus.schemas.assessments import Assessment as Assessment
 from ludus.schemas.assessments import EvaluationResult as EvaluationResult
 from ludus.schemas.assessments import MatchResult as MatchResult
@@ -12,6 +13,8 @@ from ludus.schemas.checkpoints import Checkpoint as Checkpoint
 from ludus.schemas.checkpoints import CheckpointFile as CheckpointFile
 from ludus.schemas.checkpoints import CheckpointRequest as CheckpointRequest
 from ludus.schemas.checkpoints import CheckpointVerified as CheckpointVerified
+from ludus.schemas.checkpoints import OnnxModel as OnnxModel
+from ludus.schemas.checkpoints import OnnxTensor as OnnxTensor
 from ludus.schemas.checkpoints import Pruned as Pruned
 from ludus.schemas.checkpoints import PrunedCheckpoint as PrunedCheckpoint
 from ludus.schemas.checkpoints import UploadedCheckpoint as UploadedCheckpoint
@@ -39,6 +42,7 @@ from ludus.schemas.environment_parameters import EnvironmentParameters as Enviro
 from ludus.schemas.environment_parameters import ParameterEdit as ParameterEdit
 from ludus.schemas.errors import ProblemDetail as ProblemDetail
 from ludus.schemas.events import Event as Event
+from ludus.schemas.events import ProjectEvent as ProjectEvent
 from ludus.schemas.ladders import Ladder as Ladder
 from ludus.schemas.ladders import Match as Match
 from ludus.schemas.ladders import Participant as Participant

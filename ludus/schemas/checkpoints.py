@@ -6,6 +6,37 @@ from typing import Literal
 
 
 @dataclass(frozen=True, kw_only=True)
+class OnnxTensor:
+    """An input or output of an ONNX model."""
+
+    name: str
+    dtype: str
+    """As numpy names it: `float32`, `int64`."""
+    shape: tuple[int | str, ...]
+    """A text names a dimension that the caller chooses: `batch`, the number of agents."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnnxModel:
+    """What a game must know to load and call an ONNX model of a policy."""
+
+    behavior: str
+    opset: int
+    inputs: tuple[OnnxTensor, ...]
+    """In order; `obs_0`, `obs_1`, ... are the behavior's observations in its own order."""
+    outputs: tuple[OnnxTensor, ...]
+    """In order."""
+    continuous_actions: int
+    """Number of continuous actions."""
+    discrete_branches: tuple[int, ...]
+    """Number of choices of each discrete branch."""
+    action_masks: bool
+    """Whether it takes masks of discrete actions: the input `action_masks`."""
+    memory_size: int
+    """Width of the memory of a recurrent policy (`recurrent_in`, `recurrent_out`); 0 without one."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckpointFile:
     """One file of a checkpoint."""
 
@@ -14,6 +45,8 @@ class CheckpointFile:
     """Bytes."""
     sha256: str
     """Lower-case hexadecimal; also the ETag of the download."""
+    model: OnnxModel | None = None
+    """Of an ONNX model; null for other files, and in checkpoints of earlier releases."""
 
 
 @dataclass(frozen=True, kw_only=True)

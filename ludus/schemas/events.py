@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from ludus.schemas.states import RunState
+
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
@@ -21,3 +23,14 @@ class Event:
     message: str
     """A sentence for people."""
     data: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectEvent(Event):
+    """Something that happened to a run, among the events of all runs of a project."""
+
+    run_id: str
+    run_name: str
+    """The run's name when the message was made."""
+    state: RunState
+    """The run's state when the message was made."""

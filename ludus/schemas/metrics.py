@@ -2,6 +2,10 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
+
+STEPS_PER_SECOND: Final = "Performance/Agent Steps per Second"
+"""The metric that every summary has, for the speed of runs."""
 
 
 @dataclass(frozen=True, kw_only=True)

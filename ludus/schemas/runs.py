@@ -35,6 +35,16 @@ class RunSummary:
     """Number of the newest attempt; 0 before the first."""
     step: int
     """Agent steps of all behaviors together."""
+    max_steps: int | None = None
+    """Agent steps at which it is complete: `max_steps` of the named behaviors together; null where that ends nothing
+    (`evaluate`, `match`)."""
+    steps_per_second: float | None = None
+    """Agent steps per second of all behaviors together, as of their newest summaries; null unless it is RUNNING, where
+    it stands still, and before its first summary."""
+    finishes_at: datetime | None = None
+    """When it reaches `max_steps` at this speed; null where one of them is unknown."""
+    simulators: int = 0
+    """Simulators that are connected now."""
     waits_for: str | None = None
     """The reason why a run does not continue, as a sentence for people: it waits for simulators, for a worker that can
     train it, or for a slot, with the runs that hold the slots; null where it waits for nothing. The names of runs in

@@ -28,7 +28,9 @@ class Token:
     project: str
     """`*`: all projects."""
     run_id: str | None = None
-    """The only run in which it may play."""
+    """The only run that it is for: to play in, or to read."""
+    ladder_id: str | None = None
+    """The only ladder that it is for: to read."""
     created_by: str
     """Name of the token that created it."""
     created_at: datetime
@@ -61,6 +63,9 @@ class Identity:
     acts_in: str
     """The project of this request."""
     run_id: str | None = None
+    """The only run that it is for."""
+    ladder_id: str | None = None
+    """The only ladder that it is for."""
 
 
 @dataclass(frozen=True, kw_only=True)

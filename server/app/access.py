@@ -2,7 +2,8 @@
 
 A route declares the permission that it demands with `needs(...)` in its `openapi_extra`; the default is `read` to GET
 and `run` for the rest. `authorize` is a dependency of the whole application, so no route is without a decision, and the
-description (`/openapi.json`) says for each which permission it demands.
+description (`/openapi.json`) says for each which permission it demands. A token that is bound to a run or a ladder is
+accepted where the path has this one's id, or where the query does that the route declares (`named_in_query`).
 """
 
 import re
@@ -20,13 +21,14 @@ from server.kit.db.ids import new_id
 from server.kit.db.projects import EVERY
 from server.kit.db.texts import storable
 from server.kit.errors import ProjectForbidden, ScopeMissing
-from server.kit.http.auth import READING, AuthenticatedRequest, auth_of, need_of
-from server.kit.http.errors import ProjectInvalid
+from server.kit.http.auth import READING, AuthenticatedRequest, auth_of, names_only, need_of
+from server.kit.http.errors import ProjectInvalid, TokenBound
 from server.kit.principal import Principal
 from server.web.pages import is_page
 
 OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", "/version", "/openapi.json", *documentation.OPEN})
 """Answered without a token: probes have none, and the documentation is no secret. Neither do pages need one."""
+SESSION_PATH: Final = "/ui/session"
 PROJECT_HEADER: Final = "Ludus-Project"
 _PROJECT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -49,7 +51,6 @@ class RequestAudit:
 
     def enter(self, session: Session, status: int) -> None:
         """Enter the request."""
-        client = self._scope.get("client")
         session.add(
             AuditEntry(
                 id=new_id("aud"),
@@ -61,12 +62,18 @@ class RequestAudit:
                 target=storable(self._scope["path"], 2000),
                 request_id=self._scope["state"]["request_id"],
                 status=status,
-                client=storable(client[0] if client else "", 64),
+                client=storable(address_of(self._scope), 64),
             )
         )
 
     def _note(self) -> None:
         self.entered = True
+
+
+def address_of(scope: AsgiScope) -> str:
+    """Return the address of a request's client; empty if it is not known, as on a socket of the file system."""
+    client = scope.get("client")
+    return client[0] if client else ""
 
 
 def authenticated(
@@ -90,16 +97,28 @@ def authenticated(
 
 
 def is_open(scope: AsgiScope) -> bool:
-    """Whether a request is answered without a token."""
+    """Whether a request is answered without a token, or brings it in its body."""
+    if scope["path"] == SESSION_PATH:
+        return is_sign_in(scope)
     return scope["path"] in OPEN_PATHS or is_page(scope["path"])
 
 
+def is_sign_in(scope: AsgiScope) -> bool:
+    """Whether a request makes a session of a browser."""
+    return bool(scope["path"] == SESSION_PATH and scope["method"] == "POST")
+
+
 async def authorize(request: Request) -> None:
-    """Pass a request on to its route, or refuse it. Raises ScopeMissing."""
+    """Pass a request on to its route, or refuse it. Raises ScopeMissing, TokenBound."""
     if is_open(request.scope):
         return
     route = request.scope["route"]
     assert isinstance(route, APIRoute), "every route of the API is one of FastAPI's"
     need = need_of(route)
-    if need.scope is not None and not auth_of(request).principal.may(need.scope, everywhere=need.everywhere):
+    if need.scope is None:
+        return
+    principal = auth_of(request).principal
+    if not principal.may(need.scope, everywhere=need.everywhere):
         raise ScopeMissing(need.scope, everywhere=need.everywhere)
+    if principal.binding is not None and not names_only(request, *principal.binding):
+        raise TokenBound(*principal.binding)

@@ -15,11 +15,13 @@ from server.access.audit.routes import router as audit
 from server.access.tokens.routes import router as tokens
 from server.access.tokens.routes import simulator_tokens
 from server.app.access import authorize
+from server.app.authentication import Authentication
 from server.app.documentation import add_documentation
-from server.app.middleware import Authentication, BodyLimit, EntityTags, RequestContext
+from server.app.middleware import BodyLimit, EntityTags, Prefix, RequestContext
 from server.app.openapi import describe
 from server.app.routes import router as operation
 from server.app.services import Services
+from server.app.sessions import router as sessions
 from server.assessments.routes import router as assessments
 from server.checkpoints.aliases.routes import router as aliases
 from server.checkpoints.requests.routes import router as checkpoint_requests
@@ -31,8 +33,6 @@ from server.configs.routes import router as configs
 from server.demonstrations.routes import router as demonstrations
 from server.kit.errors import LudusError
 from server.kit.http.problems import on_http_exception, on_ludus_error, on_validation_error
-from server.kit.listening import LOOPBACK
-from server.kit.rates import Rate
 from server.kit.settings import Settings
 from server.ladders.routes import router as ladders
 from server.lifecycle.routes import router as runs
@@ -41,6 +41,7 @@ from server.metrics.routes import router as metrics
 from server.runs.amendments.routes import router as amendments
 from server.runs.attempts.routes import router as attempts
 from server.runs.environment_parameters.routes import router as parameters
+from server.runs.events.routes import of_project as project_events
 from server.runs.events.routes import router as events
 from server.runs.waits import LIMIT as WAITERS
 from server.simulators.routes import of_all_runs as all_simulators
@@ -56,6 +57,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     assessments,
     parameters,
     events,
+    project_events,
     metrics,
     series,
     checkpoints,
@@ -73,6 +75,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     workers,
     tokens,
     simulator_tokens,
+    sessions,
     audit,
     operation,
 )
@@ -120,17 +123,10 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
         },
         seconds=settings.api.body_seconds,
     )
-    app.add_middleware(
-        Authentication,
-        database=services.database,
-        tokens=services.tokens,
-        watcher=services.watcher,
-        requests=Rate(settings.api.requests_per_minute),
-        failures=Rate(settings.api.failures_per_minute),
-        demanded=settings.api.demands_token,
-        loopback=settings.api.host in LOOPBACK,
-    )
-    app.add_middleware(RequestContext, telemetry=services.telemetry)  # the last one added is the outermost
+    app.add_middleware(Authentication, services=services)
+    app.add_middleware(RequestContext, telemetry=services.telemetry)
+    if settings.api.prefix:
+        app.add_middleware(Prefix, prefix=settings.api.prefix)  # the last one added is the outermost
     plain = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -147,6 +143,6 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     services: Services = app.state.services
     current_default_thread_limiter().total_tokens = THREADS + WAITERS
     yield
-    services.tailer.close()
+    services.streams.close()
     services.watcher.close()
     services.database.close()

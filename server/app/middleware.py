@@ -1,15 +1,13 @@
-"""Middleware: request id, size limit of bodies, authentication, access log, metrics, audit.
+"""Middleware: request id, size limit of bodies, ETags, access log, metrics. `server.app.authentication` has the rest.
 
 Pure ASGI, because the base class of Starlette's middleware buffers streamed answers and so would hold back events.
 """
 
-import asyncio
 import hashlib
 import re
 import time
 import uuid
-from collections.abc import Iterable, Mapping
-from urllib.parse import urlsplit
+from collections.abc import Mapping
 
 import anyio
 import anyio.to_thread
@@ -18,28 +16,20 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from server.access.tokens.checker import TokenChecker
-from server.app.access import PROJECT_HEADER, RequestAudit, authenticated, is_open
-from server.kit.db.database import Database
-from server.kit.errors import LudusError, TokenRefused, Unavailable
-from server.kit.http.auth import AuthenticatedRequest
-from server.kit.http.errors import BodyTooLarge, BodyTooSlow, ForeignOrigin, TooManyRequests, Unauthenticated
+from server.app.access import is_open
+from server.app.authentication import PRIVATE
+from server.kit.http.errors import BodyTooLarge, BodyTooSlow
 from server.kit.http.problems import internal_problem, problem_response
 from server.kit.http.telemetry import HttpTelemetry
-from server.kit.listening import LOOPBACK
-from server.kit.principal import ANONYMOUS, Principal, everything
-from server.kit.rates import Rate
-from server.kit.token_watcher import TokenWatcher
-from server.kit.waking import on_loop
 
 log = structlog.get_logger(__name__)
 
 NAMED = frozenset({"run", "attempt", "webhook", "ladder", "worker"})
 """Path parameters that are in the access log by name."""
+FOR_BROWSERS = {"X-Content-Type-Options": "nosniff", "Cross-Origin-Resource-Policy": "same-origin"}
+"""Headers of all answers: a browser takes them for what they say they are, and shows them to no other origin."""
 SLOWEST_BYTES = 1 << 20
 """A body may take the time-out again for each so many bytes."""
-GRACE_SECONDS = 2.0
-"""Time that an answer has to end by itself when its token is not valid any more."""
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -68,7 +58,7 @@ class RequestContext:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)["X-Request-Id"] = request_id
+                MutableHeaders(scope=message).update({"X-Request-Id": request_id, **FOR_BROWSERS})
             await send(message)
 
         try:
@@ -93,6 +83,25 @@ class RequestContext:
                 **{name: key for name, key in scope.get("path_params", {}).items() if name in NAMED},
             )
             structlog.contextvars.unbind_contextvars("request_id", "actor")
+
+
+class Prefix:
+    """Takes the prefix, below which a reverse proxy serves the API, away from the paths of requests.
+
+    A path without it stays as it is, for clients that do not come by the proxy.
+    """
+
+    def __init__(self, app: ASGIApp, prefix: str) -> None:
+        """`prefix` is that of the settings."""
+        self._app = app
+        self._prefix = prefix.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] == "http" and scope["raw_path"].startswith(self._prefix + b"/"):
+            length = len(self._prefix)  # of characters, too: the prefix is ASCII, without percent signs
+            scope = {**scope, "path": scope["path"][length:], "raw_path": scope["raw_path"][length:]}
+        await self._app(scope, receive, send)
 
 
 class BodyLimit:
@@ -167,7 +176,7 @@ class EntityTags:
             else:
                 headers = MutableHeaders(scope=start)
                 headers["ETag"] = etag = f'W/"{hashlib.sha256(message["body"]).hexdigest()[:32]}"'
-                headers["Cache-Control"] = "private, no-cache"
+                headers["Cache-Control"] = PRIVATE
                 headers["Vary"] = "Authorization, Cookie, Ludus-Project, Accept"
                 if etag in Headers(scope=scope).get("if-none-match", ""):
                     start["status"] = 304
@@ -177,174 +186,6 @@ class EntityTags:
                 await send(message)
 
         await self._app(scope, receive, answer)
-
-
-class Authentication:
-    """Authenticates requests by `Authorization: Bearer TOKEN`, finds their project, limits rates, writes the audit log.
-
-    Where no token is demanded (development on loopback) the server trusts every client that can reach the port. Web
-    pages in a browser on this machine can, so requests that name a foreign host or come from a foreign origin are
-    refused.
-    """
-
-    def __init__(
-        self,
-        app: ASGIApp,
-        database: Database,
-        tokens: TokenChecker,
-        watcher: TokenWatcher,
-        *,
-        requests: Rate,
-        failures: Rate,
-        demanded: bool,
-        loopback: bool,
-    ) -> None:
-        self._app = app
-        self._database = database
-        self._tokens = tokens
-        self._watcher = watcher
-        self._requests = requests
-        self._failures = failures
-        self._demanded = demanded
-        self._loopback = loopback
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        headers = Headers(scope=scope)
-        try:
-            if not self._demanded and self._loopback and not _is_local(headers):
-                raise ForeignOrigin
-            if is_open(scope):
-                auth, entry = None, None
-            else:
-                principal = await self._principal(headers, scope)
-                auth, entry = authenticated(principal, scope, headers.get(PROJECT_HEADER))
-        except LudusError as refusal:
-            await problem_response(refusal, scope)(scope, receive, send)
-            return
-        if auth is None:
-            await self._app(scope, receive, send)
-            return
-        scope["state"]["auth"] = auth
-        if entry is None:
-            await self._read(auth, scope, receive, send)
-        else:
-            await self._change(auth, entry, scope, receive, send)
-
-    async def _read(self, auth: AuthenticatedRequest, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request that only reads, while its token is valid: a longer answer is cut off.
-
-        Event streams and long polls have `GRACE_SECONDS` to send a last message.
-        """
-        begun = False
-
-        async def answer(message: Message) -> None:
-            nonlocal begun
-            begun = True
-            await send(message)
-
-        loop = asyncio.get_running_loop()
-        reading = anyio.CancelScope()
-        wake = on_loop(lambda: loop.call_later(GRACE_SECONDS, reading.cancel))
-        with self._watcher.watch(auth.principal.token_id, wake) as watched:
-            with reading:
-                await self._app(scope, receive, answer)
-            if reading.cancelled_caught and watched.refusal is not None:
-                log.info("answer_cut_off", path=scope["path"], reason=watched.refusal.reason)
-                if not begun:
-                    await problem_response(watched.refusal, scope)(scope, receive, send)
-
-    async def _change(
-        self, auth: AuthenticatedRequest, entry: RequestAudit, scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        """Handle a request that may change something, if its token is still valid when its body has arrived."""
-        with self._watcher.watch(auth.principal.token_id, lambda: None) as watched:
-
-            async def received() -> Message:
-                message = await receive()
-                if watched.refusal is not None:
-                    raise watched.refusal
-                return message
-
-            await self._audited(auth, entry, scope, received, send)
-
-    async def _principal(self, headers: Headers, scope: Scope) -> Principal:
-        """Return the principal of a request, and count the request. Raises Unauthenticated, TokenRefused,
-        TooManyRequests.
-        """
-        client = scope.get("client")
-        address = client[0] if client else "unknown"
-        principal = await self._identify(headers, address)
-        structlog.contextvars.bind_contextvars(actor=principal.name)
-        if principal.name != ANONYMOUS:
-            _refuse(self._requests, self._requests.count(principal.token_id or address))
-        return principal
-
-    async def _identify(self, headers: Headers, address: str) -> Principal:
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        token = token.strip()
-        if scheme.lower() != "bearer" or not token:
-            if self._demanded:
-                _refuse(self._requests, self._requests.count(address))
-                raise Unauthenticated
-            return everything(ANONYMOUS)
-        known = self._tokens.recall(token)
-        if known is not None:
-            return known
-        _refuse(self._failures, self._failures.exhausted(address))
-        try:
-            return await anyio.to_thread.run_sync(self._tokens.check, token)
-        except TokenRefused as refusal:
-            if refusal.reason == "unknown" and not self._demanded:
-                return everything(ANONYMOUS)  # a token of another server
-            log.info("token_refused", reason=refusal.reason, client=address)
-            _refuse(self._failures, self._failures.count(address))
-            if refusal.reason == "unknown":
-                raise Unauthenticated from None
-            raise
-
-    async def _audited(
-        self, auth: AuthenticatedRequest, entry: RequestAudit, scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        """Handle a request that may change something; if its transaction wrote no audit entry, write one."""
-
-        async def answer(message: Message) -> None:
-            if message["type"] == "http.response.start" and not entry.entered:
-                await anyio.to_thread.run_sync(self._enter, auth, entry, message["status"])
-            await send(message)
-
-        try:
-            await self._app(scope, receive, answer)
-        except Exception:
-            await anyio.to_thread.run_sync(self._enter, auth, entry, 500)
-            raise
-
-    def _enter(self, auth: AuthenticatedRequest, entry: RequestAudit, status: int) -> None:
-        try:
-            with self._database.within(auth.narrowed).write() as session:
-                entry.enter(session, status)
-        except Unavailable as error:  # the request changed nothing, so nothing has to be undone
-            log.warning("audit_entry_lost", error=str(error))
-
-
-def _refuse(rate: Rate, wait: float | None) -> None:
-    if wait is not None:
-        raise TooManyRequests(rate.per_minute, wait)
-
-
-def _is_local(headers: Headers) -> bool:
-    names: Iterable[str] = [f"http://{headers.get('host', 'localhost')}", *headers.getlist("origin")]
-    return all(_host(name) in LOOPBACK for name in names)
-
-
-def _host(url: str) -> str | None:
-    try:
-        return urlsplit(url).hostname
-    except ValueError:
-        return None
 
 
 def _is_document(start: Message) -> bool:

@@ -9,10 +9,11 @@ from typing import Any, get_args, get_type_hints
 from pydantic import BaseModel
 
 from ludus import schemas as resources
-from server.app.access import OPEN_PATHS
+from server.app.access import is_open
+from server.app.cookies import COOKIE, SECURE_PREFIX
 from server.config.run import RunConfig
 from server.kit.docstrings import field_texts
-from server.kit.http.auth import NEED
+from server.kit.http.auth import NAMED_IN_QUERY, NEED
 
 REFERENCE = "#/components/schemas/{model}"
 UNCHANGED = "The answer is still the one whose `ETag` the header `If-None-Match` names."
@@ -44,12 +45,22 @@ def describe(schema: dict[str, Any]) -> dict[str, Any]:
             "scheme": "bearer",
             "description": "If the server demands one (docs/security.md). The role is the scope that an operation "
             "needs: `read`, `run` or `admin`; `everywhere`: bound to no project.",
-        }
+        },
+        "session": {
+            "type": "apiKey",
+            "in": "cookie",
+            "name": COOKIE,
+            "description": "The cookie of `POST /ui/session`, which stands for a token; over https "
+            f"`{SECURE_PREFIX}` is in front of its name. For the server's own pages.",
+        },
     }
     for path, item in schema["paths"].items():
         for method, operation in item.items():
             roles = operation.pop(NEED, [])
-            operation["security"] = [{}] if path in OPEN_PATHS else [{"token": [role for role in roles if role]}, {}]
+            operation.pop(NAMED_IN_QUERY, None)
+            needed = [role for role in roles if role]
+            opened = is_open({"path": path, "method": method.upper()})
+            operation["security"] = [{}] if opened else [{"token": needed}, {"session": needed}, {}]
             answers = operation["responses"]
             if method == "get" and "application/json" in answers["200"].get("content", {}):
                 answers.setdefault("304", {"description": UNCHANGED})

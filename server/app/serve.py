@@ -41,7 +41,7 @@ class ApiServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop gracefully."""
-        self._services.tailer.close()
+        self._services.streams.close()
         await super().shutdown(sockets)
 
 

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from server.access.tokens.checker import TokenChecker, watch_tokens
+from server.access.sessions.checker import SessionChecker, watch_credentials
+from server.access.tokens.checker import TokenChecker
+from server.access.tokens.failures import FailedAttempts
 from server.app.readiness import Readiness
 from server.kit.artifacts.opening import open_store
 from server.kit.artifacts.store import ArtifactStore
@@ -13,9 +15,11 @@ from server.kit.http import services
 from server.kit.http.idempotency import InFlight
 from server.kit.http.telemetry import HttpTelemetry
 from server.kit.queue import WakeUpQueue, make_celery
+from server.kit.rates import Rate
 from server.kit.settings import Settings
 from server.kit.token_watcher import TokenWatcher
 from server.kit.wake_up import WakeUp
+from server.runs.events.projects import ProjectEvents
 from server.runs.events.streams import DatabaseEvents, EventStreams, StreamLimits
 from server.runs.events.tailer import Tailer
 from server.runs.waits import Waits
@@ -27,11 +31,12 @@ class Services(services.Services):
     """All objects that one application shares between requests; routes see them as dependencies."""
 
     telemetry: HttpTelemetry
-    tailer: Tailer
     streams: EventStreams
     waits: Waits
     readiness: Readiness
     tokens: TokenChecker
+    sessions: SessionChecker
+    attempts: FailedAttempts
     watcher: TokenWatcher
 
     @classmethod
@@ -48,26 +53,29 @@ class Services(services.Services):
         database = database or Database.from_settings(settings.database)
         wake_up = WakeUpQueue(make_celery(settings)) if wake_up is None else wake_up
         telemetry = HttpTelemetry(FleetMetrics(database, settings.worker.lease_seconds))
-        source = DatabaseEvents(database)
-        tailer = Tailer(source)
-        watcher = watch_tokens(database)
-        token = settings.api.token
+        tailer = Tailer(DatabaseEvents(database))
+        watcher = watch_credentials(database)
+        token = None if settings.api.token is None else settings.api.token.get_secret_value()
+        # Where no token is demanded, a wrong one is no failure: it may be another server's.
+        failures = settings.api.failures_per_minute if settings.api.demands_token else 0
         return cls(
             settings=settings,
             database=database,
             wake_up=wake_up,
             artifacts=artifacts or open_store(settings.storage),
             telemetry=telemetry,
-            tailer=tailer,
-            streams=EventStreams(tailer, source, watcher, telemetry, limits),
+            streams=EventStreams(tailer, ProjectEvents(database), watcher, telemetry, limits),
             waits=Waits(tailer, watcher, telemetry),
             readiness=Readiness(database, wake_up),
-            tokens=TokenChecker(database, None if token is None else token.get_secret_value()),
+            tokens=TokenChecker(database, token),
+            sessions=SessionChecker(database, token),
+            attempts=FailedAttempts(Rate(failures)),
             watcher=watcher,
         )
 
     @property
     def shared(self) -> Mapping[type, object]:
         """The objects by type, for `server.kit.http.services.shared`."""
-        own = (self.telemetry, self.streams, self.waits, self.readiness, self.tokens, self.watcher)
-        return {type(each): each for each in (*own, InFlight())}
+        own = (self.telemetry, self.streams, self.waits, self.readiness)
+        access = (self.tokens, self.sessions, self.attempts, self.watcher)
+        return {type(each): each for each in (*own, *access, InFlight())}

@@ -30,6 +30,9 @@ class Checkpoint(OfRun, Base):
     """Prefix in the artifact store; carries the attempt number."""
     files: Mapped[list[Any]] = mapped_column(Json)
     """`[{"name": "CartPole.onnx", "size": 1234, "sha256": "..."}]`, names relative to `path`."""
+    models: Mapped[dict[str, Any] | None] = mapped_column(Json, default=dict)
+    """Descriptions of the ONNX models (`ludus.schemas.OnnxModel`) by the names of their files; None: not recorded. They
+    are not in `files`, of which the previous release knows every key."""
     size: Mapped[int] = mapped_column(BigInteger)
     metrics: Mapped[dict[str, Any]] = mapped_column(Json, default=dict)
     """Per behavior: mean episode return since the previous checkpoint, or null."""

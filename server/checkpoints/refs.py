@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ludus.schemas import OnnxModel
 from server.kit.artifacts.store import FileRef
 
 
@@ -21,6 +22,8 @@ class NewCheckpoint:
     files: Sequence[FileRef]
     metrics: Mapping[str, float | None] = field(default_factory=dict)
     """Per behavior: mean episode return since the previous checkpoint, or None."""
+    models: Mapping[str, OnnxModel] = field(default_factory=dict)
+    """Descriptions of the ONNX models among the files, by their names."""
 
 
 @dataclass(frozen=True)

@@ -94,6 +94,7 @@ class CheckpointRepository(Repository):
             reason=checkpoint.reason,
             path=checkpoint.path,
             files=[asdict(file) for file in checkpoint.files],
+            models={name: asdict(model) for name, model in checkpoint.models.items()},
             size=sum(file.size for file in checkpoint.files),
             metrics=dict(checkpoint.metrics),
             scores={behavior: dict(values) for behavior, values in scores.items()},

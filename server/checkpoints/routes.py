@@ -234,7 +234,9 @@ _NONE_SO_FAR: Final = {
 
 
 def _resource(row: Checkpoint) -> schemas.Checkpoint:
-    return resource(schemas.Checkpoint, row, scores=row.scores or {})  # earlier releases stored none
+    scores, models = row.scores or {}, row.models or {}  # earlier releases stored none
+    files = [{**file, "model": models.get(file["name"])} for file in row.files]
+    return resource(schemas.Checkpoint, row, scores=scores, files=files)
 
 
 def _find(session: Session, run: str, checkpoint: str) -> Checkpoint:

@@ -327,9 +327,9 @@ class RunConfig(Section):
         return RunKind.CLONE if trainers == {"clone"} else RunKind.TRAIN
 
     @property
-    def max_steps(self) -> int:
-        """Agent steps of all named behaviors together, at which the run is complete."""
-        return sum(behavior.max_steps for behavior in self.behaviors.values())
+    def max_steps(self) -> int | None:
+        """Agent steps of all named behaviors together, at which the run is complete; None for an assessment."""
+        return None if self.assessment else sum(behavior.max_steps for behavior in self.behaviors.values())
 
 
 def _imitating(section: Section, path: Path) -> Iterator[tuple[Path, FromDemonstrations]]:

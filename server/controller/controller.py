@@ -24,6 +24,7 @@ import structlog
 
 from ludus.schemas.states import RunState
 from server.access.audit.repository import AuditRepository
+from server.access.sessions.repository import SessionRepository
 from server.checkpoints.retention.job import RetentionJob
 from server.controller.notifier import WakeUpNotifier
 from server.kit.artifacts.opening import open_store
@@ -213,9 +214,12 @@ class Controller:
             keys = IdempotencyRepository(session).forget(self._settings.idempotency_seconds)
             workers = WorkerRepository(session).forget(self._settings.worker_seconds)
             entries = AuditRepository(session).forget(self._settings.audit_days)
+            sessions = SessionRepository(session).forget()
         self._cleaned = now
-        if keys or workers or entries:
-            _log.info("old_rows_deleted", idempotency_keys=keys, workers=workers, audit_entries=entries)
+        if keys or workers or entries or sessions:
+            _log.info(
+                "old_rows_deleted", idempotency_keys=keys, workers=workers, audit_entries=entries, sessions=sessions
+            )
 
 
 def main(settings: Settings) -> None:

@@ -83,7 +83,12 @@ class ApiSettings(Listening):
     """How long a body may take, and as long again for each MiB of it."""
     proxies: str = ""
     """Addresses or networks of reverse proxies, separated by commas, whose `X-Forwarded-For` is accepted: limits and
-    audit log then use the address in it. Default: none.
+    audit log then use the address in it. For browsers also `X-Forwarded-Proto` and `X-Forwarded-Host`. Default: none.
+    """
+
+    prefix: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._~-]+)*$")] = ""
+    """Path below which a reverse proxy serves the API and the pages, as in `/tools/ludus`. Needed if the proxy does not
+    take it away from the paths that it passes on.
     """
 
     @field_validator("proxies")

@@ -33,11 +33,24 @@ class Principal:
     token_id: str | None = None
     """None: it is not one of the tokens in the database."""
     run_id: str | None = None
-    """The only run in which it may play; None: any of the project."""
+    """The only run that it is for; None: any of the project."""
+    ladder_id: str | None = None
+    """The only ladder that it is for; None: any of the project."""
+    session_id: str | None = None
+    """The browser's session that stands for the token; None: the request has the token itself."""
+    chosen_project: str | None = None
+    """The project that was chosen for the session; None: none was."""
 
     def may(self, scope: Scope, *, everywhere: bool = False) -> bool:
         """Whether it has a scope; with `everywhere` on behalf of the whole server."""
         return scope in self.scopes and not (everywhere and self.project != EVERY)
+
+    @property
+    def binding(self) -> tuple[str, str] | None:
+        """What it is bound to, as the parameter of a path (`run`, `ladder`) and an id; None: to nothing."""
+        if self.run_id is not None:
+            return "run", self.run_id
+        return None if self.ladder_id is None else ("ladder", self.ladder_id)
 
     def sees(self, project: str) -> bool:
         """Whether it may act in a project (`*`: in all of them at once)."""
@@ -46,7 +59,12 @@ class Principal:
     @property
     def home(self) -> str:
         """The project in which it acts unless it says otherwise."""
-        return DEFAULT if self.project == EVERY else self.project
+        return self.chosen_project or (DEFAULT if self.project == EVERY else self.project)
+
+    @property
+    def credential_id(self) -> str | None:
+        """Id of the session or the token with whose end its open requests end; None: they never do."""
+        return self.session_id or self.token_id
 
     def bound(self, project: str) -> "Principal":
         """Return the same one, bound to a project."""

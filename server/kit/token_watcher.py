@@ -1,10 +1,11 @@
-"""Close streams, long polls, downloads and relayed calls when their token is revoked or expires.
+"""Close streams, long polls, downloads and relayed calls when their token is revoked or expires, or their session ends.
 
 The check of a token when something is opened is `server.access.tokens.checker`; this module limits how long it stays
-open. One thread looks up all tokens with something open, with one query every few seconds, however much is open. While
-the database does not answer, everything stays open.
+open. One thread looks up all tokens and sessions with something open, with one query of each every few seconds, however
+much is open. While the database does not answer, everything stays open.
 """
 
+import copy
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from typing import Final
 
 import structlog
 
-from server.kit.errors import LudusError, TokenRefused
+from server.kit.errors import LudusError, Unauthenticated
 
 LOOK_SECONDS: Final = 5.0
 """Longest time until a token that another process revoked, or that expired, is noticed."""
@@ -23,57 +24,57 @@ _log = structlog.get_logger(__name__)
 
 
 class WatchedRequest:
-    """One open request, valid as long as its token."""
+    """One open request, valid as long as its token or session."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
-        self.refusal: TokenRefused | None = None
+        self.refusal: Unauthenticated | None = None
         """Why the request has to end; None while the token is valid."""
         self._wake = wake
 
-    def end(self, refusal: TokenRefused) -> None:
+    def end(self, refusal: Unauthenticated) -> None:
         """Tell the owner that the request has to end."""
-        self.refusal = TokenRefused(refusal.reason)  # an own exception object: the owner raises it
+        self.refusal = copy.copy(refusal)  # an own exception object: the owner raises it
         self._wake()
 
 
 class TokenWatcher:
-    """Knows which requests are open with which token. Safe to share between threads."""
+    """Knows which requests are open with which token or session. Safe to share between threads."""
 
     def __init__(
-        self, refused: Callable[[Collection[str]], Mapping[str, TokenRefused]], seconds: float | None = None
+        self, refused: Callable[[Collection[str]], Mapping[str, Unauthenticated]], seconds: float | None = None
     ) -> None:
-        """`refused` returns those of some token ids that are not valid any more; it is called every `seconds` (default
-        `LOOK_SECONDS`), from the watcher's thread.
+        """`refused` returns those of some ids of tokens and sessions that are not valid any more; it is called every
+        `seconds` (default `LOOK_SECONDS`), from the watcher's thread.
         """
         self._look_up = refused
         self._seconds = LOOK_SECONDS if seconds is None else seconds
         self._changed = threading.Condition()
         self._watched: dict[str, set[WatchedRequest]] = {}
-        """By token id."""
-        self._refused: dict[str, TokenRefused] = {}
-        """A token that was refused once is never valid again."""
+        """By the id of the token or session."""
+        self._refused: dict[str, Unauthenticated] = {}
+        """A token or session that was refused once is never valid again."""
         self._thread: threading.Thread | None = None
         self._hurried = self._closed = False
 
     @contextmanager
-    def watch(self, token_id: str | None, wake: Callable[[], None]) -> Iterator[WatchedRequest]:
-        """Watch a token while something is open with it; None: not a token of the database, always valid.
+    def watch(self, credential_id: str | None, wake: Callable[[], None]) -> Iterator[WatchedRequest]:
+        """Watch a token or session while something is open with it; None: neither is in the database, always valid.
 
         `wake` is called at most once, from any thread, when the request has to end; it must not block.
         """
         request = WatchedRequest(wake)
-        if token_id is None:
+        if credential_id is None:
             yield request
             return
-        self._enter(token_id, request)
+        self._enter(credential_id, request)
         try:
             yield request
         finally:
             with self._changed:
-                others = self._watched.get(token_id, set())
+                others = self._watched.get(credential_id, set())
                 others.discard(request)
                 if not others:
-                    self._watched.pop(token_id, None)
+                    self._watched.pop(credential_id, None)
 
     @property
     def open(self) -> int:
@@ -82,7 +83,7 @@ class TokenWatcher:
             return sum(len(requests) for requests in self._watched.values())
 
     def hurry(self) -> None:
-        """Look now: this process has just revoked a token."""
+        """Look now: this process has just revoked a token, or ended a session."""
         with self._changed:
             self._hurried = True
             self._changed.notify_all()
@@ -93,11 +94,11 @@ class TokenWatcher:
             self._closed = True
             self._changed.notify_all()
 
-    def _enter(self, token_id: str, request: WatchedRequest) -> None:
+    def _enter(self, credential_id: str, request: WatchedRequest) -> None:
         with self._changed:
-            refusal = self._refused.get(token_id)
+            refusal = self._refused.get(credential_id)
             if refusal is None:
-                self._watched.setdefault(token_id, set()).add(request)
+                self._watched.setdefault(credential_id, set()).add(request)
                 if self._thread is None and not self._closed:
                     self._thread = threading.Thread(target=self._run, name="token-watcher", daemon=True)
                     self._thread.start()
@@ -130,15 +131,21 @@ class TokenWatcher:
 
     def _look(self) -> None:
         with self._changed:
-            token_ids = list(self._watched)
-        if not token_ids:
+            ids = list(self._watched)
+        if not ids:
             return
-        for token_id, refusal in self._look_up(token_ids).items():
+        for credential_id, refusal in self._look_up(ids).items():
             with self._changed:
                 if len(self._refused) >= REFUSED:
                     self._refused.clear()
-                self._refused[token_id] = refusal
-                requests = self._watched.pop(token_id, set())
-            _log.info("token_refused_while_open", token_id=token_id, reason=refusal.reason, open=len(requests))
+                self._refused[credential_id] = refusal
+                requests = self._watched.pop(credential_id, set())
+            _log.info(
+                "token_refused_while_open",
+                id=credential_id,
+                code=refusal.code,
+                detail=refusal.message,
+                open=len(requests),
+            )
             for request in requests:
                 request.end(refusal)

@@ -39,6 +39,7 @@ from server.ladders.service import LadderService
 from server.lifecycle.blocked.repository import BlockedRepository
 from server.lifecycle.deletion.service import DeletionService
 from server.lifecycle.errors import RunEnding, RunInUse, RunNotEnded, RunNotPaused
+from server.lifecycle.progress.repository import ProgressRepository
 from server.lifecycle.service import RunService
 from server.metrics.listed import ListedMetric
 from server.metrics.repository import MetricRepository, values_by_run
@@ -159,8 +160,14 @@ def list_runs(listing: ListingDep, metrics: MetricsDep, services: ServicesDep) -
         page = RunRepository(session).list(query, None if metric is None else values_by_run(metric))
         BlockedRepository(session, services.settings.worker.lease_seconds).tell(page.items)
         values = MetricRepository(session).listed([run.id for run in page.items], metrics.wanted)
+        progress = ProgressRepository(session).of(page.items)
         runs = (
-            resource(schemas.RunListed, run, metrics={each.text: values[run.id][each] for each in metrics.wanted})
+            resource(
+                schemas.RunListed,
+                run,
+                metrics={each.text: values[run.id][each] for each in metrics.wanted},
+                **vars(progress[run.id]),
+            )
             for run in page.items
         )
         return Page(tuple(runs), page.next)
@@ -189,7 +196,7 @@ def get_run(
     wanted = states_of(wait or ",".join(RunState))
     if found.state in wanted:
         return found
-    waits.until(found.id, wanted, timeout, auth.principal.token_id)
+    waits.until(found.id, wanted, timeout, auth.principal.credential_id)
     return _read(services, found.id)
 
 
@@ -270,10 +277,11 @@ def delete_run(
 
 
 def _read_run(session: Session, services: Services, found: Run) -> schemas.Run:
-    """Return what the API says of a run, with what it waits for now."""
+    """Return what the API says of a run, with what it waits for now, and its progress."""
     blocked = BlockedRepository(session, services.settings.worker.lease_seconds)
     blocked.tell([found], with_limits=True)
-    return _resource(found, needs_action=blocked.needs_action(found))
+    progress = ProgressRepository(session).of([found])[found.id]
+    return _resource(found, needs_action=blocked.needs_action(found), **vars(progress))
 
 
 def _resource(run: Run, **given: object) -> schemas.Run:

@@ -12,6 +12,7 @@ from pydantic import StringConstraints
 
 from ludus import schemas
 from server.kit.errors import InvalidQuery, MetricNotFound, RunNotFound
+from server.kit.http.auth import named_in_query
 from server.kit.http.errors import problems
 from server.kit.http.fields import NAME, TEXT, MetricKey, RunKey
 from server.kit.http.resources import list_of, resource
@@ -85,7 +86,12 @@ def metric_series(
     return _answer(found)
 
 
-@many.get("", response_model=SERIES, responses=problems(RunNotFound, InvalidQuery))
+@many.get(
+    "",
+    response_model=SERIES,
+    responses=problems(RunNotFound, InvalidQuery),
+    openapi_extra=named_in_query("run"),
+)
 def series_of_runs(
     database: DatabaseDep,
     window: WindowDep,

@@ -71,6 +71,9 @@ class Run(Owned, Base):
     """Why no worker can take it, as a sentence for people; None where it only waits for its turn."""
     self_play: Mapped[dict[str, Any] | None] = mapped_column(Json)
     """`learning_team`, and `elo` by behavior, as the newest trainer last said; None where nothing plays itself."""
+    max_steps: Mapped[int | None] = mapped_column(BigInteger)
+    """`RunConfig.max_steps`: lists show it and do not read the configuration. None also for a run that the release
+    before `0021` created while the database was at it already."""
 
     # Each order of the list has an index of its own and one behind the state, so that a page is read in order, whatever
     # state is asked for. The other fields have one each for telling rare conditions from common ones; see
@@ -98,7 +101,7 @@ class Run(Owned, Base):
     )
 
 
-BEHIND = (Run.config, Run.owner, Run.demand, Run.waits_for, Run.token_id, Run.self_play)
+BEHIND = (Run.config, Run.owner, Run.demand, Run.waits_for, Run.token_id, Run.self_play, Run.max_steps)
 """Columns that may lie behind the first page of a row in SQLite. Lists and heartbeats leave them out."""
 
 

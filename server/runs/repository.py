@@ -174,6 +174,7 @@ class RunRepository(Repository):
             owner=new.owner,
             token_id=new.token_id,
             demand=Demand.of(config).text,
+            max_steps=new.config.max_steps,
             created_at=now(),
             queued_at=now(),
             updated_at=now(),

@@ -29,7 +29,7 @@ class Waits:
         self.limit = limit
         self._slots = threading.BoundedSemaphore(limit)
 
-    def until(self, run_id: str, states: Collection[RunState], seconds: float, token_id: str | None) -> None:
+    def until(self, run_id: str, states: Collection[RunState], seconds: float, credential_id: str | None) -> None:
         """Block until the run is in one of `states`, or has ended, or the time is over.
 
         Raises TooManyWaiters, and TokenRefused when the request's token is not valid any more.
@@ -38,15 +38,15 @@ class Waits:
             raise TooManyWaiters(self.limit)
         self._telemetry.waiters.inc()
         try:
-            self._wait(run_id, frozenset(states) | TERMINAL, seconds, token_id)
+            self._wait(run_id, frozenset(states) | TERMINAL, seconds, credential_id)
         finally:
             self._telemetry.waiters.dec()
             self._slots.release()
 
-    def _wait(self, run_id: str, states: Collection[RunState], seconds: float, token_id: str | None) -> None:
+    def _wait(self, run_id: str, states: Collection[RunState], seconds: float, credential_id: str | None) -> None:
         woken = threading.Event()
         deadline = time.monotonic() + seconds
-        with self._watcher.watch(token_id, woken.set) as watched, self._tailer.watch(run_id, woken.set) as feed:
+        with self._watcher.watch(credential_id, woken.set) as watched, self._tailer.watch(run_id, woken.set) as feed:
             while not self._tailer.closed and (left := deadline - time.monotonic()) > 0:
                 if watched.refusal is not None:
                     raise watched.refusal

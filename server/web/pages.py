@@ -70,11 +70,9 @@ class Pages:
         (import_map,) = re.findall(rb'<script type="importmap">(.*?)</script>', self._index, re.DOTALL)
         self._headers = {
             "Content-Security-Policy": _policy(import_map),
-            "X-Content-Type-Options": "nosniff",
             "X-Frame-Options": "DENY",
             "Referrer-Policy": "no-referrer",
             "Cross-Origin-Opener-Policy": "same-origin",
-            "Cross-Origin-Resource-Policy": "same-origin",
             "Vary": "Accept-Encoding",
         }
         self.index = cache(self._index_at)

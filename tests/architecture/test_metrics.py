@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-GROUPS = "Environment|Evaluation|Policy|Losses|Performance|Self-play"
+GROUPS = "Environment|Evaluation|Policy|Losses|Performance|Resources|Self-play"
 NAME = re.compile(rf"^({GROUPS})/\S.*$")
 
 
@@ -24,7 +24,8 @@ def literals(tree: ast.AST) -> Iterator[str]:
 @cache
 def written() -> frozenset[str]:
     """Return the names in the code."""
-    sources = [path.read_text() for path in (ROOT / "worker").rglob("*.py")]
+    places = [*(ROOT / "worker").rglob("*.py"), ROOT / "ludus" / "schemas" / "metrics.py"]
+    sources = [path.read_text() for path in places]
     trees = [ast.parse(source) for source in sources if re.search(rf"({GROUPS})/", source)]
     return frozenset(text for tree in trees for text in literals(tree) if NAME.match(text))
 

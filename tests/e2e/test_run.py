@@ -9,6 +9,7 @@ import pytest
 
 from ludus.client import Client
 from tests.e2e.stack import Player, cartpole, wait_for_step
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("stack")]
 
@@ -31,6 +32,7 @@ def test_a_run_from_the_request_to_a_model_that_answers(
     assert [event.seq for event in client.events.list(run.id)] == list(range(1, len(states) + 1))
     latest = {metric.key: metric for metric in client.metrics.list(run.id)}
     assert latest["Environment/Cumulative Reward"].value > 5
+    assert latest["Resources/Trainer Memory"].value > 2**20
     (series,) = client.metrics.series(run.id, "Environment/Cumulative Reward", points=4)
     assert len(series.steps) == 4
     assert series.total == 8, "one point for each multiple of summary_freq up to 4096"
@@ -49,6 +51,12 @@ def test_a_run_from_the_request_to_a_model_that_answers(
         {"obs_0": np.zeros((3, 4), np.float32), "action_masks": np.ones((3, 2), np.float32)},
     )
     assert actions.shape == (3, 1)
+    described = {file.name: file.model for file in checkpoint.files}["CartPole.onnx"]
+    assert described is not None
+    assert [(each.name, list(each.shape)) for each in described.inputs] == [
+        (each.name, each.shape) for each in session.get_inputs()
+    ]
+    assert (described.behavior, described.discrete_branches, described.memory_size) == ("CartPole", (2,), 0)
 
 
 @pytest.mark.long
@@ -56,12 +64,22 @@ def test_stop_ends_a_run_with_a_checkpoint(client: Client, play: Callable[..., P
     run = client.runs.create(cartpole())
     play(run.id)
     wait_for_step(client, run, 600)
+    used = eventually(lambda: used_by_both(client, run.id), "trainer and collector were measured")
 
     client.runs.stop(run.id)
     ended = client.runs.wait(run.id, timeout=60)
 
     assert (ended.state, ended.stop_reason) == ("SUCCEEDED", "user")
     assert client.checkpoints.get(run.id, "latest").reason == "final"
+    assert used["Resources/Trainer Memory"] > 2**20
+    assert used["Resources/Collector Memory"] > 2**20
+    assert 0 < used["Resources/Collector CPU"] < 1.5, "one collector has one thread"
+
+
+def used_by_both(client: Client, run: str) -> dict[str, float] | None:
+    """Return the newest resources of a run, once those of its collectors are known."""
+    found = {metric.key: metric.value or 0.0 for metric in client.metrics.list(run) if metric.behavior == ""}
+    return found if "Resources/Collector CPU" in found else None
 
 
 @pytest.mark.long

@@ -19,6 +19,8 @@ from tests.worker.learning.networks.kinds import OTHERS, make_actor, remember, s
 from tests.worker.rollouts import make_spec, random_rollout
 from tests.worker.test_variants import ACTIONS, DEMONSTRATION, SEES, Cell, demonstrate, play
 from worker.collectors.acting import POLICIES
+from worker.host.gpus import find_gpus
+from worker.host.nvml import GpuMeter
 from worker.learning.algorithms.algorithm import Algorithm
 from worker.learning.build import Demonstrations, build_algorithm
 from worker.onnx.export import export_onnx
@@ -206,3 +208,21 @@ def test_more_gradient_steps_read_nothing_more_from_the_device(trainer: str, dev
         float(torch.ones(2, device=device).sum())
     assert counts[0] == counts[1]
     assert control.count == 1
+
+
+@pytest.mark.parametrize("device", DEVICES[1:])
+def test_the_drivers_library_tells_memory_and_use_of_the_gpu(device: str) -> None:
+    gpus = find_gpus(None)
+    assert gpus
+    meter = GpuMeter.open(gpus)
+    assert meter is not None
+    before = meter.read()
+
+    held = torch.ones(2**28, dtype=torch.uint8, device=device)
+
+    use = meter.read()
+    assert before.memory is not None
+    assert use.memory is not None
+    assert use.memory >= before.memory + held.nbytes
+    assert use.utilization is None or 0.0 <= use.utilization <= 1.0
+    meter.close()

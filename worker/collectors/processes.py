@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import structlog
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
+MODULE: Final = "worker.collectors"
+"""The program of a collector; tells its process from others of the trainer."""
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 """The policy's products are small: threads would cost more than they bring."""
 CLOSE_SECONDS = 5.0
@@ -56,7 +58,7 @@ class WarmCollector:
         ours, theirs = socket.socketpair()
         with theirs:
             process = ChildProcess(
-                [sys.executable, "-m", "worker.collectors", "--channel", str(theirs.fileno())],
+                [sys.executable, "-m", MODULE, "--channel", str(theirs.fileno())],
                 environment={**os.environ, **ONE_THREAD, "GRPC_ENABLE_FORK_SUPPORT": "0"},
                 descriptors=(theirs.fileno(),),
                 tied=True,

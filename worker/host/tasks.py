@@ -169,6 +169,7 @@ class Slot:
                     self._settings.worker.scratch / f"{claim.run_id}-{claim.attempt}",
                     self._settings.gateway,
                     self.stopping,
+                    self._gpus,
                 ).run(self._warm)
             self._warm.prepare()
 

@@ -41,6 +41,7 @@ from torch import Tensor
 
 from ludus.collector.layout import ActorLayout, ObservationKind
 from ludus.protocol.spec import BehaviorSpec
+from ludus.schemas import OnnxModel, OnnxTensor
 from worker.learning.functional.distributions import branch_bounds, masked_logits
 from worker.learning.networks.actor import Actor
 from worker.learning.networks.visual import scaled
@@ -66,8 +67,8 @@ def export_onnx(
     path: Path,
     observations: Sequence[Tensor] = (),
     masks: Tensor | None = None,
-) -> None:
-    """Write the policy to `path`, after a check against itself on recorded observations.
+) -> OnnxModel:
+    """Write the policy to `path`, after a check against itself on recorded observations; describe the model.
 
     `observations` are `(B, *shape)` for each observation of the spec, `masks` `(B, choices)` or None (all allowed).
     Without observations (a run that ends before its first step) the check uses random ones. Raise `ExportMismatch`.
@@ -79,11 +80,12 @@ def export_onnx(
     contents = model.SerializeToString()
     _check_answers(contents, actor, [part.detach().cpu() for part in observations], masks)
     path.write_bytes(contents)
+    return _described(model, spec)
 
 
 def exporter(
     actor: Actor, spec: BehaviorSpec, observations: Sequence[Tensor] = (), masks: Tensor | None = None
-) -> Callable[[Path], None]:
+) -> Callable[[Path], OnnxModel]:
     """Copy a policy; return a function that writes it to a path (`export_onnx`), on any thread."""
     copied = copy.deepcopy(actor)
     return lambda path: export_onnx(copied, spec, path, observations, masks)
@@ -140,6 +142,32 @@ def _build(actor: Actor, spec: BehaviorSpec) -> onnx.ModelProto:
     proto = helper.make_graph(graph.nodes, spec.behavior, inputs, outputs, initializer=graph.initializers)
     opset = helper.make_opsetid("", OPSET)
     return helper.make_model(proto, opset_imports=[opset], ir_version=IR_VERSION, producer_name="ludus")
+
+
+def _described(model: onnx.ModelProto, spec: BehaviorSpec) -> OnnxModel:
+    """Return what a game must know of a model that fits the contract."""
+    inputs, outputs = (
+        tuple(
+            OnnxTensor(
+                name=entry.name,
+                dtype=helper.tensor_dtype_to_np_dtype(entry.type.tensor_type.elem_type).name,
+                shape=tuple(side.dim_param or side.dim_value for side in entry.type.tensor_type.shape.dim),
+            )
+            for entry in entries
+        )
+        for entries in (model.graph.input, model.graph.output)
+    )
+    memory = [each.shape[-1] for each in inputs if each.name == "recurrent_in"]
+    return OnnxModel(
+        behavior=spec.behavior,
+        opset=model.opset_import[0].version,
+        inputs=inputs,
+        outputs=outputs,
+        continuous_actions=spec.actions.continuous_size,
+        discrete_branches=spec.actions.discrete_branches,
+        action_masks=any(each.name == "action_masks" for each in inputs),
+        memory_size=int(memory[0]) if memory else 0,
+    )
 
 
 def _continuous(graph: Graph, actor: Actor, head: Node, on: GraphOperations) -> None:

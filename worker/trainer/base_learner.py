@@ -7,6 +7,7 @@ from pathlib import Path
 import structlog
 
 from ludus.protocol.spec import BehaviorSpec
+from ludus.schemas import OnnxModel
 from server.config.behavior import TrainerConfig
 from worker.collectors.events import EpisodesEnded
 from worker.collectors.pool import CollectorPool
@@ -100,8 +101,11 @@ class Learner(ABC):
         """Return the state for a checkpoint."""
 
     @abstractmethod
-    def exporter(self) -> Callable[[Path], None]:
-        """Copy the policy; return a function that writes it as an ONNX model, on any thread, while learning goes on."""
+    def exporter(self) -> Callable[[Path], OnnxModel]:
+        """Copy the policy; return a function that writes it as an ONNX model, on any thread, while learning goes on.
+
+        The function returns the description of the model.
+        """
 
     def _publish(self) -> None:
         """Send the collectors the present weights."""

@@ -22,6 +22,7 @@ import structlog
 from ludus.collector.snapshots.state import State
 from ludus.protocol.codec import spec_to_message
 from ludus.protocol.spec import file_name
+from ludus.schemas import OnnxModel
 from ludus.schemas.states import StopReason
 from worker.onnx.export import ExportMismatch
 from worker.trainer.amendments import Amendments
@@ -53,12 +54,22 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True)
+class _Models:
+    """The models of a checkpoint that is written."""
+
+    described: dict[str, OnnxModel]
+    """By the names of their files."""
+    left_out: dict[str, str]
+    """Behavior -> why its model does not do what its policy does."""
+
+
+@dataclass(frozen=True)
 class _Writing:
     """A checkpoint in the making."""
 
     message: CheckpointWritten
     """The report to the supervisor once it is written."""
-    written: Future[dict[str, str]]
+    written: Future[_Models]
 
 
 class Checkpoints:
@@ -166,7 +177,7 @@ class Checkpoints:
         writing, self._writing = self._writing, None
         folder = writing.message.folder
         try:
-            left_out = writing.written.result()
+            models = writing.written.result()
         except OSError as error:
             shutil.rmtree(folder, ignore_errors=True)  # half of one holds the room that the next one needs
             full = error.errno in {errno.ENOSPC, errno.EDQUOT}
@@ -178,9 +189,9 @@ class Checkpoints:
             if writing.message.request is not None:
                 self._attempt.supervisor.post(CheckpointDeclined(request=writing.message.request, detail=detail))
             return None
-        for name, why in left_out.items():
+        for name, why in models.left_out.items():
             self._attempt.report("model_left_out", f"{name}: {why}", level="warning")
-        self._attempt.supervisor.post(writing.message)
+        self._attempt.supervisor.post(writing.message.model_copy(update={"models": models.described}))
         log.debug("checkpoint_written", folder=folder, step=writing.message.step)
         return folder
 
@@ -238,20 +249,21 @@ class Checkpoints:
 
 
 def _write(
-    folder: Path, state: dict[str, Any], models: Mapping[str, Callable[[Path], None]], *, models_optional: bool
-) -> dict[str, str]:
-    """Write a checkpoint; return of each model that is left out why it does not do what its policy does."""
-    left_out = {}
+    folder: Path, state: dict[str, Any], models: Mapping[str, Callable[[Path], OnnxModel]], *, models_optional: bool
+) -> _Models:
+    """Write a checkpoint. Raise `ExportMismatch` unless models are optional; such a model is left out then."""
+    written = _Models({}, {})
     folder.mkdir(parents=True)
     save(folder, state)
     for name, export in models.items():
+        file = f"{file_name(name)}.onnx"
         try:
-            export(folder / f"{file_name(name)}.onnx")
+            written.described[file] = export(folder / file)
         except ExportMismatch as error:
             if not models_optional:
                 raise
-            left_out[name] = str(error)
-    return left_out
+            written.left_out[name] = str(error)
+    return written
 
 
 def _lower_priority() -> None:

@@ -22,6 +22,7 @@ from ludus.collector.arena import Arena
 from ludus.collector.commands import PolicySpec
 from ludus.demonstrations import check_fit
 from ludus.protocol.spec import BehaviorSpec
+from ludus.schemas import OnnxModel
 from server.config.behavior import CloneConfig, TrainerConfig
 from server.config.run import SimulatorsConfig
 from worker.collectors.events import EpisodesEnded
@@ -176,7 +177,7 @@ class CloneLearner(Learner):
         """Return the state for a checkpoint."""
         return {"progress": {"step": self.step}, "algorithm": self.algorithm.state_dict()}
 
-    def exporter(self) -> Callable[[Path], None]:
+    def exporter(self) -> Callable[[Path], OnnxModel]:
         """As `Learner.exporter`; the model is checked on demonstrated observations."""
         rows = torch.arange(
             min(SAMPLE_ROWS, self._demonstrations.steps), device=self._demonstrations.transitions.index.device

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ludus.protocol.spec import BehaviorSpec
+from ludus.schemas import OnnxModel
 from server.config.behavior import ReinforcementConfig, TrainerConfig
 from worker.collectors.events import EpisodesEnded
 from worker.collectors.pool import CollectorPool
@@ -67,6 +68,6 @@ class InferenceLearner(Learner):
         """Return the state for a checkpoint."""
         return {"progress": {"step": self.learned, "round": 0}, "algorithm": self.algorithm.state_dict()}
 
-    def exporter(self) -> Callable[[Path], None]:
+    def exporter(self) -> Callable[[Path], OnnxModel]:
         """As `Learner.exporter`."""
         return exporter(self.algorithm.actor, self.spec)

@@ -31,6 +31,7 @@ from torch import Tensor
 from ludus.collector.arena import Arena
 from ludus.collector.segments import Segments
 from ludus.protocol.spec import BehaviorSpec
+from ludus.schemas import OnnxModel
 from server.config.behavior import ReinforcementConfig, TrainerConfig
 from worker.collectors.events import EpisodesEnded, SegmentsDelivered
 from worker.collectors.pool import CollectorPool
@@ -289,7 +290,7 @@ class BehaviorLearner(Learner):
         rollout = gather(self._arena, Segments.joined(segments))
         return rollout if former is None else former.followed_by(rollout)
 
-    def exporter(self) -> Callable[[Path], None]:
+    def exporter(self) -> Callable[[Path], OnnxModel]:
         """As `Learner.exporter`; the model is checked on observations of the last round."""
         return exporter(self.algorithm.actor, self.spec, self.sample.observations, self.sample.masks)
 

@@ -11,6 +11,7 @@ from typing import Any, Literal, Self, get_args
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from ludus.collector.messages import SimulatorConnected, SimulatorLeft, SimulatorStarted
+from ludus.schemas import OnnxModel
 from ludus.schemas.states import StopReason
 from server.config.run import RunConfig
 from server.ladders.refs import PlayedMatch
@@ -229,6 +230,8 @@ class CheckpointWritten(_Frozen):
     """Mean episode return per behavior since the previous checkpoint."""
     request: int | None = None
     """Number of the `SaveCheckpoint` that it answers."""
+    models: dict[str, OnnxModel] = Field(default_factory=dict)
+    """Descriptions of the models, by the names of their files in `folder`."""
 
 
 class CheckpointDeclined(_Frozen):

@@ -1,4 +1,4 @@
-"""Turns measurements into metrics: the only place that names them.
+"""Turns measurements into metrics: the only place that names them, but for the one that the server reads.
 
 A point is written for every multiple of `summary_freq` steps that a behavior crosses; its value is the mean of the
 measurements since the last one (or their sum, or the newest), as in ML-Agents' summaries. A summary may cover many
@@ -17,6 +17,7 @@ from typing import Any
 
 from ludus.collector.messages import StatsReported
 from ludus.protocol import batches as wire
+from ludus.schemas.metrics import STEPS_PER_SECOND
 from server.metrics.points import MetricPoint
 from worker.trainer.messages import Metrics
 
@@ -27,7 +28,6 @@ EVALUATION_REWARD = "Evaluation/Cumulative Reward"
 EVALUATION_LENGTH = "Evaluation/Episode Length"
 EPISODE_LENGTH = "Environment/Episode Length"
 EXTRINSIC_REWARD = "Policy/Extrinsic Reward"
-STEPS_PER_SECOND = "Performance/Agent Steps per Second"
 POLICY_VERSION = "Policy/Version"
 
 

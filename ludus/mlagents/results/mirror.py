@@ -27,9 +27,8 @@ from ludus.mlagents.results.folder import (
 from ludus.mlagents.results.status import BehaviorStatus, SavedModel, training_status
 from ludus.mlagents.results.timers import Gauge, timers
 from ludus.schemas import Event, Metric, Run
+from ludus.schemas.metrics import STEPS_PER_SECOND
 
-SUMMARY_KEY = "Performance/Agent Steps per Second"
-"""The metric that every summary has."""
 UNITY_CLIENT = re.compile(r"Unity ML-Agents (\S+) \(API (\S+)\)$")
 """A Unity game in the words of a collector: the version of its package, and that of its protocol."""
 PAGE = 5000
@@ -257,13 +256,13 @@ class Mirror:
         for point in points:
             by_step[point.step][point.tag] = point
         for step, found in by_step.items():
-            if SUMMARY_KEY not in found or step <= journal.summary:
+            if STEPS_PER_SECOND not in found or step <= journal.summary:
                 continue
             journal.summary = step
             summary = console.Summary(
                 behavior,
                 step,
-                max(0.0, found[SUMMARY_KEY].at - self._since),
+                max(0.0, found[STEPS_PER_SECOND].at - self._since),
                 {tag: point.value for tag, point in found.items()},
                 training=self._trains and step <= self._resolved(behavior).get("max_steps", math.inf),
             )
@@ -313,7 +312,7 @@ class Mirror:
             if metric.value is None or smallest is None or largest is None:
                 continue
             gauges.append(Gauge(metric.behavior, metric.key, metric.value, smallest, largest, series.total))
-            if metric.key == SUMMARY_KEY:
+            if metric.key == STEPS_PER_SECOND:
                 frequency = self._resolved(metric.behavior).get("summary_freq", metric.step)
                 gauges.append(
                     Gauge(

@@ -11,9 +11,18 @@ class TokenNotFound(NotFound, code="token_not_found"):
 
 
 class TokenForRun(Invalid, code="invalid_run_token"):
-    """A token that is bound to a run is for simulators alone."""
+    """A token that is bound to a run is for playing in it or reading it."""
 
     sentence = (
-        "A token that is bound to a run has the scope `simulate` alone, and belongs to the run's project. Leave out "
-        "the run, or the other scopes."
+        "A token that is bound to a run has the scopes `simulate` or `read` alone, and belongs to the run's project. "
+        "Leave out the run, or the other scopes."
+    )
+
+
+class TokenForLadder(Invalid, code="invalid_ladder_token"):
+    """A token that is bound to a ladder is for reading it."""
+
+    sentence = (
+        "A token that is bound to a ladder has the scope `read` alone, belongs to the ladder's project, and to no run. "
+        "Leave out the ladder, or the rest."
     )

@@ -23,7 +23,9 @@ class Token(Base):
     project: Mapped[str] = mapped_column(String(64))
     """`*`: all projects."""
     run_id: Mapped[str | None] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), index=True)
-    """The only run in which a simulator with this token may play; None: any of the project."""
+    """The only run that it is for; None: any of the project."""
+    ladder_id: Mapped[str | None] = mapped_column(ForeignKey("ladders.id", ondelete="CASCADE"), index=True)
+    """The only ladder that it is for; None: any of the project."""
     created_by: Mapped[str] = mapped_column(String(200))
     """Name of the principal that made it."""
     created_at: Mapped[float] = mapped_column(Timestamp)

@@ -35,6 +35,7 @@ class TokenRepository(Repository):
         "name": Token.name,
         "project": Token.project,
         "run_id": Token.run_id,
+        "ladder_id": Token.ladder_id,
         "created_at": Token.created_at,
         "expires_at": Token.expires_at,
         "last_used_at": Token.last_used_at,

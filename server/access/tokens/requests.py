@@ -24,7 +24,9 @@ class TokenCreate(Write):
     project: Project | None = None
     """The project that it is bound to: that of this request; `*` for all projects."""
     run: Name | None = None
-    """Id or name of the only run in which it may play; for `simulate` alone."""
+    """Id or name of the only run that it is for: to play in (`simulate`), to read (`read`), or both."""
+    ladder: Name | None = None
+    """Id or name of the only ladder that it is for: to read (`read` alone)."""
     expires_in_seconds: Lifetime | None = None
     """Not given, it holds until it is revoked."""
 

@@ -6,14 +6,15 @@ from fastapi import APIRouter, Depends, Path, Response
 
 from ludus import schemas
 from ludus.schemas.tokens import Scope
+from server.access.sessions.checker import SessionChecker
 from server.access.tokens.checker import TokenChecker
-from server.access.tokens.errors import TokenForRun, TokenNotFound
+from server.access.tokens.errors import TokenForLadder, TokenForRun, TokenNotFound
 from server.access.tokens.repository import TokenRepository
 from server.access.tokens.requests import SimulatorTokenCreate, TokenCreate
 from server.access.tokens.service import Made, TokenService
 from server.kit.db.database import Session
-from server.kit.errors import ProjectForbidden, RunNotFound
-from server.kit.http.auth import AuthDep, needs
+from server.kit.errors import NameAmbiguous, ProjectForbidden, RunNotFound
+from server.kit.http.auth import AuthDep, AuthenticatedRequest, needs
 from server.kit.http.bodies import BodyDep, declare_json
 from server.kit.http.errors import deleted, problems
 from server.kit.http.fields import RunKey
@@ -23,6 +24,7 @@ from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, DatabaseDep, shared
 from server.kit.listing import Order
 from server.kit.token_watcher import TokenWatcher
+from server.ladders.errors import LadderNotFound
 
 router = APIRouter(prefix="/v1/tokens", tags=["tokens"])
 simulator_tokens = APIRouter(prefix="/v1/runs/{run:name}/simulator_tokens", tags=["tokens"])
@@ -33,10 +35,11 @@ TOKENS = ListForm(
     TokenRepository.COLUMNS,
     orders=frozenset({"created_at", "name"}),
     default=Order("created_at"),
-    equality={"project", "run_id"},
+    equality={"project", "run_id", "ladder_id"},
 )
 
 TokensDep = Annotated[TokenChecker, Depends(shared(TokenChecker))]
+SessionsDep = Annotated[SessionChecker, Depends(shared(SessionChecker))]
 WatcherDep = Annotated[TokenWatcher, Depends(shared(TokenWatcher))]
 TokenKey = Annotated[str, Path(max_length=40, pattern=r"^tok_[0-9a-z]+$", description="A token's id.")]
 
@@ -45,7 +48,9 @@ TokenKey = Annotated[str, Path(max_length=40, pattern=r"^tok_[0-9a-z]+$", descri
     "",
     status_code=201,
     response_model=schemas.NewToken,
-    responses=problems(TokenForRun, ProjectForbidden, RunNotFound, *BODY_PROBLEMS),
+    responses=problems(
+        TokenForRun, TokenForLadder, ProjectForbidden, RunNotFound, LadderNotFound, NameAmbiguous, *BODY_PROBLEMS
+    ),
     openapi_extra=needs(Scope.ADMIN) | declare_json(TokenCreate),
 )
 def create_token(body: BodyDep, command: CommandDep, auth: AuthDep) -> Response:
@@ -60,6 +65,7 @@ def create_token(body: BodyDep, command: CommandDep, auth: AuthDep) -> Response:
                 wanted.scopes,
                 project=wanted.project or auth.project,
                 run=wanted.run,
+                ladder=wanted.ladder,
                 seconds=wanted.expires_in_seconds,
             )
         )
@@ -76,15 +82,7 @@ def list_tokens(listing: ListingDep, database: DatabaseDep) -> dict[str, Any]:
 @router.get("/self", responses=problems(), openapi_extra=needs(None))
 def get_own_token(auth: AuthDep) -> schemas.Identity:
     """Return the token of this request and its rights."""
-    principal = auth.principal
-    return schemas.Identity(
-        name=principal.name,
-        token_id=principal.token_id,
-        scopes=tuple(sorted(principal.scopes)),
-        project=principal.project,
-        acts_in=auth.project,
-        run_id=principal.run_id,
-    )
+    return identity_of(auth)
 
 
 @router.get("/{token:token}", responses=problems(TokenNotFound), openapi_extra=needs(Scope.ADMIN))
@@ -100,14 +98,17 @@ def get_token(token: TokenKey, database: DatabaseDep) -> schemas.Token:
     responses=deleted(TokenNotFound, description="It does not hold any more."),
     openapi_extra=needs(Scope.ADMIN),
 )
-def revoke_token(token: TokenKey, database: DatabaseDep, tokens: TokensDep, watcher: WatcherDep) -> None:
+def revoke_token(
+    token: TokenKey, database: DatabaseDep, tokens: TokensDep, sessions: SessionsDep, watcher: WatcherDep
+) -> None:
     """Revoke a token. It stays in the list; other processes take it for up to 5 s more.
 
-    Open requests with it end as soon.
+    Open requests with it end as soon, and so do the sessions of browsers that were made with it.
     """
     with database.write() as session:
         TokenRepository(session).revoke(token)
     tokens.forget()
+    sessions.forget()
     watcher.hurry()
 
 
@@ -128,6 +129,20 @@ def create_simulator_token(run: RunKey, body: BodyDep, command: CommandDep, auth
         return _made(made)
 
     return command.run(create)
+
+
+def identity_of(auth: AuthenticatedRequest) -> schemas.Identity:
+    """Return who makes a request, and with which rights."""
+    principal = auth.principal
+    return schemas.Identity(
+        name=principal.name,
+        token_id=principal.token_id,
+        scopes=tuple(sorted(principal.scopes)),
+        project=principal.project,
+        acts_in=auth.project,
+        run_id=principal.run_id,
+        ladder_id=principal.ladder_id,
+    )
 
 
 def _made(made: Made) -> Answer:

@@ -4,15 +4,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ludus.schemas.tokens import Scope
-from server.access.tokens.errors import TokenForRun
+from server.access.tokens.errors import TokenForLadder, TokenForRun
 from server.access.tokens.models import Token
 from server.access.tokens.repository import TokenRepository
 from server.access.tokens.secrets import draw
 from server.kit.db.clock import now
 from server.kit.db.database import Session
-from server.kit.db.projects import EVERY
 from server.kit.errors import ProjectForbidden, ScopeMissing
 from server.kit.principal import Principal
+from server.ladders.repository import LadderRepository
 from server.runs.repository import RunRepository
 
 
@@ -42,20 +42,23 @@ class TokenService:
         *,
         project: str,
         run: str | None = None,
+        ladder: str | None = None,
         seconds: float | None = None,
     ) -> Made:
-        """Make a token that holds for so many seconds (None: until it is revoked).
+        """Make a token that holds for so many seconds (None: until it is revoked), bound to a run or a ladder if given.
 
-        Raises ScopeMissing, ProjectForbidden, RunNotFound, TokenForRun (bound to a run, and for more than playing).
+        Raises ScopeMissing, ProjectForbidden, RunNotFound, LadderNotFound, NameAmbiguous, TokenForRun and
+        TokenForLadder (bound to one, and for more than it can be).
         """
         wanted = frozenset(scopes)
         for scope in sorted(wanted - self._principal.scopes):
             raise ScopeMissing(scope)
         if not self._principal.sees(project):
             raise ProjectForbidden(project, self._principal.project)
-        if run is not None and (wanted != {Scope.SIMULATE} or project == EVERY):
-            raise TokenForRun
-        run_id = None if run is None else RunRepository(self._session).id_of(run)
+        run_id = None if run is None else self._run(run, wanted, project)
+        ladder_id = None if ladder is None else self._ladder(ladder, wanted, project)
+        if run_id is not None and ladder_id is not None:
+            raise TokenForLadder
         new = draw()
         token = Token(
             id=new.token_id,
@@ -64,8 +67,25 @@ class TokenService:
             scopes=sorted(wanted),
             project=project,
             run_id=run_id,
+            ladder_id=ladder_id,
             created_by=self._principal.name,
             created_at=now(),
             expires_at=None if seconds is None else now() + seconds,
         )
         return Made(self._tokens.save(token), new.text)
+
+    def _run(self, run: str, scopes: frozenset[Scope], project: str) -> str:
+        if not scopes <= {Scope.SIMULATE, Scope.READ}:
+            raise TokenForRun
+        found = RunRepository(self._session).without_config(run)
+        if found.project != project:
+            raise TokenForRun
+        return found.id
+
+    def _ladder(self, ladder: str, scopes: frozenset[Scope], project: str) -> str:
+        if scopes != {Scope.READ}:
+            raise TokenForLadder
+        found = LadderRepository(self._session).get(ladder)
+        if found.project != project:
+            raise TokenForLadder
+        return found.id

@@ -1,10 +1,28 @@
 """Aliases: names that people and pipelines give checkpoints, and move."""
 
-from sqlalchemy import ForeignKey, Integer, PrimaryKeyConstraint, String
+from sqlalchemy import ForeignKey, Integer, PrimaryKeyConstraint, String, select
 from sqlalchemy.orm import Mapped, column_property, mapped_column
 
 from server.kit.db.base import Base, Timestamp, ordered_text
 from server.kit.db.projects import DEFAULT, Owned
+
+
+class AliasMove(Owned, Base):
+    """One move of an alias: to a checkpoint, or its deletion. Rows never change, and outlive alias and checkpoint."""
+
+    __tablename__ = "alias_moves"
+
+    alias: Mapped[str] = mapped_column(ordered_text(200), primary_key=True)
+    project: Mapped[str] = mapped_column(String(64), primary_key=True, default=DEFAULT, server_default=DEFAULT)
+    version: Mapped[int] = mapped_column(Integer, primary_key=True)
+    """Counts the moves from 1; goes on after a deletion."""
+    checkpoint_id: Mapped[str | None] = mapped_column(String(40))
+    """None: the alias was deleted."""
+    moved_at: Mapped[float] = mapped_column(Timestamp)
+    moved_by: Mapped[str | None] = mapped_column(String(200))
+    """Name of the principal; None in moves from before this table."""
+
+    __table_args__ = (PrimaryKeyConstraint("alias", "project", "version"),)
 
 
 class CheckpointAlias(Owned, Base):
@@ -16,11 +34,17 @@ class CheckpointAlias(Owned, Base):
     project: Mapped[str] = mapped_column(String(64), primary_key=True, default=DEFAULT, server_default=DEFAULT)
     checkpoint_id: Mapped[str] = mapped_column(String(40), ForeignKey("checkpoints.id", ondelete="CASCADE"), index=True)
     version: Mapped[int] = mapped_column(Integer)
-    """Counts the moves from 1."""
+    """Of the newest move."""
     created_at: Mapped[float] = mapped_column(Timestamp)
     moved_at: Mapped[float] = mapped_column(Timestamp)
 
     key = column_property(project + "/" + name)
     """Distinguishes equal names where the rows of all projects are listed."""
+    moved_by: Mapped[str | None] = column_property(
+        select(AliasMove.moved_by)
+        .where(AliasMove.alias == name, AliasMove.project == project, AliasMove.version == version)
+        .correlate_except(AliasMove)
+        .scalar_subquery()
+    )
 
     __table_args__ = (PrimaryKeyConstraint("name", "project"),)

@@ -11,6 +11,7 @@ from server.checkpoints.aliases.service import AliasService
 from server.checkpoints.errors import AliasInvalid, AliasMoved, AliasNotFound
 from server.kit.db.database import Session
 from server.kit.errors import CheckpointDeleted, CheckpointNotFound, NameAmbiguous
+from server.kit.http.auth import AuthDep
 from server.kit.http.bodies import BodyDep
 from server.kit.http.errors import deleted, problems
 from server.kit.http.fields import NAME, Name, Write
@@ -28,6 +29,14 @@ ALIASES = ListForm(
     AliasRepository.COLUMNS,
     orders=frozenset({"name", "moved_at", "created_at"}),
     default=Order("name", descending=False),
+)
+MOVES = ListForm(
+    "alias_moves",
+    schemas.AliasMove,
+    AliasRepository.MOVE_COLUMNS,
+    orders=frozenset({"version"}),
+    default=Order("version"),
+    items="moves",
 )
 
 
@@ -58,18 +67,29 @@ def get_alias(alias: AliasKey, database: DatabaseDep) -> schemas.Alias:
         return resource(schemas.Alias, AliasRepository(session).get(alias))
 
 
+@router.get(
+    "/{alias:name}/history",
+    response_model=MOVES.page(),
+    responses=problems(AliasNotFound, NameAmbiguous, *LIST_PROBLEMS),
+)
+def alias_history(alias: AliasKey, listing: ListingDep, database: DatabaseDep) -> dict[str, Any]:
+    """List the moves of an alias, newest first, also of one that was deleted."""
+    return listing.answer(MOVES, database, lambda session, query: AliasRepository(session).history(alias, query))
+
+
 @router.put(
     "/{alias:name}",
     response_model=schemas.Alias,
     **json_command(AliasPut, AliasInvalid, AliasMoved, CheckpointNotFound, CheckpointDeleted),
 )
-def put_alias(alias: AliasKey, body: BodyDep, command: CommandDep) -> Response:
+def put_alias(alias: AliasKey, body: BodyDep, command: CommandDep, auth: AuthDep) -> Response:
     """Set an alias to a checkpoint; with `expected`, only if it has that checkpoint now."""
     wanted = body.read(AliasPut, {})
     compare = "expected" in wanted.model_fields_set
 
     def put(session: Session) -> Answer:
-        made = AliasService(session).put(alias, wanted.checkpoint_id, compare=compare, expected=wanted.expected)
+        aliases = AliasService(session, auth.principal.name)
+        made = aliases.put(alias, wanted.checkpoint_id, compare=compare, expected=wanted.expected)
         return Answer(200, resource(schemas.Alias, made))
 
     return command.run(put)
@@ -80,7 +100,7 @@ def put_alias(alias: AliasKey, body: BodyDep, command: CommandDep) -> Response:
     status_code=204,
     responses=deleted(AliasNotFound, NameAmbiguous, description="It is gone; the checkpoint stays."),
 )
-def delete_alias(alias: AliasKey, services: ServicesDep) -> None:
+def delete_alias(alias: AliasKey, services: ServicesDep, auth: AuthDep) -> None:
     """Remove an alias. Retention may then remove the checkpoint."""
     with services.database.write() as session:
-        AliasService(session).delete(alias)
+        AliasService(session, auth.principal.name).delete(alias)

@@ -14,10 +14,12 @@ ID_PREFIX: Final = "ckpt_"
 
 
 class AliasService:
-    """Commands on aliases, within the caller's transaction."""
+    """Commands on aliases, within the caller's transaction. Each move leaves a row in the alias's history."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, actor: str) -> None:
+        """`actor` is the name of the principal that moves them."""
         self._aliases = AliasRepository(session)
+        self._actor = actor
 
     def put(self, name: str, checkpoint_id: str, *, compare: bool, expected: str | None) -> CheckpointAlias:
         """Set an alias to a checkpoint of a run; setting it to its present checkpoint changes nothing.
@@ -32,15 +34,15 @@ class AliasService:
             raise CheckpointDeleted(checkpoint_id)
         alias = self._aliases.lock(name)
         if alias is None and not (compare and expected is not None):
-            made = self._aliases.insert(name, checkpoint_id)
+            made = self._aliases.insert(name, checkpoint_id, self._actor)
             if made is not None:
                 return made
             alias = self._aliases.lock(name)
         stands = None if alias is None else alias.checkpoint_id
         if alias is None or (compare and stands not in {expected, checkpoint_id}):
             raise AliasMoved(name, expected, stands)
-        return alias if stands == checkpoint_id else self._aliases.move(alias, checkpoint_id)
+        return alias if stands == checkpoint_id else self._aliases.move(alias, checkpoint_id, self._actor)
 
     def delete(self, name: str) -> None:
-        """Remove a name. Raises AliasNotFound."""
-        self._aliases.delete(self._aliases.get(name))
+        """Remove a name. Raises AliasNotFound, NameAmbiguous."""
+        self._aliases.delete(self._aliases.get(name, lock=True), self._actor)

@@ -13,6 +13,7 @@ from server.kit.db.projects import EVERY
 from server.kit.principal import Principal
 
 NEED: Final = "x-ludus-scope"
+NAMED_IN_QUERY: Final = "x-ludus-named-in-query"
 READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _EVERYWHERE: Final = "everywhere"
 
@@ -39,6 +40,22 @@ def need_of(route: APIRoute) -> Need:
         return Need(Scope.READ if (route.methods or set()) <= READING else Scope.RUN)
     scope, *everywhere = declared
     return Need(Scope(scope) if scope else None, bool(everywhere))
+
+
+def named_in_query(parameter: str) -> dict[str, Any]:
+    """Declare that a route has its runs or ladders in a parameter of the query, for its `openapi_extra`.
+
+    `parameter` is the one that paths have: `run` or `ladder`. It may be repeated.
+    """
+    return {NAMED_IN_QUERY: parameter}
+
+
+def names_only(request: Request, parameter: str, id_: str) -> bool:
+    """Whether a request is about this run or ladder alone: it names it by its id where its route has the parameter."""
+    route = request.scope["route"]
+    if (route.openapi_extra or {}).get(NAMED_IN_QUERY) == parameter:
+        return set(request.query_params.getlist(parameter)) == {id_}
+    return bool(request.path_params.get(parameter) == id_)
 
 
 @dataclass(frozen=True, slots=True)

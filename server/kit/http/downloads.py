@@ -97,7 +97,6 @@ def send(content: Content, conditions: ConditionalHeaders) -> Response:
         "ETag": content.etag,
         "Repr-Digest": f"sha-256=:{digest}:",
         "Cache-Control": "private, no-cache",
-        "X-Content-Type-Options": "nosniff",
     }
     if part is not None:
         headers["Content-Range"] = f"bytes {part.start}-{part.stop - 1}/{content.size}"

@@ -18,6 +18,8 @@ from server.kit.errors import (
     TokenRefused,
     Unavailable,
 )
+from server.kit.errors import Unauthenticated as NotAuthenticated
+from server.kit.rates import Rate
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -183,6 +185,25 @@ class Unauthenticated(RequestError, code="unauthenticated"):
     sentence = "This server wants a token that it knows. Send `Authorization: Bearer TOKEN` (LUDUS_TOKEN for the CLI)."
 
 
+class SessionEnded(NotAuthenticated, code="session_ended"):
+    """The session of a browser has ended: its user signed out, it expired, or the server has another token now."""
+
+    sentence = "The session has ended. Sign in again."
+
+
+class TokenBound(RequestError, code="token_bound"):
+    """The token is bound to one run or ladder, and the request does not name this one by its id."""
+
+    kind = ErrorKind.FORBIDDEN
+    status = 403
+    kind_of_object: str
+    bound: str
+    sentence = (
+        "The token is for {kind_of_object} {bound} alone, in paths that have this id. Ask an administrator for a token "
+        "with more rights."
+    )
+
+
 class ForeignOrigin(RequestError, code="foreign_origin"):
     """A foreign web page may have made the request through a local browser."""
 
@@ -191,6 +212,16 @@ class ForeignOrigin(RequestError, code="foreign_origin"):
     sentence = (
         "Without a token this server answers requests to and from this machine's own names only (localhost, 127.0.0.1, "
         "::1). Set LUDUS_API__TOKEN to use another name."
+    )
+
+
+class CrossOrigin(ForeignOrigin):
+    """A page of another origin may have made the request with the browser's session."""
+
+    sentence = (
+        "A session works for requests from the server's own pages only. Scripts send a token (`Authorization: Bearer "
+        "TOKEN`). Behind a reverse proxy, pass the header Host on, or name the proxy in LUDUS_API__PROXIES and let it "
+        "send X-Forwarded-Host."
     )
 
 
@@ -223,6 +254,12 @@ class NotReady(Unavailable, code="not_ready"):
         return "The server is not ready: " + " ".join(f"{name}: {error}" for name, error in self.reasons.items())
 
 
+def refuse_excess(rate: Rate, wait: float | None) -> None:
+    """Raise TooManyRequests if a rate says that one has to wait for so many seconds (None: it does not)."""
+    if wait is not None:
+        raise TooManyRequests(rate.per_minute, wait)
+
+
 def status_of(error: type[LudusError]) -> int:
     """Return the HTTP status of a class of errors."""
     return error.status if issubclass(error, RequestError) else STATUS[error.kind]
@@ -232,8 +269,8 @@ Responses = dict[int | str, dict[str, Any]]
 
 COMMON: Mapping[int, Sequence[str]] = {
     400: [ProjectInvalid.code],
-    401: [Unauthenticated.code, TokenRefused.code],
-    403: [ForeignOrigin.code, ProjectForbidden.code, ScopeMissing.code],
+    401: [Unauthenticated.code, TokenRefused.code, SessionEnded.code],
+    403: [ForeignOrigin.code, ProjectForbidden.code, ScopeMissing.code, TokenBound.code],
     408: [BodyTooSlow.code],
     413: [BodyTooLarge.code],
     422: ["invalid_request"],

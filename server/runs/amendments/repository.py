@@ -5,6 +5,7 @@ from typing import Any
 
 from sqlalchemy import func, select, update
 
+from server.config.run import RunConfig
 from server.kit.db.clock import now
 from server.kit.db.repository import Repository
 from server.runs.amendments.models import AmendedRun, Amendment
@@ -28,7 +29,7 @@ class AmendmentRepository(Repository):
         """Return the same as values."""
         return tuple(AmendmentRef(each.seq, tuple(each.changes)) for each in self.list(run_id, after))
 
-    def add(self, run: Run, changes: Iterable[Mapping[str, Any]], config: Mapping[str, Any]) -> Amendment:
+    def add(self, run: Run, changes: Iterable[Mapping[str, Any]], config: RunConfig) -> Amendment:
         """Append an amendment to a locked run, and make `config` its present configuration."""
         newest = select(func.max(Amendment.seq)).where(Amendment.run_id == run.id)
         amendment = Amendment(
@@ -40,7 +41,8 @@ class AmendmentRepository(Repository):
         if self.of_run(run.id) is None:
             self._session.add(AmendedRun(run_id=run.id, original=dict(run.config), applied=0, updated_at=now()))
         self.save(amendment)
-        self._session.execute(update(Run).where(Run.id == run.id).values(config=dict(config)))
+        present = {"config": config.model_dump(mode="json"), "max_steps": config.max_steps}
+        self._session.execute(update(Run).where(Run.id == run.id).values(**present))
         self._session.refresh(run, ["config"])
         return amendment
 

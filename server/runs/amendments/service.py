@@ -61,7 +61,7 @@ class AmendmentService:
         if not changes:
             return
         plain = [{"path": each.path, "old": each.old, "new": each.new} for each in changes]
-        amendment = self._amendments.add(run, plain, amended.model_dump(mode="json"))
+        amendment = self._amendments.add(run, plain, amended)
         words = ", ".join(f"{each.path} from {show(each.old)} to {show(each.new)}" for each in changes)
         note = Note(
             "hyperparameter_change_requested",

@@ -5,7 +5,7 @@ that inserts it. The update locks the run's row until the commit, so the numbers
 and a reader who has seen `seq` never meets a smaller one later.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, overload
 
@@ -23,6 +23,8 @@ from server.runs.models import BEHIND, Event, Run
 
 UNTRACKED = {"synchronize_session": False}
 """The statement's effect on objects in the session is read back where it matters, not guessed."""
+PAGE_SIZE = 200
+"""Events that are read at once."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,21 @@ class Note:
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class RunHead:
+    """A run as it is with its newest event."""
+
+    run_id: str
+    project: str
+    name: str
+    state: RunState
+    seq: int
+    """Number of the event."""
+
+
+_HEAD = (Run.id, Run.project, Run.name, Run.state, Run.event_seq)
+
+
 class EventRepository(Repository):
     """Reads events."""
 
@@ -51,9 +68,40 @@ class EventRepository(Repository):
         rows = self._session.execute(select(Run.id, Run.event_seq, Run.state).where(Run.id.in_(run_ids)))
         return {run_id: Head(seq, RunState(state)) for run_id, seq, state in rows}
 
+    def changed(self, since: float) -> tuple[float, Sequence[RunHead]]:
+        """Return the database's time, and the runs that changed at or after `since` on its clock, in one query."""
+        clock = select(now().label("at")).subquery()
+        query = select(clock.c.at, *_HEAD).outerjoin_from(clock, Run, Run.updated_at >= since)
+        rows = self._session.execute(query).all()
+        return rows[0].at, [_head(*row[1:]) for row in rows if row.id is not None]
+
+    def with_events_since(self, since: float, limit: int) -> Sequence[RunHead]:
+        """Return at most `limit` runs whose newest event has a time at or after `since`."""
+        newest = (Event.run_id == Run.id) & (Event.seq == Run.event_seq)
+        query = select(*_HEAD).join(Event, newest).where(Run.updated_at >= since, Event.at >= since)
+        return [_head(*row) for row in self._session.execute(query.order_by(Run.updated_at).limit(limit))]
+
+    def last_before(self, run_id: str, at: float) -> int:
+        """Return the number of a run's newest event before a time; 0 if there is none."""
+        query = select(Event.seq).where(Event.run_id == run_id, Event.at < at).order_by(Event.seq.desc()).limit(1)
+        return self._session.scalar(query) or 0
+
+    def through(self, head: RunHead, after: int) -> Iterator[Event]:
+        """Iterate over a run's events with a number above `after`, up to the head's; none if it was deleted since."""
+        while after < head.seq:
+            events = [event for event in self.page(head.run_id, after, PAGE_SIZE) if event.seq <= head.seq]
+            if not events:
+                return
+            yield from events
+            after = events[-1].seq
+
     def count(self, run_id: str) -> int:
         """Return how many events the run has."""
         return self._session.scalar(select(func.count()).where(Event.run_id == run_id)) or 0
+
+
+def _head(run_id: str, project: str, name: str, state: str, seq: int) -> RunHead:
+    return RunHead(run_id, project, name, RunState(state), seq)
 
 
 @overload

@@ -1,4 +1,4 @@
-"""Events of a run: page by page, or as a stream until the run's end."""
+"""Events of a run: page by page, or as a stream until the run's end; and the stream of all runs of a project."""
 
 from typing import Annotated, Any
 
@@ -20,10 +20,12 @@ from server.runs.events.streams import EventStreams
 from server.runs.repository import RunRepository
 
 router = APIRouter(prefix="/v1/runs/{run:name}", tags=["events"])
+of_project = APIRouter(prefix="/v1", tags=["events"])
 
 StreamsDep = Annotated[EventStreams, Depends(shared(EventStreams))]
 
 MAX_SEQ = 2**31 - 1
+MAX_POSITION = 2**53
 MAX_PAGE_SIZE = 1000
 
 AfterSeq = Annotated[int, Query(ge=0, le=MAX_SEQ, description="Only events after this one.")]
@@ -31,19 +33,28 @@ LastEventId = Annotated[
     int | None,
     Header(ge=0, le=MAX_SEQ, description="As browsers send it when they reconnect; goes before `after_seq`."),
 ]
-MESSAGES: dict[str, Any] = {
-    MEDIA_TYPE: {
-        "schema": {
-            "type": "object",
-            "description": "One message.",
-            "properties": {
-                "id": {"type": "string", "description": "The event's `seq`."},
-                "event": {"enum": ["message", "end", "error"]},
-                "data": {"type": "string", "contentMediaType": "application/json", "description": "An `Event`."},
-            },
-        }
+Position = Annotated[
+    int | None,
+    Header(
+        alias="Last-Event-ID",
+        ge=0,
+        le=MAX_POSITION,
+        description="The `id` of the last message of an earlier stream, as browsers send it when they reconnect.",
+    ),
+]
+
+
+def _messages(ids: str, kinds: list[str], data: str) -> dict[str, Any]:
+    """Describe the messages of a stream."""
+    properties = {
+        "id": {"type": "string", "description": ids},
+        "event": {"enum": kinds},
+        "data": {"type": "string", "contentMediaType": "application/json", "description": data},
     }
-}
+    return {MEDIA_TYPE: {"schema": {"type": "object", "description": "One message.", "properties": properties}}}
+
+
+MESSAGES = _messages("The event's `seq`.", ["message", "end", "error"], "An `Event`.")
 NEXT = "Ask with this as `after_seq` for more; null when there is no more now."
 STREAM: Responses = {
     200: {
@@ -53,6 +64,13 @@ STREAM: Responses = {
         "content": MESSAGES,
     },
     204: {"description": "The run has ended and there is no event after this one: don't reconnect."},
+}
+PROJECT_STREAM: Responses = {
+    200: {
+        "description": "Messages with a `ProjectEvent` as data; comments when nothing happens; a message `reset` where "
+        "events are missing; a message `error` with a problem where the token holds no longer.",
+        "content": _messages("A position in time.", ["message", "reset", "error"], "A `ProjectEvent`."),
+    },
 }
 
 
@@ -102,10 +120,24 @@ def stream_events(
     return _stream(database, streams, auth, run, after_seq if last_event_id is None else last_event_id)
 
 
+@of_project.get(
+    "/events:stream", response_class=Response, status_code=200, responses={**PROJECT_STREAM, **problems(TooManyStreams)}
+)
+def stream_project_events(streams: StreamsDep, auth: AuthDep, last_event_id: Position = None) -> Response:
+    """Stream the events of all runs of the project as they happen (server-sent events), from now on.
+
+    With `Last-Event-ID` it begins with what has happened since that message, of which some may come a second time:
+    drop what you have by `run_id` and `seq`. The order of a run's events is that of their `seq`; the order between runs
+    is not defined. After `reset` (too much happened meanwhile) events are missing: read your lists again, then go on
+    reading the stream.
+    """
+    return streams.of_project(auth.project, last_event_id, auth.principal.credential_id)
+
+
 def _stream(database: Database, streams: EventStreams, auth: AuthenticatedRequest, run: str, after: int) -> Response:
     with database.read() as session:
         run_id = RunRepository(session).id_of(run)
         head = EventRepository(session).heads([run_id])[run_id]
     if head.state in TERMINAL and head.seq <= after:
         return Response(status_code=204)
-    return streams.stream(run_id, after, auth.principal.token_id)
+    return streams.of_run(run_id, after, auth.principal.credential_id)

@@ -1,9 +1,10 @@
-"""Follows the event logs of the watched runs: one thread, one small query per round, for any number of watchers.
+"""Follows the watched event logs: one thread, one small query per round, for any number of watchers.
 
-The database is polled for the newest sequence number and state of the watched runs; new events are read once and kept
-in a short ring per run. Watchers are woken and take the events that they have not seen. Sequence numbers have no gaps,
-so a watcher sees when the ring does not reach back to its last event, and reads that part from the database itself.
-Nothing is stored per watcher: a slow watcher costs no memory.
+A log is that of a run, or that of a project (`server.runs.events.projects`). The source is polled for the newest
+sequence number of each watched log; new events are read once and kept in a short ring per log. Watchers are woken and
+take the events that they have not seen. Sequence numbers have no gaps, so a watcher sees when the ring does not reach
+back to its last event, and reads that part from the source itself. Nothing is stored per watcher: a slow watcher costs
+no memory.
 """
 
 import threading
@@ -26,10 +27,11 @@ BACK_OFF_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Head:
-    """The end of a run's log."""
+    """The end of a log."""
 
     seq: int
-    state: RunState
+    state: RunState | None
+    """Of the run; None for the log of a project."""
 
 
 @dataclass(frozen=True)
@@ -41,26 +43,26 @@ class Entry:
 
 
 class EventSource(Protocol):
-    """A store of events."""
+    """A store of event logs."""
 
-    def heads(self, run_ids: Collection[str]) -> Mapping[str, Head]:
-        """Return the newest sequence number and the state of each of these runs that exists."""
+    def heads(self, log_ids: Collection[str]) -> Mapping[str, Head]:
+        """Return the end of each of these logs that exists."""
         ...
 
-    def after(self, run_id: str, seq: int, limit: int) -> Sequence[Entry]:
-        """Return a run's events with a sequence number above `seq`, in order, at most `limit`."""
+    def after(self, log_id: str, seq: int, limit: int) -> Sequence[Entry]:
+        """Return a log's events with a sequence number above `seq`, in order, at most `limit`."""
         ...
 
 
 class Feed:
-    """The tailer's state of one run. Its values are replaced as a whole, so they are read without a lock."""
+    """The tailer's state of one log. Its values are replaced as a whole, so they are read without a lock."""
 
-    def __init__(self, run_id: str) -> None:
-        self.run_id = run_id
+    def __init__(self, log_id: str) -> None:
+        self.log_id = log_id
         self.head: Head | None = None
-        """None until the first look, and if the run does not exist."""
+        """None until the first look, and if the log does not exist."""
         self.ring: tuple[Entry, ...] = ()
-        """The newest events that arrived while the run was watched, without gaps."""
+        """The newest events that arrived while the log was watched, without gaps."""
         self.wakers: set[Callable[[], None]] = set()
 
     def since(self, seq: int) -> tuple[Entry, ...] | None:
@@ -73,10 +75,10 @@ class Feed:
 
 
 class Tailer:
-    """Polls for the watched runs while there are any. Safe to share between threads."""
+    """Polls for the watched logs while there are any. Safe to share between threads."""
 
     def __init__(self, source: EventSource, interval_seconds: float = 0.05) -> None:
-        self._source = source
+        self.source = source
         self._interval = interval_seconds
         self._feeds: dict[str, Feed] = {}
         self._changed = threading.Condition()
@@ -85,10 +87,10 @@ class Tailer:
         """Watchers leave when they see this."""
 
     @contextmanager
-    def watch(self, run_id: str, wake: Callable[[], None]) -> Iterator[Feed]:
-        """Follow a run. `wake` is called from the tailer's thread after each change; it must not block."""
+    def watch(self, log_id: str, wake: Callable[[], None]) -> Iterator[Feed]:
+        """Follow a log. `wake` is called from the tailer's thread after each change; it must not block."""
         with self._changed:
-            feed = self._feeds.setdefault(run_id, Feed(run_id))
+            feed = self._feeds.setdefault(log_id, Feed(log_id))
             feed.wakers.add(wake)
             if self._thread is None and not self.closed:
                 self._thread = threading.Thread(target=self._run, name="event-tailer", daemon=True)
@@ -100,7 +102,7 @@ class Tailer:
             with self._changed:
                 feed.wakers.discard(wake)
                 if not feed.wakers:
-                    self._feeds.pop(run_id, None)
+                    self._feeds.pop(log_id, None)
 
     @property
     def running(self) -> bool:
@@ -141,21 +143,21 @@ class Tailer:
     def _round(self) -> None:
         with self._changed:
             feeds = list(self._feeds.values())
-        heads = self._source.heads([feed.run_id for feed in feeds])
+        heads = self.source.heads([feed.log_id for feed in feeds])
         for feed in feeds:
-            head = heads.get(feed.run_id)
+            head = heads.get(feed.log_id)
             if head is not None and head != feed.head:
                 self._advance(feed, head)
 
     def _advance(self, feed: Feed, head: Head) -> None:
-        """Read new events. The first look at a run only reads the number of its newest event."""
+        """Read new events. The first look at a log only reads the number of its newest event."""
         if feed.head is not None and head.seq > feed.head.seq:
             # Events appended between the last look at the head and the reading of events are in the ring already.
             known = feed.ring[-1].seq if feed.ring else feed.head.seq
-            fresh = tuple(self._source.after(feed.run_id, known, RING_SIZE))
+            fresh = tuple(self.source.after(feed.log_id, known, RING_SIZE))
             feed.ring = (feed.ring + fresh)[-RING_SIZE:]
             if fresh and fresh[-1].seq < head.seq:
-                feed.ring = ()  # more than a ring at once: watchers read it from the database
+                feed.ring = ()  # more than a ring at once: watchers read it from the source
         feed.head = head
         with self._changed:
             wakers = list(feed.wakers)

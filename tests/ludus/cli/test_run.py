@@ -1,6 +1,7 @@
 import json
 import re
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ from click.testing import CliRunner
 
 from ludus.cli import ludus
 from ludus.cli.exits import Exit
+from ludus.schemas.metrics import STEPS_PER_SECOND
 from ludus.schemas.states import RunState, StopReason
+from server.metrics.points import MetricPoint
 from tests.ludus.cli.conftest import Invoke, as_json, printed
 from tests.server.app.world import CARTPOLE, World
 from tests.waiting import eventually, never
@@ -88,9 +91,27 @@ def test_list_filters_and_shows_a_table(cli: Invoke, world: World) -> None:
     table = cli("run", "list", "--tag", "listed", "--state", "queued").stdout.splitlines()
     by_name = as_json(cli("run", "list", "--filter", 'name = "listed-*"', "--order-by", "name", "--json"))
 
-    assert table[0].split() == ["ID", "NAME", "STATE", "REASON", "STEPS", "CREATED", "TAGS"]
+    assert table[0].split() == ["ID", "NAME", "STATE", "REASON", "STEPS", "DONE", "CREATED", "TAGS"]
     assert [line.split()[1] for line in table[1:]] == ["listed-b", "listed-a"]
     assert [run["id"] for run in by_name] == [first["id"], second["id"]]
+
+
+def test_list_and_show_tell_how_far_a_run_is_how_fast_and_when_it_ends(cli: Invoke, world: World) -> None:
+    trainer = world.claim(world.create(name="fast")["id"]).start()
+    trainer.ledger.heartbeat(60, 2500)
+    trainer.ledger.metrics.append([MetricPoint("CartPole", STEPS_PER_SECOND, 2500, time.time(), 2.5)])
+    trainer.ledger.simulators.connected("one", number=0, collector=0)
+
+    head, line = cli("run", "list", "--filter", "name = fast").stdout.splitlines()
+    text = cli("run", "show", "fast").stdout
+
+    columns = dict(zip(re.split(r"  +", head), re.split(r"  +", line), strict=False))
+    assert (columns["STEPS"], columns["DONE"], columns["SIMULATORS"], columns["STEPS/S"]) == ("2,500", "25%", "1", "2")
+    facts = dict(line.split("  ", 1) for line in text[: text.index("\n\n")].splitlines() if "  " in line)
+    assert facts["steps"].strip() == "2,500 of 10,000 (25%)"
+    assert facts["steps/s"].strip() == "2"
+    for left in (columns["LEFT"], facts["left"].strip()):
+        assert re.fullmatch(r"(49|50)m \d+s", left)
 
 
 def test_a_wrong_filter_says_where(cli: Invoke) -> None:

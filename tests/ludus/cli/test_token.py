@@ -37,6 +37,26 @@ def test_a_token_is_made_used_listed_and_revoked(cli: Invoke) -> None:
     assert "was revoked" in cli("token", "self", "--token", token).stderr
 
 
+def test_a_token_for_one_run_or_ladder_reads_this_one_alone(cli: Invoke) -> None:
+    config = "behaviors: {CartPole: {trainer_type: ppo}}"
+    run = cli("run", "create", "-", "--name", "shown", input=config).stdout.strip()
+    ladder = as_json(cli("ladder", "create", "shown-league", "--json"))["id"]
+
+    of_run = made(cli, "for-ann", "--scope", "read", "--run", "shown", "--expires", "30d")
+    of_ladder = made(cli, "for-bob", "--scope", "read", "--ladder", "shown-league")
+
+    assert as_json(cli("run", "show", run, "--json", "--token", of_run))["run"]["id"] == run
+    assert "shown" in cli("run", "show", run, "--token", of_run).stdout
+    refused = cli("run", "list", "--token", of_run)
+    assert (refused.exit_code, run in refused.stderr) == (exits.Exit.REFUSED, True)
+    assert as_json(cli("token", "self", "--json", "--token", of_ladder))["ladder_id"] == ladder
+    lines = {line.split()[1]: line for line in cli("token", "list").stdout.splitlines()}
+    assert run in lines["for-ann"]
+    assert ladder in lines["for-bob"]
+    wrong = cli("token", "create", "x", "--scope", "run", "--ladder", "shown-league")
+    assert (wrong.exit_code, "scope `read` alone" in wrong.stderr) == (exits.Exit.REFUSED, True)
+
+
 def test_a_project_is_chosen_by_an_option_or_the_environment(cli: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     def acts_in(*options: str) -> Any:
         return as_json(cli("token", "self", "--json", *options))["acts_in"]

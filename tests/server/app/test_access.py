@@ -1,6 +1,5 @@
 """Who may do what, route by route: scopes, and rows of other projects."""
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,51 +9,26 @@ import pytest
 from fastapi.routing import APIRoute
 
 from ludus.schemas.tokens import Scope
-from server.app.access import OPEN_PATHS
-from server.app.app import ROUTERS
 from server.kit.http.auth import READING, need_of
 from server.kit.principal import including
 from server.kit.settings import SchedulingSettings
 from server.lifecycle.attempts.repository import RunQueue
+from tests.server.app.routes import EMPTY, GUARDED, IDS, asked, filled, names_in, one_of_everything, token_of
 from tests.server.app.world import CARTPOLE, World, build_services, serving
-from tests.server.checkpoints.test_uploads import SAC
-from tests.server.demonstrations.recordings import recorded
 
-ROUTES = [
-    (method, route)
-    for router in ROUTERS
-    for route in router.routes
-    if isinstance(route, APIRoute)
-    for method in sorted(route.methods)
-]
-GUARDED = [(method, route) for method, route in ROUTES if route.path not in OPEN_PATHS]
-IDS = [f"{method} {route.path}" for method, route in GUARDED]
 EXCEPTIONS = {
     "GET /v1/tokens": (Scope.ADMIN, False),
     "POST /v1/tokens": (Scope.ADMIN, False),
     "GET /v1/tokens/{token:token}": (Scope.ADMIN, False),
     "DELETE /v1/tokens/{token:token}": (Scope.ADMIN, False),
     "GET /v1/tokens/self": (None, False),
+    "GET /ui/session": (None, False),
+    "DELETE /ui/session": (None, False),
     "GET /v1/audit": (Scope.ADMIN, False),
     "GET /v1/workers": (Scope.ADMIN, True),
     "GET /metrics": (Scope.READ, True),
 }
 """All other routes need `read` to GET, and `run` for everything else."""
-EMPTY = {"GET /v1/runs/{run:name}/result", "GET /v1/webhooks/{webhook:name}/deliveries/{delivery:name}"}
-"""What the project of the test does not have."""
-NOWHERE = {"attempt": "1", "number": "1", "version": "1", "token": "tok_0"}
-"""Parameters of paths that 'nothing' is none for."""
-BODIES: dict[str, Any] = {
-    "PATCH /v1/runs/{run:name}": {"behaviors": {"CartPole": {"max_steps": 1000}}},
-    "PATCH /v1/webhooks/{webhook:name}": {"enabled": False},
-    "PUT /v1/aliases/{alias:name}": {"checkpoint_id": "ckpt_nobody"},
-    "POST /v1/runs/{run:name}/checkpoints/{checkpoint:name}:score": {"metric": "reward", "value": 1.0},
-    "PATCH /v1/runs/{run:name}/environment_parameters": {"parameters": {"mass": {"value": 1.0}}},
-    "POST /v1/demonstrations/{demonstration:name}:subsample": {"count": 1},
-    "POST /v1/ladders/{ladder:name}/players": {"name": "p", "kind": "scripted"},
-    "POST /v1/ladders/{ladder:name}/matches": {"participants": [{"player": "a"}, {"player": "b"}], "outcome": "win"},
-}
-"""What routes need in order to get as far as their row."""
 
 
 @pytest.fixture(scope="module")
@@ -67,36 +41,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield World(services, server, http)
 
 
-def token_of(world: World, scope: str, project: str = "default") -> dict[str, str]:
-    """Make a token; return the headers that carry it."""
-    answer = world.http.post("/v1/tokens", json={"name": f"{scope}er", "scopes": [scope], "project": project})
-    assert answer.status_code == 201, answer.text
-    return {"Authorization": f"Bearer {answer.json()['token']}"}
-
-
 @pytest.fixture(scope="module")
 def tokens(world: World) -> dict[str, dict[str, str]]:
     return {scope: token_of(world, scope) for scope in Scope}
-
-
-def filled(route: APIRoute, **values: str) -> str:
-    """Return the path of a route with these values, or names that nothing has."""
-    return re.sub(
-        r"\{(\w+)(:\w+)?\}",
-        lambda found: values.get(found[1], NOWHERE.get(found[1], "nothing")),
-        route.path,
-    )
-
-
-def asked(world: World, method: str, route: APIRoute, headers: dict[str, str], **values: str) -> httpx.Response:
-    body = BODIES.get(f"{method} {route.path}", {}) if method in {"POST", "PATCH", "PUT"} else None
-    parameters = {"key": "Environment/Cumulative Reward", "old": "1", "new": "1"}
-    if body is not None and route.path == "/v1/checkpoints":
-        return world.http.request(method, filled(route, **values), headers=headers, content=b"x")
-    with world.http.stream(method, filled(route, **values), headers=headers, json=body, params=parameters) as answer:
-        if "event-stream" not in answer.headers.get("content-type", ""):
-            answer.read()
-        return answer
 
 
 @pytest.mark.parametrize(("method", "route"), GUARDED, ids=IDS)
@@ -127,50 +74,7 @@ def test_every_route_refuses_lesser_tokens_and_takes_the_others(
 
 @pytest.fixture(scope="module")
 def ours(world: World, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Fill project `ours` with one of everything; return what its routes call them."""
-    folder = tmp_path_factory.mktemp("ours")
-    mine = {"Ludus-Project": "ours"}
-    file = {**mine, "Content-Type": "application/octet-stream"}
-
-    def made(path: str, **content: Any) -> dict[str, Any]:
-        answer = world.http.post(path, **{"headers": mine, **content})
-        assert answer.status_code in {201, 202}, answer.text
-        return dict(answer.json())
-
-    config = {"environment_parameters": {"mass": 1.0}, **CARTPOLE}
-    run = made("/v1/runs", json={"config": config, "name": "our-run"})["id"]
-    trainer = world.claim(run).start()
-    trainer.measure("Environment/Cumulative Reward", [1.0])
-    trainer.write_log("trainer.log", b"hello", folder)
-    checkpoint = trainer.save(100, {"CartPole.onnx": b"model"}, folder)
-    made("/v1/configs/our-config/versions", json={"config": CARTPOLE})
-    alias = world.http.put("/v1/aliases/our-alias", headers=mine, json={"checkpoint_id": checkpoint})
-    assert alias.is_success, alias.text
-    return {
-        "run": run,
-        "attempt": "1",
-        "checkpoint": checkpoint,
-        "uploaded": made("/v1/checkpoints", headers=file, content=SAC.read_bytes())["id"],
-        "demonstration": made("/v1/demonstrations", headers=file, content=recorded(folder))["id"],
-        "ladder": made("/v1/ladders", json={"name": "our-ladder"})["id"],
-        "name": "our-config",
-        "version": "1",
-        "number": str(made(f"/v1/runs/{run}:checkpoint")["seq"]),
-        "alias": "our-alias",
-        "webhook": made("/v1/webhooks", json={"url": "https://example.org/hook", "events": ["*"]})["id"],
-        "token": made("/v1/tokens", json={"name": "our-token", "scopes": ["read"]})["id"],
-    }
-
-
-def names_in(route: APIRoute, ours: dict[str, str]) -> dict[str, str]:
-    names = dict(ours)
-    if route.path.startswith("/v1/checkpoints/"):
-        names["checkpoint"] = ours["uploaded"]
-    if route.path.endswith("/files/{name:path}"):
-        names["name"] = "CartPole.onnx"
-    if "/logs/{name}" in route.path:
-        names["name"] = "trainer.log"
-    return names
+    return one_of_everything(world, tmp_path_factory.mktemp("ours"))
 
 
 NAMING = [
@@ -270,6 +174,7 @@ def test_a_name_of_several_projects_is_addressed_by_project_or_id(
         ("DELETE", "/v1/ladders/our-ladder"),
         ("GET", "/v1/ladders/our-ladder/matches"),
         ("GET", "/v1/aliases/our-alias"),
+        ("GET", "/v1/aliases/our-alias/history"),
         ("DELETE", "/v1/aliases/our-alias"),
         ("GET", "/v1/configs/our-config/versions"),
         ("GET", "/v1/configs/our-config/versions/latest"),

@@ -13,7 +13,7 @@ import structlog
 from sqlalchemy import update
 
 from server.access.tokens.models import Token
-from server.app import middleware
+from server.app import authentication
 from server.kit import token_watcher
 from tests.server.app.world import World, open_world
 from tests.server.runs.events.test_streams import eventually_open, flood, messages, stalled_reader
@@ -29,7 +29,7 @@ BIG = bytes(range(256)) * (1 << 18)
 def _looks_often() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(token_watcher, "LOOK_SECONDS", 0.5)
-        patch.setattr(middleware, "GRACE_SECONDS", 0.3)
+        patch.setattr(authentication, "GRACE_SECONDS", 0.3)
         yield
 
 
@@ -72,10 +72,11 @@ def wait_for_open(world: World, count: int) -> None:
 class Follower:
     """Reads a stream of events to its end, in a thread."""
 
-    def __init__(self, world: World, run_id: str, token: dict[str, Any] | None) -> None:
+    def __init__(self, world: World, run_id: str | None, token: dict[str, Any] | None) -> None:
+        """Without a run: the stream of the project."""
         self.heard: list[tuple[str, dict[str, object]]] = []
         self._world = world
-        self._path = f"/v1/runs/{run_id}/events:stream"
+        self._path = "/v1/events:stream" if run_id is None else f"/v1/runs/{run_id}/events:stream"
         self._headers = {"Authorization": "Bearer boss"} if token is None else bearer(token)
         self.thread = threading.Thread(target=self._follow, daemon=True)
         before = world.services.streams.open
@@ -111,6 +112,18 @@ def test_a_stream_of_events_ends_with_a_problem(world: World, token: dict[str, A
     for each in (other, configured):
         each.thread.join(BOUND_SECONDS)
         assert each.heard[-1][0] == "end"
+
+
+@pytest.mark.parametrize("end", [revoke, revoke_elsewhere])
+def test_a_stream_of_a_projects_events_ends_with_a_problem(world: World, token: dict[str, Any], end: Any) -> None:
+    follower = Follower(world, None, token)
+    end(world, token)
+    follower.thread.join(BOUND_SECONDS)
+
+    assert not follower.thread.is_alive()
+    kind, problem = follower.heard[-1]
+    assert (kind, problem["code"], problem["status"]) == ("error", "token_refused", 401)
+    assert problem["instance"] == "/v1/events:stream"
 
 
 def test_a_stream_of_events_ends_when_its_token_expires(world: World) -> None:

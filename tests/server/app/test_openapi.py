@@ -114,7 +114,9 @@ def populate(folder: Path, url: str | None = None) -> Iterator[World]:
 
 
 DESCRIPTION = json.loads(GOLDEN.read_text())
-OPERATIONS = [(path, method) for path, item in DESCRIPTION["paths"].items() for method in item]
+ENDLESS = {"/v1/events:stream"}
+"""A request that is in order gets an answer without an end: tests/server/runs/events/test_project_streams.py."""
+OPERATIONS = [(path, method) for path, item in DESCRIPTION["paths"].items() for method in item if path not in ENDLESS]
 EXAMPLES = settings(deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 every_operation = pytest.mark.parametrize(
     ("path", "method"), OPERATIONS, ids=[f"{method.upper()} {path}" for path, method in OPERATIONS]

@@ -53,6 +53,7 @@ BASES: dict[str, Any] = {
         "owner": "o",
         "validate_only": False,
     },
+    "POST /ui/session": {"token": "t", "project": "p"},
     "POST /v1/configs/{name}/versions": {"config": {**CARTPOLE, "seed": 1}, "description": "d"},
     "POST /v1/configs:upgrade": {"config": "behaviors: {}", "curriculum": {"a": "x"}, "sampler": "s"},
     "PATCH /v1/runs/{run}": {"behaviors": {"CartPole": {"max_steps": 1000, "hyperparameters": {"beta": 0.1}}}},
@@ -98,6 +99,8 @@ BASES: dict[str, Any] = {
     "POST /v1/webhooks/{webhook}:rotate": {"overlap_seconds": 1.0},
 }
 """Bodies of which each value in turn is replaced."""
+OWN_PAGE = {"Sec-Fetch-Site": "same-origin"}
+"""Requests of the server's own pages have it, and browsers sign in from those alone."""
 FILES = {"POST /v1/checkpoints", "POST /v1/demonstrations"}
 """Their bodies are files."""
 REQUIRED = {"key": "Environment/Cumulative Reward", "old": "1", "new": "1"}
@@ -116,6 +119,9 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         world = stack.enter_context(populate(home, url))
         hook = world.http.post("/v1/webhooks", json={"url": "https://example.org/hook", "events": ["*"]})
         EXISTING["webhook"] = hook.json()["id"]
+        checkpoint = world.http.get("/v1/runs/finished/checkpoints/latest").json()["id"]
+        world.http.put("/v1/aliases/champion", json={"checkpoint_id": checkpoint}).raise_for_status()
+        EXISTING["alias"] = "champion"
         world.http.post("/v1/runs", json={"config": CARTPOLE, "name": "open"}).raise_for_status()
         yield world
 
@@ -141,7 +147,7 @@ def ask(world: World, route: str, path: str | None = None, **content: Any) -> ht
             content["content"], kind = b"x", "application/octet-stream"
         else:
             content["content"], kind = json.dumps(BASES.get(route, {})), "application/json"
-        content["headers"] = {"Content-Type": kind, **content.get("headers", {})}
+        content["headers"] = {"Content-Type": kind, **OWN_PAGE, **content.get("headers", {})}
     with world.http.stream(method, path or path_of(route), **content) as answer:
         if "event-stream" not in answer.headers.get("content-type", ""):
             answer.read()

@@ -68,6 +68,7 @@ TABLE: dict[str, list[Step]] = {
         ("PUT", "/v1/aliases/champion", {"json": {"checkpoint_id": "CHECKPOINT", "expected": "ckpt_other"}}),
         ("GET", "/v1/aliases/champion", {}),
         ("GET", "/v1/aliases", {}),
+        ("GET", "/v1/aliases/champion/history", {}),
     ],
     "configuration": [
         ("GET", "/v1/configs/base/versions/latest", {}),
@@ -143,6 +144,7 @@ REFUSALS = {
 """What each project is refused, because of what it has itself, or has not."""
 
 EXEMPT = {
+    "POST /ui/session": "a session is no project's",
     "POST /v1/configs:upgrade": "stores nothing",
     "POST /v1/demonstrations:merge": "names demonstrations by ids alone",
     "POST /v1/demonstrations/{demonstration:name}:subsample": "named by an id alone",

@@ -19,6 +19,7 @@ from typing import Any
 import httpx
 import structlog
 
+from ludus.schemas import OnnxModel
 from ludus.schemas.states import RunState
 from server.app.serve import ApiServer, uvicorn_config
 from server.app.services import Services
@@ -101,8 +102,15 @@ class Trainer:
         points = [MetricPoint(behavior, key, first + 100 * i, 1000.0 + i, value) for i, value in enumerate(values)]
         self.ledger.metrics.append(points)
 
-    def save(self, step: int, files: Mapping[str, bytes], scratch: Path, behavior: str = "CartPole") -> str:
-        """Publish a checkpoint."""
+    def save(
+        self,
+        step: int,
+        files: Mapping[str, bytes],
+        scratch: Path,
+        behavior: str = "CartPole",
+        models: Mapping[str, OnnxModel] | None = None,
+    ) -> str:
+        """Publish a checkpoint; `models` describes those of its files that are models."""
         folder = scratch / f"step-{step}"
         folder.mkdir()
         for name, content in files.items():
@@ -110,7 +118,7 @@ class Trainer:
         path = f"runs/{self.run_id}/{self.attempt}/checkpoints/{step}"
         published = self.services.artifacts.publish(folder, path)
         return self.ledger.checkpoints.add(
-            NewCheckpoint(step, {behavior: step}, "interval", path, published, {behavior: 12.5})
+            NewCheckpoint(step, {behavior: step}, "interval", path, published, {behavior: 12.5}, models or {})
         )
 
     def write_log(self, name: str, content: bytes, scratch: Path) -> None:

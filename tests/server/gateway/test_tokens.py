@@ -104,7 +104,7 @@ def test_reports_of_strangers_do_not_silence_those_of_a_run(gateway: GatewayThre
 
 
 def test_a_revoked_token_joins_no_more_within_seconds(gateway: GatewayThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.access.tokens.checker.REMEMBERED_SECONDS", 0.0)
+    monkeypatch.setattr("server.access.tokens.memory.REMEMBERED_SECONDS", 0.0)
     add_run(gateway.database, "worker-1:41000")
     given = token(gateway.database)
     gateway.join(token=given)

@@ -12,9 +12,11 @@ from urllib.parse import urljoin, urlsplit
 
 import httpx
 import pytest
+from pydantic import ValidationError
 
+from server.kit.listening import ApiSettings
 from server.web.pages import MEDIA_TYPES, STATIC, Pages, pages
-from tests.server.app.world import World, open_world
+from tests.server.app.world import CARTPOLE, World, open_world
 
 RELEASE = pages().release
 ADDRESSES = [
@@ -67,6 +69,27 @@ def test_every_page_finds_its_files_and_the_api_below_any_prefix(world: World, a
         assert file.status == 200, name
         assert file.headers["content-type"] == MEDIA_TYPES[Path(path).suffix]
     assert "://" not in page, "an address of another server"
+
+
+def test_a_proxy_may_pass_the_prefix_on(tmp_path: Path) -> None:
+    with open_world(tmp_path, token="boss", api={"prefix": "/tools/ludus"}) as world:
+        for path in ("/", "/ui/runs/x", "/version"):
+            answer, content = ask(world, f"/tools/ludus{path}")
+            assert (answer.status, content) == (200, ask(world, path)[1])
+        run = world.http.post("/tools/ludus/v1/runs", json={"config": CARTPOLE}).json()["id"]
+        assert world.http.get(f"/tools/ludus/v1/runs/{run}").json()["id"] == run
+        for path in ("/tools/ludus/v1/runs", "/tools/ludus/ui/session", "/tools%2Fludus/v1/runs"):
+            answer, _ = ask(world, path)
+            assert answer.status == 401, path
+        for path in ("/tools/ludus", "/tools/ludusx/ui", "/tools/ludus/tools/ludus/ui", "/tools/ludus//evil.example"):
+            answer, _ = ask(world, path, Authorization="Bearer boss")
+            assert (answer.status, answer.headers["location"]) == (404, None), path
+
+
+@pytest.mark.parametrize("prefix", ["tools", "/tools/", "/to ols", "/a%2Fb", "//a", "/ä", "/a\n"])
+def test_what_is_no_prefix_is_refused_by_name(prefix: str) -> None:
+    with pytest.raises(ValidationError, match="prefix"):
+        ApiSettings(prefix=prefix)
 
 
 def test_every_module_that_is_imported_by_name_is_in_the_import_map() -> None:

@@ -116,3 +116,6 @@ def test_a_turn_based_run_ends_at_its_max_steps(
     assert [(end.code, end.sessions) for end in endings] == [(CloseCode.RUN_FINISHED, 1)]
     written = [message for message in listener.told if isinstance(message, CheckpointWritten)]
     assert written[-1].steps == dict.fromkeys(behaviors, MAX_STEPS)
+    described = {file: model.behavior for file, model in written[-1].models.items()}
+    assert described == {f"{behavior}.onnx": behavior for behavior in behaviors}
+    assert {file.name for file in Path(written[-1].folder).glob("*.onnx")} == set(described)

@@ -74,6 +74,7 @@ class CheckpointCommits:
                 path=path,
                 files=files,
                 metrics=written.metrics,
+                models=written.models,
             ),
             written.request,
         )

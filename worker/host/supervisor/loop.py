@@ -8,8 +8,8 @@ says that the run belongs to another worker, the trainer is ended at once. Nothi
 write carries the attempt's number.
 
 Threads: everything runs on the task's thread, except the copies to and from the artifact store, which have one thread
-(`ArtifactTransfer`), and the heartbeats for the trainer, so that a slow database does not end the trainer. A frozen
-supervisor sends no heartbeats.
+(`ArtifactTransfer`), the heartbeats for the trainer, so that a slow database does not end the trainer, and the samples
+of the resources that it uses (`ResourceMeter`). A frozen supervisor sends no heartbeats.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ import errno
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import assert_never
@@ -34,7 +34,7 @@ from server.kit.settings import WorkerSettings
 from server.kit.states import Intent
 from server.lifecycle.attempts.claim import Claim
 from server.lifecycle.attempts.repository import AttemptLedger
-from worker.host.memory import MemoryWatch, kernel_kills
+from worker.host.memory import OverMemoryLimit, kernel_kills
 from worker.host.ports import PortTaken, hold_port
 from worker.host.process import TrainerProcess, WarmTrainer
 from worker.host.supervisor.checkpoints import CheckpointCommits
@@ -43,11 +43,21 @@ from worker.host.supervisor.lease import Lease
 from worker.host.supervisor.logs import LogPublisher
 from worker.host.supervisor.reports import write
 from worker.host.supervisor.requests import UserRequests
+from worker.host.supervisor.resources import ResourceRecorder
 from worker.host.supervisor.scratch import Scratch
 from worker.host.supervisor.transfers import ArtifactTransfer, Unwanted
 from worker.host.supervisor.writes import Writes
 from worker.trainer.connection import ConnectionClosed
-from worker.trainer.messages import Action, CheckpointWritten, Command, Finished, Listening, Progress, ToSupervisor
+from worker.trainer.messages import (
+    Action,
+    CheckpointWritten,
+    Command,
+    Finished,
+    Listening,
+    Metrics,
+    Progress,
+    ToSupervisor,
+)
 from worker.trainer.restore import CheckpointUnusable, DemonstrationUnusable
 
 log = structlog.get_logger()
@@ -76,7 +86,9 @@ class Supervisor:
         scratch: Path,
         gateway: GatewaySettings,
         stopping: Callable[[], bool],
+        gpus: Sequence[str] = (),
     ) -> None:
+        """`gpus`: UUIDs or numbers of those that the trainer sees; none where nothing is known of them."""
         self._claim = claim
         self._ledger = ledger
         self._settings = settings
@@ -99,7 +111,7 @@ class Supervisor:
         self._over_memory: str | None = None
         """Set when the trainer uses more memory than it may: a sentence for the run."""
         self._kernel_kills = kernel_kills()
-        self._memory = MemoryWatch(settings.trainer_memory_bytes)
+        self._resources = ResourceRecorder(self._lease, ledger, self._writes, gpus)
 
     def run(self, warm: WarmTrainer) -> None:
         """Execute the attempt, from its claim to its last write."""
@@ -152,7 +164,7 @@ class Supervisor:
         trainer = warm.take(job)
         log.info("trainer_started", pid=trainer.pid, attempt=self._claim.attempt)
         try:
-            with trainer.heartbeat(self._settings.heartbeat_seconds):
+            with trainer.heartbeat(self._settings.heartbeat_seconds), self._resources.measuring(trainer.pid):
                 ending = self._watch(trainer)
             if self._finished is not None:
                 self._await_exit(trainer)
@@ -171,7 +183,7 @@ class Supervisor:
             if intent is not None:
                 self._apply_intent(trainer, intent)
                 self._requests.send(trainer.connection)
-                self._check_memory(trainer)
+                self._check_memory(trainer, self._settings.trainer_memory_bytes)
             try:
                 if self._receive(trainer):
                     last_message = now
@@ -220,11 +232,11 @@ class Supervisor:
         except ConnectionClosed:
             pass  # `receive` raises it next, when all that the trainer has sent is read
 
-    def _check_memory(self, trainer: TrainerProcess) -> None:
+    def _check_memory(self, trainer: TrainerProcess, limit: int | None) -> None:
         """Make a trainer that uses more memory than it may save a checkpoint and hand the run back."""
-        excess = self._memory.check(trainer.pid) if self._command is None else None
-        if excess is None:
+        if limit is None or self._resources.memory <= limit or self._command is not None:
             return
+        excess = OverMemoryLimit(self._resources.memory, limit)
         self._over_memory = str(excess)
         message = f"{excess} It saves a checkpoint and is replaced."
         data = {"bytes": excess.held, "limit_bytes": excess.limit, "step": self._lease.step}
@@ -272,6 +284,8 @@ class Supervisor:
                 if isinstance(message, SimulatorConnected):
                     self._begin()
                 self._writes.add(write, self._ledger, message)
+        if isinstance(message, Metrics | Progress):
+            self._resources.record(summary=isinstance(message, Metrics))
 
     def _begin(self) -> None:
         if self._state is RunState.STARTING:

@@ -6,7 +6,8 @@ import pytest
 from sqlalchemy import text, update
 
 from ludus.schemas.tokens import Scope
-from server.access.tokens.checker import REMEMBERED_SECONDS, TokenChecker
+from server.access.tokens.checker import TokenChecker
+from server.access.tokens.memory import REMEMBERED_SECONDS
 from server.access.tokens.models import Token
 from server.access.tokens.repository import TokenRepository
 from server.access.tokens.service import Made, TokenService

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from ludus.reading import read_record
+from ludus.schemas import OnnxModel, OnnxTensor
 from ludus.schemas.states import RunKind, RunState, StopReason
 from server.checkpoints.repository import CheckpointRepository
 from server.kit.artifacts.store import FileRef
@@ -237,6 +239,32 @@ def test_a_checkpoint_gets_one_row_however_often_it_is_handed_in(database: Datab
         row = CheckpointRepository(session).get(read_run(database, "run").id, first)
     assert (row.size, row.files[0]["name"]) == (15, "CartPole.onnx")
     assert [event.type for event in events(database)].count("checkpoint_saved") == 1
+
+
+def test_a_checkpoint_keeps_the_descriptions_of_its_models_beside_files_that_the_previous_release_can_read(
+    database: Database,
+) -> None:
+    ledger = make_ledger(database, name="run")
+    tensor = OnnxTensor(name="obs_0", dtype="float32", shape=("batch", 4))
+    model = OnnxModel(
+        behavior="CartPole",
+        opset=9,
+        inputs=(tensor,),
+        outputs=(),
+        continuous_actions=0,
+        discrete_branches=(2,),
+        action_masks=True,
+        memory_size=0,
+    )
+    files = [FileRef("CartPole.onnx", 10, "00"), FileRef("state.bin", 5, "11")]
+
+    added = ledger.checkpoints.add(make_checkpoint(500, files=files, models={"CartPole.onnx": model}))
+
+    with database.read() as session:
+        row = CheckpointRepository(session).get(read_run(database, "run").id, added)
+    assert row.models is not None
+    assert read_record(OnnxModel, row.models["CartPole.onnx"]) == model
+    assert [set(file) for file in row.files] == [{"name", "size", "sha256"}] * 2
 
 
 def test_retention_gives_up_all_but_the_newest_and_the_final_ones(database: Database) -> None:

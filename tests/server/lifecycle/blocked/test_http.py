@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy import text
 
 from server.workers.repository import WorkerInfo, WorkerRegistry
-from tests.server.app.test_access import token_of
+from tests.server.app.routes import token_of
 from tests.server.app.world import CARTPOLE, World
 
 EVERYWHERE = {"Ludus-Project": "*"}

@@ -115,7 +115,7 @@ def test_an_alias_a_pin_and_a_run_that_began_with_it_are_named(database: Databas
     config = {**CONFIG, "behaviors": {"CartPole": {"trainer_type": "ppo", "initialize_from": checkpoint}}}
     other = make_run(database, config=config, name="branch", checkpoints=[checkpoint])
     with database.write() as session:
-        AliasService(session).put("champion", checkpoint, compare=False, expected=None)
+        AliasService(session, "ann").put("champion", checkpoint, compare=False, expected=None)
         session.execute(update(Checkpoint).where(Checkpoint.id == checkpoint).values(pinned_at=1.0))
 
     with pytest.raises(RunInUse) as refused:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from ludus.logging import configure_logging, redirect_output
 from server.ladders.refs import PlayedMatch, PlayedParticipant
+from server.metrics.points import MetricPoint
 from worker.trainer.connection import TrainerConnection
 from worker.trainer.messages import (
     Amend,
@@ -33,6 +34,7 @@ from worker.trainer.messages import (
     Job,
     Listening,
     MatchesPlayed,
+    Metrics,
     ParameterStates,
     Progress,
     SaveCheckpoint,
@@ -115,6 +117,18 @@ def speaks(connection: TrainerConnection, job: Job, *, listens: bool, talks: boo
                 connection.post(Finished(outcome="released", detail="handed back"))
                 return
         time.sleep(0.05)  # allow: sleep, because it is the pace of this trainer
+
+
+def summarizes(connection: TrainerConnection, job: Job, flag: str) -> None:
+    """Make a step and a summary again and again, until a file exists."""
+    step = 0
+    while not Path(flag).exists():
+        step += 1
+        connection.post(Progress(step=step, simulators=0))
+        point = MetricPoint(behavior="CartPole", key="reward", step=step, at=time.time(), value=1.0)
+        connection.post(Metrics(points=[point]))
+        time.sleep(POLL_SECONDS)  # allow: sleep, because it is the pace of this trainer
+    finishes(connection, job)
 
 
 def ignores(connection: TrainerConnection, job: Job) -> None:

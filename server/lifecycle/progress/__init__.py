@@ -1,0 +1,1 @@
+"""The progress of runs: connected simulators, speed, estimated end."""

@@ -1,0 +1,86 @@
+"""The progress of runs, computed when they are read: a few queries for all runs of a list."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from sqlalchemy import Select, func, select
+from sqlalchemy.orm import InstrumentedAttribute
+
+from ludus.schemas.metrics import STEPS_PER_SECOND
+from ludus.schemas.states import RunState
+from server.kit.db.clock import now
+from server.kit.db.keyset import parts
+from server.kit.db.repository import Repository
+from server.kit.states import LEASED
+from server.metrics.models import LatestMetric
+from server.runs.models import Run
+from server.simulators.models import Simulator
+from server.simulators.repository import CONNECTED
+
+Value = TypeVar("Value")
+STANDSTILL_SECONDS: Final = 60.0
+"""A run whose step has not changed for so long stands still: heartbeats write it every few seconds."""
+SUMMARY_SECONDS: Final = 1800.0
+"""A behavior whose newest summary is older is not counted: it has reached its `max_steps`, or stands still."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The progress of a run, in the fields of `ludus.schemas.RunSummary`."""
+
+    max_steps: int | None
+    steps_per_second: float | None
+    finishes_at: float | None
+    """Seconds since 1970."""
+    simulators: int
+
+
+class ProgressRepository(Repository):
+    """Reads the progress of runs."""
+
+    def of(self, runs: Sequence[Run]) -> Mapping[str, Progress]:
+        """Return the progress of runs by their ids."""
+        simulators = self._simulators([run.id for run in runs if run.state in LEASED])
+        speeds = self._speeds([run.id for run in runs if run.state == RunState.RUNNING])
+        max_steps = self._max_steps([run.id for run in runs])
+        return {
+            run.id: _progress(run, max_steps.get(run.id), speeds.get(run.id), simulators.get(run.id, 0)) for run in runs
+        }
+
+    def _max_steps(self, run_ids: Sequence[str]) -> Mapping[str, int | None]:
+        """Return `runs.max_steps`. A list does not read it with its rows, of which it may sort thousands (`BEHIND`)."""
+        return self._by_run(select(Run.id, Run.max_steps), Run.id, run_ids)
+
+    def _simulators(self, run_ids: Sequence[str]) -> Mapping[str, int]:
+        """Return how many simulators are connected, without the runs that have none."""
+        query = select(Simulator.run_id, func.count()).where(Simulator.state == CONNECTED).group_by(Simulator.run_id)
+        return self._by_run(query, Simulator.run_id, run_ids)
+
+    def _speeds(self, run_ids: Sequence[str]) -> Mapping[str, float | None]:
+        """Return the agent steps per second of all behaviors together, without the runs of which it is unknown."""
+        query = (
+            select(LatestMetric.run_id, func.sum(LatestMetric.value))
+            .join(Run, Run.id == LatestMetric.run_id)
+            .where(LatestMetric.key == STEPS_PER_SECOND, LatestMetric.at >= now() - SUMMARY_SECONDS)
+            .where(Run.updated_at >= now() - STANDSTILL_SECONDS)
+            .group_by(LatestMetric.run_id)
+        )
+        return self._by_run(query, LatestMetric.run_id, run_ids)
+
+    def _by_run(
+        self, query: Select[str, Value], column: InstrumentedAttribute[str], run_ids: Sequence[str]
+    ) -> Mapping[str, Value]:
+        """Return the second value of each row by its first, the id of one of the runs; `column` has the id."""
+        return {
+            run_id: value
+            for some in parts(run_ids)
+            for run_id, value in self._session.execute(query.where(column.in_(some)))
+        }
+
+
+def _progress(run: Run, max_steps: int | None, speed: float | None, simulators: int) -> Progress:
+    left = None if max_steps is None else max_steps - run.step
+    # From the time of the step, so that two answers without a step between them are the same (and have one ETag).
+    end = None if not speed or left is None or left <= 0 else float(round(run.updated_at + left / speed))
+    return Progress(max_steps, speed, end, simulators)
