@@ -12,15 +12,15 @@ behaviors:
   my.bot:
     max_steps: -5
     hyperparameters:
-      batch_sise: 64
+      batch_sizes: 64
   other:
     hyperparameters: {learning_rate: 1.0}
 """
 MISTAKES = {
     'behaviors."my.bot".max_steps': (4, 5),
-    'behaviors."my.bot".hyperparameters.batch_sise': (6, 7),
+    'behaviors."my.bot".hyperparameters.batch_sizes': (6, 7),
 }
-DOUBTED = TEXT.replace("-5", "5").replace("sise", "size")
+DOUBTED = TEXT.replace("-5", "5").replace("batch_sizes", "batch_size")
 YAML = {"Content-Type": "application/yaml"}
 
 
@@ -40,7 +40,7 @@ def test_mistakes_of_a_run_have_lines_if_its_configuration_is_a_text(http: httpx
 
 
 def test_an_override_has_no_line(http: httpx.Client) -> None:
-    overrides = {"behaviors.other.max_steps": -1, 'behaviors."my.bot".hyperparameters.batch_sise': 0}
+    overrides = {"behaviors.other.max_steps": -1, 'behaviors."my.bot".hyperparameters.batch_sizes': 0}
 
     found = lines(http.post("/v1/runs", json={"config": TEXT, "overrides": overrides}))
 

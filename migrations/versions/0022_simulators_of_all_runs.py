@@ -3,13 +3,13 @@
 Why: who is connected anywhere, and who left in the last minutes, is read in the order of the list, however many
 simulators have ever joined. The previous release does not use them.
 
-Revision: 0020, after 0015
+Revision: 0022, after 0021
 """
 
 from alembic import op
 
-revision = "0020"
-down_revision = "0015"
+revision = "0022"
+down_revision = "0021"
 branch_labels = None
 depends_on = None
 
