@@ -30,6 +30,7 @@ CLIENT_COMMANDS: Mapping[str, str] = {
     "proto": "ludus.cli.proto:proto",
     "run": "ludus.cli.run:run",
     "simulate": "ludus.cli.simulate:simulate",
+    "simulator": "ludus.cli.simulator:simulator",
     "token": "ludus.cli.token:token",
     "unity": "ludus.cli.unity:unity",
     "webhook": "ludus.cli.webhook:webhook",

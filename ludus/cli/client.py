@@ -1,7 +1,8 @@
 """Shared by the client commands: a connection, and errors as one sentence with an exit code."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -24,12 +25,29 @@ class Failure(click.ClickException):
         self.exit_code = int(code)  # type: ignore[misc]  # click declares it for the class and reads it from the instance
 
 
-def explain(error: ApiError) -> str:
-    """Return the message of an error; where the server found several mistakes, one line for each."""
+def explain(error: ApiError, file: str = "") -> str:
+    """Return the message of an error; where the server found several mistakes, one line for each.
+
+    `file` is the name of the configuration file that was sent.
+    """
     if not isinstance(error, ProblemAnswer) or not error.errors:
         return str(error)
-    lines = [f"  {item.path or '(document)'}: {item.message}" for item in error.errors]
+    lines = [f"{place(item.line, file) or '  '}{item.path or '(document)'}: {item.message}" for item in error.errors]
     return "\n".join([f"{len(lines)} mistake{'s' if len(lines) > 1 else ''} [{error.code}]:", *lines])
+
+
+def place(line: int | None, file: str) -> str:
+    """Return `FILE:LINE: `, as editors read it, for the front of a problem; empty where it has no line, or no file."""
+    return f"{file}:{line}: " if file and line is not None else ""
+
+
+@contextmanager
+def sending(file: str) -> Iterator[None]:
+    """Explain problems of a configuration that is sent meanwhile with the file that it comes from."""
+    try:
+        yield
+    except ProblemAnswer as error:
+        raise Failure(explain(error, file), Exit.REFUSED) from error
 
 
 def answering(text: Callable[[Any], str | None]) -> Callable[[Handler], Handler]:

@@ -1,18 +1,18 @@
 """`ludus config`: stored configurations, named, in immutable versions."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import click
 import yaml
 
-from ludus.cli.client import answering, connected
+from ludus.cli.client import answering, connected, place, sending
 from ludus.cli.options import FILE, json_option
 from ludus.cli.render import echo, print_answer, print_document, table
 from ludus.client import Client
-from ludus.schemas import ConfigDiff, ConfigSummary, ConfigUpgrade, ConfigVersion
+from ludus.schemas import ConfigDiff, ConfigSummary, ConfigUpgrade, ConfigVersion, Preset, PresetSummary
 
 MAX_VALUE: Final = 60
 """Maximum number of characters of a value in a report."""
@@ -30,7 +30,8 @@ def config() -> None:
 @answering(lambda stored: f"{stored.name}@{stored.version}")
 def create(client: Client, *, name: str, file: Any, description: str) -> ConfigVersion:
     """Store FILE (`-` is standard input) as the next version of NAME; an equal one is not stored twice."""
-    return client.configs.create(name, file.read(), description=description)
+    with sending(file.name):
+        return client.configs.create(name, file.read(), description=description)
 
 
 @config.command("list")
@@ -56,6 +57,25 @@ def show(client: Client, *, name: str, resolved: bool, as_json: bool) -> None:
         print_document(stored.resolved if resolved else stored.source)
 
     print_answer(client.configs.get(base, int(version) if version else None), show, as_json=as_json)
+
+
+@config.command()
+@answering(table("name, trainers=trainer_types, description"))
+def presets(client: Client) -> Sequence[PresetSummary]:
+    """List the configurations that come with the server and are known to work."""
+    return client.presets.list()
+
+
+@config.command()
+@click.argument("name")
+@answering(lambda found: print_document(found.source))
+def preset(client: Client, *, name: str) -> Preset:
+    """Print a preset, for instance to create a run with it.
+
+    \b
+    ludus config preset cartpole | ludus run create -
+    """
+    return client.presets.get(name)
 
 
 def _print_diff(found: ConfigDiff) -> None:
@@ -95,14 +115,16 @@ def upgrade(
     Prints changed and dropped keys, and remaining tasks, to standard error. Comments are not kept.
     """
     lessons = None if curriculum is None else _curricula(curriculum)
-    done = client.configs.upgrade(file.read(), curriculum=lessons, sampler=None if sampler is None else sampler.read())
+    samplers = None if sampler is None else sampler.read()
+    with sending(file.name):
+        done = client.configs.upgrade(file.read(), curriculum=lessons, sampler=samplers)
     if output is not None:
         output.write_text(done.document, encoding="utf-8")
 
     def show(done: ConfigUpgrade) -> None:
         if output is None:
             print_document(done.document)
-        for line in _report(done):
+        for line in _report(done, output):
             echo(line, err=True)
 
     print_answer(done, show, as_json=as_json)
@@ -129,8 +151,8 @@ def _json_curricula(path: Path) -> dict[str, Any]:
     return {path.stem: content} if "thresholds" in content else content
 
 
-def _report(done: ConfigUpgrade) -> Iterator[str]:
-    """Yield a line for each change, dropped key and problem."""
+def _report(done: ConfigUpgrade, output: Path | None) -> Iterator[str]:
+    """Yield a line for each change, dropped key and problem; problems with their lines in the new file."""
     if done.unchanged:
         yield "unchanged: this is the format of today"
     for change in done.changes:
@@ -139,7 +161,8 @@ def _report(done: ConfigUpgrade) -> Iterator[str]:
     for drop in done.dropped:
         yield f"- {drop.path} ({_short(drop.value)}): {drop.why}"
     for problem in done.problems:
-        yield f"! {problem.path or '(document)'}: {problem.message}"
+        where = place(problem.line, "" if output is None else str(output))
+        yield f"! {where}{problem.path or '(document)'}: {problem.message}"
 
 
 def _short(value: Any) -> str:

@@ -3,12 +3,13 @@
 import functools
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from ludus.cli.client import connected
+from ludus.cli.client import connected, place, sending
 from ludus.cli.diff import diff
 from ludus.cli.follow import await_end, logs, wait, watch
 from ludus.cli.lessons import COMMANDS as LESSONS
@@ -89,20 +90,23 @@ def create(
 ) -> None:
     """Queue a training run with the configuration in FILE (`-` is standard input)."""
     source = _configuration(file, stored)
+    sent = getattr(file, "name", "")
     changes = dict(overrides)
-    if validate_only:
-        print_answer(client.runs.plan(source, overrides=changes, **described), _show_plan, as_json=as_json)
-        return
-    created = client.runs.create(source, overrides=changes, **described)
+    with sending(sent):
+        if validate_only:
+            planned = client.runs.plan(source, overrides=changes, **described)
+            print_answer(planned, partial(_show_plan, file=sent), as_json=as_json)
+            return
+        created = client.runs.create(source, overrides=changes, **described)
     print_answer(created, id_of, as_json=as_json)
     if wait_:
         sys.exit(await_end(client, created.id, timeout, requirements))
 
 
-def _show_plan(planned: PlannedRun) -> None:
+def _show_plan(planned: PlannedRun, file: str) -> None:
     print_document(planned.config)
     for warning in planned.warnings:
-        echo(f"Warning: {warning.path}: {warning.message}", err=True)
+        echo(f"{place(warning.line, file)}Warning: {warning.path}: {warning.message}", err=True)
 
 
 @run.command("list")

@@ -18,6 +18,7 @@ from ludus.client.events import Events
 from ludus.client.ladders import Ladders
 from ludus.client.logs import Logs
 from ludus.client.metrics import Metrics
+from ludus.client.presets import Presets
 from ludus.client.runs import Runs
 from ludus.client.simulators import Simulators
 from ludus.client.tokens import AuditLog, Tokens
@@ -88,6 +89,7 @@ class Client:
         self.ladders = Ladders(self._transport)
         self.logs = Logs(self._transport)
         self.metrics = Metrics(self._transport)
+        self.presets = Presets(self._transport)
         self.runs = Runs(self._transport)
         self.simulators = Simulators(self._transport)
         self.tokens = Tokens(self._transport)

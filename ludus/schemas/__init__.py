@@ -27,6 +27,8 @@ from ludus.schemas.configs import ConfigSummary as ConfigSummary
 from ludus.schemas.configs import ConfigUpgrade as ConfigUpgrade
 from ludus.schemas.configs import ConfigVersion as ConfigVersion
 from ludus.schemas.configs import ConfigWarning as ConfigWarning
+from ludus.schemas.configs import Preset as Preset
+from ludus.schemas.configs import PresetSummary as PresetSummary
 from ludus.schemas.configs import ResolvedConfig as ResolvedConfig
 from ludus.schemas.demonstrations import Demonstration as Demonstration
 from ludus.schemas.demonstrations import DemonstrationStatistics as DemonstrationStatistics
@@ -64,6 +66,7 @@ from ludus.schemas.runs import RunListed as RunListed
 from ludus.schemas.runs import RunSummary as RunSummary
 from ludus.schemas.runs import SelfPlay as SelfPlay
 from ludus.schemas.simulators import Simulator as Simulator
+from ludus.schemas.simulators import SimulatorListed as SimulatorListed
 from ludus.schemas.states import RunKind as RunKind
 from ludus.schemas.states import RunState as RunState
 from ludus.schemas.states import StopReason as StopReason

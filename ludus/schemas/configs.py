@@ -82,12 +82,18 @@ class ConfigDrop:
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigProblem:
-    """A mistake for which a run of the new document would be refused."""
+    """A mistake in a configuration."""
 
     path: str
+    """Dotted keys."""
     code: str
     """Stable name."""
     message: str
+    line: int | None = None
+    """Line of the key in the text, from 1; of a missing key, that of the nearest parent. Null where a document is no
+    text, and where an override has set the value."""
+    column: int | None = None
+    """Column of the key in this line, from 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,15 +107,28 @@ class ConfigUpgrade:
     changes: tuple[ConfigRewrite, ...]
     dropped: tuple[ConfigDrop, ...]
     problems: tuple[ConfigProblem, ...]
-    """To be corrected before a run can be created from it."""
+    """For which a run of it would be refused, with their lines in `document`."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConfigWarning:
+class ConfigWarning(ConfigProblem):
     """A part of a configuration that is legal but probably not intended."""
 
-    path: str
-    """Dotted keys."""
-    code: str
-    """Stable name."""
-    message: str
+
+@dataclass(frozen=True, kw_only=True)
+class PresetSummary:
+    """A configuration that comes with the server and is known to work, without its text."""
+
+    name: str
+    description: str
+    """A sentence."""
+    trainer_types: tuple[str, ...]
+    """Of its behaviors, sorted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset(PresetSummary):
+    """A configuration that comes with the server and is known to work."""
+
+    source: str
+    """YAML, with comments."""

@@ -14,3 +14,7 @@ class ProblemDetail:
     """The mistake and its correction, for people."""
     location: str = "body"
     """`config`, `body`, `query`, `path` or `header`: what `path` is a path in."""
+    line: int | None = None
+    """Line of the key in a configuration that was sent as text, from 1; of a missing key, that of the next parent."""
+    column: int | None = None
+    """Column of the key in this line, from 1."""

@@ -32,3 +32,13 @@ class Simulator:
     """Stable name of the reason why it left."""
     leave_reason: str | None = None
     """The same as a sentence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatorListed(Simulator):
+    """A simulator in the list of all runs."""
+
+    run_id: str
+    run_name: str
+    project: str = "default"
+    """That of the run."""

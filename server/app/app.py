@@ -28,6 +28,7 @@ from server.checkpoints.requests.routes import router as checkpoint_requests
 from server.checkpoints.retention.routes import router as retention
 from server.checkpoints.routes import router as checkpoints
 from server.checkpoints.routes import uploads
+from server.configs.routes import presets
 from server.configs.routes import router as configs
 from server.demonstrations.routes import router as demonstrations
 from server.kit.errors import LudusError
@@ -43,6 +44,7 @@ from server.runs.environment_parameters.routes import router as parameters
 from server.runs.events.routes import of_project as project_events
 from server.runs.events.routes import router as events
 from server.runs.waits import LIMIT as WAITERS
+from server.simulators.routes import of_all_runs as all_simulators
 from server.simulators.routes import router as simulators
 from server.web.pages import add_pages
 from server.webhooks.routes import router as webhooks
@@ -64,7 +66,9 @@ ROUTERS: tuple[APIRouter, ...] = (
     aliases,
     attempts,
     simulators,
+    all_simulators,
     configs,
+    presets,
     demonstrations,
     ladders,
     webhooks,

@@ -42,6 +42,10 @@ _SCALARS: Final = {
     f"{_TAG}timestamp": SafeConstructor.construct_yaml_str,
     f"{_TAG}value": SafeConstructor.construct_yaml_str,
 }
+MERGE_TAG: Final = f"{_TAG}merge"
+"""Of the key `<<`."""
+LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""libyaml's, where PyYAML has it."""
 _COLLECTIONS: Final = {None, "!", f"{_TAG}map", f"{_TAG}seq"}
 _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 _MERGE: Final = object()
@@ -53,7 +57,7 @@ def parse_document(document: Document) -> dict[str, Any]:
 
     Raises InvalidConfig. Nothing is executed, and time and memory are bounded by the limits of this module.
     """
-    value = document if isinstance(document, Mapping) else _read(_decode(document))
+    value = document if isinstance(document, Mapping) else read(decode(document))
     if value is None:
         _refuse("empty_document", "the document is empty; it needs at least `behaviors`")
     if not isinstance(value, Mapping):
@@ -68,12 +72,14 @@ def text_of(document: Document, write: Callable[[Mapping[str, Any]], str]) -> st
     return document.decode("utf-8-sig") if isinstance(document, bytes) else document
 
 
-def _refuse(code: str, message: str, path: Path = ()) -> NoReturn:
-    raise InvalidConfig([Problem(join_path(path), code, message)])
+def _refuse(code: str, message: str, path: Path = (), mark: Any = None) -> NoReturn:
+    """Raise InvalidConfig with one problem. `mark` is the parser's, of its place."""
+    line, column = (None, None) if mark is None else (mark.line + 1, mark.column + 1)
+    raise InvalidConfig([Problem(join_path(path), code, message, line, column)])
 
 
-def _decode(document: str | bytes) -> str:
-    """Return the text without a byte order mark."""
+def decode(document: str | bytes) -> str:
+    """Return the text without a byte order mark. Raises InvalidConfig."""
     try:
         data = document.encode() if isinstance(document, str) else document
         if len(data) > MAX_BYTES:
@@ -83,8 +89,11 @@ def _decode(document: str | bytes) -> str:
         _refuse("invalid_encoding", f"the document is not valid UTF-8 ({error}); save it as UTF-8")
 
 
-def _read(text: str) -> object:
-    """Parse text that begins like a JSON object as JSON, and anything else, or broken JSON, as YAML."""
+def read(text: str) -> object:
+    """Parse text that begins like a JSON object as JSON, and anything else, or broken JSON, as YAML.
+
+    Raises InvalidConfig.
+    """
     if text.lstrip().startswith("{"):
         try:
             return json.loads(text, object_pairs_hook=_object)
@@ -96,7 +105,7 @@ def _read(text: str) -> object:
         return _Yaml(text).document()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        _refuse("invalid_syntax", f"{_place(mark)}{error.problem or error.context}")
+        _refuse("invalid_syntax", str(error.problem or error.context), mark=mark)
     except yaml.YAMLError as error:
         _refuse("invalid_syntax", " ".join(str(error).split()))
 
@@ -106,22 +115,16 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for key, value in pairs:
         if key in result:
-            _refuse("duplicate_key", f"the key {show(key)} stands twice in one object; keep one")
+            raise ValueError(f"the key {show(key)} stands twice in one object")
         result[key] = value
     return result
-
-
-def _place(mark: Any) -> str:
-    """Write where a parser's mark is, for the start of a message."""
-    return f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
 
 
 class _Yaml:
     """Builds plain values from the parser's events, so that depth, aliases and keys are checked as they come."""
 
     def __init__(self, text: str) -> None:
-        loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        self._loader = loader(text)
+        self._loader = LOADER(text)
         self._anchors: dict[str, tuple[object, int]] = {}
         self._open: set[str | None] = set()
         self._values = 0
@@ -136,7 +139,7 @@ class _Yaml:
         self._next()  # the document's end
         after = self._next()
         if not isinstance(after, StreamEndEvent):
-            _refuse("invalid_syntax", f"{_place(after.start_mark)}a second document begins; send one")
+            _refuse("invalid_syntax", "a second document begins; send one", mark=after.start_mark)
         return value
 
     def _next(self) -> Any:
@@ -159,22 +162,22 @@ class _Yaml:
         return value
 
     def _alias(self, event: AliasEvent, path: Path) -> object:
-        name, place = event.anchor, _place(event.start_mark)
+        name, mark = event.anchor, event.start_mark
         if name in self._open:
-            _refuse("alias_refused", f"{place}the alias *{name} stands inside its own anchor", path)
+            _refuse("alias_refused", f"the alias *{name} stands inside its own anchor", path, mark)
         if name not in self._anchors:
-            _refuse("alias_refused", f"{place}the alias *{name} has no anchor before it", path)
+            _refuse("alias_refused", f"the alias *{name} has no anchor before it", path, mark)
         value, size = self._anchors[name]
         self._aliased += size
         if self._aliased > MAX_ALIASED:
-            _refuse("alias_refused", f"{place}aliases expand to more than {MAX_ALIASED} values", path)
+            _refuse("alias_refused", f"aliases expand to more than {MAX_ALIASED} values", path, mark)
         return copy.deepcopy(value)
 
     def _scalar(self, event: Any, path: Path) -> Any:
         tag = event.tag
         if tag is None or tag == "!":
             tag = self._loader.resolve(yaml.ScalarNode, event.value, event.implicit)
-        if tag == f"{_TAG}merge":
+        if tag == MERGE_TAG:
             return _MERGE
         if tag not in _SCALARS:
             self._refuse_tag(tag, event, path)
@@ -183,13 +186,13 @@ class _Yaml:
             return _SCALARS[tag](self._loader, node)
         except (ValueError, LookupError):
             kind = tag.removeprefix(_TAG)
-            _refuse("invalid_syntax", f"{_place(event.start_mark)}{show(event.value)} is no legal YAML {kind}", path)
+            _refuse("invalid_syntax", f"{show(event.value)} is no legal YAML {kind}", path, event.start_mark)
 
     def _collection(self, event: Any, path: Path) -> object:
         if event.tag not in _COLLECTIONS:
             self._refuse_tag(event.tag, event, path)
         if len(path) >= MAX_DEPTH:
-            _refuse("too_deep", f"{_place(event.start_mark)}nested deeper than {MAX_DEPTH}", path)
+            _refuse("too_deep", f"nested deeper than {MAX_DEPTH}", path, event.start_mark)
         return self._mapping(path) if isinstance(event, MappingStartEvent) else self._sequence(path)
 
     def _sequence(self, path: Path) -> list[Any]:
@@ -207,7 +210,7 @@ class _Yaml:
                 self._merge(merged, self._value(self._next(), (*path, "<<")), event, path)
                 continue
             if key in own:
-                _refuse("duplicate_key", f"{_place(event.start_mark)}the key {show(key)} stands twice; keep one", path)
+                _refuse("duplicate_key", f"the key {show(key)} stands twice; keep one", path, event.start_mark)
             own[key] = _text_if_merge(self._value(self._next(), (*path, key)))
         return {**merged, **own}
 
@@ -220,18 +223,18 @@ class _Yaml:
             problem = f"the key {event.value} isn't text but {show(key)}; put it in quotes"
         else:
             problem = "a key has to be plain text"
-        _refuse("key_not_text", f"{_place(event.start_mark)}{problem}", path)
+        _refuse("key_not_text", f"{problem}", path, event.start_mark)
 
     def _merge(self, merged: dict[str, Any], value: object, event: Any, path: Path) -> None:
         """Add the mappings behind `<<`; the first that has a key wins."""
         for source in value if isinstance(value, list) else [value]:
             if not isinstance(source, dict):
-                _refuse("invalid_syntax", f"{_place(event.start_mark)}`<<` merges mappings only", path)
+                _refuse("invalid_syntax", "`<<` merges mappings only", path, event.start_mark)
             for key, item in source.items():
                 merged.setdefault(key, item)
 
     def _refuse_tag(self, tag: str, event: Any, path: Path) -> NoReturn:
-        _refuse("tag_refused", f"{_place(event.start_mark)}the tag {show(tag)} is refused; write a plain value", path)
+        _refuse("tag_refused", f"the tag {show(tag)} is refused; write a plain value", path, event.start_mark)
 
 
 def _text_if_merge(value: Any) -> Any:

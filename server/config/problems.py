@@ -19,7 +19,7 @@ CODES: Final = {
     "empty_document": "There is nothing in the document.",
     "immutable": "A key that cannot change during the run; the message says why.",
     "invalid_encoding": "Text that isn't valid UTF-8, or holds a NUL character or half a surrogate pair.",
-    "invalid_syntax": "Neither YAML nor JSON; the message says line and column.",
+    "invalid_syntax": "Neither YAML nor JSON.",
     "invalid_value": "Not one of the legal values.",
     "key_not_text": "A key that YAML reads as a number, a truth value or nothing.",
     "missing": "A required key isn't there.",
@@ -44,6 +44,7 @@ WARNINGS: Final = frozenset({"deprecated", "doubtful", "no_effect"})
 
 _PLAIN_KEY = re.compile(r'[^."\[\]]+')
 _QUOTED_KEY = re.compile(r'"(?:[^"\\]|\\.)*"')
+_INDEX = re.compile(r"\[([0-9]+)\]")
 
 
 def join_path(parts: Iterable[str | int]) -> str:
@@ -58,22 +59,32 @@ def join_path(parts: Iterable[str | int]) -> str:
     return path
 
 
-def split_path(path: str) -> list[str]:
-    """Read a path of keys, the reverse of `join_path`. Raises ValueError if it isn't one, or has list indices."""
-    keys: list[str] = []
+def parse_path(path: str) -> list[str | int]:
+    """Read a path, the reverse of `join_path`. Raises ValueError if it isn't one."""
+    parts: list[str | int] = []
     position = 0
-    while True:
-        match = _QUOTED_KEY.match(path, position) or _PLAIN_KEY.match(path, position)
-        if match is None:
+    while position < len(path):
+        index = _INDEX.match(path, position)
+        if index is not None:
+            parts.append(int(index[1]))
+            position = index.end()
+            continue
+        start = position + 1 if parts and path[position] == "." else position
+        match = _QUOTED_KEY.match(path, start) or _PLAIN_KEY.match(path, start)
+        if match is None or (parts and start == position):
             raise ValueError(f"{path!r} is not a path of keys joined by dots")
         text = match.group()
-        keys.append(json.loads(text) if text.startswith('"') else text)
+        parts.append(json.loads(text) if text.startswith('"') else text)
         position = match.end()
-        if position == len(path):
-            return keys
-        if path[position] != ".":
-            raise ValueError(f"{path!r} is not a path of keys joined by dots")
-        position += 1
+    return parts
+
+
+def split_path(path: str) -> list[str]:
+    """Read a path of keys alone. Raises ValueError if it isn't one, has none, or has list indices."""
+    keys = [part for part in parse_path(path) if isinstance(part, str)]
+    if not keys or join_path(keys) != join_path(parse_path(path)):
+        raise ValueError(f"{path!r} is not a path of keys joined by dots")
+    return keys
 
 
 def show(value: object, limit: int = 60) -> str:

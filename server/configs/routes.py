@@ -1,4 +1,4 @@
-"""Stored configurations: names with immutable versions."""
+"""Stored configurations: names with immutable versions. Presets: configurations that come with the server."""
 
 from dataclasses import replace
 from typing import Annotated, Any
@@ -6,20 +6,22 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Response
 
 from ludus import schemas
+from server.configs.errors import PresetNotFound
 from server.configs.repository import LIST_FIELDS, ConfigRepository
 from server.configs.requests import ConfigCreate, ConfigUpgradeRequest
-from server.configs.service import ConfigService, Stored, upgrade_config
+from server.configs.service import ConfigService, Stored, find_preset, known_presets, upgrade_config
 from server.kit.errors import ConfigNotFound, InvalidConfig, NameAmbiguous
 from server.kit.http.bodies import EXAMPLE, BodyDep, declare_body
 from server.kit.http.errors import BodyInvalid, UnsupportedMediaType, problems
 from server.kit.http.fields import ConfigName, Text, Version
 from server.kit.http.idempotency import BODY_PROBLEMS, Answer
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
-from server.kit.http.resources import resource
+from server.kit.http.resources import list_of, resource
 from server.kit.http.services import CommandDep, DatabaseDep
 from server.kit.listing import Order
 
 router = APIRouter(prefix="/v1/configs", tags=["configs"])
+presets = APIRouter(prefix="/v1/presets", tags=["configs"])
 
 NAMES = ListForm(
     "configs",
@@ -141,6 +143,18 @@ def get_config_source(name: ConfigName, version: VersionKey, database: DatabaseD
     with database.read() as session:
         source = ConfigRepository(session).get_or_raise(name, number).source
     return Response(source, media_type="application/yaml")
+
+
+@presets.get("", response_model=list_of("PresetList", schemas.PresetSummary, "presets"), responses=problems())
+def list_presets() -> dict[str, Any]:
+    """Return the configurations that come with the server, which are known to work."""
+    return {"presets": [resource(schemas.PresetSummary, each) for each in known_presets()]}
+
+
+@presets.get("/{name:name}", responses=problems(PresetNotFound))
+def get_preset(name: ConfigName) -> schemas.Preset:
+    """Return one preset with its YAML text, from which a run can be created as it is."""
+    return resource(schemas.Preset, find_preset(name))
 
 
 def _stored(stored: Stored) -> Answer:

@@ -8,11 +8,14 @@ from functools import partial
 from typing import Any
 
 from server.config.document import Document, parse_document, text_of
+from server.config.positions import locate, located
+from server.config.presets import Preset, describe_preset, list_presets
 from server.config.resolution import Change, apply_overrides, diff, resolve, review
 from server.config.run import RunConfig
 from server.config.unsupported import refuse_unsupported
 from server.config.upgrade import Upgrade, upgrade
 from server.config.values import NAME
+from server.configs.errors import PresetNotFound
 from server.configs.models import ConfigVersion
 from server.configs.repository import ConfigRepository, NewConfigVersion
 from server.kit.errors import InvalidConfig, Problem
@@ -56,8 +59,9 @@ class ConfigService:
                 "must have 1 to 200 letters, digits, dots, underscores and hyphens, and begin with one of the first two"
             )
             raise InvalidConfig([Problem("name", "invalid_value", message)])
-        parsed = parse_document(document)
-        resolved = resolve(parsed).model_dump(mode="json")
+        with located(document):
+            parsed = parse_document(document)
+            resolved = resolve(parsed).model_dump(mode="json")
         new = NewConfigVersion(
             name,
             text_of(document, partial(json.dumps, indent=2, ensure_ascii=False)),
@@ -116,7 +120,7 @@ class Upgraded:
 
     upgrade: Upgrade
     problems: tuple[Problem, ...]
-    """The reasons for which a run of it would be refused."""
+    """The reasons for which a run of it would be refused, with their positions in the new text."""
 
 
 def upgrade_config(document: Document, curriculum: Document | None, sampler: Document | None) -> Upgraded:
@@ -125,8 +129,21 @@ def upgrade_config(document: Document, curriculum: Document | None, sampler: Doc
     try:
         refuse_unsupported(resolve(upgraded.document))
     except InvalidConfig as error:
-        return Upgraded(upgraded, tuple(error.problems))
+        return Upgraded(upgraded, tuple(locate(upgraded.text, error.problems)))
     return Upgraded(upgraded, ())
+
+
+def known_presets() -> list[Preset]:
+    """Return all presets, by name."""
+    return [describe_preset(name) for name in list_presets()]
+
+
+def find_preset(name: str) -> Preset:
+    """Return a preset. Raises PresetNotFound."""
+    try:
+        return describe_preset(name)
+    except KeyError as error:
+        raise PresetNotFound(name, list_presets()) from error
 
 
 def digest(resolved: Mapping[str, Any]) -> str:

@@ -125,14 +125,6 @@ class MetricNotFound(NotFound, code="metric_not_found"):
     sentence = "Run {run_id} has no metric {key!r} (yet). The run's latest metrics name all keys."
 
 
-class SimulatorNotFound(NotFound, code="simulator_not_found"):
-    """The run has had no such simulator."""
-
-    run_id: str
-    session_id: str
-    sentence = "Run {run_id} has had no simulator {session_id!r}. List the run's simulators."
-
-
 class WorkerNotFound(NotFound, code="worker_not_found"):
     """No worker has this id."""
 
@@ -239,6 +231,14 @@ class Problem:
     """The kind of the problem, from `server.config.problems.CODES`."""
     message: str
     """The mistake and its correction."""
+    line: int | None = None
+    """Of its place in the document's text, from 1; None where there is no text (`server.config.positions`)."""
+    column: int | None = None
+    """Likewise."""
+
+    def __str__(self) -> str:
+        place = "" if self.line is None else f"line {self.line}, column {self.column}: "
+        return place + (f"{self.path}: {self.message}" if self.path else self.message)
 
 
 class ProblemList(Invalid):
@@ -251,7 +251,7 @@ class ProblemList(Invalid):
         self.problems = tuple(self.problems)
 
     def _sentence(self) -> str:
-        return "\n".join(f"{each.path}: {each.message}" if each.path else each.message for each in self.problems)
+        return "\n".join(map(str, self.problems))
 
 
 class InvalidConfig(ProblemList, code="invalid_config"):

@@ -10,6 +10,7 @@ from ludus import schemas
 from ludus.schemas.states import RunKind, RunState, StopReason
 from server.assessments.service import AssessmentService
 from server.checkpoints.service import CheckpointService
+from server.config.positions import locate, located
 from server.configs.repository import ConfigRepository
 from server.configs.service import ConfigService
 from server.demonstrations.service import DemonstrationService
@@ -133,13 +134,14 @@ def create_run(
         )
 
     def create(session: Session) -> Answer:
-        new = replace(
-            prepared,
-            demonstrations=DemonstrationService(session).check(prepared.config, lock=True),
-            checkpoints=CheckpointService(session).check(prepared.config, lock=True),
-            ladder=LadderService(session).check(prepared.config, lock=True),
-            token_id=auth.principal.token_id or "",
-        )
+        with located(wanted.config, wanted.overrides):
+            new = replace(
+                prepared,
+                demonstrations=DemonstrationService(session).check(prepared.config, lock=True),
+                checkpoints=CheckpointService(session).check(prepared.config, lock=True),
+                ladder=LadderService(session).check(prepared.config, lock=True),
+                token_id=auth.principal.token_id or "",
+            )
         run = RunService(session, services.wake_up).create(new)
         return Answer(201, _resource(run), f"/v1/runs/{run.id}")
 
@@ -293,7 +295,7 @@ def _read(services: Services, run: str) -> schemas.Run:
 
 def _prepare(database: Database, wanted: RunCreate) -> NewRun:
     """Read and check the configuration before the writing transaction begins: a large one takes a while."""
-    with database.read() as session:
+    with located(wanted.config, wanted.overrides), database.read() as session:
         prepared = ConfigService(ConfigRepository(session)).prepare(
             wanted.config,
             name=wanted.config_name,
@@ -317,7 +319,7 @@ def _prepare(database: Database, wanted: RunCreate) -> NewRun:
         owner=wanted.owner,
         config_name=prepared.name,
         config_version=prepared.version,
-        warnings=prepared.warnings,
+        warnings=locate(wanted.config, prepared.warnings, wanted.overrides),
     )
 
 

@@ -11,7 +11,7 @@ from ludus.schemas.states import RunState
 from server.config.run import RunConfig
 from server.kit.db.clock import now
 from server.kit.db.ids import new_id
-from server.kit.db.keyset import Columns, compare, opaque, select_page
+from server.kit.db.keyset import Columns, compare, opaque, parts, rarest, select_page
 from server.kit.db.projects import project_of
 from server.kit.db.repository import Repository
 from server.kit.errors import LogNotFound, Problem, RunNotFound, TooManyTags
@@ -27,8 +27,6 @@ METRIC = "metric"
 """Order of a list of runs by a metric."""
 MAX_TAGS = 50
 """Of one run."""
-FEW = 4000
-"""Up to so many hits, a condition leads the query that lists runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +88,12 @@ class RunRepository(Repository):
         """Return the id of the newest run of this name; None where there is none."""
         return self._session.scalar(_newest_of(select(Run.id), name))
 
+    def named(self, run_ids: Collection[str]) -> dict[str, Run]:
+        """Return runs by their ids, without `BEHIND`."""
+        query = select(Run).options(*_without_behind())
+        found = (self._session.scalars(query.where(Run.id.in_(some))) for some in parts(sorted({*run_ids})))
+        return {run.id: run for runs in found for run in runs}
+
     def _found(self, query: Select[Found], run: str) -> Found:
         for one in (query.where(Run.id == run), _newest_of(query, run)):
             found = self._session.scalars(one).one_or_none()
@@ -104,34 +108,20 @@ class RunRepository(Repository):
         `finished_at`, runs that have not finished are left out; sorted by METRIC, those without a row in `metric`
         (`run_id`, `value`).
         """
-        statement = select(Run).options(*(defer(column, raiseload=True) for column in BEHIND))
+        statement = select(Run).options(*_without_behind())
         known: dict[str, ColumnElement[Any] | InstrumentedAttribute[Any]] = dict(self.COLUMNS)
         if metric is not None:
             statement = statement.join(metric, metric.c.run_id == Run.id)
             known[METRIC] = metric.c.value
         if query.order.field == "finished_at":
             statement = statement.where(Run.finished_at.is_not(None))
-        rare = self._rarest(query)
+        rare = rarest(self._session, self._hits(query))
         indexed = {query.order.field, "state"}
         if rare is not None:
             statement = statement.where(Run.id.in_(rare))
             indexed = set()
         columns = {field: column if field in indexed else opaque(column) for field, column in known.items()}
         return select_page(self._session, statement, query, columns, Run.id, _tagged)
-
-    def _rarest(self, query: ListQuery) -> Select[str] | None:
-        """Select the ids that the rarest condition leaves, if they are few; None when every condition is common.
-
-        SQLite keeps no statistics of values. Left alone it fetches and sorts half the table for a common value, or
-        walks all of it for a rare one. So the hits of each condition are counted on its own index first, up to FEW: a
-        rare one leads the query; if all are common, a walk in the list's order meets a page of hits soon.
-        """
-        best, fewest = None, FEW + 1
-        for hits in self._hits(query):
-            count = self._session.scalar(select(func.count()).select_from(hits.limit(fewest).subquery())) or 0
-            if count < fewest:
-                best, fewest = hits, count
-        return best
 
     def _hits(self, query: ListQuery) -> Iterator[Select[str]]:
         """Select the ids that each condition leaves by itself: those with an index of their own, and the project."""
@@ -235,6 +225,10 @@ class RunRepository(Repository):
         record(self._session, run.id, note, attempt=run.attempt, **columns)
         self._session.refresh(run)
         return run
+
+
+def _without_behind() -> list[Any]:
+    return [defer(column, raiseload=True) for column in BEHIND]
 
 
 def _newest_of(query: Select[Found], name: str) -> Select[Found]:

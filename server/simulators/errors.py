@@ -1,6 +1,6 @@
-"""Errors of simulators that join."""
+"""Errors of simulators."""
 
-from server.kit.errors import Conflict
+from server.kit.errors import Conflict, NotFound
 
 
 class RunClosed(Conflict, code="run_ended"):
@@ -9,3 +9,11 @@ class RunClosed(Conflict, code="run_ended"):
     run_id: str
     state: str
     sentence = "Run {run_id} has ended ({state}) and takes no simulators any more. Create a new run."
+
+
+class SimulatorNotFound(NotFound, code="simulator_not_found"):
+    """The run has had no such simulator."""
+
+    run_id: str
+    session_id: str
+    sentence = "Run {run_id} has had no simulator {session_id!r}. List the run's simulators."

@@ -3,12 +3,13 @@
 from typing import Any
 
 from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, Text
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.orm import Mapped, column_property, mapped_column
 
 from server.kit.db.base import Base, Json, Timestamp, ordered_text
+from server.kit.db.projects import OfRun
 
 
-class Simulator(Base):
+class Simulator(OfRun, Base):
     """One session_id: a process connection that joined a run. The gateway inserts it, the supervisor keeps it."""
 
     __tablename__ = "simulators"
@@ -36,4 +37,15 @@ class Simulator(Base):
     """Stable name of why it left, the code of the Close message where there was one."""
     leave_reason: Mapped[str | None] = mapped_column(Text)
 
-    __table_args__ = (Index(None, "run_id", "state"), Index(None, "run_id", "number"))
+    key = column_property(run_id + "/" + session_id)
+    """Distinguishes equal session ids where the simulators of all runs are listed."""
+
+    # The last four are for that list: its orders, and telling rare conditions from common ones.
+    __table_args__ = (
+        Index(None, "run_id", "state"),
+        Index(None, "run_id", "number"),
+        Index(None, "joined_at"),
+        Index(None, "left_at"),
+        Index(None, "state", "joined_at"),
+        Index(None, "leave_code", "left_at"),
+    )

@@ -1,29 +1,30 @@
 """Assigns joining simulators to a run's live attempt, and records connections."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
-from sqlalchemy import select, update
+from sqlalchemy import Select, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from ludus.schemas.states import RunState, StopReason
 from server.kit.db.clock import now
 from server.kit.db.database import Database, after_commit
-from server.kit.db.keyset import Columns, select_page
+from server.kit.db.keyset import Columns, compare, opaque, rarest, select_page
+from server.kit.db.projects import project_of
 from server.kit.db.repository import Repository, upsert
 from server.kit.db.texts import storable
-from server.kit.errors import SimulatorNotFound
-from server.kit.listing import ListQuery, Page
+from server.kit.listing import ListQuery, Operator, Page
 from server.kit.states import LEASED, TERMINAL
 from server.kit.wake_up import WakeUp
 from server.runs.events.repository import Note, lock_run, move, record
 from server.runs.models import Attempt, Run
 from server.runs.repository import RunRepository
-from server.simulators.errors import RunClosed
+from server.simulators.errors import RunClosed, SimulatorNotFound
 from server.simulators.models import Simulator
 
 JOINED, CONNECTED, LEFT = "joined", "connected", "left"
+_KEYS: Final = select(Simulator.run_id, Simulator.session_id)
 
 
 @dataclass(frozen=True)
@@ -140,11 +141,49 @@ class SimulatorRepository(Repository):
         "leave_code": Simulator.leave_code,
         "joined_at": Simulator.joined_at,
     }
+    """Columns of the list of one run."""
+    COLUMNS_OF_ALL: ClassVar[Columns] = {
+        "state": Simulator.state,
+        "run_id": Simulator.run_id,
+        "leave_code": Simulator.leave_code,
+        "joined_at": Simulator.joined_at,
+        "left_at": Simulator.left_at,
+    }
+    """Columns of the list of all runs."""
 
     def list(self, run_id: str, query: ListQuery) -> Page[Simulator]:
         """Return a page of a run's simulators, connected and past."""
         statement = select(Simulator).where(Simulator.run_id == run_id)
         return select_page(self._session, statement, query, self.COLUMNS, Simulator.session_id)
+
+    def list_all(self, query: ListQuery) -> Page[Simulator]:
+        """Return a page of the simulators of all runs. By `left_at`, those that have not left are left out."""
+        statement = select(Simulator)
+        if query.order.field == "left_at":
+            statement = statement.where(Simulator.left_at.is_not(None))
+        rare = rarest(self._session, self._of_project())
+        if rare is None:  # in a small project, counting the hits of a common condition would read all other projects
+            rare = rarest(self._session, self._hits(query))
+        indexed = {query.order.field, "state"}
+        if rare is not None:
+            statement = statement.where(tuple_(Simulator.run_id, Simulator.session_id).in_(rare))
+            indexed = set()
+        columns = {
+            field: column if field in indexed else opaque(column) for field, column in self.COLUMNS_OF_ALL.items()
+        }
+        return select_page(self._session, statement, query, columns, Simulator.key)
+
+    def _of_project(self) -> Iterator[Select[str, str]]:
+        """Select run and session id of the project's, if the session belongs to one."""
+        project = project_of(self._session)
+        if project is not None:
+            yield _KEYS.where(Simulator.run_id.in_(select(Run.id).where(Run.project == project)))
+
+    def _hits(self, query: ListQuery) -> Iterator[Select[str, str]]:
+        """Select run and session id of those that each condition leaves by itself."""
+        for condition in query.conditions:
+            if condition.operator is not Operator.NE and condition.field != query.order.field:
+                yield _KEYS.where(compare(self.COLUMNS_OF_ALL, condition))
 
     def get(self, run_id: str, session_id: str) -> Simulator:
         """Return one simulator. Raises SimulatorNotFound."""

@@ -1,20 +1,23 @@
-"""Simulators of a run: connected and former ones, and why those left."""
+"""Simulators of one run, or of all runs: connected and former ones, and why those left."""
 
 from typing import Any
 
 from fastapi import APIRouter
 
 from ludus import schemas
+from server.kit.db.database import Session
 from server.kit.errors import RunNotFound
 from server.kit.http.errors import problems
 from server.kit.http.fields import RunKey
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
+from server.kit.http.resources import resource
 from server.kit.http.services import DatabaseDep
-from server.kit.listing import Order
+from server.kit.listing import ListQuery, Order, Page
 from server.runs.repository import RunRepository
 from server.simulators.repository import SimulatorRepository
 
 router = APIRouter(prefix="/v1/runs/{run:name}/simulators", tags=["simulators"])
+of_all_runs = APIRouter(prefix="/v1/simulators", tags=["simulators"])
 
 SIMULATORS = ListForm(
     "simulators",
@@ -23,6 +26,15 @@ SIMULATORS = ListForm(
     orders=frozenset({"joined_at", "number"}),
     default=Order("joined_at"),
     equality={"state", "leave_code"},
+)
+OF_ALL_RUNS = ListForm(
+    "all-simulators",
+    schemas.SimulatorListed,
+    SimulatorRepository.COLUMNS_OF_ALL,
+    orders=frozenset({"joined_at", "left_at"}),
+    default=Order("joined_at"),
+    equality={"state", "leave_code", "run_id"},
+    items="simulators",
 )
 
 
@@ -34,3 +46,25 @@ def list_simulators(run: RunKey, listing: ListingDep, database: DatabaseDep) -> 
         database,
         lambda session, query: SimulatorRepository(session).list(RunRepository(session).id_of(run), query),
     )
+
+
+@of_all_runs.get("", response_model=OF_ALL_RUNS.page(), responses=problems(*LIST_PROBLEMS))
+def list_all_simulators(listing: ListingDep, database: DatabaseDep) -> dict[str, Any]:
+    """List the simulators of all runs of the project, newest first; `order_by=left_at desc` has those that left."""
+
+    def fetch(session: Session, query: ListQuery) -> Page[schemas.SimulatorListed]:
+        page = SimulatorRepository(session).list_all(query)
+        runs = RunRepository(session).named([each.run_id for each in page.items])
+        listed = (
+            resource(
+                schemas.SimulatorListed,
+                each,
+                run_name=runs[each.run_id].name,
+                project=runs[each.run_id].project,
+            )
+            for each in page.items
+            if each.run_id in runs  # it may be deleted meanwhile
+        )
+        return Page(tuple(listed), page.next)
+
+    return listing.answer(OF_ALL_RUNS, database, fetch)

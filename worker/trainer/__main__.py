@@ -16,6 +16,7 @@ import torch
 from ludus.logging import bind_process, configure_logging, redirect_output
 from ludus.schemas.states import StopReason
 from server.config.document import parse_document
+from server.config.positions import located
 from server.config.problems import join_path
 from server.config.resolution import review
 from server.config.unsupported import refuse_unsupported
@@ -91,8 +92,10 @@ def run_supervised(connection: socket.socket) -> int:
 
 def run_alone(config: Path, scratch: Path, port: int) -> int:
     """Train from a shell, without a server; return the exit code."""
-    run_config, warnings = review(parse_document(config.read_bytes()), local=True)
-    refuse_unsupported(run_config)
+    document = config.read_bytes()
+    with located(document):
+        run_config, warnings = review(parse_document(document), local=True)
+        refuse_unsupported(run_config)
     if paths := run_config.demonstrations():
         message = "a trainer that runs alone has no uploaded demonstrations; "
         message += "name a file or folder in `demo_path` instead"

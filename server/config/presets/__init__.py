@@ -1,6 +1,28 @@
-"""Configurations that are known to work, as documents: `cartpole.yaml` is read as `read_preset("cartpole")`."""
+"""Configurations that are known to work, as documents: `cartpole.yaml` is read as `read_preset("cartpole")`.
 
+The comment at the head of a document begins with a sentence that describes it.
+"""
+
+import re
+from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
+from itertools import takewhile
+
+from server.config.resolution import resolve
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A preset with what people choose it by."""
+
+    name: str
+    description: str
+    """A sentence."""
+    trainer_types: tuple[str, ...]
+    """Of its behaviors, sorted."""
+    source: str
+    """YAML."""
 
 
 def list_presets() -> list[str]:
@@ -15,3 +37,13 @@ def read_preset(name: str) -> str:
     if name not in list_presets():
         raise KeyError(name)
     return files(__name__).joinpath(f"{name}.yaml").read_text(encoding="utf-8")
+
+
+@cache
+def describe_preset(name: str) -> Preset:
+    """Return a preset with its description. Raises KeyError where there is none of this name."""
+    source = read_preset(name)
+    head = takewhile(lambda line: line.startswith("#"), source.splitlines())
+    sentence, *_ = re.split(r"(?<=\.) ", " ".join(line.lstrip("# ") for line in head), maxsplit=1)
+    trainer_types = {section.trainer_type for section in resolve(source).behaviors.values()}
+    return Preset(name, sentence, tuple(sorted(trainer_types)), source)

@@ -11,16 +11,19 @@ judges no values; whether the result is legal, `resolve` says.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
 
 from server.config.document import Document, parse_document, text_of
+from server.config.positions import located
+from server.config.problems import join_path, parse_path
 from server.config.upgrade.blocks import from_blocks
 from server.config.upgrade.environment_parameters import add_parameters, by_behavior, read_curricula, read_samplers
 from server.config.upgrade.notes import Dropped, Notes, Rewritten
 from server.config.upgrade.sections import from_sections
+from server.kit.errors import InvalidConfig, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +48,32 @@ def upgrade(document: Document, *, curriculum: Document | None = None, sampler: 
     `curriculum` and `sampler` are the files that releases up to 0.16 had beside it. Raises InvalidConfig if something
     is no document at all, or can't be understood as one of an older release.
     """
-    old = parse_document(document)
     notes = Notes()
-    new = from_sections(old, notes) if "behaviors" in old else from_blocks(old, notes)
+    with located(document):
+        old = parse_document(document)
+        new = from_sections(old, notes) if "behaviors" in old else from_blocks(old, notes)
     if sampler is not None:
-        add_parameters(new, read_samplers(parse_document(sampler), ("sampler",), notes), ("sampler",), notes)
+        samplers = _parse_beside(sampler, "sampler")
+        add_parameters(new, read_samplers(samplers, ("sampler",), notes), ("sampler",), notes)
     if curriculum is not None:
-        lessons = read_curricula(by_behavior(parse_document(curriculum), new), ("curriculum",), notes)
+        lessons = read_curricula(by_behavior(_parse_beside(curriculum, "curriculum"), new), ("curriculum",), notes)
         add_parameters(new, lessons, ("curriculum",), notes)
     if not notes.changes and not notes.dropped:
         return Upgrade(old, text_of(document, _written), (), ())
     return Upgrade(new, _written(new), tuple(notes.changes), tuple(notes.dropped))
+
+
+def _parse_beside(document: Document, name: str) -> dict[str, Any]:
+    """Parse a file beside the trainers'. Its problems have its name in front of their paths, and no lines of theirs."""
+    try:
+        return parse_document(document)
+    except InvalidConfig as error:
+        raise InvalidConfig(
+            [
+                Problem(join_path((name, *parse_path(each.path))), each.code, str(replace(each, path="")))
+                for each in error.problems
+            ]
+        ) from error
 
 
 def _written(document: Mapping[str, Any]) -> str:

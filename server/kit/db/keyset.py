@@ -1,11 +1,11 @@
 """Turns a list query into SQL: conditions, order, and a page that starts after a row (keyset, not offset)."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import BigInteger, ColumnElement, Select, and_, not_, or_
+from sqlalchemy import BigInteger, ColumnElement, Select, and_, func, not_, or_, select
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import InstrumentedAttribute, Session
 from sqlalchemy.sql.expression import FunctionElement
@@ -17,8 +17,11 @@ from server.kit.listing import Condition, ListQuery, Operator, Page, Value
 
 Row = TypeVar("Row")
 Part = TypeVar("Part")
+Hits = TypeVar("Hits", bound=Select[*tuple[Any, ...]])
 PARAMETERS = 500
 """Of one list; SQLite takes 999 in any build."""
+FEW = 4000
+"""Up to so many hits, a condition leads the query of a list."""
 Column = InstrumentedAttribute[Any] | ColumnElement[Any]
 Columns = Mapping[str, Column]
 """The fields that a list can be filtered and sorted by, under the names of the model's attributes."""
@@ -85,6 +88,22 @@ def select_page(
     if len(rows) <= query.limit:
         return Page(items, None)
     return Page(items, (rows[query.limit - 1].sorted_by, getattr(items[-1], key.key)))
+
+
+def rarest(session: Session, hits: Iterable[Hits]) -> Hits | None:
+    """Choose the fewest of the hits that each condition of a list leaves, None where each leaves more than FEW.
+
+    SQLite keeps no statistics of values. Left alone it fetches and sorts half the table for a common value, or walks
+    all of it for a rare one. So the hits of each condition, which has an index of its own, are counted first, up to
+    FEW: a rare one leads the query; if all are common, a walk in the list's order meets a page of hits soon.
+    """
+    best: Hits | None = None
+    fewest = FEW + 1
+    for each in hits:
+        count = session.scalar(select(func.count()).select_from(each.limit(fewest).subquery())) or 0
+        if count < fewest:
+            best, fewest = each, count
+    return best
 
 
 def compare(columns: Columns, condition: Condition) -> ColumnElement[bool]:

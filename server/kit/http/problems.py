@@ -1,6 +1,7 @@
 """Answers with problems: RFC 9457 `application/problem+json` for each error, and for those of the framework."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from fastapi.exceptions import RequestValidationError
@@ -34,6 +35,11 @@ class ProblemItem(BaseModel):
     """The mistake and its correction."""
     location: str
     """The part of the request that `path` refers to: `config`, `body`, `query`, `path`, `header` or `server`."""
+    line: int | None = None
+    """Line of the key in the configuration, from 1, if that was sent as text; of a missing key, that of the nearest
+    parent. Null also where an override has set the value."""
+    column: int | None = None
+    """Column of the key in this line, from 1."""
 
 
 class Problem(BaseModel):
@@ -77,10 +83,7 @@ def problem_response(error: LudusError, scope: Scope) -> JSONResponse:
         ]
     elif isinstance(error, ProblemList):
         location = "config" if isinstance(error, InvalidConfig) else "body"
-        items = [
-            ProblemItem(path=found.path, code=found.code, message=found.message, location=location)
-            for found in error.problems
-        ]
+        items = [ProblemItem(**asdict(found), location=location) for found in error.problems]
     return _answer(scope, status, error.code, error.message, items, headers)
 
 

@@ -1,4 +1,4 @@
-"""`ludus config upgrade`: a file of an older ML-Agents in, one of today out, and what was done to it."""
+"""`ludus config`: presets; `upgrade`: a file of an older ML-Agents in, one of today out, and what was done to it."""
 
 import json
 from pathlib import Path
@@ -94,3 +94,57 @@ def test_what_is_no_configuration_is_refused(cli: Invoke, tmp_path: Path) -> Non
     for curriculum in (broken, empty):
         result = cli("config", "upgrade", "-", "--curriculum", str(curriculum), input=FLAT)
         assert result.exit_code == exits.Exit.USAGE
+
+
+def test_presets_are_listed_and_a_run_is_created_with_one(cli: Invoke) -> None:
+    listed = cli("config", "presets").stdout.splitlines()
+    preset = cli("config", "preset", "cartpole")
+
+    assert listed[0].split() == ["NAME", "TRAINERS", "DESCRIPTION"]
+    assert listed[1].startswith("cartpole ")
+    assert as_json(cli("config", "preset", "cartpole", "--json"))["source"] == preset.stdout
+    assert cli("run", "create", "-", input=preset.stdout).exit_code == exits.Exit.OK
+
+
+def test_a_preset_that_does_not_exist_is_refused_with_the_names_of_those_that_do(cli: Invoke) -> None:
+    result = cli("config", "preset", "nothing")
+
+    assert result.exit_code == exits.Exit.REFUSED
+    assert "cartpole" in result.stderr
+
+
+MISTAKEN = "behaviors:\n  A:\n    max_steps: -5\n"
+
+
+def test_a_mistake_has_file_and_line_in_front_of_it(cli: Invoke, tmp_path: Path) -> None:
+    file = tmp_path / "ppo.yaml"
+    file.write_text(MISTAKEN, encoding="utf-8")
+    place = f"{file}:3: behaviors.A.max_steps: "
+
+    stored = cli("config", "create", "mistaken", str(file))
+    created = cli("run", "create", str(file))
+    changed = cli("run", "create", str(file), "--set", "behaviors.A.max_steps=-1")
+
+    assert {each.exit_code for each in (stored, created, changed)} == {exits.Exit.REFUSED}
+    assert [line.startswith(place) for line in stored.stderr.splitlines()] == [False, True]
+    assert [line.startswith(place) for line in created.stderr.splitlines()] == [False, True]
+    assert [line.startswith("  behaviors.A.max_steps: ") for line in changed.stderr.splitlines()] == [False, True]
+
+
+def test_a_warning_has_file_and_line_in_front_of_it(cli: Invoke, tmp_path: Path) -> None:
+    file = tmp_path / "fast.yaml"
+    file.write_text("behaviors:\n  A:\n    hyperparameters: {learning_rate: 1.0}\n", encoding="utf-8")
+
+    planned = cli("run", "create", str(file), "--validate-only")
+
+    assert planned.stderr.startswith(f"{file}:3: Warning: behaviors.A.hyperparameters.learning_rate: ")
+
+
+def test_a_problem_of_an_upgraded_file_has_its_line_in_the_new_file(cli: Invoke, tmp_path: Path) -> None:
+    target = tmp_path / "new.yaml"
+
+    result = cli("config", "upgrade", "-", "-o", str(target), input=FLAT.replace("colour: red", "max_steps: -5"))
+
+    [problem] = [line for line in result.stderr.splitlines() if line.startswith("! ")]
+    line = int(problem.removeprefix(f"! {target}:").partition(":")[0])
+    assert target.read_text(encoding="utf-8").splitlines()[line - 1].strip() == "max_steps: -5"

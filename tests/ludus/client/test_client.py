@@ -111,6 +111,9 @@ def test_metrics_checkpoints_logs_attempts_simulators_and_workers_are_typed(
     [log] = client.logs.list(run)
     [simulator] = client.simulators.list(run, state="connected")
 
+    [listed] = client.simulators.list_all(f"run_id = {run}")
+
+    assert (listed.run_id, listed.run_name, listed.session_id) == (run, run, "one")
     assert client.metrics.list(run)[0].value == 3.0
     assert (series.steps, series.values, series.total) == ((100, 200), (1.0, 3.0), 2)
     assert checkpoint == client.checkpoints.get(run)
@@ -119,6 +122,15 @@ def test_metrics_checkpoints_logs_attempts_simulators_and_workers_are_typed(
     assert simulator.behaviors == ("CartPole",)
     assert client.runs.attempts(run)[0].worker_id == "host/1/1"
     assert client.workers.list() == []
+
+
+def test_a_run_is_created_with_a_preset(client: Client) -> None:
+    summary = next(each for each in client.presets.list() if each.name == "cartpole")
+
+    preset = client.presets.get(summary.name)
+
+    assert (preset.description, preset.trainer_types) == (summary.description, ("ppo",))
+    assert list(client.runs.create(preset.source).config["behaviors"]) == ["CartPole"]
 
 
 def test_configurations_are_stored_compared_and_used(client: Client) -> None:

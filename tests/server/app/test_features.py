@@ -181,6 +181,33 @@ def test_simulators_connected_and_past_say_why_they_left(world: World) -> None:
     )
 
 
+def test_simulators_of_all_runs_are_listed_with_their_run_and_by_the_time_they_left(world: World) -> None:
+    for name in ("north", "south"):
+        trainer = world.claim(world.create(name=name, tags=["fleet"])["id"]).start()
+        for number, session_id in enumerate(("fleet-1", "fleet-2")):
+            trainer.ledger.simulators.connected(session_id, number=number, collector=0)
+        trainer.ledger.simulators.left("fleet-1", code="connection_lost", reason="It is gone.", steps=12)
+    path = "/v1/simulators"
+
+    connected = world.http.get(path, params={"filter": "state = connected"}).json()["simulators"]
+    left = world.http.get(path, params={"filter": "leave_code = connection_lost", "order_by": "left_at desc"}).json()
+    first = world.http.get(path, params={"filter": f"run_id = {trainer.run_id}", "page_size": 1}).json()
+    rest = world.http.get(
+        path, params={"filter": f"run_id = {trainer.run_id}", "page_token": first["next_page_token"]}
+    ).json()
+
+    assert [(each["run_name"], each["session_id"], each["project"]) for each in connected][:2] == [
+        ("south", "fleet-2", "default"),
+        ("north", "fleet-2", "default"),
+    ]
+    assert [(each["run_name"], each["leave_reason"], each["steps"]) for each in left["simulators"]][:2] == [
+        ("south", "It is gone.", 12),
+        ("north", "It is gone.", 12),
+    ]
+    assert sorted(each["session_id"] for each in first["simulators"] + rest["simulators"]) == ["fleet-1", "fleet-2"]
+    assert {each["run_id"] for each in first["simulators"] + rest["simulators"]} == {trainer.run_id}
+
+
 def test_workers_are_listed(world: World) -> None:
     WorkerRegistry(world.services.database).register(
         WorkerInfo("box/7/1", "box", 7, "0.1.0", ["gpu"], {"gpu": "cuda:0"})

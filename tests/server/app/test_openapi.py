@@ -34,7 +34,7 @@ NAMES: dict[str, tuple[Any, ...]] = {
     "run": ("finished", "waiting", "nobody"),
     "checkpoint": ("latest",),
     "attempt": (1,),
-    "name": ("base",),
+    "name": ("base", "cartpole"),
     "ladder": ("finished", "league"),
 }
 """Values that lead to something, for half of the generated paths."""

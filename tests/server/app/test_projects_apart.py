@@ -32,6 +32,7 @@ TABLE: dict[str, list[Step]] = {
         ("GET", f"{RUN}/logs", {}),
         ("GET", f"{RUN}/attempts/1/logs/trainer.log", {}),
         ("GET", f"{RUN}/simulators", {}),
+        ("GET", "/v1/simulators", {"params": {"filter": "state = left", "order_by": "left_at desc"}}),
         ("GET", f"{RUN}/events", {}),
         ("GET", f"{RUN}/metrics", {}),
         ("GET", f"{RUN}/metrics/series", {"params": {"key": "Environment/Cumulative Reward"}}),
@@ -75,6 +76,7 @@ TABLE: dict[str, list[Step]] = {
         ("POST", "/v1/configs/base/versions", {"json": {"config": CARTPOLE}}),
         ("GET", "/v1/configs/base/versions", {}),
         ("GET", "/v1/configs", {}),
+        ("GET", "/v1/presets/cartpole", {}),
         ("POST", "/v1/runs", {"json": {"config_name": "base", "overrides": {"seed": 7}}}),
     ],
     "demonstration": [

@@ -115,24 +115,23 @@ def test_a_document_that_is_no_mapping_is_refused(document: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("document", "place"),
+    ("document", "line", "column"),
     [
-        ("a: [1, 2", "line 2, column 1"),
-        ("a: 1\nb: c: d", "line 2, column 5"),
-        ("a:\n\t- b", "line 2, column 1"),
-        ("{'a': 1, 'b': }}", "line 1, column 16"),
-        ("a: 1\n---\nb: 2", "line 2, column 1"),
-        ("a: 1\nb: !!int x", "line 2, column 4"),
-        ("a: !!bool x", "line 1, column 4"),
-        ("a: !!int ''", "line 1, column 4"),
-        ("a: 1\n<<: 3", "line 2, column 1"),
+        ("a: [1, 2", 2, 1),
+        ("a: 1\nb: c: d", 2, 5),
+        ("a:\n\t- b", 2, 1),
+        ("{'a': 1, 'b': }}", 1, 16),
+        ("a: 1\n---\nb: 2", 2, 1),
+        ("a: 1\nb: !!int x", 2, 4),
+        ("a: !!bool x", 1, 4),
+        ("a: !!int ''", 1, 4),
+        ("a: 1\n<<: 3", 2, 1),
     ],
 )
-def test_invalid_yaml_is_refused_with_its_place(document: str, place: str) -> None:
+def test_invalid_yaml_is_refused_with_its_position(document: str, line: int, column: int) -> None:
     problem = refusal_of(document)
 
-    assert problem.code == "invalid_syntax"
-    assert place in problem.message
+    assert (problem.code, problem.line, problem.column) == ("invalid_syntax", line, column)
 
 
 def test_control_characters_are_refused() -> None:
@@ -140,13 +139,13 @@ def test_control_characters_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("document", "path"),
-    [("a: {b: 1, b: 2}", "a"), ('{"a": {"b": 1, "b": 2}}', ""), ("a: 1\n'a': 2", "")],
+    ("document", "path", "line", "column"),
+    [("a: {b: 1, b: 2}", "a", 1, 11), ('{"a":\n {"b": 1, "b": 2}}', "a", 2, 11), ("a: 1\n'a': 2", "", 2, 1)],
 )
-def test_a_duplicate_key_is_refused(document: str, path: str) -> None:
+def test_a_duplicate_key_is_refused_where_it_stands_again(document: str, path: str, line: int, column: int) -> None:
     problem = refusal_of(document)
 
-    assert (problem.code, problem.path) == ("duplicate_key", path)
+    assert (problem.code, problem.path, problem.line, problem.column) == ("duplicate_key", path, line, column)
 
 
 @pytest.mark.parametrize(

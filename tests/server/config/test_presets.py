@@ -3,7 +3,7 @@
 import pytest
 
 from server.config.behavior import TRAINERS
-from server.config.presets import list_presets, read_preset
+from server.config.presets import describe_preset, list_presets, read_preset
 from server.config.resolution import resolve, review
 
 
@@ -25,6 +25,16 @@ def test_a_preset_resolves_without_a_warning(name: str) -> None:
 
     assert warnings == []
     assert all(section.hyperparameters.batch_size >= 1 for section in config.behaviors.values())
+
+
+@pytest.mark.parametrize("name", list_presets())
+def test_a_preset_is_described_by_the_sentence_that_it_begins_with(name: str) -> None:
+    described = describe_preset(name)
+
+    assert described.description[0].isupper()
+    assert described.description.endswith(".")
+    assert ". " not in described.description
+    assert set(described.trainer_types) <= TRAINERS.keys()
 
 
 @pytest.mark.parametrize("name", ["", "nothing", "../presets/cartpole", "__init__"])

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.config.problems import join_path, show, split_path
+from server.config.problems import join_path, parse_path, show, split_path
 
 
 def test_a_path_joins_keys_by_dots_and_puts_indices_in_brackets() -> None:
@@ -15,6 +15,12 @@ def test_a_path_joins_keys_by_dots_and_puts_indices_in_brackets() -> None:
 @given(st.lists(st.text(), min_size=1))
 def test_splitting_reverses_joining(keys: list[str]) -> None:
     assert split_path(join_path(keys)) == keys
+
+
+@settings(deadline=None)
+@given(st.lists(st.text() | st.integers(0, 10**6)))
+def test_parsing_reverses_joining_of_keys_and_indices(parts: list[str | int]) -> None:
+    assert parse_path(join_path(parts)) == parts
 
 
 @pytest.mark.parametrize("path", ["", ".", "a.", ".a", "a..b", 'a"b', '"a"b', "a[0]", '"a'])

@@ -10,11 +10,11 @@ from sqlalchemy import insert, select
 from sqlalchemy.exc import InvalidRequestError
 
 from ludus.schemas.states import RunState
+from server.kit.db import keyset
 from server.kit.db.database import Database
 from server.kit.db.keyset import prefix
 from server.kit.errors import InvalidQuery
 from server.kit.listing import Condition, ListQuery, Operator, Order
-from server.runs import repository
 from server.runs.models import Run, RunTag
 from server.runs.repository import RunRepository
 from tests.examples import examples
@@ -124,12 +124,12 @@ def test_pages_partition_the_list_in_its_order(
     filled: Database, order: Order, conditions: list[Condition], limit: int, few: int
 ) -> None:
     query = ListQuery(order, tuple(conditions), limit)
-    before = repository.FEW
-    repository.FEW = few  # both ways of answering: led by the rarest condition, and in the list's order
+    before = keyset.FEW
+    keyset.FEW = few  # both ways of answering: led by the rarest condition, and in the list's order
     try:
         assert ids(filled, query) == expected(query)
     finally:
-        repository.FEW = before
+        keyset.FEW = before
 
 
 def test_a_page_neither_skips_nor_repeats_when_runs_are_added_meanwhile(filled: Database) -> None:

@@ -5,12 +5,12 @@ from sqlalchemy import update
 
 from ludus.schemas.states import RunState, StopReason
 from server.kit.db.database import Database
-from server.kit.errors import RunNotFound, SimulatorNotFound
+from server.kit.errors import RunNotFound
 from server.kit.listing import Condition, ListQuery, Operator, Order
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.runs.events.repository import EventRepository
 from server.runs.models import Run
-from server.simulators.errors import RunClosed
+from server.simulators.errors import RunClosed, SimulatorNotFound
 from server.simulators.repository import Assigned, NotReady, Placement, SimulatorRepository
 from tests.factories import make_claim, make_ledger, make_run, read_run
 
