@@ -83,6 +83,7 @@ def _process(name: str) -> Iterator["Settings"]:
     "--ready-file", type=click.Path(dir_okay=False, path_type=Path), help="Write the addresses here when ready."
 )
 @click.option("--ready-fd", type=int, help="Write the addresses to this open file descriptor when ready.")
+@click.option("--open", "open_pages", is_flag=True, help="Open the pages in a browser when ready.")
 @click.option(
     "--show",
     type=click.Choice(["debug", "info", "warning", "error"]),
@@ -98,6 +99,7 @@ def up(
     stop_seconds: float,
     ready_file: Path | None,
     ready_fd: int | None,
+    open_pages: bool,
     show: str,
 ) -> None:
     """Start everything on this machine: API, gateway, controller and worker.
@@ -118,7 +120,8 @@ def up(
     console = Console(click.echo, show)
 
     def announce(ready: "Ready") -> None:
-        console.say(f"ready: HTTP API {ready.api} (documentation: {ready.api}/docs), simulators join {ready.gateway}")
+        console.say(f"ready: pages and HTTP API {ready.api} (described at {ready.api}/docs)")
+        console.say(f"simulators join {ready.gateway}")
         console.say(f"logs in {settings.home / 'logs'}; Ctrl-C stops")
         if ready_file is not None:
             unfinished = ready_file.with_name(f"{ready_file.name}.tmp")
@@ -127,6 +130,8 @@ def up(
         if ready_fd is not None:
             os.write(ready_fd, f"{ready.to_json()}\n".encode())
             os.close(ready_fd)
+        if open_pages:
+            click.launch(ready.api)
 
     with one_sentence_errors():
         Stack(settings, console, stop_seconds=stop_seconds).run(announce)

@@ -152,7 +152,7 @@ def demo(mark: str) -> bool:
     with stack(mark) as addresses, Client(addresses["api"]) as client:
         document = CONFIG.read_text(encoding="utf-8")
         run = client.runs.create(document, name="cartpole-demo", tags=["demo"])
-        sys.stdout.write(f"run {run.id}: {addresses['api']}/v1/runs/{run.id}\n")
+        sys.stdout.write(f"watch it in a browser: {addresses['api']}/ui/runs/{run.id}\n")
         simulate = (
             "simulate",
             f"gymnasium:{ENVIRONMENT}",

@@ -179,8 +179,7 @@ def smoothed(values: NDArray[np.float64], smoothing: float) -> NDArray[np.float6
         for column in (sums, weights):
             column[distance:] = column[distance:] + decay * column[:-distance]
         distance, decay = 2 * distance, decay * decay
-    means: NDArray[np.float64] = np.append(np.nan, sums / weights)
-    return means[np.cumsum(finite)]
+    return np.append(np.nan, sums / weights).take(np.cumsum(finite))
 
 
 def common_edges(histories: Sequence[Points], buckets: int) -> NDArray[np.int64]:

@@ -30,8 +30,8 @@ export default function Models() {
   return html`
     <div class="head"><h1>Models</h1></div>
     <section class="card"><h2>Aliases</h2>
-      ${known.length ? html`<table><thead><tr><th scope="col">alias</th><th scope="col">checkpoint</th><th scope="col">since</th><th scope="col"></th></tr></thead>
-        <tbody>${known.map((/** @type {any} */ each) => html`<${Alias} key=${each.name} alias=${each} />`)}</tbody></table>`
+      ${known.length ? html`<div class="scroll" tabindex="0"><table><thead><tr><th scope="col">alias</th><th scope="col">checkpoint</th><th scope="col">since</th><th scope="col"></th></tr></thead>
+        <tbody>${known.map((/** @type {any} */ each) => html`<${Alias} key=${each.name} alias=${each} />`)}</tbody></table></div>`
       : html`<${Missing} ...${aliases}>No alias yet. An alias, such as <b>champion</b>, is a name that always means the checkpoint that is used now: set one below, or by <code>ludus checkpoint alias</code>.<//>`}
     </section>
     <h2>Newest checkpoints</h2>
