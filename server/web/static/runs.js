@@ -54,9 +54,12 @@ export function pace(run) {
   return parts.join(" · ");
 }
 
+/** Milliseconds for which a run may wait until a person is asked for: games take a while to start. */
+const PATIENCE = 60_000;
+
 /** Whether a person has to act. Failures count for a day. @param {any} run */
 export function needsSomebody(run) {
   if (run.state === "FAILED") return Date.now() - Date.parse(run.finished_at) < 86_400_000;
   if (run.state === "PAUSED") return true;
-  return Boolean(run.waits_for) && run.state !== "QUEUED";
+  return Boolean(run.waits_for) && run.state !== "QUEUED" && Date.now() - Date.parse(run.updated_at) > PATIENCE;
 }
