@@ -94,9 +94,7 @@ def test_what_is_no_prefix_is_refused_by_name(prefix: str) -> None:
 
 def test_every_module_that_is_imported_by_name_is_in_the_import_map() -> None:
     imported = {
-        name
-        for file in STATIC.rglob("*.js")
-        for name in re.findall(r'\bfrom\s?"([@a-z][\w@/-]*)"', file.read_text())
+        name for file in STATIC.rglob("*.js") for name in re.findall(r'\bfrom\s?"([@a-z][\w@/-]*)"', file.read_text())
     }
     (import_map,) = re.findall(
         r'<script type="importmap">(.*?)</script>', (STATIC / "index.html").read_text(), re.DOTALL
