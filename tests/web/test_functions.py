@@ -1,6 +1,6 @@
 """Pure functions of the pages, called in the browser that runs them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -82,7 +82,7 @@ def test_the_interval_of_many_numbers_nears_the_normal_one(call: Call) -> None:
     assert call("series.interval", []) == {"n": 0, "mean": None, "half": None}
 
 
-def curve(values: list[float | None]) -> dict[str, Any]:
+def curve(values: Sequence[float | None]) -> dict[str, Any]:
     return {"label": "", "values": values, "low": values, "high": values, "smoothed": None, "counts": [1] * len(values)}
 
 

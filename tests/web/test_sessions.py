@@ -1,0 +1,134 @@
+"""Signing in and out in a browser, links for others, and what a page does when its token is revoked."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.server.app.world import World, open_world
+from tests.web.data import train
+
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("sessions")]
+
+TOKEN = "boss"
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with open_world(tmp_path_factory.mktemp("guarded"), token=TOKEN) as world:
+        train(world, tmp_path_factory.mktemp("scratch"))
+        yield world
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    context = browser.new_context()
+    yield context.new_page()
+    context.close()
+
+
+def sign_in(page: Page, world: World, token: str = TOKEN, path: str = "") -> None:
+    page.goto(f"{world.server}/{path}")
+    page.get_by_label("Token").fill(token)
+    page.get_by_role("button", name="Sign in").click()
+
+
+def made(world: World, **fields: object) -> dict[str, str]:
+    answer = world.http.post("/v1/tokens", json=fields)
+    assert answer.status_code == 201, answer.text
+    return dict(answer.json())
+
+
+def test_after_signing_in_the_page_is_there_that_was_asked_for(guarded: World, page: Page) -> None:
+    sign_in(page, guarded, path="ui/runs/walker/charts?smooth=0.6")
+
+    expect(page.get_by_role("heading", name="walker")).to_be_visible()
+    assert page.url.endswith("/ui/runs/walker/charts?smooth=0.6")
+
+
+@pytest.mark.parametrize("next_", ["https://evil.example", "//evil.example", "/\\evil.example", "javascript:alert(1)"])
+def test_nobody_is_sent_elsewhere_after_signing_in(guarded: World, page: Page, next_: str) -> None:
+    sign_in(page, guarded, path=f"ui/login?next={next_}")
+
+    expect(page.get_by_role("heading", name="Now")).to_be_visible()
+    assert page.url.startswith(guarded.server)
+
+
+def test_after_signing_out_nothing_is_shown_not_even_by_going_back(guarded: World, page: Page) -> None:
+    sign_in(page, guarded, path="ui/runs/walker")
+    expect(page.get_by_role("heading", name="walker")).to_be_visible()
+
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_label("Token")).to_be_visible()
+    page.go_back()
+
+    expect(page.get_by_label("Token")).to_be_visible()
+    assert page.get_by_role("heading", name="walker").count() == 0
+    assert page.context.cookies() == []
+
+
+def test_scripts_cannot_read_the_cookie(guarded: World, page: Page) -> None:
+    sign_in(page, guarded)
+    expect(page.get_by_role("heading", name="Now")).to_be_visible()
+
+    assert page.evaluate("document.cookie") == ""
+    (cookie,) = page.context.cookies()
+    assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
+
+
+def test_a_page_whose_token_is_revoked_asks_to_sign_in_again(guarded: World, page: Page) -> None:
+    token = made(guarded, name="short", scopes=["read"])
+    sign_in(page, guarded, token["token"], "ui/runs")
+    expect(page.get_by_role("heading", name="Runs")).to_be_visible()
+
+    guarded.http.delete(f"/v1/tokens/{token['id']}").raise_for_status()
+
+    expect(page.get_by_label("Token")).to_be_visible(timeout=30_000)
+
+
+def test_without_the_scope_a_button_is_not_there(guarded: World, page: Page) -> None:
+    token = made(guarded, name="reader", scopes=["read"])
+    sign_in(page, guarded, token["token"], "ui/runs/walker")
+    expect(page.get_by_role("heading", name="walker")).to_be_visible()
+
+    for name in ("Pause", "Stop …", "Cancel …", "Set …", "Checkpoint now", "Share …", "Branch …"):
+        assert page.get_by_role("button", name=name).count() == 0, name
+    assert page.get_by_role("link", name="New run").count() == 0
+    assert page.get_by_role("link", name="Admin").count() == 0
+
+
+def test_a_link_for_one_run_shows_it_and_nothing_else(guarded: World, page: Page) -> None:
+    run = guarded.http.get("/v1/runs/walker").json()["id"]
+    token = made(guarded, name="link", scopes=["read"], run=run, expires_in_seconds=3600)
+
+    page.goto(f"{guarded.server}/ui/share#{token['token']}")
+
+    expect(page.get_by_role("heading", name="walker")).to_be_visible()
+    assert page.url == f"{guarded.server}/ui/runs/{run}"
+    page.locator(".chart canvas").first.wait_for()
+    for path in ("/v1/runs", "/v1/tokens", "/v1/aliases", "/v1/events:stream"):
+        assert page.evaluate("async (path) => (await fetch(path)).status", path) == 403, path
+
+
+def test_a_link_that_holds_no_longer_says_so(guarded: World, page: Page) -> None:
+    run = guarded.http.get("/v1/runs/walker").json()["id"]
+    token = made(guarded, name="old-link", scopes=["read"], run=run)
+    guarded.http.delete(f"/v1/tokens/{token['id']}").raise_for_status()
+
+    page.goto(f"{guarded.server}/ui/share#{token['token']}")
+
+    expect(page.get_by_role("alert")).to_contain_text("ask for a new one")
+
+
+def test_another_site_cannot_act_with_the_session(guarded: World, page: Page, tmp_path: Path) -> None:
+    sign_in(page, guarded)
+    expect(page.get_by_role("heading", name="Now")).to_be_visible()
+    evil = tmp_path / "evil.html"
+    evil.write_text(f'<form method="post" enctype="text/plain" action="{guarded.server}/v1/runs/walker:cancel"></form>')
+
+    page.goto(evil.as_uri())
+    page.evaluate("document.forms[0].submit()")
+    page.wait_for_url(f"{guarded.server}/**")
+
+    assert guarded.http.get("/v1/runs/walker").json()["state"] == "RUNNING"
