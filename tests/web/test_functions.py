@@ -104,18 +104,14 @@ def test_curves_of_other_times_are_joined_on_all_times(call: Call) -> None:
 
 
 @pytest.mark.parametrize(
-    ("window", "before", "now", "expected"),
-    [
-        (None, 100, 200, None),
-        ([50, 100], 100, 130, [80, 130]),
-        ([50, 90], 100, 130, [50, 90]),
-    ],
-    ids=["everything", "at the newest point", "in the past"],
+    ("window", "newest", "expected"),
+    [(None, 200, None), ([50, 100], 130, [80, 130]), ([50, 100], 100, [50, 100]), ([50, 140], 130, [50, 140])],
+    ids=["everything", "a new point", "no new point", "room to its right"],
 )
-def test_a_window_follows_the_newest_point_only_if_it_shows_it(
-    call: Call, window: list[int] | None, before: int, now: int, expected: list[int] | None
+def test_a_window_that_follows_ends_at_the_newest_point_and_keeps_its_width(
+    call: Call, window: list[int] | None, newest: int, expected: list[int] | None
 ) -> None:
-    assert call("series.followed", window, before, now) == expected
+    assert call("series.followed", window, newest) == expected
 
 
 def test_the_tooltip_has_the_nearest_curves(call: Call) -> None:

@@ -1,5 +1,5 @@
 // Charts of metrics: what is loaded for them, the tool bar that all charts of a page share, and its shortcuts.
-import { useMemo, useRef } from "preact/hooks";
+import { useMemo } from "preact/hooks";
 import { get } from "./api.js";
 import { Chart } from "./chart.js";
 import { html } from "./html.js";
@@ -25,6 +25,8 @@ function view() {
     log: flag("log"),
     clip: flag("clip"),
     window: from === null || to === null ? null : /** @type {[number, number]} */ ([from, to]),
+    /** Whether the window showed the newest point when it was chosen: then it moves with it. */
+    follow: flag("follow"),
   };
 }
 
@@ -64,21 +66,19 @@ function load(runs, key, parameters) {
  * @param {number} [props.height]
  */
 export function MetricChart({ metric, runs, behavior, tick = 0, grouped = false, marks = [], actions, height }) {
-  const { kind, smoothing, log, clip, window } = view();
+  const { kind, smoothing, log, clip, window, follow } = view();
   const stepWindow = kind === "step" && window;
   const parameters = {
     behavior,
     smoothing: smoothing || undefined,
-    ...(stepWindow && { from_step: Math.floor(stepWindow[0]), to_step: Math.ceil(stepWindow[1]) }),
+    ...(stepWindow && { from_step: Math.floor(stepWindow[0]), ...(!follow && { to_step: Math.ceil(stepWindow[1]) }) }),
   };
   const ids = runs.map((run) => run.id);
   const wanted = JSON.stringify([ids, metric, parameters]);
   const { data, problem } = useLive(() => load(ids, metric, parameters), { seconds: null, again: [wanted, tick] });
   const { x, curves } = useMemo(() => drawn(data ?? [], runs, grouped && kind === "step", kind), [data, grouped, kind]);
-  const newest = useRef(x.at(-1) ?? 0);
-  const now = x.at(-1) ?? 0;
-  const shown = kind === "step" ? window : followed(window, newest.current, now);
-  newest.current = now;
+  const newest = x.at(-1) ?? 0;
+  const shown = follow ? followed(window, newest) : window;
   return html`<${Chart}
     title=${behavior ? `${metric} · ${behavior}` : metric}
     x=${x}
@@ -87,7 +87,7 @@ export function MetricChart({ metric, runs, behavior, tick = 0, grouped = false,
     log=${log}
     clip=${clip}
     window=${shown}
-    onWindow=${(/** @type {[number, number]|null} */ part) => set({ from: part?.[0], to: part?.[1] })}
+    onWindow=${(/** @type {[number, number]|null} */ part) => set({ from: part?.[0], to: part?.[1], follow: part !== null && part[1] >= newest })}
     marks=${kind === "step" ? marks : []}
     cursor="page"
     actions=${actions}
@@ -158,7 +158,7 @@ const KINDS = /** @type {const} */ ([["step", "step"], ["time", "wall clock"], [
 export function ChartTools() {
   const { kind, smoothing, log, clip, window } = view();
   return html`<div class="chart-tools" role="group" aria-label="Charts">
-    <label>x <select value=${kind} onChange=${(/** @type {any} */ event) => set({ x: event.target.value === "step" ? null : event.target.value, from: null, to: null })}>
+    <label>x <select value=${kind} onChange=${(/** @type {any} */ event) => set({ x: event.target.value === "step" ? null : event.target.value, from: null, to: null, follow: null })}>
       ${KINDS.map(([value, name]) => html`<option key=${value} value=${value}>${name}</option>`)}
     </select></label>
     <label title="Exponential moving average of the whole history, without its bias to the start">
@@ -168,7 +168,7 @@ export function ChartTools() {
     </label>
     <label><input type="checkbox" checked=${log} onChange=${() => set({ log: !log })} /> log</label>
     <label title="The y axis leaves out the highest and lowest 2 %"><input type="checkbox" checked=${clip} onChange=${() => set({ clip: !clip })} /> clip outliers</label>
-    ${window && html`<button onClick=${() => set({ from: null, to: null })}>Show everything</button>`}
+    ${window && html`<button onClick=${() => set({ from: null, to: null, follow: null })}>Show everything</button>`}
   </div>`;
 }
 
@@ -181,5 +181,5 @@ export const CHART_KEYS = {
     const next = kinds[(kinds.indexOf(view().kind) + 1) % kinds.length];
     set({ x: next === "step" ? null : next, from: null, to: null });
   }],
-  Escape: ["show everything again", () => query.value.has("from") && set({ from: null, to: null })],
+  Escape: ["show everything again", () => query.value.has("from") && set({ from: null, to: null, follow: null })],
 };

@@ -102,15 +102,14 @@ export function align(axes, columns) {
 }
 
 /**
- * The window after new data: one whose right end was at the newest point follows it, any other stays.
+ * The window of a chart that follows new points: as wide as it was chosen, and moved until its end shows the newest one.
  * @param {[number, number]|null} window null: everything is shown
- * @param {number} before newest x until now
- * @param {number} now newest x
+ * @param {number} newest x of the newest point
  * @returns {[number, number]|null}
  */
-export function followed(window, before, now) {
-  if (window === null || window[1] < before) return window;
-  return [window[0] + now - before, window[1] + now - before];
+export function followed(window, newest) {
+  if (window === null || newest <= window[1]) return window;
+  return [window[0] + newest - window[1], newest];
 }
 
 /**
