@@ -6,6 +6,8 @@ import httpx
 import pytest
 import yaml
 
+from server.kit.principal import ANONYMOUS
+
 TEXT = """\
 # mine
 behaviors:
@@ -69,7 +71,7 @@ def test_warnings_of_a_planned_run_have_lines_and_so_have_its_events(http: httpx
 
     [warning] = planned["warnings"]
     [doubted] = [event["data"] for event in events if event["type"] == "config_doubted"]
-    assert warning == doubted
+    assert doubted == {**warning, "by": ANONYMOUS}
     assert (warning["path"], warning["line"], warning["column"]) == (
         "behaviors.other.hyperparameters.learning_rate",
         8,

@@ -15,6 +15,7 @@ from ludus.schemas import DemonstrationStatistics
 from server.config.presets import read_preset
 from server.demonstrations.specs import spec_to_json
 from server.kit.http.uploads import FORGOTTEN_SECONDS
+from server.kit.principal import ANONYMOUS
 from tests.ludus.demonstrations.shown import assert_equal, make_demonstration, make_spec, vector
 from tests.server.app.world import World
 from tests.server.demonstrations.conftest import FILE_BYTES
@@ -329,5 +330,5 @@ def test_warnings_about_a_configuration_are_in_the_plan_and_among_the_events(wor
     (warning,) = plan["warnings"]
     assert (warning["path"], warning["code"]) == ("behaviors.A.reward_signals.rnd", "doubtful")
     (doubted,) = [event for event in events if event["type"] == "config_doubted"]
-    assert (doubted["level"], doubted["data"]) == ("warning", warning)
+    assert (doubted["level"], doubted["data"]) == ("warning", {**warning, "by": ANONYMOUS})
     assert "rnd" in doubted["message"]

@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from ludus.schemas.states import RunState, StopReason
+from server.kit.principal import ANONYMOUS
 from tests.factories import make_checkpoint
 from tests.server.app.world import Trainer, World
 
@@ -39,7 +40,7 @@ def test_a_request_is_answered_with_the_checkpoints_id(world: World, trainer: Tr
     assert trainer.ledger.checkpoints.requested() is None
     events = world.http.get(f"/v1/runs/{trainer.run_id}/events").json()["events"]
     asked, written = [event for event in events if event["type"].startswith("checkpoint_")]
-    assert (asked["type"], asked["data"]) == ("checkpoint_requested", {"request": 1})
+    assert (asked["type"], asked["data"]) == ("checkpoint_requested", {"request": 1, "by": ANONYMOUS})
     assert (written["data"]["checkpoint_id"], written["data"]["request"]) == (saved, 1)
 
 

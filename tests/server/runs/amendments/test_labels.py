@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from ludus.schemas.states import RunState
+from server.kit.principal import ANONYMOUS
 from tests.server.app.world import CARTPOLE, World
 
 
@@ -30,8 +31,8 @@ def test_a_run_is_renamed_and_tagged_and_found_by_both(world: World, ended: bool
     assert world.http.get(f"/v1/runs/after-{ended}").json()["id"] == run
     assert world.http.get(f"/v1/runs/{name}").status_code == 404
     assert [(each["type"], each["data"]) for each in events] == [
-        ("run_renamed", {"from": name, "to": f"after-{ended}"}),
-        ("run_tagged", {"added": ["new"], "removed": ["old"]}),
+        ("run_renamed", {"from": name, "to": f"after-{ended}", "by": ANONYMOUS}),
+        ("run_tagged", {"added": ["new"], "removed": ["old"], "by": ANONYMOUS}),
     ]
 
 
