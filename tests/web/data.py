@@ -58,6 +58,40 @@ def play(world: World) -> str:
     return trainer.run_id
 
 
+def judge(world: World, candidate: str, champion: str) -> str:
+    """Create a gate between two checkpoints that the candidate has passed; return its run."""
+    match = {"behavior": "CartPole", "candidate": candidate, "champion": champion, "elo0": 0, "elo1": 20}
+    trainer = world.claim(world.create({"match": match}, name="gate")["id"]).start()
+    result = {
+        "kind": "match",
+        "verdict": "pass",
+        "behavior": "CartPole",
+        "candidate": candidate,
+        "champion": champion,
+        "games": 812,
+        "wins": 402,
+        "draws": 96,
+        "losses": 314,
+        "max_games": 20_000,
+        "score": 0.554,
+        "elo": 37.7,
+        "elo_low": 15.5,
+        "elo_high": 60.1,
+        "elo0": 0.0,
+        "elo1": 20.0,
+        "alpha": 0.05,
+        "beta": 0.05,
+        "llr": 2.97,
+        "llr_lower": -2.94,
+        "llr_upper": 2.94,
+        "paired": True,
+        "pairs": [9, 31, 180, 121, 65],
+    }
+    trainer.ledger.assessment.store(812, result, {})
+    trainer.finish()
+    return trainer.run_id
+
+
 def fill(world: World, scratch: Path) -> dict[str, str]:
     """Fill a world; return the ids of its runs by name."""
     walker = train(world, scratch / "walker")
@@ -67,6 +101,8 @@ def fill(world: World, scratch: Path) -> dict[str, str]:
     long = world.create(CARTPOLE, name=LONG_NAME, tags=["t" * 100])["id"]
     checkpoint = world.http.get(f"/v1/runs/{walker.run_id}/checkpoints/latest").json()["id"]
     world.http.put("/v1/aliases/champion", json={"checkpoint_id": checkpoint}).raise_for_status()
+    candidate = world.http.get(f"/v1/runs/{other.run_id}/checkpoints/latest").json()["id"]
+    gate = judge(world, candidate, checkpoint)
     world.http.post(
         "/v1/webhooks", json={"url": "https://example.org/hook", "events": ["*"], "description": HOSTILE[:200]}
     )
@@ -75,5 +111,6 @@ def fill(world: World, scratch: Path) -> dict[str, str]:
         "walker-2": other.run_id,
         "failed": failed.run_id,
         "striker": striker,
+        "gate": gate,
         "long": long,
     }

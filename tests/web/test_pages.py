@@ -20,6 +20,7 @@ FILLED = (
     *(f"ui/runs/walker{tab}" for tab in TABS),
     *(f"ui/runs/nightly-412{tab}" for tab in TABS),
     "ui/runs/striker/opponents",
+    "ui/runs/gate",
     "ui/compare?runs=walker,walker-2",
     "ui/compare?runs=walker,walker-2&by=seed&smooth=0.6&log=1&clip=1",
 )
