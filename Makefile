@@ -29,7 +29,7 @@ PIP := $(PY) -m pip --disable-pip-version-check --quiet --quiet
 
 .DEFAULT_GOAL := help
 .PHONY: help setup constraints demo test test-all test-orders test-services browser gpu faults chaos learn learn-quick results soak bench lint format types imports protos check-generated \
-	deployment check-migrations api docs check-docs compose-check containers wheel wheel-check clean
+	deployment check-migrations api docs pictures check-docs compose-check containers wheel wheel-check clean
 
 help: ## Print this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -125,6 +125,9 @@ docs: setup ## Write the generated documentation (settings, configuration, .env.
 
 deployment: setup ## Start the roles of docker-compose.yml in network namespaces, and train (root; PostgreSQL, Redis, juicefs)
 	@$(PYTEST) tests/deployment --randomly-dont-reorganize $(ARGS)
+
+pictures: setup ## Write the pictures of docs/dashboard.md (needs Chromium)
+	@$(PY) -m tests.web.pictures
 
 containers: setup ## Build the images and run docker-compose.yml itself (needs Docker, or Podman's socket in DOCKER_HOST)
 	@$(COMPOSE_SECRETS) docker compose build

@@ -92,25 +92,23 @@ def judge(world: World, candidate: str, champion: str) -> str:
     return trainer.run_id
 
 
-def fill(world: World, scratch: Path) -> dict[str, str]:
-    """Fill a world; return the ids of its runs by name."""
+def show(world: World, scratch: Path) -> dict[str, str]:
+    """Fill a world with what a team has on a good day; return the ids of its runs by name."""
     walker = train(world, scratch / "walker")
     other = train(world, scratch / "walker-2", "walker-2", shift=-50.0)
-    failed = fail(world, scratch / "failed")
     striker = play(world)
-    long = world.create(CARTPOLE, name=LONG_NAME, tags=["t" * 100])["id"]
     checkpoint = world.http.get(f"/v1/runs/{walker.run_id}/checkpoints/latest").json()["id"]
     world.http.put("/v1/aliases/champion", json={"checkpoint_id": checkpoint}).raise_for_status()
     candidate = world.http.get(f"/v1/runs/{other.run_id}/checkpoints/latest").json()["id"]
     gate = judge(world, candidate, checkpoint)
-    world.http.post(
-        "/v1/webhooks", json={"url": "https://example.org/hook", "events": ["*"], "description": HOSTILE[:200]}
-    )
-    return {
-        "walker": walker.run_id,
-        "walker-2": other.run_id,
-        "failed": failed.run_id,
-        "striker": striker,
-        "gate": gate,
-        "long": long,
-    }
+    return {"walker": walker.run_id, "walker-2": other.run_id, "striker": striker, "gate": gate}
+
+
+def fill(world: World, scratch: Path) -> dict[str, str]:
+    """Fill a world with that, and with what makes pages break; return the ids of its runs by name."""
+    runs = show(world, scratch)
+    runs["failed"] = fail(world, scratch / "failed").run_id
+    runs["long"] = world.create(CARTPOLE, name=LONG_NAME, tags=["t" * 100])["id"]
+    webhook = {"url": "https://example.org/hook", "events": ["*"], "description": HOSTILE[:100]}
+    world.http.post("/v1/webhooks", json=webhook).raise_for_status()
+    return runs
