@@ -103,7 +103,7 @@ def test_a_hidden_page_asks_for_nothing_and_a_visible_one_again_at_once(large: W
 def test_a_page_outlives_a_restart_of_its_server_without_an_event_twice(browser: Browser, tmp_path: Path) -> None:
     with server_process(tmp_path) as process:
         with httpx.Client(base_url=process.server, timeout=60) as http:
-            eventually(lambda: http.get("/readyz").status_code == 200, "the server is ready")
+            eventually(lambda: http.get("/healthz").status_code == 200, "the server answers")
             config = {"behaviors": {"CartPole": {"trainer_type": "ppo"}}}
             run = http.post("/v1/runs", json={"config": config, "name": "restarted"}).json()["id"]
         watched = Watched(browser.new_page(), process.server)

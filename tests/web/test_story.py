@@ -51,7 +51,7 @@ def test_a_person_trains_an_agent_in_the_browser(
     page.goto(stack.api)
     page.get_by_label("Token").fill("nonsense")
     page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_role("alert")).to_contain_text("a token that it knows")
+    expect(page.get_by_role("alert")).to_contain_text("not known here")
     page.get_by_label("Token").fill(TOKEN)
     page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_role("heading", name="Now")).to_be_visible()
@@ -90,6 +90,8 @@ def test_a_person_trains_an_agent_in_the_browser(
 
     # zooms: the address has the window, new data leave it as it is, Escape shows everything again
     canvas = page.locator(".chart .u-over").first
+    canvas.wait_for()
+    page.evaluate("scrollTo(0, 0)")
     box = canvas.bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + 0.2 * box["width"], box["y"] + 50)
@@ -141,7 +143,7 @@ def test_a_person_trains_an_agent_in_the_browser(
     page.goto(f"{stack.api}/ui/runs/story")
     page.get_by_role("button", name="Share …").click()
     page.get_by_role("button", name="Make the link").click()
-    link = page.get_by_label("Link").input_value()
+    link = page.get_by_label("Link", exact=True).input_value()
     guest = browser.new_context().new_page()
     guest.goto(link)
     expect(guest.get_by_role("heading", name="story")).to_be_visible(timeout=SECONDS)

@@ -99,14 +99,14 @@ async function signOut() {
 
 function Frame() {
   const found = route();
-  const [Page, setPage] = useState(/** @type {{page: string, show: any}|null} */ (null));
+  const [loaded, setLoaded] = useState(/** @type {Record<string, any>} */ ({}));
   const [failure, setFailure] = useState("");
   const who = identity.value;
   const bound = who?.run_id ?? who?.ladder_id ?? null;
   useEffect(() => {
     if (!found) return;
     PAGES[found.page]().then(
-      (module) => setPage({ page: found.page, show: module.default }),
+      (module) => setLoaded((old) => ({ ...old, [found.page]: module.default })),
       () => setFailure("A part of this page could not be loaded. Is the server there? Load the page again."),
     );
   }, [found?.page]);
@@ -115,7 +115,7 @@ function Frame() {
     if (signedOut.value && !open) go(href("ui/login", { next: path.value + location.search }), true);
   }, [signedOut.value, found?.page]);
   useEffect(() => document.getElementById("content")?.focus({ preventScroll: true }), [path.value]);
-  const shown = Page?.page === found?.page ? Page : null;
+  const Shown = found && loaded[found.page];
   return html`
     <a class="skip" href="#content">Skip to the content</a>
     <header class="bar">
@@ -140,8 +140,8 @@ function Frame() {
     <main id="content" tabindex="-1">
       ${failure && html`<p class="note" data-tone="bad">${failure}</p>`}
       ${!found && html`<p class="empty">There is no such page. <a href=${href("")}>Go to the first one.</a></p>`}
-      ${found && !shown && !failure && html`<p class="empty">Loading …</p>`}
-      ${found && shown && (who || found.page === "login" || found.page === "share") && html`<${shown.show} key=${found.rest[0] ?? ""} parts=${found.rest} page=${found.page} />`}
+      ${found && !Shown && !failure && html`<p class="empty">Loading …</p>`}
+      ${found && Shown && (who || found.page === "login" || found.page === "share") && html`<${Shown} key=${found.rest[0] ?? ""} parts=${found.rest} page=${found.page} />`}
     </main>
     <${Dialog} />
   `;

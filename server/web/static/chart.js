@@ -101,7 +101,7 @@ function Drawing(props) {
   const { x, curves, kind, log, clip, window, marks = [], cursor, height, plot } = props;
   const place = useRef(/** @type {HTMLDivElement|null} */ (null));
   const tip = useRef(/** @type {HTMLDivElement|null} */ (null));
-  const latest = useRef(props);
+  const latest = /** @type {{current: any, dragging?: boolean}} */ (useRef(props));
   latest.current = props;
   const colors = curves.map((/** @type {ColoredCurve} */ each) => each.color).join();
   const smoothed = curves.some((/** @type {ColoredCurve} */ each) => each.smoothed);
@@ -122,7 +122,7 @@ function Drawing(props) {
   }, [form]);
   useEffect(() => {
     const made = plot.current;
-    if (!made) return;
+    if (!made || latest.dragging) return;
     made.setData(columns(x, curves, smoothed), false);
     show(made, latest.current);
   }, [x, curves, clip, window, marks]);
@@ -179,7 +179,7 @@ function padded([low, high], log) {
   return { min: low - room, max: high + room };
 }
 
-/** @param {{current: any}} latest @param {{current: HTMLElement|null}} tip @param {number} width @returns {any} */
+/** @param {{current: any, dragging?: boolean}} latest @param {{current: HTMLElement|null}} tip @param {number} width @returns {any} */
 function options(latest, tip, width) {
   const { curves, kind, log, cursor, height } = latest.current;
   const banded = curves.length <= MOST_BANDS;
@@ -214,7 +214,11 @@ function options(latest, tip, width) {
       sync: cursor ? { key: cursor, scales: ["x", null] } : undefined,
       drag: { x: true, y: false, setScale: false },
       points: { show: curves.length <= MOST_BANDS && !smoothed, size: 6 },
-      bind: { dblclick: () => () => latest.current.onWindow?.(null) },
+      bind: {
+        dblclick: () => () => latest.current.onWindow?.(null),
+        mousedown: held(latest, true),
+        mouseup: held(latest, false),
+      },
     },
     hooks: {
       setSelect: [
@@ -228,6 +232,14 @@ function options(latest, tip, width) {
       setCursor: [(/** @type {any} */ plot) => point(plot, /** @type {HTMLElement} */ (tip.current), latest.current)],
       draw: [(/** @type {any} */ plot) => drawMarks(plot, latest.current.marks ?? [], color("--muted"))],
     },
+  };
+}
+
+/** Note whether the reader drags: new data must not end it. @param {{dragging?: boolean}} latest @param {boolean} dragging */
+function held(latest, dragging) {
+  return (/** @type {any} */ _plot, /** @type {any} */ _target, /** @type {(event: Event) => void} */ handle) => (/** @type {Event} */ event) => {
+    latest.dragging = dragging;
+    handle(event);
   };
 }
 

@@ -14,7 +14,7 @@ export const connection = signal({ state: /** @type {Freshness} */ ("live"), sin
 
 /** @param {Freshness} state */
 function connected(state) {
-  if (connection.value.state !== state) connection.value = { state, since: Date.now() };
+  if (connection.peek().state !== state) connection.value = { state, since: Date.now() };
 }
 
 effect(() => connected(visible.value ? "live" : "paused"));

@@ -76,7 +76,8 @@ export function MetricChart({ metric, runs, behavior, tick = 0, grouped = false,
   const ids = runs.map((run) => run.id);
   const wanted = JSON.stringify([ids, metric, parameters]);
   const { data, problem } = useLive(() => load(ids, metric, parameters), { seconds: null, again: [wanted, tick] });
-  const { x, curves } = useMemo(() => drawn(data ?? [], runs, grouped && kind === "step", kind), [data, grouped, kind]);
+  const names = JSON.stringify(runs);
+  const { x, curves } = useMemo(() => drawn(data ?? [], runs, grouped && kind === "step", kind), [data, names, grouped, kind]);
   const newest = x.at(-1) ?? 0;
   const shown = follow ? followed(window, newest) : window;
   return html`<${Chart}
@@ -87,7 +88,7 @@ export function MetricChart({ metric, runs, behavior, tick = 0, grouped = false,
     log=${log}
     clip=${clip}
     window=${shown}
-    onWindow=${(/** @type {[number, number]|null} */ part) => set({ from: part?.[0], to: part?.[1], follow: part !== null && part[1] >= newest })}
+    onWindow=${(/** @type {[number, number]|null} */ part) => set({ from: part && Math.floor(part[0]), to: part && Math.ceil(part[1]), follow: part !== null && part[1] >= newest })}
     marks=${kind === "step" ? marks : []}
     cursor="page"
     actions=${actions}

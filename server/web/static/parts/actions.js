@@ -81,7 +81,7 @@ export function share(bound) {
     const submit = async (/** @type {Event} */ event) => {
       event.preventDefault();
       try {
-        const made = await change("POST", "v1/tokens", { name: `link to ${bound.run ?? bound.ladder}`, scopes: ["read"], ...bound, expires_in_seconds: 86400 * days });
+        const made = await change("POST", "v1/tokens", { name: `link-to-${bound.run ?? bound.ladder}`, scopes: ["read"], ...bound, expires_in_seconds: 86400 * days });
         setLink(new URL(href("ui/share"), location.href).href + `#${made.token}`);
       } catch (/** @type {any} */ problem) {
         setRefusal(problem.message);
