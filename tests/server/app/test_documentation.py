@@ -13,8 +13,8 @@ FROM_THE_FRAMEWORK = {
     ("422", "invalid_request"),
     ("500", "internal"),
 }
-OWN = re.compile(r"server\.(kit\.http\..*|app\..*|.*\.errors)")
-"""Modules whose errors the API answers with."""
+OWN = re.compile(r"server\.(kit\.http\..*|app\..*|(?!gateway\.).*\.errors)")
+"""Modules whose errors the API answers with: those of the gateway answer simulators (proto/README.md)."""
 
 
 def leaves(error: type[LudusError]) -> set[type[LudusError]]:
