@@ -25,7 +25,6 @@ behaviors:
     max_steps: many
 """
 PICTURES = {
-    "now": "",
     "run": "ui/runs/walker?smooth=0.6",
     "compare": "ui/compare?runs=walker,walker-2",
     "gate": "ui/runs/gate",
