@@ -18,7 +18,7 @@ class OnnxTensor:
 
 @dataclass(frozen=True, kw_only=True)
 class OnnxModel:
-    """What a game must know to load and call an ONNX model of a policy."""
+    """Inputs, outputs and actions of an ONNX model, for the game that loads it."""
 
     behavior: str
     opset: int

@@ -18,7 +18,7 @@ def read_cookie(headers: Headers, scope: Scope) -> str | None:
 
 
 def set_cookie(response: Response, scope: Scope, value: str, seconds: float) -> None:
-    """Let the browser keep the cookie for so many seconds; 0: let it forget the cookie."""
+    """Set how many seconds the browser keeps the cookie. 0 deletes the cookie."""
     response.set_cookie(
         _name(scope),
         value,

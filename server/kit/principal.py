@@ -47,7 +47,7 @@ class Principal:
 
     @property
     def binding(self) -> tuple[str, str] | None:
-        """What it is bound to, as the parameter of a path (`run`, `ladder`) and an id; None: to nothing."""
+        """Return the path parameter (`run` or `ladder`) and the id that it is bound to; None: it is not bound."""
         if self.run_id is not None:
             return "run", self.run_id
         return None if self.ladder_id is None else ("ladder", self.ladder_id)

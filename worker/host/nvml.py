@@ -28,7 +28,7 @@ class _Memory(ctypes.Structure):
 
 @dataclass(frozen=True)
 class GpuUse:
-    """What all processes together use of some GPUs now."""
+    """Present use of some GPUs, by all processes together."""
 
     utilization: float | None
     """Share of the time in which a kernel ran, 0 to 1, mean over the GPUs; None where they do not tell (MIG)."""

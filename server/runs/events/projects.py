@@ -3,7 +3,7 @@
 No database gives one order over the events of all runs (ADR 8). So each process numbers what it sees, in one log for
 each project and one for all of them, in memory: a look at the runs that have changed finds their new events. A run is
 looked at for `MARGIN_SECONDS` after its last change, because the commit of an event may come later than the event's
-time. Nothing is looked at while nobody listens.
+time. While no client listens, the database is not read.
 
 The number of an event in such a log means nothing in another process. The id of a message is a position in time: what
 had been committed `MARGIN_SECONDS` before it has been sent. A client that reconnects with a position, to any process,
@@ -31,7 +31,7 @@ LOOK_SECONDS: Final = 0.25
 MARGIN_SECONDS: Final = 30.0
 """Longest time between an event's time and its commit. PostgreSQL ends statements and idle transactions before that."""
 LONGEST_PAUSE_SECONDS: Final = 60.0
-"""After a longer pause between two looks (nobody listened, or the database was away) the logs begin anew."""
+"""After a longer pause between two reads (no client, or no database) the logs start again, empty."""
 LOG_SIZE: Final = 1024
 """Newest events of a project in memory. A client that is further behind is told to read its lists again."""
 REPLAYED: Final = 1000
@@ -53,7 +53,7 @@ class _Log:
 
 @dataclass(frozen=True)
 class _Look:
-    """What a look at the database saw."""
+    """The result of one read of the database."""
 
     at: float
     """On the database's clock."""

@@ -21,7 +21,7 @@ function OneLadder({ name }) {
   const ladder = answer.data;
   if (!ladder) return html`<${Missing} ...${answer} />`;
   return html`<div class="head"><h1>${plain(ladder.name, 200)}</h1><small>${count(ladder.players)} players, ${count(ladder.matches)} matches</small>
-      <span class="actions">${may("run") && html`<button onClick=${() => share({ ladder: ladder.id })}>Share …</button>`}<${CopyLink} /></span></div>
+      <span class="actions">${may("admin") && html`<button onClick=${() => share({ ladder: ladder.id })}>Share …</button>`}<${CopyLink} /></span></div>
     ${ladder.description && html`<p class="sentence">${plain(ladder.description)}</p>`}
     ${ladder.run_id && html`<p class="sentence">It belongs to the run <a href=${runHref({ id: ladder.run_id })}>${plain(ladder.name, 200)}</a>.</p>`}
     <${LadderView} ladder=${ladder.id} live=${true} />`;

@@ -27,7 +27,7 @@ export function Actions({ run, reload }) {
     html`<button onClick=${() => ask({ title: "Stop the run?", text: `${name} saves a last checkpoint, exports its models and ends as SUCCEEDED. It cannot be resumed afterwards; a new run can begin with its checkpoint.`, action: "Stop it", carryOut: () => act("stop", "It saves its last checkpoint, then ends.") })}>Stop …</button>
       <button class="danger" onClick=${() => ask({ title: "Cancel the run?", text: `${name} ends at once, without a last checkpoint. What it has learned since its newest checkpoint is lost.`, action: "Cancel it", danger: true, carryOut: () => act("cancel", "It is cancelled.") })}>Cancel …</button>`}
     <button onClick=${() => go(href("ui/new", { from: run.id }))} title="A new run with this configuration">Branch …</button>
-    <button onClick=${() => share({ run: run.id })}>Share …</button>
+    ${may("admin") && html`<button onClick=${() => share({ run: run.id })}>Share …</button>`}
     ${hasEnded(run) &&
     html`<button class="danger" onClick=${() => ask({ title: "Delete the run?", text: `${name} goes with its metrics, events, logs and checkpoints. This cannot be undone.`, action: "Delete it", danger: true, carryOut: async () => {
       await change("DELETE", path);
@@ -93,7 +93,7 @@ export function share(bound) {
         <div class="row"><button onClick=${() => navigator.clipboard.writeText(link)}>Copy</button><button class="main" onClick=${close}>Done</button></div>`;
     }
     return html`<form onSubmit=${submit}>
-      ${refusal && html`<p class="note" data-tone="bad" role="alert">${refusal}${may("admin") ? "" : " Making a link needs a token with the scope admin."}</p>`}
+      ${refusal && html`<p class="note" data-tone="bad" role="alert">${refusal}</p>`}
       <div class="field"><label>It holds for <input type="number" min="1" max="3650" value=${days} onInput=${(/** @type {any} */ event) => setDays(Number(event.target.value))} /> days.</label></div>
       <div class="row"><button type="button" onClick=${close}>Leave it</button><button class="main">Make the link</button></div>
     </form>`;
