@@ -12,7 +12,7 @@ import { Gate } from "../parts/gate.js";
 import { Logs } from "../parts/logs.js";
 import { MetricFilter, usePins } from "../parts/metric_filter.js";
 import { Checkpoints, NewestModel } from "../parts/models.js";
-import { Failure, Missing, Progress, Split, State, Tags } from "../parts/signs.js";
+import { Failure, Missing, Progress, State, Tags } from "../parts/signs.js";
 import { Simulators } from "../parts/simulators.js";
 import { Timeline, useRunEvents } from "../parts/timeline.js";
 import { Lessons } from "../parts/lessons.js";
@@ -90,7 +90,6 @@ function Overview({ run, events, tick }) {
   const metrics = data?.metrics ?? [];
   const value = (/** @type {string} */ key) => metrics.find((/** @type {any} */ each) => each.key === key)?.value;
   const elo = metrics.filter((/** @type {any} */ each) => each.key === "Self-play/ELO");
-  const outcomes = ["Wins", "Draws", "Losses"].map((word) => value(`Self-play/${word}`) ?? null);
   return html`
     <${ChartTools} />
     <${MetricChart} metric=${run.kind === "clone" ? "Losses/Pretraining Loss" : REWARD} runs=${charted(run)} tick=${tick} marks=${marksOf(events)} height=${300} />
@@ -100,7 +99,6 @@ function Overview({ run, events, tick }) {
       <div><dt>episode length</dt><dd>${number(value(LENGTH))} decisions</dd></div>
       <div><dt>entropy</dt><dd>${number(value("Policy/Entropy"))}</dd></div>
       ${elo.map((/** @type {any} */ each) => html`<div key=${each.behavior}><dt>Elo of ${each.behavior}</dt><dd>${number(each.value)} <small>opponents ${number(value("Self-play/Opponent ELO Mean"))}</small></dd></div>`)}
-      ${outcomes.some((each) => each !== null) && html`<div><dt>outcomes</dt><dd><${Split} parts=${[["won", outcomes[0] ?? 0, "var(--good)"], ["drawn", outcomes[1] ?? 0, "var(--idle)"], ["lost", outcomes[2] ?? 0, "var(--bad)"]]} /></dd></div>`}
       ${run.restarts_without_progress > 0 && html`<div><dt>restarts without progress</dt><dd>${run.restarts_without_progress}</dd></div>`}
       <div><dt>seed</dt><dd>${run.seed}</dd></div>
       <div><dt>id</dt><dd><code>${run.id}</code></dd></div>
