@@ -159,6 +159,7 @@ def summarise(trainer: Trainer, step: int) -> None:
     )
 
 
+@pytest.mark.long
 def test_a_mirror_follows_a_live_run_and_goes_on_after_an_interruption(world: World, tmp_path: Path) -> None:
     trainer = world.claim(world.create(name="live")["id"]).start()
     trainer.measure(REWARD, [1.0])

@@ -293,6 +293,7 @@ def test_a_server_that_is_started_again_loses_no_event_and_no_waiter(tmp_path: P
         bystanders.check()
 
 
+@pytest.mark.long
 def test_a_terminated_server_ends_at_once_though_somebody_watches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

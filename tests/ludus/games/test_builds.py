@@ -215,6 +215,7 @@ def test_a_build_that_never_dials_is_given_up_at_once(builds: Builds, tmp_path: 
     assert not psutil.pid_exists(int(pid))
 
 
+@pytest.mark.long
 def test_a_build_that_hangs_is_ended(builds: Builds) -> None:
     started = time.monotonic()
     with (
@@ -243,6 +244,7 @@ def test_a_build_lives_through_the_death_of_its_collector(builds: Builds) -> Non
     assert len(builds.reported()) == 1
 
 
+@pytest.mark.long
 def test_a_player_that_follows_unity_step_by_step_lives_through_it_too(run: FakeRun, tmp_path: Path) -> None:
     env = tmp_path / "Player"
     env.write_text(f'#!/bin/sh\nPYTHONPATH="{ROOT}" exec "{sys.executable}" -m tests.unity.player "$@"\n')
@@ -279,6 +281,7 @@ def test_an_interrupt_tells_the_games_to_quit(builds: Builds) -> None:
     assert len(builds.reported("ended")) == 2
 
 
+@pytest.mark.long
 def test_a_game_that_does_not_quit_in_time_is_killed(builds: Builds, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ludus.games.builds.KILL_SECONDS", 0.5)
     with builds.playing("--stubborn", timeout_wait_seconds=3.0) as playing:

@@ -236,6 +236,7 @@ def test_a_bound_token_names_nothing_by_a_name_that_is_its_id(world: World, ours
     assert world.http.get(f"/v1/ladders/{ours['ladder']}", headers=bound).json()["id"] == ours["ladder"]
 
 
+@pytest.mark.long
 def test_tokens_go_with_their_run_or_ladder(world: World) -> None:
     run = world.http.post("/v1/runs", json={"config": CARTPOLE}, headers=MINE).json()["id"]
     ladder = world.http.post("/v1/ladders", json={"name": "short-lived"}, headers=MINE).json()["id"]

@@ -244,6 +244,7 @@ def test_a_stream_that_is_open_with_a_session_ends_with_it(world: World, end: Ca
     assert (kind, problem["code"], problem["status"]) == ("error", code, 401)
 
 
+@pytest.mark.long
 def test_a_session_ends_with_the_run_that_its_token_is_for(world: World) -> None:
     run = world.create()["id"]
     token = made(world, scopes=["read"], run=run, name="link")

@@ -335,7 +335,8 @@ def test_rounds_that_are_set_too_far_apart_for_the_lease_do_not_keep_runs_with_d
     assert read_run(database, "run").state == RunState.RECOVERING
 
 
-@pytest.mark.parametrize("answers", [True, pytest.param(False, marks=pytest.mark.long)], ids=["hangs", "away"])
+@pytest.mark.long
+@pytest.mark.parametrize("answers", [True, False], ids=["hangs", "away"])
 def test_the_process_takes_runs_from_the_dead_and_rates_matches_although_the_broker_is_away_or_hangs(
     tmp_path: Path, answers: bool
 ) -> None:

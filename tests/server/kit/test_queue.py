@@ -49,7 +49,8 @@ def wait_for(outputs: list[Path], count: int, seconds: float) -> list[str]:
     return heard(outputs)
 
 
-@pytest.mark.parametrize(("listening", "count"), [(2, 500), pytest.param(4, 3000, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize(("listening", "count"), [(2, 500), (4, 3000)])
 def test_consumers_hear_every_ring_once(settings: Settings, listening: int, count: int) -> None:
     doorbell = WakeUpQueue(make_celery(settings))
     rings = [f"run_{number}" for number in range(count)]

@@ -69,6 +69,7 @@ def test_the_only_collector_is_started_again_and_its_round_goes_on() -> None:
         assert len(set(numbers)) == len(numbers), "numbers are not given twice"
 
 
+@pytest.mark.long
 def test_a_frozen_collector_is_replaced_and_one_that_only_idles_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("worker.collectors.processes.SILENCE_SECONDS", 4.0)
     with learner(count=2, size=100) as trainer:

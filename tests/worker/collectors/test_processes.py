@@ -38,6 +38,7 @@ def test_a_taken_port_is_a_clear_error() -> None:
             pool.start()
 
 
+@pytest.mark.long
 def test_a_collector_that_cannot_be_started_again_says_so_once(tmp_path: Path) -> None:
     certificate = tmp_path / "server.pem"
     shutil.copy(CERTIFICATE, certificate)

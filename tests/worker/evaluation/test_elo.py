@@ -91,6 +91,7 @@ def test_the_interval_holds_the_true_score_about_as_often_as_it_says(games: int)
     assert min(coverages) > 0.91
 
 
+@pytest.mark.long
 def test_the_interval_of_pairs_holds_the_true_score_about_as_often_as_it_says() -> None:
     random = np.random.default_rng(1)
     for probabilities in ([0.05, 0.1, 0.6, 0.15, 0.1], [0.0, 0.0, 0.9, 0.1, 0.0], [0.0, 0.05, 0.05, 0.1, 0.8]):

@@ -47,6 +47,7 @@ def seconds(process: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("trainer", [(BUSY, BUSY)], indirect=True)
 def test_cpu_is_in_cores_of_the_trainer_and_of_its_collectors_apart(trainer: psutil.Process) -> None:
     (collector,) = eventually(trainer.children, "it has its child")

@@ -127,6 +127,7 @@ def test_what_a_guest_plays_are_the_weights_of_its_checkpoint(origin: Path, tmp_
     assert (snapshot["weights"] == taken["weights"]).all()
 
 
+@pytest.mark.long
 def test_a_run_goes_on_against_the_same_guests_even_if_their_checkpoint_is_gone(origin: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(origin, copy)

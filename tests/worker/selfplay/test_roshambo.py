@@ -68,6 +68,7 @@ def opponents_of(matches: list[PlayedMatch]) -> list[int]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("selection", "expected"),

@@ -112,6 +112,7 @@ def test_simulators_at_several_collectors_play_opponents_of_their_own(tmp_path: 
     assert all(match.rated for match in late if match.elo != match_recorder.matches[match.number - 2].elo)
 
 
+@pytest.mark.long
 def test_behaviors_learn_in_turns_and_the_run_ends_when_all_are_done(tmp_path: Path) -> None:
     game = Brawl({"Hunter?team=0": 1, "Hare?team=1": 2})
     document = {"Hunter": section(max_steps=300), "Hare": section(max_steps=600, threaded=True)}

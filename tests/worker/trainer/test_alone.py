@@ -75,6 +75,7 @@ class HideAndSeek(Simulation):
         builder.request_decision(agent=9, observation=[[0.5] * 3, [1.0]], reward=reward, behavior="Seeker")
 
 
+@pytest.mark.long
 def test_each_behavior_learns_in_its_own_rounds_and_the_run_ends_with_the_last_one(start: StartTrainer) -> None:
     config = {
         "seed": 1,

@@ -134,6 +134,7 @@ def change(seq: int, path: str, old: object, new: object) -> AmendmentRef:
     return AmendmentRef(seq, ({"path": path, "old": old, "new": new},))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_a_run_goes_on_with_what_was_changed_and_so_does_its_successor(tmp_path: Path) -> None:
     slower, shorter = change(1, RATE, 3e-4, 1e-5), change(2, STEPS, 512, 448)
@@ -215,6 +216,7 @@ class Pair(Simulation):
             builder.request_decision(action.agent, [0.0], 1.0, behavior=action.behavior)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_a_behavior_that_had_ended_learns_on_in_a_new_attempt(tmp_path: Path) -> None:
     further = change(1, "behaviors.Short.max_steps", 64, 256)

@@ -95,12 +95,13 @@ SLOW = ("ppo-lstm", "ppo-gail", "ppo-curiosity-rnd", "sac-pink-lstm", "poca")
 """Cases that wait for the nightly run."""
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     "name",
     [
         "ppo",
-        pytest.param("sac", marks=pytest.mark.long),
+        "sac",
         *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW),
     ],
 )

@@ -62,6 +62,7 @@ def events(messages: list[dict[str, Any]], *names: str) -> list[dict[str, Any]]:
 FAST = SECTION["hyperparameters"] | {"learning_rate": 1.0, "beta": 0.0}  # type: ignore[operator]
 
 
+@pytest.mark.long
 def test_a_policy_whose_entropy_is_gone_succeeds_with_a_warning_and_a_last_word(start: StartTrainer) -> None:
     messages = play_through(start, Tempting(), hyperparameters=FAST)
 
@@ -86,7 +87,8 @@ def test_a_limit_ends_the_run_as_diverged_and_keeps_the_policy(start: StartTrain
     assert not events(messages, "update_rolled_back")
 
 
-@pytest.mark.parametrize("section", [{}, pytest.param(SAC, marks=pytest.mark.long)], ids=["ppo", "sac"])
+@pytest.mark.long
+@pytest.mark.parametrize("section", [{}, SAC], ids=["ppo", "sac"])
 def test_a_run_that_learns_as_it_should_says_nothing(start: StartTrainer, section: dict[str, Any]) -> None:
     messages = play_through(start, Tempting(), **section, summary_freq=640)
 

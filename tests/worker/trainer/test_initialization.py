@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
+import pytest
 
 from ludus.protocol.spec import BehaviorSpec
 from ludus.sdk import Actions, ResetInfo, Simulation, SimulatorError, StepBuilder, connect
@@ -89,6 +90,7 @@ def test_it_learns_on_from_step_0_with_the_statistics_and_moments_of_the_checkpo
     assert [entry.name for entry in model.get_inputs()] == ["obs_0", "action_masks", "recurrent_in"]
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_other_networks_fails_the_run_with_the_names(start: StartTrainer) -> None:
     spec = replace(RESULT.spec, actions=replace(RESULT.spec.actions, discrete_branches=(3, 4)))
 

@@ -5,6 +5,8 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from ludus.sdk import SimulatorError, connect
 from tests.waiting import eventually
 from tests.worker.trainer.attempts import Listener, Run
@@ -54,6 +56,7 @@ def end_of(folder: Path, listener: Listener, players: tuple[str, ...], grace: fl
     return finished
 
 
+@pytest.mark.long
 def test_a_run_pauses_when_no_simulator_plays_the_last_behavior_within_the_startup_grace(tmp_path: Path) -> None:
     listener = Listener()
 

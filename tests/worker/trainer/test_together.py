@@ -31,6 +31,7 @@ def processes_of(folder: Path) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_two_processes_train_ppo_and_sac_together_and_leave_nothing_behind(start: StartTrainer, tmp_path: Path) -> None:
     document = {

@@ -459,6 +459,7 @@ def test_an_editors_port_that_is_taken_is_an_error(run: FakeRun) -> None:
     assert [(word.code, word.sentence) for word in run.run_reporter] == [("editor_port_taken", str(error.value))]
 
 
+@pytest.mark.long
 def test_patience_begins_when_the_gateway_is_lost_and_not_before(
     run: FakeRun, caplog: pytest.LogCaptureFixture
 ) -> None:

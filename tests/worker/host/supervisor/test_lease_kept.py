@@ -50,6 +50,7 @@ def test_a_run_is_not_taken_away_while_its_finished_trainer_ends(database: Datab
     assert read_run(database, "run").state == RunState.SUCCEEDED
 
 
+@pytest.mark.long
 def test_a_run_is_not_taken_away_while_the_last_checkpoint_of_a_dead_trainer_is_copied(
     database: Database, tmp_path: Path
 ) -> None:
@@ -79,6 +80,7 @@ class DistantStore(FolderStore):
         return super().open(path, start)
 
 
+@pytest.mark.long
 def test_a_store_that_is_away_or_slow_costs_neither_the_lease_nor_the_checkpoint(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,6 +94,7 @@ def test_a_store_that_is_away_or_slow_costs_neither_the_lease_nor_the_checkpoint
     assert "checkpoint_damaged" not in messages_of(database)
 
 
+@pytest.mark.long
 def test_an_outage_of_the_database_longer_than_a_lease_costs_neither_the_trainer_nor_what_it_said(
     tmp_path: Path, sqlite_template: Path
 ) -> None:
@@ -124,6 +127,7 @@ def keep_away(path: Path, seconds: float) -> None:
     connection.close()
 
 
+@pytest.mark.long
 def test_a_last_checkpoint_that_the_store_takes_its_time_for_is_waited_for(database: Database, tmp_path: Path) -> None:
     """The trainer has done its part in time; a stop without its last checkpoint would be a loss that nobody wanted."""
     run = make_run(database, name="run").id
@@ -150,6 +154,7 @@ def test_a_last_checkpoint_that_the_store_takes_its_time_for_is_waited_for(datab
     assert (ended.state, ended.stop_detail, steps) == ("SUCCEEDED", "stopped on request", [7])
 
 
+@pytest.mark.long
 def test_a_trainer_that_begins_during_an_outage_is_not_too_late_because_of_it(
     tmp_path: Path, sqlite_template: Path
 ) -> None:
@@ -183,6 +188,7 @@ class FarLedger(AttemptLedger):
         super().event(*arguments, **named)
 
 
+@pytest.mark.long
 def test_the_lease_is_kept_while_much_is_written(database: Database, tmp_path: Path) -> None:
     """80 events at 50 ms each take twice a lease."""
     make_run(database, name="run")

@@ -65,6 +65,7 @@ def writable(url: str) -> bool:
         database.close()
 
 
+@pytest.mark.long
 def test_a_frozen_supervisor_loses_its_trainer_within_a_lease_and_writes_nothing_when_it_wakes_up(
     database: Database, database_url: str, tmp_path: Path
 ) -> None:
@@ -160,6 +161,7 @@ def test_a_trainer_that_outgrows_its_memory_hands_the_run_back_and_the_event_has
     assert "may hold 1 MiB" in event.message
 
 
+@pytest.mark.long
 def test_a_trainer_that_outgrows_its_memory_without_any_progress_fails_by_name(
     database: Database, tmp_path: Path
 ) -> None:

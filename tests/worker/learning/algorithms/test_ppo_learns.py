@@ -63,6 +63,7 @@ def test_truncation_taken_for_termination_is_noticed() -> None:
 INTRINSIC = {"gamma": 0.9, "learning_rate": 1e-3, "network_settings": {"hidden_units": 16, "num_layers": 1}}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("signals", "finds_it"),
     [

@@ -139,6 +139,7 @@ def drill(game: Drill, *, network: dict[str, Any] | None = None, batch_size: int
     return Training(make_sac(game.spec, config), Arcade(game, config, steps=64))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("network", [LSTM, {}], ids=["memory", "control-without"])
 def test_a_cue_is_remembered_with_a_memory_only(network: dict[str, Any]) -> None:
     scores = drill(Recall(agents=16), network=network).run(50)
