@@ -9,7 +9,17 @@ from ludus.client.backoff import ServerBackoff
 from ludus.client.checkpoints import Checkpoints
 from ludus.client.errors import Busy, RunStalled, ServerUnreachable, WaitTimedOut
 from ludus.client.transport import Resource, segment, without_none
-from ludus.schemas import Amendments, Assessment, Attempt, EvaluationResult, MatchResult, PlannedRun, Run, RunListed
+from ludus.schemas import (
+    Amendments,
+    Assessment,
+    Attempt,
+    EvaluationResult,
+    MatchResult,
+    PlannedRun,
+    Run,
+    RunComparison,
+    RunListed,
+)
 
 TERMINAL_STATES: Final = frozenset({"SUCCEEDED", "FAILED", "CANCELLED"})
 LONG_POLL_SECONDS: Final = 20.0
@@ -71,6 +81,13 @@ class Runs(Resource):
         """Check a configuration as `create` does, without a run; returns the resolved configuration."""
         body = _body(config, overrides, name=name, tags=[*tags], priority=priority, owner=owner)
         return self._transport.post(PlannedRun, "/v1/runs", {**body, "validate_only": True})
+
+    def compare(self, runs: Sequence[str], metrics: Sequence[str] = ()) -> RunComparison:
+        """Return several runs side by side, at most 200: the keys in which their configurations differ, and numbers.
+
+        `metrics` are those of `list`: `[BEHAVIOR:]KEY`, with `@max` or `@min` the highest or lowest value.
+        """
+        return self._transport.get(RunComparison, "/v1/runs:compare", {"run": [*runs], "metrics": [*metrics]})
 
     def get(self, run: str) -> Run:
         """Return a run."""

@@ -60,8 +60,10 @@ from ludus.schemas.runs import Amendment as Amendment
 from ludus.schemas.runs import Amendments as Amendments
 from ludus.schemas.runs import Attempt as Attempt
 from ludus.schemas.runs import Change as Change
+from ludus.schemas.runs import DifferingKey as DifferingKey
 from ludus.schemas.runs import PlannedRun as PlannedRun
 from ludus.schemas.runs import Run as Run
+from ludus.schemas.runs import RunComparison as RunComparison
 from ludus.schemas.runs import RunListed as RunListed
 from ludus.schemas.runs import RunSummary as RunSummary
 from ludus.schemas.runs import SelfPlay as SelfPlay

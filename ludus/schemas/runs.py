@@ -67,6 +67,28 @@ class RunListed(RunSummary):
 
 
 @dataclass(frozen=True, kw_only=True)
+class DifferingKey:
+    """A key of the configuration in which runs differ."""
+
+    path: str
+    """Dotted keys."""
+    values: tuple[Any, ...]
+    """One for each run, in their order; null where a run does not have the key."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunComparison:
+    """Several runs side by side."""
+
+    runs: tuple[RunListed, ...]
+    """In the order of the request, each once."""
+    differing: tuple[DifferingKey, ...]
+    """By path. The configurations are complete: every default is filled in."""
+    metric_keys: tuple[str, ...]
+    """Keys of the metrics that at least one of the runs has recorded."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SelfPlay:
     """The state of a run's self-play, as its newest trainer reported it."""
 

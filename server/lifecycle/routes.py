@@ -1,5 +1,6 @@
 """Runs over HTTP: queue, read, wait, pause, resume, end, delete."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -158,21 +159,21 @@ def list_runs(listing: ListingDep, metrics: MetricsDep, services: ServicesDep) -
     def fetch(session: Session, query: ListQuery) -> Page[schemas.RunListed]:
         metric = metrics.sorts(query.order)
         page = RunRepository(session).list(query, None if metric is None else values_by_run(metric))
-        BlockedRepository(session, services.settings.worker.lease_seconds).tell(page.items)
-        values = MetricRepository(session).listed([run.id for run in page.items], metrics.wanted)
-        progress = ProgressRepository(session).of(page.items)
-        runs = (
-            resource(
-                schemas.RunListed,
-                run,
-                metrics={each.text: values[run.id][each] for each in metrics.wanted},
-                **vars(progress[run.id]),
-            )
-            for run in page.items
-        )
-        return Page(tuple(runs), page.next)
+        return Page(tuple(listed(session, services, page.items, metrics.wanted)), page.next)
 
     return listing.answer(RUNS, services.database, fetch, metrics.bound)
+
+
+def listed(
+    session: Session, services: Services, runs: Sequence[Run], metrics: Sequence[ListedMetric]
+) -> Iterator[schemas.RunListed]:
+    """Iterate over runs as lists show them: with what they wait for, their progress and the wanted metrics."""
+    BlockedRepository(session, services.settings.worker.lease_seconds).tell(runs)
+    values = MetricRepository(session).listed([run.id for run in runs], metrics)
+    progress = ProgressRepository(session).of(runs)
+    for run in runs:
+        numbers = {each.text: values[run.id][each] for each in metrics}
+        yield resource(schemas.RunListed, run, metrics=numbers, **vars(progress[run.id]))
 
 
 @router.get("/{run:name}", responses=problems(RunNotFound, TooManyWaiters))

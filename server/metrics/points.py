@@ -187,12 +187,15 @@ def common_edges(histories: Sequence[Points], buckets: int) -> NDArray[np.int64]
 
     Each step has a bucket of its own if there are so few. Otherwise all buckets have the same width, up to rounding.
     """
-    steps = np.unique(np.concatenate([each.steps for each in histories])) if histories else np.empty(0, np.int64)
-    if not len(steps):
+    filled = [each.steps for each in histories if len(each)]
+    if not filled:
         return np.zeros(1, np.int64)
-    if len(steps) <= buckets:
-        return np.append(steps[0] - 1, steps)
-    return np.linspace(steps[0] - 1, steps[-1], buckets + 1).astype(np.int64)
+    if max(map(len, filled)) <= buckets:  # else there are more steps than buckets in one history already
+        steps = np.unique(np.concatenate(filled))
+        if len(steps) <= buckets:
+            return np.append(steps[0] - 1, steps)
+    first, last = min(each[0] for each in filled), max(each[-1] for each in filled)
+    return np.linspace(first - 1, last, buckets + 1).astype(np.int64)
 
 
 def _reduced(

@@ -104,6 +104,12 @@ class MetricRepository(Repository):
             found += sorted(rows, key=lambda place: some.index(place[0]))
         return found
 
+    def keys(self, run_ids: Sequence[str]) -> list[str]:
+        """Return the keys that at least one of the runs has recorded, sorted."""
+        query = select(LatestMetric.key).distinct()
+        found = (self._session.scalars(query.where(LatestMetric.run_id.in_(some))) for some in parts(run_ids))
+        return sorted({key for keys in found for key in keys})
+
     def listed(
         self, run_ids: Sequence[str], wanted: Sequence[ListedMetric]
     ) -> dict[str, dict[ListedMetric, float | None]]:

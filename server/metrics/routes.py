@@ -131,8 +131,7 @@ def series_of_runs(
     A run without a metric has no series of it. More than 200 series: ask for fewer runs or keys.
     """
     with database.read() as session:
-        runs = RunRepository(session)
-        run_ids = list(dict.fromkeys(runs.id_of(each) for each in run))
+        run_ids = RunRepository(session).ids_of(run)
         metrics = MetricRepository(session)
         count = len(metrics.places(run_ids, key, behavior))
         if count > MAX_SERIES:

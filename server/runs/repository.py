@@ -80,6 +80,11 @@ class RunRepository(Repository):
         """Return the id of the run with this id, else of the newest one with this name. Raises RunNotFound."""
         return self._found(select(Run.id), run)
 
+    def ids_of(self, runs: Sequence[str]) -> Sequence[str]:
+        """Return the ids of several runs by their ids or names, each once. Raises RunNotFound."""
+        known = {each for some in parts(runs) for each in self._session.scalars(select(Run.id).where(Run.id.in_(some)))}
+        return list(dict.fromkeys(run if run in known else self.id_of(run) for run in runs))
+
     def without_config(self, run: str) -> Run:
         """Return the same as `get`, without its configuration. Raises RunNotFound."""
         return self._found(select(Run).options(defer(Run.config)), run)
@@ -93,6 +98,12 @@ class RunRepository(Repository):
         query = select(Run).options(*_without_behind())
         found = (self._session.scalars(query.where(Run.id.in_(some))) for some in parts(sorted({*run_ids})))
         return {run.id: run for runs in found for run in runs}
+
+    def configs(self, run_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Return the resolved configurations of runs by their ids."""
+        query = select(Run.id, Run.config)
+        found = (self._session.execute(query.where(Run.id.in_(some))) for some in parts(run_ids))
+        return {run_id: config for rows in found for run_id, config in rows}
 
     def _found(self, query: Select[Found], run: str) -> Found:
         for one in (query.where(Run.id == run), _newest_of(query, run)):

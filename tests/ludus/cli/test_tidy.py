@@ -87,6 +87,9 @@ def test_diff_shows_what_differs_and_nothing_else(cli: Invoke, world: World) -> 
     assert "behaviors.CartPole.max_steps" in table
     assert "time_horizon" not in table
     assert cli("run", "diff", "diff-a", "diff-a").stdout.count("no difference") == 3
+    assert "name two runs or more" in cli("run", "diff", "diff-a").stderr
+    world.create({**CARTPOLE, "seed": 2}, name="diff-c")
+    assert as_json(cli("run", "diff", "diff-a", "diff-b", "diff-c", "--json"))["config"]["seed"] == [1, 1, 2]
     assert "trained on" in cli("run", "show", "diff-b").stdout
     assert cli("run", "diff", "diff-a", "nobody").exit_code == Exit.REFUSED
 

@@ -17,7 +17,7 @@ from tests.server.app.world import CARTPOLE, World, build_services, serving
 from tests.waiting import eventually
 
 MINE = {"Ludus-Project": "ours"}
-NAMED_IN_QUERY = {"GET /v1/series": "run"}
+NAMED_IN_QUERY = {"GET /v1/series": "run", "GET /v1/runs:compare": "run"}
 """Routes that name what they read in their query."""
 KINDS = ["run", "ladder", "other run"]
 
@@ -131,21 +131,22 @@ def test_a_bound_token_stays_in_its_project(world: World, ours: dict[str, str], 
         assert (answer.status_code, code_of(answer)) == (422, f"invalid_{field}_token")
 
 
-def test_series_are_answered_where_all_runs_are_the_bound_one(
-    world: World, ours: dict[str, str], others: dict[str, str], tokens: dict[str, dict[str, str]]
+@pytest.mark.parametrize(
+    ("path", "field", "id_"), [("/v1/series", "series", "run_id"), ("/v1/runs:compare", "runs", "id")]
+)
+def test_series_and_comparisons_are_answered_where_all_runs_are_the_bound_one(
+    world: World, ours: dict[str, str], others: dict[str, str], tokens: Any, path: str, field: str, id_: str
 ) -> None:
-    def asked_for(*runs: str, **more: str) -> httpx.Response:
-        query = [("key", "Environment/Cumulative Reward"), *(("run", run) for run in runs), *more.items()]
-        return world.http.get("/v1/series", params=query, headers=tokens["run"])
+    def asked_for(*runs: str) -> httpx.Response:
+        query = [("key", "Environment/Cumulative Reward"), *(("run", run) for run in runs)]
+        return world.http.get(path, params=query, headers=tokens["run"])
 
     own = asked_for(ours["run"], ours["run"])
-    assert {each["run_id"] for each in own.json()["series"]} == {ours["run"]}
+    assert {each[id_] for each in own.json()[field]} == {ours["run"]}
     for runs in ((), ("our-run",), (others["run"],), (ours["run"], others["run"]), (ours["run"], "our-run")):
         assert code_of(asked_for(*runs)) == "token_bound", runs
     assert code_of(world.http.get("/v1/runs", params={"run": ours["run"]}, headers=tokens["run"])) == "token_bound"
-    assert code_of(world.http.get("/v1/series", params={"run": ours["ladder"]}, headers=tokens["ladder"])) == (
-        "token_bound"
-    )
+    assert code_of(world.http.get(path, params={"run": ours["ladder"]}, headers=tokens["ladder"])) == "token_bound"
 
 
 def raw(world: World, target: str, headers: dict[str, str]) -> tuple[int, bytes]:
