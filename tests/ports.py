@@ -9,12 +9,13 @@ FIRST = 10_000
 RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 LAST = int(RANGE.read_text().split()[0]) if RANGE.exists() else 32_768
 """From here on the system gives ports to whoever asks for any, so a test that names one could lose it."""
-MARKS: list[socket.socket] = []
-"""The UDP sockets at the same numbers, which this process holds until it ends: they keep other test processes away."""
 
 
 def free_port(count: int = 1) -> int:
-    """Return the first of `count` TCP ports in a row where nobody listens, which no other caller gets."""
+    """Return the first of `count` TCP ports in a row where nobody listens, which no other caller gets.
+
+    UDP sockets at the same numbers, which this process holds until it ends, keep other test processes away.
+    """
     while True:
         first = FIRST + secrets.randbelow(LAST - FIRST - count)
         with contextlib.ExitStack() as probes, contextlib.suppress(OSError):
@@ -23,5 +24,6 @@ def free_port(count: int = 1) -> int:
                 probes.enter_context(socket.create_server(("127.0.0.1", port)))
                 marks.append(probes.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)))
                 marks[-1].bind(("127.0.0.1", port))
-            MARKS.extend(socket.socket(fileno=mark.detach()) for mark in marks)
+            for mark in marks:
+                mark.detach()  # the descriptor stays open, and nobody warns at the end that nobody closed it
             return first

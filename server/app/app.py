@@ -35,7 +35,7 @@ from server.kit.errors import LudusError
 from server.kit.http.problems import on_http_exception, on_ludus_error, on_validation_error
 from server.kit.settings import Settings
 from server.ladders.routes import router as ladders
-from server.lifecycle.comparison import router as comparison
+from server.lifecycle.comparison.routes import router as comparison
 from server.lifecycle.routes import router as runs
 from server.metrics.routes import many as series
 from server.metrics.routes import router as metrics

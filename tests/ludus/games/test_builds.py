@@ -274,7 +274,7 @@ def test_a_player_that_follows_unity_step_by_step_lives_through_it_too(run: Fake
 
 def test_an_interrupt_tells_the_games_to_quit(builds: Builds) -> None:
     with builds.playing(num_envs=2) as playing:
-        eventually(lambda: len(builds.run.sessions) == 2 and builds.run.steps > 20)
+        eventually(lambda: sum(session.calls > 3 for session in builds.run.sessions) == 2, "both games play")
         playing.interrupt()
         playing.result()
 
