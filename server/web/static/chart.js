@@ -51,13 +51,15 @@ function useNearScreen(ref) {
  * @param {any} [props.actions] buttons of the page's own
  * @param {string} [props.empty] the sentence where there is nothing to draw
  * @param {number} [props.height]
+ * @param {(near: boolean) => void} [props.onNear] the chart has come near the screen, or gone from there
  */
 export function Chart(props) {
-  const { title, x, curves, kind = "step", height = HEIGHT, empty = "No values yet." } = props;
+  const { title, x, curves, kind = "step", height = HEIGHT, empty = "No values yet.", onNear } = props;
   const frame = useRef(/** @type {HTMLElement|null} */ (null));
   const plot = useRef(/** @type {uPlot|null} */ (null));
   const [table, setTable] = useState(false);
   const near = useNearScreen(frame);
+  useEffect(() => onNear?.(near), [near]);
   const filled = x.length > 0 && curves.length > 0;
   const last = curves.map((each) => each.values.findLast((value) => value !== null));
   const label = `${title}: ${curves

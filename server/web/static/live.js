@@ -24,16 +24,17 @@ effect(() => connected(visible.value ? "live" : "paused"));
  * after the answer to the last one, so that a slow server gets fewer of them.
  * @template T
  * @param {() => Promise<T>} load
- * @param {{seconds?: number|null, again?: unknown[]}} [when] seconds null: once; `again`: load at once if one of these
- *   changes
+ * @param {{seconds?: number|null, again?: unknown[], wanted?: boolean}} [when] seconds null: once; `again`: load at once if
+ *   one of these changes; `wanted` false: load nothing for now, and keep what there is
  * @returns {{data: T|undefined, problem: Problem|null, reload: () => void}}
  */
-export function useLive(load, { seconds = 5, again = [] } = {}) {
+export function useLive(load, { seconds = 5, again = [], wanted = true } = {}) {
   const [answer, setAnswer] = useState(/** @type {{data?: T, problem: Problem|null}} */ ({ problem: null }));
   const latest = useRef(load);
   latest.current = load;
   const wake = useRef(() => {});
   useEffect(() => {
+    if (!wanted) return undefined;
     let over = false;
     let timer = 0;
     let failures = 0;
@@ -67,7 +68,7 @@ export function useLive(load, { seconds = 5, again = [] } = {}) {
       clearTimeout(timer);
       stop();
     };
-  }, [seconds, project.value, ...again]);
+  }, [seconds, project.value, wanted, ...again]);
   return { ...answer, data: answer.data, reload: () => wake.current() };
 }
 

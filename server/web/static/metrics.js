@@ -1,5 +1,5 @@
 // Charts of metrics: what is loaded for them, the tool bar that all charts of a page share, and its shortcuts.
-import { useMemo } from "preact/hooks";
+import { useMemo, useState } from "preact/hooks";
 import { get } from "./api.js";
 import { Chart } from "./chart.js";
 import { html } from "./html.js";
@@ -74,8 +74,14 @@ export function MetricChart({ metric, runs, behavior, tick = 0, grouped = false,
     ...(stepWindow && { from_step: Math.floor(stepWindow[0]), ...(!follow && { to_step: Math.ceil(stepWindow[1]) }) }),
   };
   const ids = runs.map((run) => run.id);
-  const wanted = JSON.stringify([ids, metric, parameters]);
-  const { data, problem } = useLive(() => load(ids, metric, parameters), { seconds: null, again: [wanted, tick] });
+  const asked = JSON.stringify([ids, metric, parameters]);
+  // Charts far from the screen ask for nothing: a run has hundreds of metrics.
+  const [near, setNear] = useState(false);
+  const { data, problem } = useLive(() => load(ids, metric, parameters), {
+    seconds: null,
+    again: [asked, tick],
+    wanted: near,
+  });
   const names = JSON.stringify(runs);
   const { x, curves } = useMemo(() => drawn(data ?? [], runs, grouped && kind === "step", kind), [data, names, grouped, kind]);
   const newest = x.at(-1) ?? 0;
@@ -93,7 +99,8 @@ export function MetricChart({ metric, runs, behavior, tick = 0, grouped = false,
     cursor="page"
     actions=${actions}
     height=${height}
-    empty=${problem ? problem.message : data ? "This metric has no values here yet." : "Loading …"}
+    onNear=${setNear}
+    empty=${problem ? `${problem.message} ${problem.next}` : data ? "This metric has no values here yet." : near && "Loading …"}
   />`;
 }
 
@@ -157,7 +164,7 @@ const KINDS = /** @type {const} */ ([["step", "step"], ["time", "wall clock"], [
 
 /** What all charts of a page obey. */
 export function ChartTools() {
-  const { kind, smoothing, log, clip, window } = view();
+  const { kind, smoothing, log, clip, window, follow } = view();
   return html`<div class="chart-tools" role="group" aria-label="Charts">
     <label>x <select value=${kind} onChange=${(/** @type {any} */ event) => set({ x: event.target.value === "step" ? null : event.target.value, from: null, to: null, follow: null })}>
       ${KINDS.map(([value, name]) => html`<option key=${value} value=${value}>${name}</option>`)}
@@ -169,6 +176,10 @@ export function ChartTools() {
     </label>
     <label><input type="checkbox" checked=${log} onChange=${() => set({ log: !log })} /> log</label>
     <label title="The y axis leaves out the highest and lowest 2 %"><input type="checkbox" checked=${clip} onChange=${() => set({ clip: !clip })} /> clip outliers</label>
+    ${window &&
+    html`<label title="The window moves with the newest point">
+      <input type="checkbox" checked=${follow} onChange=${() => set({ follow: !follow })} /> follow
+    </label>`}
     ${window && html`<button onClick=${() => set({ from: null, to: null, follow: null })}>Show everything</button>`}
   </div>`;
 }
@@ -182,5 +193,6 @@ export const CHART_KEYS = {
     const next = kinds[(kinds.indexOf(view().kind) + 1) % kinds.length];
     set({ x: next === "step" ? null : next, from: null, to: null });
   }],
+  f: ["let the zoomed part follow the newest point", () => view().window && set({ follow: !view().follow })],
   Escape: ["show everything again", () => query.value.has("from") && set({ from: null, to: null, follow: null })],
 };

@@ -18,6 +18,11 @@ export function hasEnded(run) {
   return ENDED.includes(run.state);
 }
 
+/** The last two keys of a dotted path: what a column is called. @param {string} path */
+export function lastKeys(path) {
+  return path.split(".").slice(-2).join(".");
+}
+
 /** Why a run is in its state, as a sentence: what it waits for, or why it stopped. @param {any} run */
 export function why(run) {
   if (run.waits_for) return sentence(run.waits_for);

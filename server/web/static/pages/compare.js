@@ -1,54 +1,62 @@
 // Compare: the same charts for several runs, or for groups of them as mean with band; differing keys; final numbers.
-import { useEffect, useState } from "preact/hooks";
+import { useState } from "preact/hooks";
 import { useKeys } from "../app.js";
 import { get } from "../api.js";
 import { number, plain, shown } from "../format.js";
 import { html } from "../html.js";
 import { useLive, useTick } from "../live.js";
 import { CHART_KEYS, ChartTools, MetricChart } from "../metrics.js";
-import { LENGTH, REWARD, hasEnded, runHref } from "../runs.js";
-import { differences, flat, interval } from "../series.js";
+import { LENGTH, REWARD, hasEnded, lastKeys, runHref } from "../runs.js";
+import { interval } from "../series.js";
 import { href, list, set, text } from "../url.js";
 import { colorOf } from "../theme.js";
 import { Missing, State } from "../parts/signs.js";
 import { MetricFilter, usePins } from "../parts/metric_filter.js";
 
-/** Metrics that are there in every run, first. */
+/** Metrics that come first. While the server compares, a page shows these: most runs have them. */
 const FIRST = [REWARD, LENGTH, "Policy/Entropy", "Losses/Value Loss"];
-/** So many runs, and no more, are named in the legend of the table. */
+/** Runs that the server compares at once. */
 const MOST = 200;
+const GROUPINGS = [["", "nothing"], ["seed", "all but the seed"], ["tag", "tag"], ["name", "name"]];
 
 export default function Compare() {
   const ids = list("runs").slice(0, MOST);
   const by = text("by");
   useKeys(CHART_KEYS);
-  const answer = useLive(() => Promise.all(ids.map((id) => get(`v1/runs/${id}`))), { seconds: 15, again: [ids.join()] });
-  const runs = answer.data ?? [];
-  const [keys, setKeys] = useState(/** @type {string[]} */ (FIRST));
-  useEffect(() => {
-    if (!ids.length) return;
-    Promise.all(ids.slice(0, 5).map((id) => get(`v1/runs/${id}/metrics`))).then((answers) => {
-      const found = new Set(answers.flatMap((each) => each.metrics.map((/** @type {any} */ metric) => metric.key)));
-      setKeys([...FIRST.filter((each) => found.has(each)), ...[...found].filter((each) => !FIRST.includes(each)).sort()]);
-    }, () => {});
-  }, [ids.join()]);
-  const tick = useTick(runs.some((run) => !hasEnded(run)) ? 10 : null);
-  const charted = ids.map((id, i) => ({
-    id: runs[i]?.id ?? id,
-    name: plain(runs[i]?.name ?? id, 60),
-    group: runs[i] ? groupOf(runs[i], by) : "",
-    started: Date.parse(runs[i]?.started_at ?? runs[i]?.created_at) / 1000 || 0,
-  }));
+  const answer = useLive(() => get("v1/runs:compare", { run: ids, metrics: [REWARD] }), {
+    seconds: 15,
+    again: [ids.join()],
+    wanted: ids.length > 0,
+  });
+  const comparison = answer.data;
+  const runs = comparison?.runs ?? [];
+  const tick = useTick(runs.some((/** @type {any} */ run) => !hasEnded(run)) ? 10 : null);
   const [pinned, pin] = usePins();
-  const shownKeys = MetricFilter.chosen(keys, pinned);
-  if (!ids.length) return html`<div class="head"><h1>Compare</h1></div><p class="empty">Choose two or more runs in <a href=${href("ui/runs")}>the table of runs</a> (key x), then Compare (key c).</p>`;
+  if (!ids.length) {
+    return html`<div class="head"><h1>Compare</h1></div>
+      <p class="empty">
+        ${"Choose two or more runs in "}<a href=${href("ui/runs")}>the table of runs</a> (key x), then Compare (key c).
+      </p>`;
+  }
+  const recorded = comparison?.metric_keys ?? FIRST;
+  const first = FIRST.filter((key) => recorded.includes(key));
+  const keys = [...first, ...recorded.filter((/** @type {string} */ key) => !first.includes(key))];
+  const charted = ids.map((id, i) => {
+    const run = runs[i];
+    return {
+      id: run?.id ?? id,
+      name: plain(run?.name ?? id, 60),
+      group: run ? groupOf(comparison, i, by) : "",
+      started: Date.parse(run?.started_at ?? run?.created_at) / 1000 || 0,
+    };
+  });
   const groups = [...new Set(charted.map((run) => run.group))];
   return html`
     <div class="head">
-      <h1>Compare ${ids.length} runs${by && runs.length ? ` in ${groups.length} groups` : ""}</h1>
+      <h1>Compare ${ids.length} runs${by && comparison ? ` in ${groups.length} groups` : ""}</h1>
       <span class="actions">
         <label>group by <select value=${by} onChange=${(/** @type {any} */ event) => set({ by: event.target.value, x: null })}>
-          <option value="">nothing</option><option value="seed">all but the seed</option><option value="tag">tag</option><option value="name">name</option>
+          ${GROUPINGS.map(([value, name]) => html`<option key=${value} value=${value}>${name}</option>`)}
         </select></label>
         <${CopyLink} />
       </span>
@@ -56,21 +64,29 @@ export default function Compare() {
     <${ChartTools} />
     <${MetricFilter} keys=${keys} />
     <div class="charts">
-      ${shownKeys.map((key) => html`<${MetricChart} key=${key} metric=${key} runs=${charted} tick=${tick} grouped=${Boolean(by)} actions=${pin(key)} />`)}
+      ${MetricFilter.chosen(keys, pinned).map(
+        (key) => html`<${MetricChart}
+          key=${key}
+          metric=${key}
+          runs=${charted}
+          tick=${tick}
+          grouped=${Boolean(by)}
+          actions=${pin(key)}
+        />`,
+      )}
     </div>
-    ${runs.length ? html`<${Numbers} runs=${runs} charted=${charted} by=${by} />` : html`<${Missing} ...${answer} />`}
+    ${comparison ? html`<${Numbers} comparison=${comparison} charted=${charted} by=${by} />` : html`<${Missing} ...${answer} />`}
   `;
 }
 
-/** The name of a run's group. @param {any} run @param {string} by */
-function groupOf(run, by) {
+/** The name of a run's group. @param {any} comparison @param {number} i which run @param {string} by */
+function groupOf({ runs, differing }, i, by) {
+  const run = runs[i];
   if (by === "tag") return run.tags.join(" + ") || "no tag";
   if (by === "name") return run.name.replace(/[-_.]?\d+$/, "");
-  if (by === "seed") {
-    const { seed: _seed, ...others } = flat(run.config);
-    return Object.entries(others).map(([key, value]) => `${key}=${JSON.stringify(value)}`).join(" ");
-  }
-  return run.id;
+  if (by !== "seed") return run.id;
+  const others = differing.filter((/** @type {any} */ each) => each.path !== "seed");
+  return others.map((/** @type {any} */ each) => `${lastKeys(each.path)}=${shown(each.values[i])}`).join(" ") || "all";
 }
 
 export function CopyLink() {
@@ -80,31 +96,43 @@ export function CopyLink() {
     setDone(true);
     setTimeout(() => setDone(false), 2000);
   };
-  return html`<button onClick=${copy} title="The address of this page shows the same view">${done ? "Copied" : "Copy link"}</button>`;
+  return html`<button onClick=${copy} title="The address of this page shows the same view">
+    ${done ? "Copied" : "Copy link"}
+  </button>`;
 }
 
-/** Final numbers with intervals, and the keys in which groups differ. @param {{runs: any[], charted: any[], by: string}} props */
-function Numbers({ runs, charted, by }) {
-  const { data } = useLive(() => Promise.all(runs.map((run) => get(`v1/runs/${run.id}/metrics`))), { seconds: 30, again: [runs.map((run) => run.id).join()] });
+/**
+ * Final numbers with intervals, and the keys in which groups differ.
+ * @param {{comparison: any, charted: any[], by: string}} props
+ */
+function Numbers({ comparison: { runs, differing }, charted, by }) {
   const groups = [...new Set(charted.map((run) => run.group))];
-  const members = groups.map((name) => runs.map((_, i) => i).filter((i) => charted[i].group === name));
-  const differing = differences(members.map(([first]) => flat(runs[first].config))).filter(([key]) => key !== "seed");
-  const reward = (/** @type {number} */ i) => data?.[i]?.metrics.find((/** @type {any} */ each) => each.key === REWARD)?.value ?? null;
+  const members = groups.map((name) => charted.map((_, i) => i).filter((i) => charted[i].group === name));
+  const columns = differing.filter((/** @type {any} */ each) => each.path !== "seed");
   return html`<section class="card scroll" tabindex="0" style=${{ marginTop: "16px" }}>
     <h2>Final numbers, and what differs</h2>
     <table>
-      <thead><tr><th scope="col">${by ? "group" : "run"}</th><th scope="col">runs</th><th scope="col" class="number">reward</th>
-        ${differing.map(([key]) => html`<th scope="col" key=${key} title=${key}>${key.split(".").slice(-2).join(".")}</th>`)}
+      <thead><tr>
+        <th scope="col">${by ? "group" : "run"}</th>
+        <th scope="col">runs</th>
+        <th scope="col" class="number">reward</th>
+        ${columns.map(({ path }) => html`<th scope="col" key=${path} title=${path}>${lastKeys(path)}</th>`)}
       </tr></thead>
       <tbody>
         ${groups.map((name, g) => {
-          const { n, mean, half } = interval(members[g].map(reward));
-          const first = runs[members[g][0]];
+          const { n, mean, half } = interval(members[g].map((i) => runs[i].metrics[REWARD]));
+          const [first] = members[g];
+          const run = html`<a href=${runHref(runs[first])}>${plain(runs[first].name, 200)}</a>`;
           return html`<tr key=${name}>
-            <td class="name"><i class="tag" style=${{ background: colorOf(by ? g : members[g][0]), width: "12px", height: "12px", padding: 0 }}></i> ${by && by !== "seed" ? plain(name, 200) : html`<a href=${runHref(first)}>${plain(first.name, 200)}</a>`}</td>
-            <td>${members[g].length > 1 ? members[g].length : html`<${State} state=${first.state} />`}</td>
+            <td class="name">
+              <i class="key" style=${{ background: colorOf(by ? g : first) }}></i> ${by ? plain(name, 200) : run}
+            </td>
+            <td>${members[g].length > 1 ? members[g].length : html`<${State} state=${runs[first].state} />`}</td>
             <td class="number">${number(mean)}${half === null ? "" : ` ± ${number(half)} (n = ${n})`}</td>
-            ${differing.map(([key, values]) => html`<td key=${key}>${shown(values[g])}</td>`)}
+            ${columns.map(({ path, values }) => {
+              const found = [...new Set(members[g].map((i) => shown(values[i])))];
+              return html`<td key=${path}>${found.length > 1 ? `${found.length} values` : found[0]}</td>`;
+            })}
           </tr>`;
         })}
       </tbody>

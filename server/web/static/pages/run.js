@@ -12,7 +12,7 @@ import { Gate } from "../parts/gate.js";
 import { Logs } from "../parts/logs.js";
 import { MetricFilter, usePins } from "../parts/metric_filter.js";
 import { Checkpoints, NewestModel } from "../parts/models.js";
-import { Failure, Missing, Progress, State, Tags } from "../parts/signs.js";
+import { Failure, Missing, Progress, Split, State, Tags } from "../parts/signs.js";
 import { Simulators } from "../parts/simulators.js";
 import { Timeline, useRunEvents } from "../parts/timeline.js";
 import { Lessons } from "../parts/lessons.js";
@@ -22,6 +22,8 @@ import { CopyLink } from "./compare.js";
 const TABS = ["overview", "charts", "timeline", "lessons", "opponents", "models", "simulators", "logs", "config"];
 /** Seconds between two looks at a run that is live. */
 const OFTEN = 4;
+/** Matches of self-play that the overview counts. */
+const NEWEST_MATCHES = 500;
 
 /** @param {{parts: string[]}} props id or name of the run, tab */
 export default function RunPage({ parts: [name, tab = "overview"] }) {
@@ -103,6 +105,7 @@ function Overview({ run, events, tick }) {
       <div><dt>seed</dt><dd>${run.seed}</dd></div>
       <div><dt>id</dt><dd><code>${run.id}</code></dd></div>
     </dl>
+    ${run.self_play && html`<${Outcomes} run=${run} tick=${tick} />`}
     <div class="columns">
       <section class="card"><h2>Newest model</h2><${NewestModel} run=${run} again=${events.filter((each) => each.type === "checkpoint_saved").length} /></section>
       <section class="card">
@@ -116,6 +119,28 @@ function Overview({ run, events, tick }) {
       <${MetricChart} metric="Policy/Entropy" runs=${charted(run)} tick=${tick} marks=${marksOf(events)} />
     </div>
   `;
+}
+
+/** How the newest matches of self-play ended. @param {{run: any, tick: number}} props */
+function Outcomes({ run, tick }) {
+  const answer = useLive(() => get(`v1/ladders/${run.id}/matches`, { page_size: NEWEST_MATCHES }), {
+    seconds: null,
+    again: [run.id, tick],
+  });
+  const matches = answer.data?.matches ?? [];
+  if (!matches.length) return null;
+  const ended = (/** @type {string} */ outcome) =>
+    matches.filter((/** @type {any} */ each) => each.outcome === outcome).length;
+  return html`<section class="card">
+    <h2>The last ${matches.length} matches of the learning team</h2>
+    <${Split}
+      parts=${[
+        ["won", ended("win"), "var(--good)"],
+        ["drawn", ended("draw"), "var(--idle)"],
+        ["lost", ended("loss"), "var(--bad)"],
+      ]}
+    />
+  </section>`;
 }
 
 /** @param {{run: any, events: any[], tick: number, live: boolean}} props */

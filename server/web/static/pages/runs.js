@@ -5,14 +5,15 @@ import { get, may } from "../api.js";
 import { ago, moment, number, plain, shown } from "../format.js";
 import { html } from "../html.js";
 import { useEvents, useLive } from "../live.js";
-import { REWARD, pace, runHref, why } from "../runs.js";
-import { differences, flat } from "../series.js";
+import { REWARD, lastKeys, pace, runHref, why } from "../runs.js";
 import { flag, go, href, list, set, text } from "../url.js";
 import { Failure, Missing, Progress, State, Tags } from "../parts/signs.js";
 import { dialog } from "../parts/dialog.js";
 
 /** Rows of a page: never more are in the document. */
 const ROWS = 100;
+/** Differing keys that the table has columns for. */
+const MOST_KEYS = 8;
 const STATES = ["QUEUED", "STARTING", "RUNNING", "PAUSED", "RECOVERING", "SUCCEEDED", "FAILED", "CANCELLED"];
 const ORDERS = [
   ["created_at desc", "newest first"],
@@ -104,7 +105,7 @@ function Table({ runs, metrics, selected, toggle, current }) {
         <th scope="col"><span class="skip">selected</span></th>
         <th scope="col">state</th><th scope="col">name</th><th scope="col">progress</th>
         ${metrics.map((each) => html`<th scope="col" class="number" key=${each} title=${each}>${short(each)}</th>`)}
-        ${differing.map(([key]) => html`<th scope="col" key=${key} title=${key}>${key.split(".").slice(-2).join(".")}</th>`)}
+        ${differing.map(({ path }) => html`<th scope="col" key=${path} title=${path}>${lastKeys(path)}</th>`)}
         <th scope="col">tags</th><th scope="col" class="number">created</th>
       </tr></thead>
       <tbody>
@@ -114,7 +115,7 @@ function Table({ runs, metrics, selected, toggle, current }) {
           <td class="name"><a href=${runHref(run)}>${plain(run.name, 200)}</a> ${run.kind !== "train" && html`<span class="tag">${run.kind}</span>`}<br /><small class="wrap">${plain(pace(run) || why(run), 300)}</small></td>
           <td><${Progress} step=${run.step} most=${run.max_steps} /></td>
           ${metrics.map((each) => html`<td class="number" key=${each}>${number(run.metrics[each])}</td>`)}
-          ${differing.map(([key, values]) => html`<td key=${key}>${shown(values[i])}</td>`)}
+          ${differing.map(({ path, values }) => html`<td key=${path}>${shown(values[i])}</td>`)}
           <td><${Tags} tags=${run.tags} /></td>
           <td class="number" title=${moment(run.created_at)}>${ago(run.created_at)}</td>
         </tr>`)}
@@ -129,12 +130,19 @@ function short(metric) {
   return `${name.replace("Environment/", "").replace("Cumulative Reward", "Reward")}${which ? ` (${which})` : ""}`;
 }
 
-/** Keys of the configuration in which runs differ, with the value of each run. @param {any[]} runs */
+/**
+ * Keys of the configuration in which runs differ, with the value of each run.
+ * @param {any[]} runs @returns {{path: string, values: unknown[]}[]}
+ */
 function useDiffering(runs) {
   const ids = runs.map((run) => run.id).join();
-  const { data } = useLive(async () => differences((await Promise.all(runs.map((run) => get(`v1/runs/${run.id}`)))).map((run) => flat(run.config))), { seconds: null, again: [ids] });
-  const known = data?.filter(([, values]) => values.length === runs.length) ?? [];
-  return known.filter(([key]) => key !== "seed" || known.length === 1).slice(0, 8);
+  const { data } = useLive(() => get("v1/runs:compare", { run: runs.map((run) => run.id) }), {
+    seconds: null,
+    again: [ids],
+    wanted: runs.length > 1,
+  });
+  if (data?.runs.map((/** @type {any} */ run) => run.id).join() !== ids) return [];
+  return data.differing.filter((/** @type {any} */ each) => each.path !== "seed").slice(0, MOST_KEYS);
 }
 
 /** @param {string[]} metrics */

@@ -1,6 +1,11 @@
 // Small signs: state of a run, progress, a sparkline, tags, problems, empty places.
+import { useEffect, useState } from "preact/hooks";
 import { html } from "../html.js";
 import { count, number, percent, plain, stateLook } from "../format.js";
+
+/** Seconds after which a place says that its answer takes long. */
+const PATIENCE = 5;
+const SLOW = "The server takes long to answer. The page waits for it; you can go on to another page meanwhile.";
 
 /** State of a run: sign, word and color. @param {{state: string}} props */
 export function State({ state }) {
@@ -64,6 +69,14 @@ export function Failure({ problem }) {
  * @param {{data: unknown, problem: import("../api.js").Problem|null, children?: any}} props
  */
 export function Missing({ data, problem, children }) {
+  const [slow, setSlow] = useState(false);
+  const waits = data === undefined && !problem;
+  useEffect(() => {
+    if (!waits) return undefined;
+    const timer = setTimeout(() => setSlow(true), 1000 * PATIENCE);
+    return () => clearTimeout(timer);
+  }, [waits]);
   if (problem) return html`<${Failure} problem=${problem} />`;
-  return html`<p class="empty">${data === undefined ? "Loading …" : children}</p>`;
+  if (waits) return html`<p class="empty">${slow ? SLOW : "Loading …"}</p>`;
+  return html`<p class="empty">${children}</p>`;
 }
