@@ -70,10 +70,12 @@ def test_who_follows_a_project_is_told_when_the_token_is_revoked(tmp_path: Path)
     with open_world(tmp_path, token="boss") as world, Client(world.server, "boss") as boss:
         token = boss.tokens.create("follower", ["read"])
         with Client(world.server, token.token) as client:
-            threading.Timer(0.3, boss.tokens.revoke, (token.id,)).start()
+            revoking = threading.Timer(0.3, boss.tokens.revoke, (token.id,))
+            revoking.start()
 
             with pytest.raises(ProblemAnswer, match="revoked") as caught:
                 next(client.events.follow_project())
+            revoking.join()
 
     assert (caught.value.status, caught.value.code) == (401, "token_refused")
 
