@@ -11,6 +11,8 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, 
 from tests.server.app.world import World, open_world
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+TOKEN = "boss"
+"""Of servers that demand one."""
 SECONDS = 30.0
 """How long a test waits for something on a page."""
 
@@ -74,6 +76,20 @@ def watched(browser: Browser, world: World) -> Iterator[Watched]:
     yield watched
     context.close()
     assert watched.troubles == []
+
+
+def sign_in(page: Page, world: World, token: str = TOKEN, path: str = "") -> None:
+    """Open a page of a server that demands a token, and sign in."""
+    page.goto(f"{world.server}/{path}")
+    page.get_by_label("Token").fill(token)
+    page.get_by_role("button", name="Sign in").click()
+
+
+def made(world: World, **fields: object) -> dict[str, str]:
+    """Make a token."""
+    answer = world.http.post("/v1/tokens", json=fields)
+    assert answer.status_code == 201, answer.text
+    return dict(answer.json())
 
 
 AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text()

@@ -7,11 +7,10 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.server.app.world import World, open_world
+from tests.web.conftest import TOKEN, made, sign_in
 from tests.web.data import train
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("sessions")]
-
-TOKEN = "boss"
 
 
 @pytest.fixture(scope="module")
@@ -26,18 +25,6 @@ def page(browser: Browser) -> Iterator[Page]:
     context = browser.new_context()
     yield context.new_page()
     context.close()
-
-
-def sign_in(page: Page, world: World, token: str = TOKEN, path: str = "") -> None:
-    page.goto(f"{world.server}/{path}")
-    page.get_by_label("Token").fill(token)
-    page.get_by_role("button", name="Sign in").click()
-
-
-def made(world: World, **fields: object) -> dict[str, str]:
-    answer = world.http.post("/v1/tokens", json=fields)
-    assert answer.status_code == 201, answer.text
-    return dict(answer.json())
 
 
 def test_after_signing_in_the_page_is_there_that_was_asked_for(guarded: World, page: Page) -> None:

@@ -1,6 +1,6 @@
 // The frame of every page: which page the address names, the navigation, who one is, shortcuts, messages.
 import { render } from "preact";
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { signal } from "@preact/signals";
 import "@preact/signals";
 import { actIn, identity, may, project, send, signedOut, whoAmI } from "./api.js";
@@ -44,8 +44,11 @@ export const keys = signal(/** @type {Record<string, [string, () => void]>} */ (
 
 /** Set the shortcuts of a page while it is there. @param {Record<string, [string, () => void]>} own */
 export function useKeys(own) {
+  const latest = useRef(own);
+  latest.current = own; // what a key does depends on what the page shows now
   useEffect(() => {
-    keys.value = own;
+    const entries = Object.entries(own).map(([key, [what]]) => [key, [what, () => latest.current[key]?.[1]()]]);
+    keys.value = Object.fromEntries(entries);
     return () => {
       keys.value = {};
     };
@@ -117,7 +120,7 @@ function Frame() {
   useEffect(() => document.getElementById("content")?.focus({ preventScroll: true }), [path.value]);
   const Shown = found && loaded[found.page];
   return html`
-    <a class="skip" href="#content">Skip to the content</a>
+    <a class="skip" href=${location.href} onClick=${skip}>Skip to the content</a>
     <header class="bar">
       <a class="brand" href=${href("")}>Ludus</a>
       ${who &&
@@ -147,6 +150,12 @@ function Frame() {
   `;
 }
 
+/** Go to the content. (An address with a fragment alone would lead to the first page, because of `<base>`.) @param {Event} event */
+function skip(event) {
+  event.preventDefault();
+  document.getElementById("content")?.focus();
+}
+
 function showKeys() {
   const general = [
     ["g n, r, l, m, f, a", "go to Now, Runs, Ladders, Models, Fleet, Admin"],
@@ -167,6 +176,7 @@ let going = false;
 function onKey(event) {
   const target = /** @type {HTMLElement} */ (event.target);
   if (event.ctrlKey || event.metaKey || event.altKey || target.closest("input, textarea, select, dialog")) return;
+  if (event.key === "Enter" && target.closest("a, button, summary")) return; // it opens or presses that
   if (going) {
     going = false;
     const found = NAVIGATION.find(([, , letter, scope]) => letter === event.key && may(scope));

@@ -1,0 +1,138 @@
+"""What a page says when an answer fails, is forbidden, is slow or never comes: a sentence with the next step."""
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, Route, expect
+
+from tests.server.app.world import World, open_world
+from tests.web.data import show
+
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("faults")]
+
+ENDPOINTS = {
+    "": "/v1/runs",
+    "ui/runs": "/v1/runs",
+    "ui/runs/walker": "/v1/runs/walker",
+    "ui/runs/walker/charts": "/v1/runs/*/metrics",
+    "ui/runs/walker/models": "/v1/runs/*/checkpoints",
+    "ui/runs/walker/simulators": "/v1/runs/*/simulators",
+    "ui/runs/walker/logs": "/v1/runs/*/logs",
+    "ui/runs/walker/config": "/v1/runs/*/amendments",
+    "ui/runs/striker/opponents": "/v1/ladders/*/ratings",
+    "ui/runs/gate": "/v1/runs/*/result",
+    "ui/compare?runs=walker,walker-2": "/v1/runs:compare",
+    "ui/ladders": "/v1/ladders",
+    "ui/models": "/v1/checkpoints",
+    "ui/fleet": "/v1/workers",
+    "ui/admin": "/v1/tokens",
+    "ui/admin?part=webhooks": "/v1/webhooks",
+    "ui/admin?part=audit": "/v1/audit",
+}
+"""Each page, and what it cannot do without."""
+DETAIL = "The detail of the problem."
+
+
+def problem(status: int, code: str) -> Callable[[Route], None]:
+    body = {"status": status, "code": code, "detail": DETAIL, "request_id": "req-42"}
+    return lambda route: route.fulfill(status=status, content_type="application/problem+json", body=json.dumps(body))
+
+
+FAULTS: dict[str, tuple[Callable[[Route], None], list[str]]] = {
+    "failed": (problem(500, "internal"), [DETAIL, "tries again by itself", "req-42"]),
+    "forbidden": (problem(403, "scope_missing"), ["token"]),
+    "too often": (problem(429, "too_many_requests"), [DETAIL, "Wait a moment"]),
+    "unreachable": (lambda route: route.abort(), ["The server does not answer.", "Is the server running"]),
+    "no JSON": (lambda route: route.fulfill(status=502, body="<html>Bad gateway</html>"), ["The server answered 502"]),
+}
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with open_world(tmp_path_factory.mktemp("shown")) as world:
+        show(world, tmp_path_factory.mktemp("scratch"))
+        yield world
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """Open a page whose scripts must not break, whatever the server answers."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    page = context.new_page()
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    yield page
+    context.close()
+    assert errors == []
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("path", ENDPOINTS)
+def test_a_page_says_what_went_wrong_and_what_to_do(shown: World, page: Page, path: str, fault: str) -> None:
+    answer, words = FAULTS[fault]
+    page.route(lambda url: matches(ENDPOINTS[path], url), answer)
+
+    page.goto(f"{shown.server}/{path}")
+
+    for word in words:
+        expect(page.locator("main .note, main .empty").filter(has_text=word).first).to_be_visible()
+
+
+def matches(pattern: str, url: str) -> bool:
+    """Whether an address is of this path. `*` stands for one segment."""
+    path = "/" + url.split("?", maxsplit=1)[0].split("/", 3)[3]
+    wanted, given = pattern.split("/"), path.split("/")
+    return len(wanted) == len(given) and all(one in {"*", other} for one, other in zip(wanted, given, strict=True))
+
+
+def test_a_page_is_there_again_when_the_server_answers_again(shown: World, page: Page) -> None:
+    answers = iter([500, 500])
+
+    def answer(route: Route) -> None:
+        if next(answers, None):
+            problem(500, "internal")(route)
+        else:
+            route.continue_()
+
+    page.route(lambda url: matches("/v1/runs", url), answer)
+    page.goto(f"{shown.server}/ui/runs")
+
+    expect(page.get_by_role("link", name="walker", exact=True)).to_be_visible(timeout=30_000)
+    expect(page.locator(".note")).to_have_count(0)
+
+
+def test_what_is_on_a_page_stays_while_the_server_does_not_answer(shown: World, page: Page) -> None:
+    page.goto(f"{shown.server}/ui/runs")
+    page.get_by_role("link", name="walker", exact=True).wait_for()
+    page.get_by_label("Select walker", exact=True).check()
+
+    page.route("**/v1/**", lambda route: route.abort())
+
+    expect(page.locator(".note")).to_contain_text("The server does not answer", timeout=30_000)
+    expect(page.get_by_role("link", name="walker", exact=True)).to_be_visible()
+    expect(page.get_by_label("Select walker", exact=True)).to_be_checked()
+
+
+def test_a_slow_answer_is_told_of_and_waited_for(shown: World, page: Page) -> None:
+    held: list[Route] = []
+    page.clock.install()
+    page.route(lambda url: matches("/v1/runs", url), held.append)
+    page.goto(f"{shown.server}/ui/runs")
+    expect(page.locator("main")).to_contain_text("Loading …")
+
+    page.clock.run_for(6_000)
+    expect(page.locator("main")).to_contain_text("The server takes long to answer.")
+    assert len(held) == 1, "a slow server is not asked twice"
+
+    held[0].continue_()
+    expect(page.get_by_role("link", name="walker", exact=True)).to_be_visible()
+
+
+def test_a_part_that_cannot_be_loaded_is_told_of(shown: World, page: Page) -> None:
+    page.route("**/pages/fleet.js", lambda route: route.abort())
+    page.goto(f"{shown.server}/")
+
+    page.get_by_role("link", name="Fleet").click()
+
+    expect(page.locator(".note")).to_contain_text("Load the page again")
