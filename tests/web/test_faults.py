@@ -24,7 +24,7 @@ ENDPOINTS = {
     "ui/runs/gate": "/v1/runs/*/result",
     "ui/compare?runs=walker,walker-2": "/v1/runs:compare",
     "ui/ladders": "/v1/ladders",
-    "ui/models": "/v1/checkpoints",
+    "ui/models": "/v1/aliases",
     "ui/fleet": "/v1/workers",
     "ui/admin": "/v1/tokens",
     "ui/admin?part=webhooks": "/v1/webhooks",
@@ -117,7 +117,7 @@ def test_what_is_on_a_page_stays_while_the_server_does_not_answer(shown: World, 
 def test_a_slow_answer_is_told_of_and_waited_for(shown: World, page: Page) -> None:
     held: list[Route] = []
     page.clock.install()
-    page.route(lambda url: matches("/v1/runs", url), held.append)
+    page.route(lambda url: matches("/v1/runs", url), lambda route: held.append(route))
     page.goto(f"{shown.server}/ui/runs")
     expect(page.locator("main")).to_contain_text("Loading …")
 

@@ -280,6 +280,7 @@ def test_a_worker_that_comes_between_the_look_and_the_word_is_seen(
         found = look(*arguments, **named)
         if found and not seen:
             seen.extend(found)
+        if seen:  # each time: on a busy machine the test may take longer than a worker may be silent
             WorkerRegistry(database).register(WorkerInfo("new", "host", 2, "0"))
         return found
 
