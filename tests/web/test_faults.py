@@ -119,6 +119,7 @@ def test_a_slow_answer_is_told_of_and_waited_for(shown: World, page: Page) -> No
     page.clock.install()
     page.route(lambda url: matches("/v1/runs", url), lambda route: held.append(route))
     page.goto(f"{shown.server}/ui/runs")
+    page.get_by_role("heading", name="Runs").wait_for()
     expect(page.locator("main")).to_contain_text("Loading …")
 
     page.clock.run_for(6_000)
