@@ -1,0 +1,207 @@
+"""Charts in use: zoom asks for finer points and outlives new ones, one follows, all share the cursor, nothing leaks."""
+
+import csv
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from playwright.sync_api import Browser, Page, Response, expect
+
+from tests.server.app.world import Trainer, World, open_world
+from tests.web.conftest import Watched
+from tests.web.data import REWARD, train
+
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("charts")]
+
+SUMMARIES = 2000
+"""More than a chart has points for."""
+TICK = 4_000
+"""Milliseconds after which a live page asks again."""
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with open_world(tmp_path_factory.mktemp("charts")) as world:
+        train(world, tmp_path_factory.mktemp("scratch"), summaries=SUMMARIES).finish()
+        yield world
+
+
+@pytest.fixture
+def trainer(world: World, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Trainer]:
+    """Create a run that goes on while a page shows it."""
+    trainer = train(world, tmp_path / "live", f"live-{request.node.name[:60]}", summaries=SUMMARIES)
+    yield trainer
+    trainer.finish()
+
+
+@pytest.fixture
+def fresh(browser: Browser, world: World) -> Iterator[Watched]:
+    context = browser.new_context(viewport={"width": 1440, "height": 900}, accept_downloads=True)
+    watched = Watched(context.new_page(), world.server)
+    yield watched
+    context.close()
+    assert watched.troubles == []
+
+
+def of_series(answer: Response) -> bool:
+    return "/v1/series" in answer.url and REWARD in parse_qs(urlsplit(answer.url).query)["key"]
+
+
+def drag(page: Page, first: float, last: float) -> None:
+    """Drag over a part of the first chart, from and to a share of its width."""
+    box = page.locator(".chart .u-over").first.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + first * box["width"], box["y"] + 60)
+    page.mouse.down()
+    page.mouse.move(box["x"] + last * box["width"], box["y"] + 60, steps=4)
+    page.mouse.up()
+
+
+def values(page: Page) -> list[list[str]]:
+    """Return the table of values of the first chart."""
+    rows = page.locator(".chart").first.locator(".values tbody tr").all()
+    return [[cell.inner_text() for cell in row.locator("th, td").all()] for row in rows]
+
+
+def test_zooming_asks_the_server_for_finer_points_of_the_part(fresh: Watched) -> None:
+    page = fresh.open("ui/runs/walker")
+    page.locator(".chart canvas").first.wait_for()
+
+    with page.expect_response(of_series) as answer:
+        drag(page, 0.25, 0.5)
+
+    query = parse_qs(urlsplit(answer.value.url).query)
+    first, last = int(query["from_step"][0]), int(query["to_step"][0])
+    (series,) = answer.value.json()["series"]
+    whole = 100 * SUMMARIES
+    assert 0.2 * whole < first < 0.3 * whole
+    assert 0.45 * whole < last < 0.55 * whole
+    assert max(series["counts"]) == 2, "500 summaries in 300 points, where 2000 were before"
+    expect(page).to_have_url(re.compile(f"from={first}.*to={last}"))
+
+
+def test_a_zoomed_chart_stays_where_it_is_when_new_points_come(fresh: Watched, trainer: Trainer) -> None:
+    page = fresh.open(f"ui/runs/{trainer.run_id}?from=50000&to=100000")
+    page.locator(".chart canvas").first.wait_for()
+    page.get_by_title("Table of values").first.click()
+    before = values(page)
+
+    trainer.measure(REWARD, [1.0] * 50, first=100 * SUMMARIES + 100)
+    for _ in range(2):
+        with page.expect_response(of_series):
+            pass
+
+    assert values(page) == before
+    assert page.url.endswith("?from=50000&to=100000")
+
+
+def test_a_chart_whose_right_edge_shows_the_newest_point_follows(fresh: Watched, trainer: Trainer) -> None:
+    page = fresh.open(f"ui/runs/{trainer.run_id}")
+    page.locator(".chart canvas").first.wait_for()
+    drag(page, 0.7, 1.0)
+    expect(page).to_have_url(re.compile("follow=1"))
+    page.get_by_title("Table of values").first.click()
+    before = page.url
+
+    trainer.measure(REWARD, [1.0] * 50, first=100 * SUMMARIES + 100)
+
+    newest = f"{(100 * SUMMARIES + 5000) / 1000:g} k"
+    expect(page.locator(".values tbody tr").last).to_contain_text(newest)
+    assert page.url == before
+    page.get_by_label("follow").uncheck()
+    expect(page).not_to_have_url(re.compile("follow="))
+    expect(page.locator(".values tbody tr").last).not_to_contain_text(newest)
+
+
+def test_the_cursor_is_shared_by_all_charts_of_a_page(fresh: Watched) -> None:
+    page = fresh.open("ui/runs/walker/charts")
+    page.locator(".chart canvas").nth(2).wait_for()
+    box = page.locator(".chart .u-over").first.bounding_box()
+    assert box is not None
+
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 40)
+
+    places = page.evaluate("[...document.querySelectorAll('.u-cursor-x')].map((each) => each.style.transform)")
+    assert len(places) >= 3
+    assert len(set(places)) == 1
+    assert "translate" in places[0]
+    expect(page.locator(".tip:visible")).to_have_count(1)
+
+
+def test_smoothing_shows_the_smoothed_value_and_keeps_the_raw_one(fresh: Watched) -> None:
+    page = fresh.open("ui/runs/walker?smooth=0.9")
+    page.locator(".chart canvas").first.wait_for()
+    box = page.locator(".chart .u-over").first.bounding_box()
+    assert box is not None
+
+    page.mouse.move(box["x"] + 8, box["y"] + 60)
+
+    expect(page.locator(".tip:visible")).to_contain_text("(raw ")
+
+
+@pytest.mark.parametrize("view", ["", "?x=time", "?x=relative", "?log=1", "?clip=1&smooth=0.97&log=1"])
+def test_a_chart_is_saved_as_csv_with_what_it_shows_and_as_png(fresh: Watched, tmp_path: Path, view: str) -> None:
+    page = fresh.open(f"ui/runs/walker{view}")
+    page.locator(".chart canvas").first.wait_for()
+
+    with page.expect_download() as table:
+        page.get_by_title("Save as CSV").first.click()
+    with page.expect_download() as picture:
+        page.get_by_title("Save as PNG").first.click()
+
+    table.value.save_as(tmp_path / "chart.csv")
+    rows = list(csv.DictReader((tmp_path / "chart.csv").read_text().splitlines()))
+    assert len(rows) == 300
+    assert all(float(row["CartPole low"]) <= float(row["CartPole"]) <= float(row["CartPole high"]) for row in rows)
+    picture.value.save_as(tmp_path / "chart.png")
+    assert (tmp_path / "chart.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_pinned_charts_come_first_and_a_filter_leaves_the_others_out(fresh: Watched) -> None:
+    page = fresh.open("ui/runs/walker/charts")
+    chart = page.locator("figure.chart").filter(has=page.get_by_title("Policy/Entropy", exact=True))
+    chart.get_by_title("Keep it first").click()
+
+    expect(page.locator("figure.chart .title").first).to_have_text("Policy/Entropy")
+    page.get_by_label("Filter of metrics (a regular expression)").fill("^Policy/")
+    expect(page.locator("figure.chart")).to_have_count(1)
+    expect(page).to_have_url(re.compile("pins=.*keys="))
+    page.reload()
+    expect(page.locator("figure.chart .title")).to_have_text(["Policy/Entropy"])
+    page.get_by_label("Filter of metrics (a regular expression)").fill("(")
+    expect(page.locator("main")).to_contain_text("this is no regular expression")
+
+
+def test_in_thirty_minutes_of_live_data_the_memory_of_a_page_hardly_grows(fresh: Watched, trainer: Trainer) -> None:
+    page = fresh.page
+    page.clock.install()
+    page.goto(f"{fresh.server}/ui/runs/{trainer.run_id}/charts?from=50000&to=100000")
+    page.locator(".chart canvas").first.wait_for()
+    page.evaluate("scrollTo(0, 40)")
+    session = page.context.new_cdp_session(page)
+
+    def heap() -> float:
+        """Return the bytes that are in use, without those of an answer that is just being read."""
+        found = []
+        for _ in range(5):
+            page.wait_for_timeout(100)
+            session.send("HeapProfiler.collectGarbage")
+            found.append(float(session.send("Runtime.getHeapUsage")["usedSize"]))
+        return min(found)
+
+    def live(seconds: int, first: int) -> None:
+        for i in range(1000 * seconds // TICK):
+            trainer.measure(REWARD, [float(i)], first=100 * (first + i))
+            with page.expect_response(of_series):
+                page.clock.run_for(TICK)
+
+    live(120, SUMMARIES + 1)  # everything has been loaded and compiled once
+    before, url = heap(), page.url
+    live(1800, SUMMARIES + 1000)
+
+    grown = heap() / before
+    assert grown < 1.1, f"{before / 1e6:.1f} MB grew by {100 * (grown - 1):.0f} %"
+    assert page.url == url, "the zoom is unchanged"
+    assert page.evaluate("scrollY") == 40
