@@ -17,8 +17,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("charts")]
 
 SUMMARIES = 2000
 """More than a chart has points for."""
-TICK = 4_000
-"""Milliseconds after which a live page asks again."""
+TICK = 10_000
+"""Milliseconds after which a live page surely asks again."""
 
 
 @pytest.fixture(scope="module")

@@ -87,6 +87,26 @@ export function useTick(seconds) {
 }
 
 /**
+ * A value that follows another one at most every so often: a thousand events in a second are one reason to look again.
+ * @template T
+ * @param {T} value @param {number} [seconds]
+ */
+export function useCalm(value, seconds = 3) {
+  const [shown, setShown] = useState(value);
+  const changed = useRef(0);
+  useEffect(() => {
+    if (value === shown) return undefined;
+    const change = () => {
+      changed.current = Date.now();
+      setShown(value);
+    };
+    const timer = setTimeout(change, Math.max(0, changed.current + 1000 * seconds - Date.now()));
+    return () => clearTimeout(timer);
+  }, [value, shown]);
+  return shown;
+}
+
+/**
  * Parse server-sent events from text that arrives in pieces.
  * @param {(event: {type: string, id: string, data: string}) => void} take
  * @returns {(text: string) => void} call it with each piece

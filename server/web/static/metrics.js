@@ -30,7 +30,8 @@ function view() {
   };
 }
 
-/** Requests that begin in the same moment and differ in the metric alone go as one. */
+/** Requests that begin within so many milliseconds, and differ in the metric alone, go as one. */
+const TOGETHER = 10;
 const waiting = new Map();
 
 /**
@@ -42,7 +43,7 @@ function load(runs, key, parameters) {
   let batch = waiting.get(name);
   if (!batch || batch.keys.size >= Math.max(1, Math.floor(SERIES_AT_ONCE / runs.length))) {
     const keys = new Set();
-    const answer = Promise.resolve().then(() => {
+    const answer = new Promise((done) => setTimeout(done, TOGETHER)).then(() => {
       if (waiting.get(name)?.keys === keys) waiting.delete(name);
       return get("v1/series", { run: runs, key: [...keys], points: POINTS, common_steps: true, ...parameters });
     });

@@ -3,7 +3,7 @@ import { useState } from "preact/hooks";
 import { get, may } from "../api.js";
 import { ago, number, plain } from "../format.js";
 import { html } from "../html.js";
-import { useEvents, useLive, useTick } from "../live.js";
+import { useCalm, useEvents, useLive } from "../live.js";
 import { LIVE, REWARD, needsSomebody, pace, runHref, why } from "../runs.js";
 import { href } from "../url.js";
 import { Failure, Missing, Progress, Sparkline, State, Verdict } from "../parts/signs.js";
@@ -59,14 +59,6 @@ export default function Now() {
       </section>`}
     </div>
   `;
-}
-
-/** The number of changes, at most one step every two seconds: a thousand events in a second are one reason to look. */
-function useCalm(/** @type {number} */ changes) {
-  const tick = useTick(2);
-  const [shown, setShown] = useState({ tick: 0, changes: 0 });
-  if (shown.tick !== tick && shown.changes !== changes) setShown({ tick, changes });
-  return shown.changes;
 }
 
 /** @param {{runs: any[]}} props */

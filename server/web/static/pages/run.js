@@ -1,9 +1,10 @@
 // One run: its state and why, what can be done with it, and tabs.
+import { useEffect } from "preact/hooks";
 import { useKeys } from "../app.js";
 import { get } from "../api.js";
 import { ago, count, moment, number, plain } from "../format.js";
 import { html } from "../html.js";
-import { useLive, useTick } from "../live.js";
+import { useCalm, useLive, useTick } from "../live.js";
 import { CHART_KEYS, ChartTools, MetricChart } from "../metrics.js";
 import { LENGTH, REWARD, hasEnded, pace, runHref, why } from "../runs.js";
 import { Actions } from "../parts/actions.js";
@@ -20,8 +21,10 @@ import { LadderView } from "../parts/ladder.js";
 import { CopyLink } from "./compare.js";
 
 const TABS = ["overview", "charts", "timeline", "lessons", "opponents", "models", "simulators", "logs", "config"];
-/** Seconds between two looks at a run that is live. */
+/** Seconds between two looks at a run that is live: while it is young, and later, when a curve changes slowly. */
+const YOUNG = 120;
 const OFTEN = 4;
+const SELDOM = 10;
 /** Matches of self-play that the overview counts. */
 const NEWEST_MATCHES = 500;
 
@@ -30,8 +33,13 @@ export default function RunPage({ parts: [name, tab = "overview"] }) {
   const answer = useLive(() => get(`v1/runs/${encodeURIComponent(name)}`), { seconds: 10, again: [name] });
   const run = answer.data;
   const live = run ? !hasEnded(run) : false;
-  const events = useRunEvents(run?.id, answer.reload);
-  const tick = useTick(live ? OFTEN : null);
+  const events = useRunEvents(run?.id);
+  const newest = useCalm(events.at(-1)?.seq ?? 0, OFTEN);
+  useEffect(() => {
+    if (newest) answer.reload();
+  }, [newest]);
+  const young = run !== undefined && Date.now() - Date.parse(run.started_at ?? run.created_at) < 1000 * YOUNG;
+  const tick = useTick(live ? (young ? OFTEN : SELDOM) : null);
   const charts = tab === "charts" || tab === "overview";
   useKeys(charts ? CHART_KEYS : {});
   if (!run) return html`<${Missing} ...${answer} />`;
@@ -88,7 +96,8 @@ function marksOf(events) {
 
 /** @param {{run: any, events: any[], tick: number}} props */
 function Overview({ run, events, tick }) {
-  const { data } = useLive(() => get(`v1/runs/${run.id}/metrics`), { seconds: null, again: [run.id, tick] });
+  const { data } = useLive(() => get(`v1/runs/${run.id}/metrics`), { seconds: SELDOM, again: [run.id, run.state] });
+  const saved = useCalm(events.filter((each) => each.type === "checkpoint_saved").length, 10);
   const metrics = data?.metrics ?? [];
   const value = (/** @type {string} */ key) => metrics.find((/** @type {any} */ each) => each.key === key)?.value;
   const elo = metrics.filter((/** @type {any} */ each) => each.key === "Self-play/ELO");
@@ -107,7 +116,7 @@ function Overview({ run, events, tick }) {
     </dl>
     ${run.self_play && html`<${Outcomes} run=${run} tick=${tick} />`}
     <div class="columns">
-      <section class="card"><h2>Newest model</h2><${NewestModel} run=${run} again=${events.filter((each) => each.type === "checkpoint_saved").length} /></section>
+      <section class="card"><h2>Newest model</h2><${NewestModel} run=${run} again=${saved} /></section>
       <section class="card">
         <h2>Last events</h2>
         <ol class="timeline">${events.slice(-6).reverse().map((each) => html`<li key=${each.seq} data-level=${each.level}><span class="small" title=${moment(each.at)}>${ago(each.at)}</span><span class="wrap">${plain(each.message, 300)}</span></li>`)}</ol>

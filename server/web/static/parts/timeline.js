@@ -7,7 +7,7 @@ import { useEvents } from "../live.js";
 /** Events that are shown at once. */
 const MOST = 200;
 /** Milliseconds for which events are collected before the page is drawn again. */
-const BATCH = 150;
+const BATCH = 500;
 
 /**
  * The events of a run, kept by the run's page: loaded once, then each as it happens.
@@ -16,10 +16,10 @@ const BATCH = 150;
 
 /**
  * The events of a run, oldest first: what has happened already, then each as it happens.
- * @param {string|undefined} run its id @param {() => void} onNew called after new ones, at most once in BATCH
+ * @param {string|undefined} run its id
  * @returns {RunEvent[]}
  */
-export function useRunEvents(run, onNew) {
+export function useRunEvents(run) {
   const [events, setEvents] = useState(/** @type {RunEvent[]} */ ([]));
   const fresh = useRef(/** @type {RunEvent[]} */ ([]));
   const timer = useRef(0);
@@ -29,7 +29,6 @@ export function useRunEvents(run, onNew) {
       timer.current = 0;
       const added = fresh.current.splice(0);
       setEvents((old) => [...old, ...added]);
-      onNew();
     }, BATCH);
   });
   return events;
