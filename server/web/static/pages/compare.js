@@ -1,10 +1,9 @@
 // Compare: the same charts for several runs, or for groups of them as mean with band; differing keys; final numbers.
 import { useState } from "preact/hooks";
 import { useKeys } from "../app.js";
-import { get } from "../api.js";
 import { number, plain, shown } from "../format.js";
-import { html } from "../html.js";
-import { useLive, useTick } from "../live.js";
+import { choices, html, withValue } from "../html.js";
+import { useGet, useTick } from "../live.js";
 import { CHART_KEYS, ChartTools, MetricChart } from "../metrics.js";
 import { LENGTH, REWARD, hasEnded, lastKeys, runHref } from "../runs.js";
 import { interval } from "../series.js";
@@ -17,20 +16,17 @@ import { MetricFilter, usePins } from "../parts/metric_filter.js";
 const FIRST = [REWARD, LENGTH, "Policy/Entropy", "Losses/Value Loss"];
 /** Runs that the server compares at once. */
 const MOST = 200;
-const GROUPINGS = [["", "nothing"], ["seed", "all but the seed"], ["tag", "tag"], ["name", "name"]];
+const GROUPINGS = { "": "nothing", seed: "all but the seed", tag: "tag", name: "name" };
 
 export default function Compare() {
   const ids = list("runs").slice(0, MOST);
   const by = text("by");
   useKeys(CHART_KEYS);
-  const answer = useLive(() => get("v1/runs:compare", { run: ids, metrics: [REWARD] }), {
-    seconds: 15,
-    again: [ids.join()],
-    wanted: ids.length > 0,
-  });
+  const query = { run: ids, metrics: [REWARD] };
+  const answer = useGet("v1/runs:compare", query, { seconds: 15, wanted: ids.length > 0 });
   const comparison = answer.data;
-  const runs = comparison?.runs ?? [];
-  const tick = useTick(runs.some((/** @type {any} */ run) => !hasEnded(run)) ? 10 : null);
+  const runs = /** @type {any[]} */ (comparison?.runs ?? []);
+  const tick = useTick(runs.some((run) => !hasEnded(run)) ? 10 : null);
   const [pinned, pin] = usePins();
   if (!ids.length) {
     return html`<div class="head"><h1>Compare</h1></div>
@@ -51,32 +47,23 @@ export default function Compare() {
     };
   });
   const groups = [...new Set(charted.map((run) => run.group))];
-  return html`
-    <div class="head">
+  return html`<div class="head">
       <h1>Compare ${ids.length} runs${by && comparison ? ` in ${groups.length} groups` : ""}</h1>
       <span class="actions">
-        <label>group by <select value=${by} onChange=${(/** @type {any} */ event) => set({ by: event.target.value, x: null })}>
-          ${GROUPINGS.map(([value, name]) => html`<option key=${value} value=${value}>${name}</option>`)}
+        <label>group by <select value=${by} onChange=${withValue((value) => set({ by: value, x: null }))}>
+          ${choices(GROUPINGS)}
         </select></label>
         <${CopyLink} />
-      </span>
-    </div>
+      </span></div>
     <${ChartTools} />
     <${MetricFilter} keys=${keys} />
     <div class="charts">
-      ${MetricFilter.chosen(keys, pinned).map(
-        (key) => html`<${MetricChart}
-          key=${key}
-          metric=${key}
-          runs=${charted}
-          tick=${tick}
-          grouped=${Boolean(by)}
-          actions=${pin(key)}
-        />`,
-      )}
+      ${MetricFilter.chosen(keys, pinned).map((key) => html`<${MetricChart} key=${key} metric=${key} runs=${charted}
+        tick=${tick} grouped=${Boolean(by)} actions=${pin(key)} />`)}
     </div>
-    ${comparison ? html`<${Numbers} comparison=${comparison} charted=${charted} by=${by} />` : html`<${Missing} ...${answer} />`}
-  `;
+    ${comparison
+      ? html`<${Numbers} comparison=${comparison} charted=${charted} by=${by} />`
+      : html`<${Missing} ...${answer} />`}`;
 }
 
 /** The name of a run's group. @param {any} comparison @param {number} i which run @param {string} by */
@@ -97,8 +84,7 @@ export function CopyLink() {
     setTimeout(() => setDone(false), 2000);
   };
   return html`<button onClick=${copy} title="The address of this page shows the same view">
-    ${done ? "Copied" : "Copy link"}
-  </button>`;
+    ${done ? "Copied" : "Copy link"}</button>`;
 }
 
 /**
@@ -108,7 +94,8 @@ export function CopyLink() {
 function Numbers({ comparison: { runs, differing }, charted, by }) {
   const groups = [...new Set(charted.map((run) => run.group))];
   const members = groups.map((name) => charted.map((_, i) => i).filter((i) => charted[i].group === name));
-  const columns = differing.filter((/** @type {any} */ each) => each.path !== "seed");
+  const differs = /** @type {{path: string, values: unknown[]}[]} */ (differing);
+  const columns = differs.filter((each) => each.path !== "seed");
   return html`<section class="card scroll" tabindex="0" style=${{ marginTop: "16px" }}>
     <h2>Final numbers, and what differs</h2>
     <table>
@@ -135,8 +122,7 @@ function Numbers({ comparison: { runs, differing }, charted, by }) {
             })}
           </tr>`;
         })}
-      </tbody>
-    </table>
+      </tbody></table>
     <small>± is half of the 95 % interval of the mean (Student's t) over the runs of a group.</small>
   </section>`;
 }
