@@ -280,3 +280,16 @@ def test_pages_say_nothing_about_the_project(world: World) -> None:
         own = httpx.get(f"{world.server}{path}", headers=token)
         assert own.content == httpx.get(f"{world.server}{path}").content
         assert "set-cookie" not in own.headers
+
+
+def test_no_own_line_of_javascript_is_longer_than_120_columns() -> None:
+    own = [file for file in STATIC.rglob("*.js") if "vendor" not in file.relative_to(STATIC).parts]
+    long = [
+        f"{file.relative_to(STATIC)}:{number}"
+        for file in own
+        for number, line in enumerate(file.read_text().splitlines(), 1)
+        if len(line) > 120
+    ]
+
+    assert len(own) > 30
+    assert long == []
