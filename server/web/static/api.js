@@ -75,9 +75,7 @@ export async function send(method, path, what = {}) {
 /** Requests that are on their way, by address: nobody asks for the same thing twice at once. */
 const inFlight = new Map();
 
-/**
- * Get a JSON document. @param {string} path @param {Record<string, any>} [query] @returns {Promise<any>}
- */
+/** Get a JSON document. @param {string} path @param {Record<string, any>} [query] @returns {Promise<any>} */
 export function get(path, query = {}) {
   const key = JSON.stringify([path, query, project.value]);
   let answer = inFlight.get(key);
@@ -101,7 +99,8 @@ export async function getText(path, query = {}) {
  * @returns {Promise<any>}
  */
 export async function change(method, path, body, query = {}) {
-  const headers = method === "POST" || method === "PATCH" ? { "Idempotency-Key": crypto.randomUUID?.() ?? random() } : {};
+  const headers = /** @type {Record<string, string>} */ ({});
+  if (method === "POST" || method === "PATCH") headers["Idempotency-Key"] = crypto.randomUUID?.() ?? random();
   const answer = await send(method, path, { body, query, headers });
   return answer.status === 204 ? null : answer.json();
 }

@@ -4,7 +4,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { signal } from "@preact/signals";
 import "@preact/signals";
 import { actIn, identity, may, project, send, signedOut, whoAmI } from "./api.js";
-import { html } from "./html.js";
+import { html, withValue } from "./html.js";
 import { connection } from "./live.js";
 import { clock, plain } from "./format.js";
 import { nextTheme, theme } from "./theme.js";
@@ -39,10 +39,11 @@ const NAVIGATION = /** @type {[string, string, string, "read"|"run"|"admin"][]} 
   ["ui/admin", "Admin", "a", "admin"],
 ]);
 
-/** Shortcuts of the page that is shown: key -> [what it does, function]. A page sets them. */
-export const keys = signal(/** @type {Record<string, [string, () => void]>} */ ({}));
+/** Shortcuts: key -> [what it does, function]. @typedef {Record<string, [string, () => unknown]>} Keys */
+/** Shortcuts of the page that is shown, which sets them. */
+export const keys = signal(/** @type {Keys} */ ({}));
 
-/** Set the shortcuts of a page while it is there. @param {Record<string, [string, () => void]>} own */
+/** Set the shortcuts of a page while it is there. @param {Keys} own */
 export function useKeys(own) {
   const latest = useRef(own);
   latest.current = own; // what a key does depends on what the page shows now
@@ -77,16 +78,16 @@ function Project() {
   const change = () =>
     dialog("Project", ({ close }) => {
       const [name, setName] = useState(project.value || who.acts_in);
-      return html`<form
-        onSubmit=${(/** @type {Event} */ event) => {
-          event.preventDefault();
-          actIn(name);
-          whoAmI();
-          close();
-        }}
-      >
+      const submit = (/** @type {Event} */ event) => {
+        event.preventDefault();
+        actIn(name);
+        whoAmI();
+        close();
+      };
+      return html`<form onSubmit=${submit}>
         <p>This token is bound to no project. Name the one whose runs the pages show.</p>
-        <input type="text" aria-label="Project" value=${name} onInput=${(/** @type {any} */ event) => setName(event.target.value)} pattern="[A-Za-z0-9][A-Za-z0-9._\\-]{0,63}" required />
+        <input type="text" aria-label="Project" value=${name} onInput=${withValue(setName)}
+          pattern="[A-Za-z0-9][A-Za-z0-9._\\-]{0,63}" required />
         <div class="row"><button class="main">Show it</button></div>
       </form>`;
     });
@@ -119,13 +120,12 @@ function Frame() {
   }, [signedOut.value, found?.page]);
   useEffect(() => document.getElementById("content")?.focus({ preventScroll: true }), [path.value]);
   const Shown = found && loaded[found.page];
-  return html`
-    <a class="skip" href=${location.href} onClick=${skip}>Skip to the content</a>
+  const named = who && who.name !== ANONYMOUS && `Signed in as ${plain(who.name, 200)}`;
+  const allowed = who || found?.page === "login" || found?.page === "share";
+  return html`<a class="skip" href=${location.href} onClick=${skip}>Skip to the content</a>
     <header class="bar">
       <a class="brand" href=${href("")}>Ludus</a>
-      ${who &&
-      !bound &&
-      html`<nav aria-label="Pages">
+      ${who && !bound && html`<nav aria-label="Pages">
         ${NAVIGATION.filter(([, , , scope]) => may(scope)).map(([to, name]) => {
           const current = to === "" ? found?.page === "" : path.value.startsWith(to);
           return html`<a key=${to} href=${href(to)} aria-current=${current ? "page" : undefined}>${name}</a>`;
@@ -135,22 +135,22 @@ function Frame() {
         ${who && may("run") && html`<a class="button" href=${href("ui/new")}>New run</a>`}
         ${who && !bound && html`<${Project} />`}
         ${who && html`<${Freshness} />`}
-        <button class="quiet" onClick=${nextTheme} title="Colors: ${theme.value}">◐<span class="skip">Colors: ${theme.value}</span></button>
+        <button class="quiet" onClick=${nextTheme} title="Colors: ${theme.value}">
+          ◐<span class="skip">Colors: ${theme.value}</span></button>
         <button class="quiet" onClick=${showKeys} title="Shortcuts">?</button>
-        ${who && who.name !== ANONYMOUS && html`<button class="quiet" onClick=${signOut} title=${`Signed in as ${plain(who.name, 200)}`}>Sign out</button>`}
-      </span>
-    </header>
+        ${named && html`<button class="quiet" onClick=${signOut} title=${named}>Sign out</button>`}
+      </span></header>
     <main id="content" tabindex="-1">
       ${failure && html`<p class="note" data-tone="bad">${failure}</p>`}
       ${!found && html`<p class="empty">There is no such page. <a href=${href("")}>Go to the first one.</a></p>`}
       ${found && !Shown && !failure && html`<p class="empty">Loading …</p>`}
-      ${found && Shown && (who || found.page === "login" || found.page === "share") && html`<${Shown} key=${found.rest[0] ?? ""} parts=${found.rest} page=${found.page} />`}
+      ${found && Shown && allowed &&
+      html`<${Shown} key=${found.rest[0] ?? ""} parts=${found.rest} page=${found.page} />`}
     </main>
-    <${Dialog} />
-  `;
+    <${Dialog} />`;
 }
 
-/** Go to the content. (An address with a fragment alone would lead to the first page, because of `<base>`.) @param {Event} event */
+/** `#content` as an address would lead to the first page, because of `<base>`. @param {Event} event */
 function skip(event) {
   event.preventDefault();
   document.getElementById("content")?.focus();
@@ -163,10 +163,8 @@ function showKeys() {
     ["?", "this list"],
   ];
   const own = Object.entries(keys.value).map(([key, [what]]) => [key === "Escape" ? "Esc" : key, what]);
-  dialog(
-    "Shortcuts",
-    () => html`<div class="keys">${[...own, ...general].map(([key, what]) => html`<kbd>${key}</kbd><span>${what}</span>`)}</div>`,
-  );
+  const rows = [...own, ...general].map(([key, what]) => html`<kbd>${key}</kbd><span>${what}</span>`);
+  dialog("Shortcuts", () => html`<div class="keys">${rows}</div>`);
 }
 
 /** After `g`, the next letter is a page. */

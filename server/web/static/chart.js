@@ -1,4 +1,4 @@
-// One chart: curves with bands, zoom, a shared cursor, marks, and the table of values behind it. The only user of uPlot.
+// One chart: curves with bands, zoom, a shared cursor, marks, and the table of its values. The only user of uPlot.
 import { useEffect, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import { html } from "./html.js";
@@ -23,9 +23,7 @@ export function xText(kind, x) {
   return kind === "step" ? count(x) : kind === "time" ? clock(1000 * x) : duration(x);
 }
 
-/**
- * Whether an element is on the screen, or nearly. @param {import("preact").RefObject<HTMLElement>} ref
- */
+/** Whether an element is on the screen, or nearly. @param {import("preact").RefObject<HTMLElement>} ref */
 function useNearScreen(ref) {
   const [near, setNear] = useState(false);
   useEffect(() => {
@@ -76,22 +74,17 @@ export function Chart(props) {
         <button class="quiet" onClick=${() => saveCsv(title, kind, x, curves)} title="Save as CSV">CSV</button>
         <button class="quiet" onClick=${() => savePng(title, plot.current)} title="Save as PNG" disabled=${!filled}>
           PNG
-        </button>
-      </span>
-    </figcaption>
+        </button></span></figcaption>
     ${!filled && html`<p class="empty" style=${{ minHeight: `${height}px` }}>${empty}</p>`}
     ${filled && table && html`<${Values} kind=${kind} x=${x} curves=${curves} />`}
-    ${filled &&
-    !table &&
-    html`<div class="canvas" style=${{ height: `${height}px` }}>
+    ${filled && !table && html`<div class="canvas" style=${{ height: `${height}px` }}>
       ${near && html`<${Drawing} ...${props} kind=${kind} height=${height} plot=${plot} label=${label} />`}
     </div>`}
-    ${filled &&
-    html`<div class="legend">
-      ${curves.slice(0, MOST_ROWS).map(
-        (each, i) =>
-          html`<span key=${each.label}><i style=${{ background: each.color }}></i>${each.label} <b>${number(last[i])}</b></span>`,
-      )}
+    ${filled && html`<div class="legend">
+      ${curves.slice(0, MOST_ROWS).map(({ label, color }, i) => {
+        const words = html`${label} <b>${number(last[i])}</b>`;
+        return html`<span key=${label}><i style=${{ background: color }}></i>${words}</span>`;
+      })}
       ${curves.length > MOST_ROWS && html`<span>and ${curves.length - MOST_ROWS} more</span>`}
       ${bands && curves.length <= MOST_BANDS && html`<small>${bands}</small>`}
     </div>`}
@@ -103,7 +96,7 @@ function Drawing(props) {
   const { x, curves, kind, log, clip, window, marks = [], cursor, height, plot } = props;
   const place = useRef(/** @type {HTMLDivElement|null} */ (null));
   const tip = useRef(/** @type {HTMLDivElement|null} */ (null));
-  const latest = /** @type {{current: any, dragging?: boolean}} */ (useRef(props));
+  const latest = /** @type {Latest} */ (useRef(props));
   latest.current = props;
   const colors = curves.map((/** @type {ColoredCurve} */ each) => each.color).join();
   const smoothed = curves.some((/** @type {ColoredCurve} */ each) => each.smoothed);
@@ -181,7 +174,9 @@ function padded([low, high], log) {
   return { min: low - room, max: high + room };
 }
 
-/** @param {{current: any, dragging?: boolean}} latest @param {{current: HTMLElement|null}} tip @param {number} width @returns {any} */
+/** What a drawing was last asked to show. @typedef {{current: any, dragging?: boolean}} Latest */
+
+/** @param {Latest} latest @param {{current: HTMLElement|null}} tip @param {number} width @returns {any} */
 function options(latest, tip, width) {
   const { curves, kind, log, cursor, height } = latest.current;
   const banded = curves.length <= MOST_BANDS;
@@ -209,8 +204,8 @@ function options(latest, tip, width) {
     legend: { show: false },
     scales: { x: { time: false }, y: { distr: log ? 3 : 1, auto: false } },
     axes: [
-      { ...axis, size: 30, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map((tick) => xText(kind, tick)) },
-      { ...axis, size: 58, values: (/** @type {any} */ _, /** @type {(number|null)[]} */ ticks) => ticks.map((tick) => (tick === null ? "" : number(tick))) },
+      { ...axis, size: 30, values: texts((tick) => xText(kind, tick)) },
+      { ...axis, size: 58, values: texts((tick) => (tick === null ? "" : number(tick))) },
     ],
     cursor: {
       sync: cursor ? { key: cursor, scales: ["x", null] } : undefined,
@@ -237,18 +232,26 @@ function options(latest, tip, width) {
   };
 }
 
-/** Note whether the reader drags: new data must not end it. @param {{dragging?: boolean}} latest @param {boolean} dragging */
+/** The ticks of an axis as texts. @param {(tick: number|null) => string} show */
+function texts(show) {
+  return (/** @type {unknown} */ _plot, /** @type {(number|null)[]} */ ticks) => ticks.map(show);
+}
+
+/** Note whether the reader drags: new data must not end it. @param {Latest} latest @param {boolean} dragging */
 function held(latest, dragging) {
-  return (/** @type {any} */ _plot, /** @type {any} */ _target, /** @type {(event: Event) => void} */ handle) => (/** @type {Event} */ event) => {
-    latest.dragging = dragging;
-    handle(event);
+  return (/** @type {any} */ _plot, /** @type {any} */ _target, /** @type {(event: Event) => void} */ handle) => {
+    return (/** @type {Event} */ event) => {
+      latest.dragging = dragging;
+      handle(event);
+    };
   };
 }
 
-/** Show the values below the cursor: the nearest curves only. @param {any} plot @param {HTMLElement} tip @param {any} props */
+/** Show the nearest curves' values at the cursor. @param {any} plot @param {HTMLElement} tip @param {any} props */
 function point(plot, tip, { x, curves, kind }) {
   const i = plot.cursor.idx;
-  const own = plot.root.matches(":hover") || plot.root.contains(document.activeElement) || plot.root.parentElement === document.activeElement;
+  const focused = document.activeElement;
+  const own = plot.root.matches(":hover") || plot.root.contains(focused) || plot.root.parentElement === focused;
   if (i === null || i === undefined || !own) {
     tip.hidden = true;
     return;
@@ -307,9 +310,8 @@ function drawMarks(plot, marks, color) {
 }
 
 /** @param {KeyboardEvent} event @param {uPlot|null} plot @param {any} props */
-function moveCursor(event, plot, { x, onWindow }) {
+function moveCursor(event, plot, { x }) {
   if (!plot) return;
-  if (event.key === "Escape") onWindow?.(null);
   const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
   if (!step) return;
   event.preventDefault();
@@ -327,8 +329,7 @@ function Values({ kind, x, curves }) {
         <tr>
           <th scope="col">${kind}</th>
           ${curves.map((each) => html`<th scope="col" key=${each.label}>${each.label}</th>`)}
-        </tr>
-      </thead>
+        </tr></thead>
       <tbody>
         ${rows.map(
           (i) =>
@@ -337,9 +338,7 @@ function Values({ kind, x, curves }) {
               ${curves.map((each) => html`<td key=${each.label}>${number((each.smoothed ?? each.values)[i])}</td>`)}
             </tr>`,
         )}
-      </tbody>
-    </table>
-  </div>`;
+      </tbody></table></div>`;
 }
 
 /** @param {string} title @param {AxisKind} kind @param {number[]} x @param {ColoredCurve[]} curves */

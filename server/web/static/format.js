@@ -111,9 +111,12 @@ export function shown(value) {
   return typeof value === "object" ? JSON.stringify(value) : String(value);
 }
 
+/** Control characters, and those that reorder or hide what follows. */
+// eslint-disable-next-line no-control-regex
+const UNSAFE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
+
 /** A text without characters that reorder or hide what follows, at most `limit` long. @param {string} text */
 export function plain(text, limit = 2000) {
-  // eslint-disable-next-line no-control-regex
-  const safe = text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, "\ufffd");
+  const safe = text.replace(UNSAFE, "\ufffd");
   return safe.length > limit ? `${safe.slice(0, limit)}…` : safe;
 }

@@ -1,7 +1,7 @@
 // Fresh data while somebody looks: polls and one event stream per tab, and neither while the tab is hidden.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { effect, signal } from "@preact/signals";
-import { Problem, project, send } from "./api.js";
+import { Problem, get, project, send } from "./api.js";
 
 /** Whether the tab can be seen. */
 export const visible = signal(document.visibilityState === "visible");
@@ -9,7 +9,8 @@ document.addEventListener("visibilitychange", () => {
   visible.value = document.visibilityState === "visible";
 });
 
-/** Whether what is on the page is fresh, for the mark in its header. @typedef {"live"|"paused"|"disconnected"} Freshness */
+/** @typedef {"live"|"paused"|"disconnected"} Freshness */
+/** Whether what is on the page is fresh, for the mark in its header. */
 export const connection = signal({ state: /** @type {Freshness} */ ("live"), since: Date.now() });
 
 /** @param {Freshness} state */
@@ -20,12 +21,12 @@ function connected(state) {
 effect(() => connected(visible.value ? "live" : "paused"));
 
 /**
- * Load something, and again every so often while the tab is visible and the component is there. The next request begins
- * after the answer to the last one, so that a slow server gets fewer of them.
+ * Load something, and again every so often while the tab is visible and the component is there. The next request
+ * begins after the answer to the last one, so that a slow server gets fewer of them.
  * @template T
  * @param {() => Promise<T>} load
- * @param {{seconds?: number|null, again?: unknown[], wanted?: boolean}} [when] seconds null: once; `again`: load at once if
- *   one of these changes; `wanted` false: load nothing for now, and keep what there is
+ * @param {{seconds?: number|null, again?: unknown[], wanted?: boolean}} [when] seconds null: once; `again`: load
+ *   at once if one of these changes; `wanted` false: load nothing for now, and keep what there is
  * @returns {{data: T|undefined, problem: Problem|null, reload: () => void}}
  */
 export function useLive(load, { seconds = 5, again = [], wanted = true } = {}) {
@@ -70,6 +71,15 @@ export function useLive(load, { seconds = 5, again = [], wanted = true } = {}) {
     };
   }, [seconds, project.value, wanted, ...again]);
   return { ...answer, data: answer.data, reload: () => wake.current() };
+}
+
+/**
+ * Get a document, and again every so often; at once if its path or query changes, or what is in `again`.
+ * @param {string} path @param {Record<string, any>} [query]
+ * @param {{seconds?: number|null, again?: unknown[], wanted?: boolean}} [when] as `useLive` has it
+ */
+export function useGet(path, query = {}, { again = [], ...when } = {}) {
+  return useLive(() => get(path, query), { ...when, again: [JSON.stringify([path, query]), ...again] });
 }
 
 /**

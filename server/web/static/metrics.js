@@ -2,7 +2,7 @@
 import { useMemo, useState } from "preact/hooks";
 import { get } from "./api.js";
 import { Chart } from "./chart.js";
-import { html } from "./html.js";
+import { choices, html, withValue } from "./html.js";
 import { useLive } from "./live.js";
 import { align, followed, group } from "./series.js";
 import { colorOf } from "./theme.js";
@@ -51,7 +51,7 @@ function load(runs, key, parameters) {
     waiting.set(name, batch);
   }
   batch.keys.add(key);
-  return batch.answer.then((/** @type {any} */ answer) => answer.series.filter((/** @type {any} */ each) => each.key === key));
+  return batch.answer.then((/** @type {{series: any[]}} */ { series }) => series.filter((each) => each.key === key));
 }
 
 /**
@@ -68,41 +68,33 @@ function load(runs, key, parameters) {
  */
 export function MetricChart({ metric, runs, behavior, tick = 0, grouped = false, marks = [], actions, height }) {
   const { kind, smoothing, log, clip, window, follow } = view();
-  const stepWindow = kind === "step" && window;
+  const [from, to] = (kind === "step" && window) || [undefined, undefined];
   const parameters = {
     behavior,
     smoothing: smoothing || undefined,
-    ...(stepWindow && { from_step: Math.floor(stepWindow[0]), ...(!follow && { to_step: Math.ceil(stepWindow[1]) }) }),
+    from_step: from && Math.floor(from),
+    to_step: follow ? undefined : to && Math.ceil(to),
   };
   const ids = runs.map((run) => run.id);
-  const asked = JSON.stringify([ids, metric, parameters]);
   // Charts far from the screen ask for nothing: a run has hundreds of metrics.
   const [near, setNear] = useState(false);
-  const { data, problem } = useLive(() => load(ids, metric, parameters), {
-    seconds: null,
-    again: [asked, tick],
-    wanted: near,
-  });
+  const again = [JSON.stringify([ids, metric, parameters]), tick];
+  const { data, problem } = useLive(() => load(ids, metric, parameters), { seconds: null, again, wanted: near });
   const names = JSON.stringify(runs);
-  const { x, curves } = useMemo(() => drawn(data ?? [], runs, grouped && kind === "step", kind), [data, names, grouped, kind]);
+  const { x, curves } = useMemo(
+    () => drawn(data ?? [], runs, grouped && kind === "step", kind),
+    [data, names, grouped, kind],
+  );
   const newest = x.at(-1) ?? 0;
-  const shown = follow ? followed(window, newest) : window;
-  return html`<${Chart}
-    title=${behavior ? `${metric} · ${behavior}` : metric}
-    x=${x}
-    curves=${curves}
-    kind=${kind}
-    log=${log}
-    clip=${clip}
-    window=${shown}
-    onWindow=${(/** @type {[number, number]|null} */ part) => set({ from: part && Math.floor(part[0]), to: part && Math.ceil(part[1]), follow: part !== null && part[1] >= newest })}
-    marks=${kind === "step" ? marks : []}
-    cursor="page"
-    actions=${actions}
-    height=${height}
-    onNear=${setNear}
-    empty=${problem ? `${problem.message} ${problem.next}` : data ? "This metric has no values here yet." : near && "Loading …"}
-  />`;
+  const choose = (/** @type {[number, number]|null} */ part) => {
+    const [first, last] = part ?? [null, null];
+    set({ from: first && Math.floor(first), to: last && Math.ceil(last), follow: last !== null && last >= newest });
+  };
+  const loaded = data ? "This metric has no values here yet." : near && "Loading …";
+  return html`<${Chart} title=${behavior ? `${metric} · ${behavior}` : metric} x=${x} curves=${curves} kind=${kind}
+    log=${log} clip=${clip} window=${follow ? followed(window, newest) : window} onWindow=${choose}
+    marks=${kind === "step" ? marks : []} cursor="page" actions=${actions} height=${height} onNear=${setNear}
+    empty=${problem ? `${problem.message} ${problem.next}` : loaded} />`;
 }
 
 /**
@@ -139,18 +131,15 @@ export function drawn(series, runs, grouped, kind) {
   });
   if (kind === "step") return { x: series[0].steps, curves };
   // Every run has times of its own: join them on all times together.
-  const filled = series.map((each) => each.counts.map((/** @type {number} */ n, /** @type {number} */ i) => (n ? i : -1)).filter((/** @type {number} */ i) => i >= 0));
+  const filled = series.map((each) => [...each.counts.keys()].filter((i) => each.counts[i]));
   const axes = series.map((each, which) => {
     const start = kind === "relative" ? (byId.get(each.run_id)?.run.started ?? 0) : 0;
-    return filled[which].map((/** @type {number} */ i) => Date.parse(each.times[i]) / 1000 - start);
+    return filled[which].map((i) => Date.parse(each.times[i]) / 1000 - start);
   });
   const columns = /** @type {const} */ (["values", "low", "high", "smoothed", "counts"]);
-  const aligned = Object.fromEntries(
-    columns.map((name) => [
-      name,
-      align(axes, curves.map((curve, which) => filled[which].map((/** @type {number} */ i) => curve[name]?.[i] ?? null))),
-    ]),
-  );
+  const joined = (/** @type {typeof columns[number]} */ name) =>
+    align(axes, curves.map((curve, which) => filled[which].map((i) => curve[name]?.[i] ?? null)));
+  const aligned = Object.fromEntries(columns.map((name) => [name, joined(name)]));
   return {
     x: aligned.values[0],
     curves: curves.map((curve, which) => ({
@@ -161,39 +150,50 @@ export function drawn(series, runs, grouped, kind) {
 }
 
 const SMOOTHINGS = [0, 0.6, 0.9, 0.97, 0.99];
-const KINDS = /** @type {const} */ ([["step", "step"], ["time", "wall clock"], ["relative", "since the start"]]);
+const KINDS = { step: "step", time: "wall clock", relative: "since the start" };
+/** What shows all of the x axis again. */
+const EVERYTHING = { from: null, to: null, follow: null };
 
 /** What all charts of a page obey. */
 export function ChartTools() {
   const { kind, smoothing, log, clip, window, follow } = view();
   return html`<div class="chart-tools" role="group" aria-label="Charts">
-    <label>x <select value=${kind} onChange=${(/** @type {any} */ event) => set({ x: event.target.value === "step" ? null : event.target.value, from: null, to: null, follow: null })}>
-      ${KINDS.map(([value, name]) => html`<option key=${value} value=${value}>${name}</option>`)}
+    <label>x <select value=${kind} onChange=${withValue((x) => set({ x: x === "step" ? null : x, ...EVERYTHING }))}>
+      ${choices(KINDS)}
     </select></label>
     <label title="Exponential moving average of the whole history, without its bias to the start">
       smoothing
-      <input type="range" min="0" max="0.99" step="0.01" value=${smoothing} onChange=${(/** @type {any} */ event) => set({ smooth: Number(event.target.value) || null })} />
+      <input type="range" min="0" max="0.99" step="0.01" value=${smoothing}
+        onChange=${withValue((share) => set({ smooth: Number(share) || null }))} />
       <output>${smoothing || "off"}</output>
     </label>
     <label><input type="checkbox" checked=${log} onChange=${() => set({ log: !log })} /> log</label>
-    <label title="The y axis leaves out the highest and lowest 2 %"><input type="checkbox" checked=${clip} onChange=${() => set({ clip: !clip })} /> clip outliers</label>
-    ${window &&
-    html`<label title="The window moves with the newest point">
+    <label title="The y axis leaves out the highest and lowest 2 %">
+      <input type="checkbox" checked=${clip} onChange=${() => set({ clip: !clip })} /> clip outliers
+    </label>
+    ${window && html`<label title="The window moves with the newest point">
       <input type="checkbox" checked=${follow} onChange=${() => set({ follow: !follow })} /> follow
     </label>`}
-    ${window && html`<button onClick=${() => set({ from: null, to: null, follow: null })}>Show everything</button>`}
+    ${window && html`<button onClick=${() => set(EVERYTHING)}>Show everything</button>`}
   </div>`;
 }
 
+function nextSmoothing() {
+  const now = SMOOTHINGS.findIndex((each) => each >= view().smoothing);
+  set({ smooth: SMOOTHINGS[(now + 1) % SMOOTHINGS.length] || null });
+}
+
+function nextKind() {
+  const kinds = Object.keys(KINDS);
+  const next = kinds[(kinds.indexOf(view().kind) + 1) % kinds.length];
+  set({ x: next === "step" ? null : next, from: null, to: null });
+}
+
 /** Shortcuts of pages with charts, for the list of `?`. */
-export const CHART_KEYS = {
-  s: ["smoothing", () => set({ smooth: SMOOTHINGS[(SMOOTHINGS.findIndex((each) => each >= view().smoothing) + 1) % SMOOTHINGS.length] || null })],
+export const CHART_KEYS = /** @type {import("./app.js").Keys} */ ({
+  s: ["smoothing", nextSmoothing],
   l: ["logarithmic axis", () => set({ log: !view().log })],
-  t: ["x axis: step, wall clock, since the start", () => {
-    const kinds = KINDS.map(([value]) => value);
-    const next = kinds[(kinds.indexOf(view().kind) + 1) % kinds.length];
-    set({ x: next === "step" ? null : next, from: null, to: null });
-  }],
+  t: ["x axis: step, wall clock, since the start", nextKind],
   f: ["let the zoomed part follow the newest point", () => view().window && set({ follow: !view().follow })],
-  Escape: ["show everything again", () => query.value.has("from") && set({ from: null, to: null, follow: null })],
-};
+  Escape: ["show everything again", () => query.value.has("from") && set(EVERYTHING)],
+});

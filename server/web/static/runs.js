@@ -26,7 +26,7 @@ export function lastKeys(path) {
 /** Why a run is in its state, as a sentence: what it waits for, or why it stopped. @param {any} run */
 export function why(run) {
   if (run.waits_for) return sentence(run.waits_for);
-  if (run.stop_detail) return run.stop_reason ? `${sentence(run.stop_detail)} (${run.stop_reason})` : sentence(run.stop_detail);
+  if (run.stop_detail) return sentence(run.stop_detail) + (run.stop_reason ? ` (${run.stop_reason})` : "");
   if (run.intent) return `Asked to ${run.intent}; it does so soon.`;
   switch (run.state) {
     case "QUEUED":
@@ -36,10 +36,15 @@ export function why(run) {
     case "RECOVERING":
       return "Its worker was lost; another one continues from the newest checkpoint.";
     case "SUCCEEDED":
-      return `Done after ${duration((Date.parse(run.finished_at) - Date.parse(run.started_at ?? run.created_at)) / 1000)}.`;
+      return `Done after ${duration(seconds(run.started_at ?? run.created_at, run.finished_at))}.`;
     default:
       return "";
   }
+}
+
+/** @param {string} from RFC 3339 @param {string} to */
+function seconds(from, to) {
+  return (Date.parse(to) - Date.parse(from)) / 1000;
 }
 
 /** @param {string} text */

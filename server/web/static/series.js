@@ -39,8 +39,8 @@ export function interval(numbers) {
 }
 
 /**
- * Mean and 95 % band of a group of series that have common steps. A run that has ended, or has not begun, does not count
- * in a bucket; where one run is left, there is no band.
+ * Mean and 95 % band of a group of series that have common steps. A run that has ended, or has not begun, does not
+ * count in a bucket; where one run is left, there is no band.
  * @param {string} label
  * @param {{values: (number|null)[], smoothed: (number|null)[]|null, counts: number[]}[]} members
  * @returns {Curve}
@@ -77,7 +77,9 @@ export function rangeOf(curves, { clip = false, log = false } = {}) {
       .filter((each) => each !== null && (!log || each > 0))
   );
   if (!shown.length) return null;
-  if (!clip) return shown.reduce(([low, high], each) => [Math.min(low, each), Math.max(high, each)], [Infinity, -Infinity]);
+  if (!clip) {
+    return shown.reduce(([low, high], each) => [Math.min(low, each), Math.max(high, each)], [Infinity, -Infinity]);
+  }
   const sorted = shown.sort((one, other) => one - other);
   const at = (/** @type {number} */ share) => sorted[Math.round(share * (sorted.length - 1))];
   const room = log ? 0 : (at(0.98) - at(0.02)) / 10;
@@ -102,7 +104,7 @@ export function align(axes, columns) {
 }
 
 /**
- * The window of a chart that follows new points: as wide as it was chosen, and moved until its end shows the newest one.
+ * The window of a chart that follows new points: as wide as it was chosen, and moved until its end shows the newest.
  * @param {[number, number]|null} window null: everything is shown
  * @param {number} newest x of the newest point
  * @returns {[number, number]|null}

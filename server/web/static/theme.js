@@ -15,7 +15,7 @@ export function nextTheme() {
   theme.value = order[(order.indexOf(theme.value) + 1) % order.length];
 }
 
-/** Colors that stay apart on both themes and for people who do not see red and green apart (after Okabe and Ito 2008). */
+/** Colors that differ on both themes, and for people who cannot tell red from green (after Okabe and Ito 2008). */
 const COLORS = [
   "#3b82c4", "#e08214", "#1b9e77", "#c0399f", "#d6604d", "#7b6fd0", "#a6761d", "#4db6d0", "#86a82a", "#8d8d8d",
 ];

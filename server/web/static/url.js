@@ -85,8 +85,8 @@ export function start() {
     if (!link || !plain || event.defaultPrevented || link.target || link.hasAttribute("download")) return;
     const to = new URL(link.href);
     const page = to.pathname.slice(ROOT.pathname.length);
-    if (to.origin !== location.origin || !(page === "" || page.startsWith("ui")) || !to.pathname.startsWith(ROOT.pathname))
-      return;
+    const inside = to.origin === location.origin && to.pathname.startsWith(ROOT.pathname);
+    if (!inside || !(page === "" || page.startsWith("ui"))) return;
     event.preventDefault();
     go(to.pathname + to.search + to.hash);
   });

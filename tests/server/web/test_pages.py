@@ -280,3 +280,11 @@ def test_pages_say_nothing_about_the_project(world: World) -> None:
         own = httpx.get(f"{world.server}{path}", headers=token)
         assert own.content == httpx.get(f"{world.server}{path}").content
         assert "set-cookie" not in own.headers
+
+
+def test_own_javascript_has_at_most_4000_lines_of_at_most_120_columns() -> None:
+    own = [file for file in STATIC.rglob("*.js") if "vendor" not in file.relative_to(STATIC).parts]
+    lines = [(file.name, line) for file in own for line in file.read_text().splitlines()]
+
+    assert 3000 < len(lines) <= 4000
+    assert [f"{name}: {line}" for name, line in lines if len(line) > 120] == []

@@ -1,10 +1,9 @@
 // Compare: the same charts for several runs, or for groups of them as mean with band; differing keys; final numbers.
 import { useState } from "preact/hooks";
 import { useKeys } from "../app.js";
-import { get } from "../api.js";
 import { number, plain, shown } from "../format.js";
-import { html } from "../html.js";
-import { useLive, useTick } from "../live.js";
+import { choices, html, withValue } from "../html.js";
+import { useGet, useTick } from "../live.js";
 import { CHART_KEYS, ChartTools, MetricChart } from "../metrics.js";
 import { LENGTH, REWARD, hasEnded, lastKeys, runHref } from "../runs.js";
 import { interval } from "../series.js";
@@ -12,31 +11,26 @@ import { href, list, set, text } from "../url.js";
 import { colorOf } from "../theme.js";
 import { Missing, State } from "../parts/signs.js";
 import { MetricFilter, usePins } from "../parts/metric_filter.js";
+import { table } from "../parts/table.js";
 
 /** Metrics that come first. While the server compares, a page shows these: most runs have them. */
 const FIRST = [REWARD, LENGTH, "Policy/Entropy", "Losses/Value Loss"];
-/** Runs that the server compares at once. */
-const MOST = 200;
-const GROUPINGS = [["", "nothing"], ["seed", "all but the seed"], ["tag", "tag"], ["name", "name"]];
+const MOST = 200; // runs that the server compares at once
+const GROUPINGS = { "": "nothing", seed: "all but the seed", tag: "tag", name: "name" };
 
 export default function Compare() {
   const ids = list("runs").slice(0, MOST);
   const by = text("by");
   useKeys(CHART_KEYS);
-  const answer = useLive(() => get("v1/runs:compare", { run: ids, metrics: [REWARD] }), {
-    seconds: 15,
-    again: [ids.join()],
-    wanted: ids.length > 0,
-  });
+  const query = { run: ids, metrics: [REWARD] };
+  const answer = useGet("v1/runs:compare", query, { seconds: 15, wanted: ids.length > 0 });
   const comparison = answer.data;
-  const runs = comparison?.runs ?? [];
-  const tick = useTick(runs.some((/** @type {any} */ run) => !hasEnded(run)) ? 10 : null);
+  const runs = /** @type {any[]} */ (comparison?.runs ?? []);
+  const tick = useTick(runs.some((run) => !hasEnded(run)) ? 10 : null);
   const [pinned, pin] = usePins();
   if (!ids.length) {
     return html`<div class="head"><h1>Compare</h1></div>
-      <p class="empty">
-        ${"Choose two or more runs in "}<a href=${href("ui/runs")}>the table of runs</a> (key x), then Compare (key c).
-      </p>`;
+      <p class="empty">Choose runs in <a href=${href("ui/runs")}>the table</a> (key x), then Compare (key c).</p>`;
   }
   const recorded = comparison?.metric_keys ?? FIRST;
   const first = FIRST.filter((key) => recorded.includes(key));
@@ -51,32 +45,23 @@ export default function Compare() {
     };
   });
   const groups = [...new Set(charted.map((run) => run.group))];
-  return html`
-    <div class="head">
+  return html`<div class="head">
       <h1>Compare ${ids.length} runs${by && comparison ? ` in ${groups.length} groups` : ""}</h1>
       <span class="actions">
-        <label>group by <select value=${by} onChange=${(/** @type {any} */ event) => set({ by: event.target.value, x: null })}>
-          ${GROUPINGS.map(([value, name]) => html`<option key=${value} value=${value}>${name}</option>`)}
+        <label>group by <select value=${by} onChange=${withValue((value) => set({ by: value, x: null }))}>
+          ${choices(GROUPINGS)}
         </select></label>
         <${CopyLink} />
-      </span>
-    </div>
+      </span></div>
     <${ChartTools} />
     <${MetricFilter} keys=${keys} />
     <div class="charts">
-      ${MetricFilter.chosen(keys, pinned).map(
-        (key) => html`<${MetricChart}
-          key=${key}
-          metric=${key}
-          runs=${charted}
-          tick=${tick}
-          grouped=${Boolean(by)}
-          actions=${pin(key)}
-        />`,
-      )}
+      ${MetricFilter.chosen(keys, pinned).map((key) => html`<${MetricChart} key=${key} metric=${key} runs=${charted}
+        tick=${tick} grouped=${Boolean(by)} actions=${pin(key)} />`)}
     </div>
-    ${comparison ? html`<${Numbers} comparison=${comparison} charted=${charted} by=${by} />` : html`<${Missing} ...${answer} />`}
-  `;
+    ${comparison
+      ? html`<${Numbers} comparison=${comparison} charted=${charted} by=${by} />`
+      : html`<${Missing} ...${answer} />`}`;
 }
 
 /** The name of a run's group. @param {any} comparison @param {number} i which run @param {string} by */
@@ -96,47 +81,37 @@ export function CopyLink() {
     setDone(true);
     setTimeout(() => setDone(false), 2000);
   };
-  return html`<button onClick=${copy} title="The address of this page shows the same view">
-    ${done ? "Copied" : "Copy link"}
-  </button>`;
+  const title = "The address of this page shows the same view";
+  return html`<button onClick=${copy} title=${title}>${done ? "Copied" : "Copy link"}</button>`;
 }
 
-/**
- * Final numbers with intervals, and the keys in which groups differ.
- * @param {{comparison: any, charted: any[], by: string}} props
- */
+/** A key that differs: its value, or how many values a group has. @param {string} name @param {unknown[]} values */
+function column(name, values) {
+  const show = (/** @type {{members: number[]}} */ { members }) => {
+    const found = [...new Set(members.map((i) => shown(values[i])))];
+    return found.length > 1 ? `${found.length} values` : found[0];
+  };
+  return /** @type {import("../parts/table.js").Column} */ ([name, show]);
+}
+
+/** Final numbers with intervals, and what differs. @param {{comparison: any, charted: any[], by: string}} props */
 function Numbers({ comparison: { runs, differing }, charted, by }) {
-  const groups = [...new Set(charted.map((run) => run.group))];
-  const members = groups.map((name) => charted.map((_, i) => i).filter((i) => charted[i].group === name));
-  const columns = differing.filter((/** @type {any} */ each) => each.path !== "seed");
-  return html`<section class="card scroll" tabindex="0" style=${{ marginTop: "16px" }}>
-    <h2>Final numbers, and what differs</h2>
-    <table>
-      <thead><tr>
-        <th scope="col">${by ? "group" : "run"}</th>
-        <th scope="col">runs</th>
-        <th scope="col" class="number">reward</th>
-        ${columns.map(({ path }) => html`<th scope="col" key=${path} title=${path}>${lastKeys(path)}</th>`)}
-      </tr></thead>
-      <tbody>
-        ${groups.map((name, g) => {
-          const { n, mean, half } = interval(members[g].map((i) => runs[i].metrics[REWARD]));
-          const [first] = members[g];
-          const run = html`<a href=${runHref(runs[first])}>${plain(runs[first].name, 200)}</a>`;
-          return html`<tr key=${name}>
-            <td class="name">
-              <i class="key" style=${{ background: colorOf(by ? g : first) }}></i> ${by ? plain(name, 200) : run}
-            </td>
-            <td>${members[g].length > 1 ? members[g].length : html`<${State} state=${runs[first].state} />`}</td>
-            <td class="number">${number(mean)}${half === null ? "" : ` ± ${number(half)} (n = ${n})`}</td>
-            ${columns.map(({ path, values }) => {
-              const found = [...new Set(members[g].map((i) => shown(values[i])))];
-              return html`<td key=${path}>${found.length > 1 ? `${found.length} values` : found[0]}</td>`;
-            })}
-          </tr>`;
-        })}
-      </tbody>
-    </table>
-    <small>± is half of the 95 % interval of the mean (Student's t) over the runs of a group.</small>
-  </section>`;
+  const rows = [...new Set(charted.map((run) => run.group))].map((name, g) => {
+    const members = charted.map((_, i) => i).filter((i) => charted[i].group === name);
+    const final = interval(members.map((i) => runs[i].metrics[REWARD]));
+    return { id: name, members, final, first: runs[members[0]], color: colorOf(by ? g : members[0]) };
+  });
+  const differs = /** @type {{path: string, values: unknown[]}[]} */ (differing).filter(({ path }) => path !== "seed");
+  const name = (/** @type {any} */ { id, first, color }) => {
+    const words = by ? plain(id, 200) : html`<a href=${runHref(first)}>${plain(first.name, 200)}</a>`;
+    return html`<i class="key" style=${{ background: color }}></i> ${words}`;
+  };
+  return html`<section class="card" style=${{ marginTop: "16px" }}><h2>Final numbers, and what differs</h2>
+    ${table(rows, [
+      [by ? "group" : "run", name, "name"],
+      ["runs", ({ members, first }) => (members[1] ? members.length : html`<${State} state=${first.state} />`)],
+      ["reward", ({ final }) => number(final.mean) + (final.half ? ` ± ${number(final.half)}` : ""), "number"],
+      ...differs.map(({ path, values }) => column(lastKeys(path), values)),
+    ])}
+    <small>± is half of the 95 % interval of the mean (Student's t) over the runs of a group.</small></section>`;
 }

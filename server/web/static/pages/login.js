@@ -2,7 +2,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { Problem, identity, send, signedOut, whoAmI } from "../api.js";
 import { plain } from "../format.js";
-import { html } from "../html.js";
+import { html, withValue } from "../html.js";
 import { runHref } from "../runs.js";
 import { ROOT, go, href, text } from "../url.js";
 
@@ -20,7 +20,8 @@ async function signIn(token) {
 function next() {
   const wanted = text("next");
   const to = new URL(wanted, ROOT);
-  return to.origin === location.origin && to.pathname.startsWith(ROOT.pathname) && /^(ui(\/|$|\?)|$)/.test(wanted) ? to.pathname + to.search : href("");
+  const here = to.origin === location.origin && to.pathname.startsWith(ROOT.pathname);
+  return here && /^(ui(\/|$|\?)|$)/.test(wanted) ? to.pathname + to.search : href("");
 }
 
 /** @param {{page: string}} props */
@@ -35,7 +36,8 @@ export default function Login({ page }) {
       go(to(), true);
     } catch (problem) {
       if (!(problem instanceof Problem)) throw problem;
-      setRefusal(page === "share" ? `${problem.message} The link may have expired, or was revoked: ask for a new one.` : problem.message);
+      const advice = page === "share" ? " The link may have expired, or was revoked: ask for a new one." : "";
+      setRefusal(problem.message + advice);
       setBusy(false);
     }
   };
@@ -58,19 +60,22 @@ export default function Login({ page }) {
     });
   if (busy && page === "share") return html`<p class="empty">Opening the link …</p>`;
   if (page === "share" && !refusal) {
+    const who = `You are signed in as ${plain(identity.value?.name ?? "", 200)}. `;
     return html`<section class="card" style=${{ maxWidth: "460px", margin: "40px auto" }}>
       <h1>Open the link?</h1>
-      <p class="sentence">You are signed in as ${plain(identity.value?.name ?? "", 200)}. The link shows one run or ladder, and ends your session in this browser.</p>
+      <p class="sentence">${who}The link shows one run or ladder, and ends your session in this browser.</p>
       <button class="main" onClick=${open}>Open it</button> <a class="button" href=${href("")}>Stay signed in</a>
     </section>`;
   }
+  const source = html`<code>ludus token create</code> makes one; its owner can revoke it at any time.`;
   return html`<section class="card" style=${{ maxWidth: "460px", margin: "40px auto" }}>
     <h1>Sign in</h1>
-    <p class="sentence">With a token of this server. <code>ludus token create</code> makes one; its owner can revoke it at any time.</p>
+    <p class="sentence">With a token of this server. ${source}</p>
     ${refusal && html`<p class="note" data-tone="bad" role="alert">${refusal}</p>`}
     <form onSubmit=${(/** @type {Event} */ event) => (event.preventDefault(), enter(token.trim(), next))}>
-      <div class="field"><label for="token">Token</label><input id="token" type="password" autocomplete="current-password" required value=${token} onInput=${(/** @type {any} */ event) => setToken(event.target.value)} /></div>
+      <div class="field"><label for="token">Token</label>
+        <input id="token" type="password" autocomplete="current-password" required value=${token}
+          onInput=${withValue(setToken)} /></div>
       <button class="main" disabled=${busy || !token.trim()}>Sign in</button>
-    </form>
-  </section>`;
+    </form></section>`;
 }

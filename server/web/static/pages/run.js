@@ -1,10 +1,9 @@
 // One run: its state and why, what can be done with it, and tabs.
 import { useEffect } from "preact/hooks";
 import { useKeys } from "../app.js";
-import { get } from "../api.js";
 import { ago, count, moment, number, plain } from "../format.js";
 import { html } from "../html.js";
-import { useCalm, useLive, useTick } from "../live.js";
+import { useCalm, useGet, useTick } from "../live.js";
 import { CHART_KEYS, ChartTools, MetricChart } from "../metrics.js";
 import { LENGTH, REWARD, hasEnded, pace, runHref, why } from "../runs.js";
 import { Actions } from "../parts/actions.js";
@@ -13,7 +12,7 @@ import { Gate } from "../parts/gate.js";
 import { Logs } from "../parts/logs.js";
 import { MetricFilter, usePins } from "../parts/metric_filter.js";
 import { Checkpoints, NewestModel } from "../parts/models.js";
-import { Failure, Missing, Progress, Split, State, Tags } from "../parts/signs.js";
+import { Fact, Failure, Missing, Outcomes, Progress, State, Tags } from "../parts/signs.js";
 import { Simulators } from "../parts/simulators.js";
 import { Timeline, useRunEvents } from "../parts/timeline.js";
 import { Lessons } from "../parts/lessons.js";
@@ -27,10 +26,11 @@ const OFTEN = 4;
 const SELDOM = 10;
 /** Matches of self-play that the overview counts. */
 const NEWEST_MATCHES = 500;
+const NO_MATCH = "No match has been played yet.";
 
 /** @param {{parts: string[]}} props id or name of the run, tab */
 export default function RunPage({ parts: [name, tab = "overview"] }) {
-  const answer = useLive(() => get(`v1/runs/${encodeURIComponent(name)}`), { seconds: 10, again: [name] });
+  const answer = useGet(`v1/runs/${encodeURIComponent(name)}`, {}, { seconds: 10 });
   const run = answer.data;
   const live = run ? !hasEnded(run) : false;
   const events = useRunEvents(run?.id);
@@ -44,37 +44,42 @@ export default function RunPage({ parts: [name, tab = "overview"] }) {
   useKeys(charts ? CHART_KEYS : {});
   if (!run) return html`<${Missing} ...${answer} />`;
   const assessed = run.kind === "match" || run.kind === "evaluate";
-  const config = run.config;
+  const { behaviors, environment_parameters: parameters } = run.config;
+  const opponents = run.self_play || run.kind === "match" || JSON.stringify(behaviors ?? {}).includes('"self_play":{');
   const shown = TABS.filter((each) => {
-    if (each === "lessons") return Object.keys(config.environment_parameters ?? {}).length > 0;
-    if (each === "opponents") return run.self_play || run.kind === "match" || JSON.stringify(config.behaviors ?? {}).includes('"self_play":{');
+    if (each === "lessons") return Object.keys(parameters ?? {}).length > 0;
+    if (each === "opponents") return opponents;
     return !(each === "simulators" && run.kind === "clone");
   });
+  const { created_at: created, started_at: began, finished_at: ended } = run;
+  const since = ended ? `ended ${ago(ended)}` : began ? `began ${ago(began)}` : `created ${ago(created)}`;
   const attempt = run.attempt > 1 ? `, attempt ${run.attempt}` : "";
-  return html`
-    <div class="head">
-      <h1>${plain(run.name, 200)}</h1>
+  return html`<div class="head"><h1>${plain(run.name, 200)}</h1>
       <${State} state=${run.state} />
-      <small title=${moment(run.finished_at ?? run.started_at ?? run.created_at)}>${run.finished_at ? `ended ${ago(run.finished_at)}` : run.started_at ? `began ${ago(run.started_at)}` : `created ${ago(run.created_at)}`}${attempt}</small>
+      <small title=${moment(ended ?? began ?? created)}>${since}${attempt}</small>
       <${Tags} tags=${run.tags} />
       <span class="actions"><${Actions} run=${run} reload=${answer.reload} /><${CopyLink} /></span>
     </div>
     <p class="sentence">${plain(why(run))} ${pace(run) && html`<b>${pace(run)}</b>`}</p>
     <${Failure} problem=${answer.problem} />
     <nav class="tabs" aria-label="Parts of the run">
-      ${shown.map((each) => html`<a key=${each} href=${runHref(run, each === "overview" ? "" : each)} aria-current=${each === tab ? "page" : undefined}>${each[0].toUpperCase() + each.slice(1)}</a>`)}
+      ${shown.map((each) => {
+        const [to, current] = [runHref(run, each === "overview" ? "" : each), each === tab ? "page" : undefined];
+        return html`<a key=${each} href=${to} aria-current=${current}>${each[0].toUpperCase() + each.slice(1)}</a>`;
+      })}
     </nav>
-    ${tab === "overview" && (assessed ? html`<${Gate} run=${run} live=${live} />` : html`<${Overview} run=${run} events=${events} tick=${tick} />`)}
+    ${tab === "overview" && assessed && html`<${Gate} run=${run} live=${live} />`}
+    ${tab === "overview" && !assessed && html`<${Overview} run=${run} events=${events} tick=${tick} />`}
     ${tab === "charts" && html`<${Charts} run=${run} events=${events} tick=${tick} live=${live} />`}
     ${tab === "timeline" && html`<${Timeline} events=${events} />`}
     ${tab === "lessons" && html`<${Lessons} run=${run} live=${live} events=${events} tick=${tick} />`}
-    ${tab === "opponents" && html`<${LadderView} ladder=${run.id} live=${live} empty="No match has been played yet." />`}
+    ${tab === "opponents" && html`<${LadderView} ladder=${run.id} live=${live} empty=${NO_MATCH} />`}
     ${tab === "models" && html`<${Checkpoints} run=${run} live=${live} />`}
     ${tab === "simulators" && html`<${Simulators} run=${run} live=${live} />`}
     ${tab === "logs" && html`<${Logs} run=${run.id} live=${live} />`}
     ${tab === "config" && html`<${ConfigTab} run=${run} />`}
-    ${!shown.includes(tab) && html`<p class="empty">This run has no part "${plain(tab, 40)}". <a href=${runHref(run)}>To its overview.</a></p>`}
-  `;
+    ${!shown.includes(tab) &&
+    html`<p class="empty">This run has no part "${plain(tab, 40)}". <a href=${runHref(run)}>To its overview.</a></p>`}`;
 }
 
 /** The run as charts know it. @param {any} run */
@@ -82,89 +87,89 @@ function charted(run) {
   return [{ id: run.id, name: run.name, group: "", started: Date.parse(run.started_at ?? run.created_at) / 1000 }];
 }
 
-/** Vertical lines of the charts: lessons, resumes and checkpoints. @param {any[]} events @returns {import("../chart.js").Mark[]} */
+/** Vertical lines of the charts. @param {any[]} events @returns {import("../chart.js").Mark[]} */
 function marksOf(events) {
   const found = [];
   for (const { type, data } of events) {
     const step = data?.step ?? (data?.steps ? Math.max(...Object.values(data.steps)) : undefined);
-    if (type === "lesson_changed" && step !== undefined) found.push({ x: step, label: plain(String(data.new?.name ?? data.new?.lesson ?? "lesson"), 24), kind: "lesson" });
-    if (type === "trainer_listening" && data?.resume_step) found.push({ x: data.resume_step, label: "resumed", kind: "resume" });
-    if (type === "checkpoint_saved" && data?.reason === "requested") found.push({ x: step, label: "saved", kind: "checkpoint" });
+    const [resumed, asked] = [data?.resume_step, data?.reason === "requested"];
+    if (type === "lesson_changed" && step !== undefined) {
+      const label = plain(String(data.new?.name ?? data.new?.lesson ?? "lesson"), 24);
+      found.push({ x: step, label, kind: "lesson" });
+    }
+    if (type === "trainer_listening" && resumed) found.push({ x: resumed, label: "resumed", kind: "resume" });
+    if (type === "checkpoint_saved" && asked) found.push({ x: step, label: "saved", kind: "checkpoint" });
   }
   return found;
 }
 
 /** @param {{run: any, events: any[], tick: number}} props */
 function Overview({ run, events, tick }) {
-  const { data } = useLive(() => get(`v1/runs/${run.id}/metrics`), { seconds: SELDOM, again: [run.id, run.state] });
-  const saved = useCalm(events.filter((each) => each.type === "checkpoint_saved").length, 10);
-  const metrics = data?.metrics ?? [];
-  const value = (/** @type {string} */ key) => metrics.find((/** @type {any} */ each) => each.key === key)?.value;
-  const elo = metrics.filter((/** @type {any} */ each) => each.key === "Self-play/ELO");
-  return html`
-    <${ChartTools} />
-    <${MetricChart} metric=${run.kind === "clone" ? "Losses/Pretraining Loss" : REWARD} runs=${charted(run)} tick=${tick} marks=${marksOf(events)} height=${300} />
+  const { data } = useGet(`v1/runs/${run.id}/metrics`, {}, { seconds: SELDOM, again: [run.state] });
+  const metrics = /** @type {any[]} */ (data?.metrics ?? []);
+  const value = (/** @type {string} */ key) => metrics.find((each) => each.key === key)?.value;
+  const elo = metrics.filter((each) => each.key === "Self-play/ELO");
+  const opponents = number(value("Self-play/Opponent ELO Mean"));
+  const chart = { runs: charted(run), tick, marks: marksOf(events) };
+  const saved = useCalm(events.filter((each) => each.type === "checkpoint_saved").length, SELDOM);
+  return html`<${ChartTools} />
+    <${MetricChart} metric=${run.kind === "clone" ? "Losses/Pretraining Loss" : REWARD} ...${chart} height=${300} />
     <dl class="facts card" style=${{ marginTop: "16px" }}>
-      <div><dt>progress</dt><dd><${Progress} step=${run.step} most=${run.max_steps} /></dd></div>
-      <div><dt>reward</dt><dd>${number(value(REWARD))}</dd></div>
-      <div><dt>episode length</dt><dd>${number(value(LENGTH))} decisions</dd></div>
-      <div><dt>entropy</dt><dd>${number(value("Policy/Entropy"))}</dd></div>
-      ${elo.map((/** @type {any} */ each) => html`<div key=${each.behavior}><dt>Elo of ${each.behavior}</dt><dd>${number(each.value)} <small>opponents ${number(value("Self-play/Opponent ELO Mean"))}</small></dd></div>`)}
-      ${run.restarts_without_progress > 0 && html`<div><dt>restarts without progress</dt><dd>${run.restarts_without_progress}</dd></div>`}
-      <div><dt>seed</dt><dd>${run.seed}</dd></div>
-      <div><dt>id</dt><dd><code>${run.id}</code></dd></div>
+      <${Fact} name="progress"><${Progress} step=${run.step} most=${run.max_steps} /><//>
+      <${Fact} name="reward">${number(value(REWARD))}<//>
+      <${Fact} name="episode length">${number(value(LENGTH))} decisions<//>
+      <${Fact} name="entropy">${number(value("Policy/Entropy"))}<//>
+      ${elo.map(({ behavior, value: own }) => html`<${Fact} key=${behavior} name=${`Elo of ${behavior}`}>
+        ${number(own)} <small>opponents ${opponents}</small><//>`)}
+      ${run.restarts_without_progress > 0 &&
+      html`<${Fact} name="restarts without progress">${run.restarts_without_progress}<//>`}
+      <${Fact} name="seed">${run.seed}<//>
+      <${Fact} name="id"><code>${run.id}</code><//>
     </dl>
-    ${run.self_play && html`<${Outcomes} run=${run} tick=${tick} />`}
+    ${run.self_play && html`<${LastMatches} run=${run} tick=${tick} />`}
     <div class="columns">
       <section class="card"><h2>Newest model</h2><${NewestModel} run=${run} again=${saved} /></section>
-      <section class="card">
-        <h2>Last events</h2>
-        <ol class="timeline">${events.slice(-6).reverse().map((each) => html`<li key=${each.seq} data-level=${each.level}><span class="small" title=${moment(each.at)}>${ago(each.at)}</span><span class="wrap">${plain(each.message, 300)}</span></li>`)}</ol>
+      <section class="card"><h2>Last events</h2>
+        <ol class="timeline">
+          ${events.slice(-6).reverse().map((each) => html`<li key=${each.seq} data-level=${each.level}>
+            <span class="small" title=${moment(each.at)}>${ago(each.at)}</span>
+            <span class="wrap">${plain(each.message, 300)}</span></li>`)}
+        </ol>
         <a href=${runHref(run, "timeline")}>All ${count(events.length)} events</a>
-      </section>
-    </div>
+      </section></div>
     <div class="charts">
-      <${MetricChart} metric=${LENGTH} runs=${charted(run)} tick=${tick} marks=${marksOf(events)} />
-      <${MetricChart} metric="Policy/Entropy" runs=${charted(run)} tick=${tick} marks=${marksOf(events)} />
-    </div>
-  `;
+      <${MetricChart} metric=${LENGTH} ...${chart} />
+      <${MetricChart} metric="Policy/Entropy" ...${chart} />
+    </div>`;
 }
 
 /** How the newest matches of self-play ended. @param {{run: any, tick: number}} props */
-function Outcomes({ run, tick }) {
-  const answer = useLive(() => get(`v1/ladders/${run.id}/matches`, { page_size: NEWEST_MATCHES }), {
-    seconds: null,
-    again: [run.id, tick],
-  });
-  const matches = answer.data?.matches ?? [];
+function LastMatches({ run, tick }) {
+  const when = { seconds: null, again: [tick] };
+  const { data } = useGet(`v1/ladders/${run.id}/matches`, { page_size: NEWEST_MATCHES }, when);
+  const matches = /** @type {any[]} */ (data?.matches ?? []);
   if (!matches.length) return null;
-  const ended = (/** @type {string} */ outcome) =>
-    matches.filter((/** @type {any} */ each) => each.outcome === outcome).length;
-  return html`<section class="card">
-    <h2>The last ${matches.length} matches of the learning team</h2>
-    <${Split}
-      parts=${[
-        ["won", ended("win"), "var(--good)"],
-        ["drawn", ended("draw"), "var(--idle)"],
-        ["lost", ended("loss"), "var(--bad)"],
-      ]}
-    />
-  </section>`;
+  const ended = (/** @type {string} */ outcome) => matches.filter((each) => each.outcome === outcome).length;
+  return html`<section class="card"><h2>The last ${matches.length} matches of the learning team</h2>
+    <${Outcomes} won=${ended("win")} drawn=${ended("draw")} lost=${ended("loss")} /></section>`;
 }
 
 /** @param {{run: any, events: any[], tick: number, live: boolean}} props */
 function Charts({ run, events, tick, live }) {
-  const answer = useLive(() => get(`v1/runs/${run.id}/metrics`), { seconds: live ? 15 : null, again: [run.id] });
-  const keys = [...new Set(/** @type {string[]} */ ((answer.data?.metrics ?? []).map((/** @type {any} */ each) => each.key)))];
+  const answer = useGet(`v1/runs/${run.id}/metrics`, {}, { seconds: live ? 15 : null });
+  const metrics = /** @type {{key: string}[]} */ (answer.data?.metrics ?? []);
+  const keys = [...new Set(metrics.map((each) => each.key))];
   const first = [REWARD, LENGTH].filter((key) => keys.includes(key));
   const ordered = [...first, ...keys.filter((key) => !first.includes(key)).sort()];
   const [pinned, pin] = usePins();
   const shown = MetricFilter.chosen(ordered, pinned);
-  if (!keys.length) return html`<${Missing} ...${answer}>No summary yet: the first one comes after <code>summary_freq</code> steps.<//>`;
-  return html`
-    <${ChartTools} />
+  const none = html`No summary yet: the first one comes after <code>summary_freq</code> steps.`;
+  if (!keys.length) return html`<${Missing} ...${answer}>${none}<//>`;
+  const chart = { runs: charted(run), tick, marks: marksOf(events) };
+  return html`<${ChartTools} />
     <${MetricFilter} keys=${ordered} />
-    <div class="charts">${shown.map((key) => html`<${MetricChart} key=${key} metric=${key} runs=${charted(run)} tick=${tick} marks=${marksOf(events)} actions=${pin(key)} />`)}</div>
-    ${!shown.length && html`<p class="empty">No metric fits this filter.</p>`}
-  `;
+    <div class="charts">
+      ${shown.map((key) => html`<${MetricChart} key=${key} metric=${key} ...${chart} actions=${pin(key)} />`)}
+    </div>
+    ${!shown.length && html`<p class="empty">No metric fits this filter.</p>`}`;
 }

@@ -1,10 +1,10 @@
 // Runs: the table, filtered and ordered by the server; columns, metrics and differing keys of choice; a selection.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { useKeys } from "../app.js";
-import { get, may } from "../api.js";
+import { may } from "../api.js";
 import { ago, moment, number, plain, shown } from "../format.js";
-import { html } from "../html.js";
-import { useEvents, useLive } from "../live.js";
+import { choices, html, withValue } from "../html.js";
+import { useEvents, useGet } from "../live.js";
 import { REWARD, lastKeys, pace, runHref, why } from "../runs.js";
 import { flag, go, href, list, set, text } from "../url.js";
 import { Failure, Missing, Progress, State, Tags } from "../parts/signs.js";
@@ -15,12 +15,12 @@ const ROWS = 100;
 /** Differing keys that the table has columns for. */
 const MOST_KEYS = 8;
 const STATES = ["QUEUED", "STARTING", "RUNNING", "PAUSED", "RECOVERING", "SUCCEEDED", "FAILED", "CANCELLED"];
-const ORDERS = [
-  ["created_at desc", "newest first"],
-  ["updated_at desc", "last changed first"],
-  ["name asc", "by name"],
-  ["step desc", "most steps first"],
-];
+const ORDERS = {
+  "created_at desc": "newest first",
+  "updated_at desc": "last changed first",
+  "name asc": "by name",
+  "step desc": "most steps first",
+};
 
 /** The filter of the API that the address asks for. */
 function filter() {
@@ -43,9 +43,9 @@ export default function Runs() {
   const [tokens, setTokens] = useState(/** @type {string[]} */ ([]));
   const [current, setCurrent] = useState(-1);
   const page = tokens.at(-1) ?? "";
-  const wanted = JSON.stringify([filter(), order, metrics, page]);
   useEffect(() => setTokens([]), [filter(), order, metrics.join()]);
-  const answer = useLive(() => get("v1/runs", { filter: filter(), order_by: order, metrics, page_size: ROWS, page_token: page }), { seconds: 10, again: [wanted] });
+  const query = { filter: filter(), order_by: order, metrics, page_size: ROWS, page_token: page };
+  const answer = useGet("v1/runs", query, { seconds: 10 });
   const waiting = useRef(0);
   const soon = () => {
     clearTimeout(waiting.current);
@@ -54,7 +54,8 @@ export default function Runs() {
   useEvents("v1/events:stream", soon, soon);
   const runs = answer.data?.runs ?? [];
   const selected = list("sel");
-  const toggle = (/** @type {string} */ id) => set({ sel: selected.includes(id) ? selected.filter((each) => each !== id) : [...selected, id] });
+  const toggle = (/** @type {string} */ id) =>
+    set({ sel: selected.includes(id) ? selected.filter((each) => each !== id) : [...selected, id] });
   const compare = () => selected.length > 1 && go(href("ui/compare", { runs: selected }));
   useKeys({
     j: ["next row", () => setCurrent((old) => Math.min(runs.length - 1, old + 1))],
@@ -63,40 +64,44 @@ export default function Runs() {
     Enter: ["open the row", () => runs[current] && go(runHref(runs[current]))],
     c: ["compare the selected ones", compare],
   });
-  return html`
-    <div class="head">
-      <h1>Runs</h1>
+  const chosen = selected.length;
+  const orders = { ...ORDERS, "metric desc": `highest ${metrics[0]} first` };
+  const first = may("run") ? html`<a href=${href("ui/new")}>Start the first one.</a>` : "";
+  const next = answer.data?.next_page_token;
+  return html`<div class="head"><h1>Runs</h1>
       <span class="actions">
-        ${selected.length > 0 && html`<button onClick=${() => set({ sel: null })}>Clear ${selected.length} selected</button>`}
-        <button class="main" disabled=${selected.length < 2} onClick=${compare}>Compare ${selected.length > 1 ? selected.length : ""}</button>
-      </span>
-    </div>
+        ${chosen > 0 && html`<button onClick=${() => set({ sel: null })}>Clear ${chosen} selected</button>`}
+        <button class="main" disabled=${chosen < 2} onClick=${compare}>Compare ${chosen > 1 ? chosen : ""}</button>
+      </span></div>
     <div class="row" role="search" style=${{ marginBottom: "12px" }}>
-      <input type="search" placeholder="Name begins with" aria-label="Name begins with" value=${text("q")} onChange=${(/** @type {any} */ event) => set({ q: event.target.value })} />
-      <select aria-label="State" value=${text("state")} onChange=${(/** @type {any} */ event) => set({ state: event.target.value })}>
+      <input type="search" placeholder="Name begins with" aria-label="Name begins with" value=${text("q")}
+        onChange=${withValue((q) => set({ q }))} />
+      <select aria-label="State" value=${text("state")} onChange=${withValue((state) => set({ state }))}>
         <option value="">all states</option>
         ${STATES.map((each) => html`<option key=${each}>${each}</option>`)}
       </select>
-      <input type="text" placeholder="tag" aria-label="Tag" size="12" value=${text("tag")} onChange=${(/** @type {any} */ event) => set({ tag: event.target.value })} />
-      <input type="text" class="grow" placeholder="filter, as in: kind = match AND step > 1000" aria-label="Filter" value=${text("filter")} onChange=${(/** @type {any} */ event) => set({ filter: event.target.value })} />
-      <select aria-label="Order" value=${order} onChange=${(/** @type {any} */ event) => set({ order: event.target.value === "created_at desc" ? null : event.target.value })}>
-        ${[...ORDERS, [`metric desc`, `highest ${metrics[0]} first`]].map(([value, name]) => html`<option key=${value} value=${value}>${name}</option>`)}
-      </select>
+      <input type="text" placeholder="tag" aria-label="Tag" size="12" value=${text("tag")}
+        onChange=${withValue((tag) => set({ tag }))} />
+      <input type="text" class="grow" placeholder="filter, as in: kind = match AND step > 1000" aria-label="Filter"
+        value=${text("filter")} onChange=${withValue((words) => set({ filter: words }))} />
+      <select aria-label="Order" value=${order}
+        onChange=${withValue((by) => set({ order: by === "created_at desc" ? null : by }))}>${choices(orders)}</select>
       <button onClick=${() => chooseMetrics(metrics)}>Metrics …</button>
-      <label><input type="checkbox" checked=${flag("diff")} onChange=${() => set({ diff: !flag("diff") })} /> differing keys</label>
+      <label><input type="checkbox" checked=${flag("diff")} onChange=${() => set({ diff: !flag("diff") })} />${" "}
+        ${"differing keys"}</label>
     </div>
     <${Failure} problem=${answer.problem} />
     ${runs.length
       ? html`<${Table} runs=${runs} metrics=${metrics} selected=${selected} toggle=${toggle} current=${current} />`
-      : html`<${Missing} ...${answer}>${filter() ? "No run fits this filter." : html`There are no runs yet. ${may("run") ? html`<a href=${href("ui/new")}>Start the first one.</a>` : ""}`}<//>`}
+      : html`<${Missing} ...${answer}>
+          ${filter() ? "No run fits this filter." : html`There are no runs yet. ${first}`}<//>`}
     <div class="row" style=${{ marginTop: "12px" }}>
       ${page && html`<button onClick=${() => setTokens(tokens.slice(0, -1))}>← Newer page</button>`}
-      ${answer.data?.next_page_token && html`<button onClick=${() => setTokens([...tokens, answer.data.next_page_token])}>Next page →</button>`}
-    </div>
-  `;
+      ${next && html`<button onClick=${() => setTokens([...tokens, next])}>Next page →</button>`}
+    </div>`;
 }
 
-/** @param {{runs: any[], metrics: string[], selected: string[], toggle: (id: string) => void, current: number}} props */
+/** @param {{runs: any[], metrics: string[], selected: string[], toggle: (id: any) => void, current: number}} props */
 function Table({ runs, metrics, selected, toggle, current }) {
   const differing = useDiffering(flag("diff") ? runs : []);
   return html`<div class="scroll card" tabindex="0" style=${{ padding: 0 }}>
@@ -109,19 +114,22 @@ function Table({ runs, metrics, selected, toggle, current }) {
         <th scope="col">tags</th><th scope="col" class="number">created</th>
       </tr></thead>
       <tbody>
-        ${runs.map((run, i) => html`<tr key=${run.id} aria-selected=${selected.includes(run.id)} class=${i === current ? "current" : ""}>
-          <td><input type="checkbox" aria-label=${`Select ${run.name}`} checked=${selected.includes(run.id)} onChange=${() => toggle(run.id)} /></td>
+        ${runs.map((run, i) => html`<tr key=${run.id} aria-selected=${selected.includes(run.id)}
+          class=${i === current ? "current" : ""}>
+          <td><input type="checkbox" aria-label=${`Select ${run.name}`} checked=${selected.includes(run.id)}
+            onChange=${() => toggle(run.id)} /></td>
           <td><${State} state=${run.state} /></td>
-          <td class="name"><a href=${runHref(run)}>${plain(run.name, 200)}</a> ${run.kind !== "train" && html`<span class="tag">${run.kind}</span>`}<br /><small class="wrap">${plain(pace(run) || why(run), 300)}</small></td>
+          <td class="name">
+            <a href=${runHref(run)}>${plain(run.name, 200)}</a>${" "}
+            ${run.kind !== "train" && html`<span class="tag">${run.kind}</span>`}<br />
+            <small class="wrap">${plain(pace(run) || why(run), 300)}</small></td>
           <td><${Progress} step=${run.step} most=${run.max_steps} /></td>
           ${metrics.map((each) => html`<td class="number" key=${each}>${number(run.metrics[each])}</td>`)}
           ${differing.map(({ path, values }) => html`<td key=${path}>${shown(values[i])}</td>`)}
           <td><${Tags} tags=${run.tags} /></td>
           <td class="number" title=${moment(run.created_at)}>${ago(run.created_at)}</td>
         </tr>`)}
-      </tbody>
-    </table>
-  </div>`;
+      </tbody></table></div>`;
 }
 
 /** A metric in few words. @param {string} metric */
@@ -136,11 +144,8 @@ function short(metric) {
  */
 function useDiffering(runs) {
   const ids = runs.map((run) => run.id).join();
-  const { data } = useLive(() => get("v1/runs:compare", { run: runs.map((run) => run.id) }), {
-    seconds: null,
-    again: [ids],
-    wanted: runs.length > 1,
-  });
+  const query = { run: runs.map((run) => run.id) };
+  const { data } = useGet("v1/runs:compare", query, { seconds: null, wanted: runs.length > 1 });
   if (data?.runs.map((/** @type {any} */ run) => run.id).join() !== ids) return [];
   return data.differing.filter((/** @type {any} */ each) => each.path !== "seed").slice(0, MOST_KEYS);
 }
@@ -154,9 +159,12 @@ function chooseMetrics(metrics) {
       set({ metrics: lines.split("\n").map((each) => each.trim()).filter(Boolean), order: null });
       close();
     };
+    const extremes = html`with <code>@max</code> or <code>@min</code> the highest or lowest one`;
+    const order = "The table can be ordered by the first.";
     return html`<form onSubmit=${save}>
-      <p>One for each line: <code>[BEHAVIOR:]KEY</code>, the newest value; with <code>@max</code> or <code>@min</code> the highest or lowest one. The table can be ordered by the first.</p>
-      <textarea class="code" style=${{ minHeight: "140px" }} aria-label="Metrics" value=${lines} onInput=${(/** @type {any} */ event) => setLines(event.target.value)}></textarea>
+      <p>One for each line: <code>[BEHAVIOR:]KEY</code>, the newest value; ${extremes}. ${order}</p>
+      <textarea class="code" style=${{ minHeight: "140px" }} aria-label="Metrics" value=${lines}
+        onInput=${withValue(setLines)}></textarea>
       <div class="row"><button class="main">Show them</button></div>
     </form>`;
   });

@@ -8,9 +8,7 @@ const open = signal(/** @type {{title: string, show: any}|null} */ (null));
 const message = signal("");
 let timer = 0;
 
-/**
- * Open a dialog. @param {string} title @param {(props: {close: () => void}) => any} show its content, a component
- */
+/** Open a dialog. @param {string} title @param {(props: {close: () => void}) => any} show its content, a component */
 export function dialog(title, show) {
   open.value = { title, show };
 }
@@ -23,34 +21,57 @@ export function toast(text) {
 }
 
 /**
- * Ask before an action, and carry it out. A refusal is shown in the dialog, which stays.
+ * The form of a dialog: what is asked, a button that leaves it, and one that carries it out. A refusal is shown in the
+ * form, which stays.
+ * @param {{text?: string, children?: any, action: string, danger?: boolean, disabled?: boolean, close: () => void,
+ *   carryOut: () => Promise<unknown>, explain?: (problem: Problem) => string}} props `explain`: a refusal in words
+ */
+export function Form({ text, children, action, danger = false, disabled = false, carryOut, close, explain }) {
+  const [busy, setBusy] = useState(false);
+  const [refusal, setRefusal] = useState("");
+  const submit = async (/** @type {Event} */ event) => {
+    event.preventDefault();
+    setBusy(true);
+    try {
+      await carryOut();
+    } catch (problem) {
+      if (!(problem instanceof Problem)) throw problem;
+      setRefusal(explain ? explain(problem) : problem.message);
+      setBusy(false);
+    }
+  };
+  return html`<form onSubmit=${submit}>
+    ${text && html`<p class="wrap">${text}</p>`}
+    ${refusal && html`<p class="note" data-tone="bad" role="alert" style=${{ whiteSpace: "pre-wrap" }}>${refusal}</p>`}
+    ${children}
+    <div class="row">
+      <button type="button" onClick=${close}>Leave it</button>
+      <button class=${danger ? "danger" : "main"} disabled=${busy || disabled}>${action}</button>
+    </div></form>`;
+}
+
+/**
+ * Ask before an action, and carry it out.
  * @param {{title: string, text: string, action: string, danger?: boolean, carryOut: () => Promise<unknown>}} what
  */
-export function ask({ title, text, action, danger = false, carryOut }) {
+export function ask({ title, text, action, danger, carryOut }) {
   dialog(title, ({ close }) => {
-    const [busy, setBusy] = useState(false);
-    const [refusal, setRefusal] = useState("");
-    const submit = async (/** @type {Event} */ event) => {
-      event.preventDefault();
-      setBusy(true);
-      try {
-        await carryOut();
-        close();
-      } catch (problem) {
-        if (!(problem instanceof Problem)) throw problem;
-        setRefusal(problem.message);
-        setBusy(false);
-      }
+    const done = async () => {
+      await carryOut();
+      close();
     };
-    return html`<form onSubmit=${submit}>
-      <p class="wrap">${text}</p>
-      ${refusal && html`<p class="note" data-tone="bad" role="alert">${refusal}</p>`}
-      <div class="row">
-        <button type="button" onClick=${close}>Leave it</button>
-        <button class=${danger ? "danger" : "main"} disabled=${busy}>${action}</button>
-      </div>
-    </form>`;
+    return html`<${Form} text=${text} action=${action} danger=${danger} carryOut=${done} close=${close} />`;
   });
+}
+
+/** A text that is shown this once, to be copied. @param {{label: string, text: string, close: () => void}} props */
+export function Secret({ label, text, close }) {
+  return html`<input type="text" readonly aria-label=${label} size="60" value=${text}
+      onFocus=${(/** @type {any} */ event) => event.target.select()} />
+    <div class="row">
+      <button onClick=${() => navigator.clipboard.writeText(text)}>Copy</button>
+      <button class="main" onClick=${close}>Done</button>
+    </div>`;
 }
 
 /** The place of dialogs and messages in the frame. */
@@ -61,12 +82,10 @@ export function Dialog() {
     if (now) element.current?.showModal();
   }, [now]);
   const close = () => (open.value = null);
-  return html`
-    ${now &&
+  return html`${now &&
     html`<dialog ref=${element} onClose=${close} aria-label=${now.title}>
       <div class="head"><h2>${now.title}</h2></div>
       <${now.show} close=${close} />
     </dialog>`}
-    ${message.value && html`<div class="toast" role="alert">${message.value}</div>`}
-  `;
+    ${message.value && html`<div class="toast" role="alert">${message.value}</div>`}`;
 }

@@ -3,8 +3,8 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { get } from "../api.js";
 import { ROOT } from "../url.js";
 import { ago, bytes, plain } from "../format.js";
-import { html } from "../html.js";
-import { useLive } from "../live.js";
+import { html, withValue } from "../html.js";
+import { useGet, useLive } from "../live.js";
 import { Missing } from "./signs.js";
 
 /** Bytes of a part. */
@@ -14,23 +14,30 @@ const MOST_PARTS = 24;
 
 /** @param {{run: string, live: boolean}} props */
 export function Logs({ run, live }) {
-  const { data, problem } = useLive(() => get(`v1/runs/${run}/logs`), { seconds: live ? 10 : null, again: [run] });
-  const logs = data?.logs ?? [];
+  const { data, problem } = useGet(`v1/runs/${run}/logs`, {}, { seconds: live ? 10 : null });
+  const logs = /** @type {any[]} */ (data?.logs ?? []);
   const [chosen, setChosen] = useState("");
-  const names = logs.map((/** @type {any} */ each) => `${each.attempt}/${each.name}`);
-  const name = names.includes(chosen) ? chosen : (names.findLast((/** @type {string} */ each) => each.includes("trainer")) ?? names.at(-1));
+  const names = logs.map((each) => `${each.attempt}/${each.name}`);
   if (!logs.length) {
-    return html`<${Missing} data=${data} problem=${problem}>There is no log yet. A worker writes one as soon as it trains the run.<//>`;
+    return html`<${Missing} data=${data} problem=${problem}>
+      There is no log yet. A worker writes one as soon as it trains the run.
+    <//>`;
   }
+  const usual = names.findLast((each) => each.includes("trainer")) ?? names[names.length - 1];
+  const name = names.includes(chosen) ? chosen : usual;
   const log = logs[names.indexOf(name)];
+  const path = `v1/runs/${run}/attempts/${log.attempt}/logs/${encodeURIComponent(log.name)}`;
   return html`<div class="row" style=${{ marginBottom: "10px" }}>
-      <select aria-label="Log" value=${name} onChange=${(/** @type {any} */ event) => setChosen(event.target.value)}>
-        ${logs.map((/** @type {any} */ each, /** @type {number} */ i) => html`<option key=${names[i]} value=${names[i]}>attempt ${each.attempt} · ${each.name}</option>`)}
+      <select aria-label="Log" value=${name} onChange=${withValue(setChosen)}>
+        ${logs.map((each, i) => {
+          const words = `attempt ${each.attempt} · ${each.name}`;
+          return html`<option key=${names[i]} value=${names[i]}>${words}</option>`;
+        })}
       </select>
       <small>${bytes(log.size)}, written ${ago(log.updated_at)}</small>
-      <a class="button" href=${`${ROOT.pathname}v1/runs/${run}/attempts/${log.attempt}/logs/${encodeURIComponent(log.name)}/file`} download=${log.name}>Download</a>
+      <a class="button" href=${`${ROOT.pathname}${path}/file`} download=${log.name}>Download</a>
     </div>
-    <${LogFile} key=${name} path=${`v1/runs/${run}/attempts/${log.attempt}/logs/${encodeURIComponent(log.name)}`} live=${live} />`;
+    <${LogFile} key=${name} path=${path} live=${live} />`;
 }
 
 /** @param {{path: string, live: boolean}} props */
@@ -64,7 +71,8 @@ function LogFile({ path, live }) {
   const wanted = words.toLowerCase();
   const found = wanted ? lines.filter((line) => line.toLowerCase().includes(wanted)) : lines;
   return html`<div class="row" style=${{ marginBottom: "8px" }}>
-      <input type="search" placeholder="Search the loaded part" aria-label="Search the log" value=${words} onInput=${(/** @type {any} */ event) => setWords(event.target.value)} />
+      <input type="search" placeholder="Search the loaded part" aria-label="Search the log" value=${words}
+        onInput=${withValue(setWords)} />
       ${wanted && html`<small>${found.length} lines</small>`}
       ${parts[0]?.offset > 0 && html`<button onClick=${earlier}>Load earlier lines</button>`}
     </div>

@@ -1,13 +1,17 @@
 // Which metrics a page shows: a regular expression in the address, and pinned ones, which come first.
-import { html } from "../html.js";
+import { html, withValue } from "../html.js";
 import { list, set, text } from "../url.js";
 
 /** A field for a regular expression. @param {{keys: string[]}} props */
 export function MetricFilter({ keys }) {
   const found = MetricFilter.chosen(keys, []).length;
+  const words = expression(text("keys"))
+    ? `${found} of ${keys.length} metrics`
+    : "this is no regular expression; all metrics are shown";
   return html`<div class="row" style=${{ marginBottom: "12px" }}>
-    <input type="search" placeholder="Metrics, as in: Reward|Entropy" aria-label="Filter of metrics (a regular expression)" size="34" value=${text("keys")} onInput=${(/** @type {any} */ event) => set({ keys: event.target.value })} />
-    <small>${expression(text("keys")) ? `${found} of ${keys.length} metrics` : "this is no regular expression; all metrics are shown"}</small>
+    <input type="search" size="34" placeholder="Metrics, as in: Reward|Entropy" value=${text("keys")}
+      aria-label="Filter of metrics (a regular expression)" onInput=${withValue((keys) => set({ keys }))} />
+    <small>${words}</small>
   </div>`;
 }
 
@@ -32,7 +36,9 @@ export function usePins() {
   const pinned = list("pins");
   const button = (/** @type {string} */ key) => {
     const on = pinned.includes(key);
-    return html`<button class="quiet" aria-pressed=${on} title=${on ? "Let it go" : "Keep it first"} onClick=${() => set({ pins: on ? pinned.filter((each) => each !== key) : [...pinned, key] })}>${on ? "★" : "☆"}</button>`;
+    const turn = () => set({ pins: on ? pinned.filter((each) => each !== key) : [...pinned, key] });
+    return html`<button class="quiet" aria-pressed=${on} title=${on ? "Let it go" : "Keep it first"} onClick=${turn}>
+      ${on ? "★" : "☆"}</button>`;
   };
   return [pinned, button];
 }

@@ -7,16 +7,26 @@ import { count, number, percent, plain, stateLook } from "../format.js";
 const PATIENCE = 5;
 const SLOW = "The server takes long to answer. The page waits for it; you can go on to another page meanwhile.";
 
+/** A sign with words: nobody needs to see its color. @param {{sign: string, tone: string, children?: any}} props */
+export function Sign({ sign, tone, children }) {
+  return html`<span class="state" data-tone=${tone}><span aria-hidden="true">${sign}</span>${children}</span>`;
+}
+
 /** State of a run: sign, word and color. @param {{state: string}} props */
 export function State({ state }) {
-  const { sign, tone } = stateLook(state);
-  return html`<span class="state" data-tone=${tone}><span aria-hidden="true">${sign}</span>${state}</span>`;
+  return html`<${Sign} ...${stateLook(state)}>${state}<//>`;
 }
+
+const VERDICTS = /** @type {Record<string, [string, string]>} */ ({
+  pass: ["✔", "good"],
+  fail: ["✖", "bad"],
+  undecided: ["≈", "warn"],
+});
 
 /** A verdict as one word. @param {{verdict: string|null|undefined}} props */
 export function Verdict({ verdict }) {
-  const [sign, tone] = { pass: ["✔", "good"], fail: ["✖", "bad"], undecided: ["≈", "warn"] }[verdict ?? ""] ?? ["◔", "busy"];
-  return html`<span class="state" data-tone=${tone}><span aria-hidden="true">${sign}</span>${(verdict ?? "playing").toUpperCase()}</span>`;
+  const [sign, tone] = VERDICTS[verdict ?? ""] ?? ["◔", "busy"];
+  return html`<${Sign} sign=${sign} tone=${tone}>${(verdict ?? "playing").toUpperCase()}<//>`;
 }
 
 /** Steps of a run, and how far it is. @param {{step: number, most: number|null|undefined}} props */
@@ -25,22 +35,32 @@ export function Progress({ step, most }) {
   const share = Math.min(1, step / most);
   return html`<span title=${`${step} of ${most} agent steps`}>
     ${count(step)} / ${count(most)} <small>${percent(Math.floor(1000 * share) / 1000)}</small>
-    <span class="bar-of" role="progressbar" aria-valuenow=${Math.round(100 * share)} aria-valuemin="0" aria-valuemax="100" aria-label="Progress" style=${{ display: "block" }}>
-      <i style=${{ width: `${100 * share}%` }}></i>
-    </span>
-  </span>`;
+    <span class="bar-of" role="progressbar" aria-label="Progress" aria-valuenow=${Math.round(100 * share)}
+      aria-valuemin="0" aria-valuemax="100" style=${{ display: "block" }}>
+      <i style=${{ width: `${100 * share}%` }}></i></span></span>`;
 }
 
 /** A curve as large as a word. @param {{values: (number|null)[], label: string}} props */
 export function Sparkline({ values, label }) {
-  const known = /** @type {[number, number][]} */ (values.map((value, i) => [i, value]).filter(([, value]) => value !== null));
+  const points = values.map((value, i) => [i, value]).filter(([, value]) => value !== null);
+  const known = /** @type {[number, number][]} */ (points);
   if (known.length < 2) return html`<span class="spark"></span>`;
-  const [low, high] = [Math.min(...known.map(([, value]) => value)), Math.max(...known.map(([, value]) => value))];
-  const place = ([i, value]) =>
-    `${((118 * i) / (values.length - 1) + 1).toFixed(1)} ${(24 - (22 * (value - low)) / (high - low || 1)).toFixed(1)}`;
-  return html`<svg class="spark" viewBox="0 0 120 26" role="img" aria-label=${`${label} from ${number(known[0][1])} to ${number(known.at(-1)?.[1])}`}>
+  const heights = known.map(([, value]) => value);
+  const [low, high] = [Math.min(...heights), Math.max(...heights)];
+  const place = (/** @type {[number, number]} */ [i, value]) => {
+    const x = (118 * i) / (values.length - 1) + 1;
+    const y = 24 - (22 * (value - low)) / (high - low || 1);
+    return `${x.toFixed(1)} ${y.toFixed(1)}`;
+  };
+  const words = `${label} from ${number(heights[0])} to ${number(heights.at(-1))}`;
+  return html`<svg class="spark" viewBox="0 0 120 26" role="img" aria-label=${words}>
     <path d=${`M${known.map(place).join("L")}`} />
   </svg>`;
+}
+
+/** One line of a list of facts. @param {{name: string, children?: any}} props */
+export function Fact({ name, children }) {
+  return html`<div><dt>${name}</dt><dd>${children}</dd></div>`;
 }
 
 /** @param {{tags: string[]}} props */
@@ -48,12 +68,17 @@ export function Tags({ tags }) {
   return tags.map((tag) => html`<span class="tag" key=${tag} title=${tag}>${tag}</span> `);
 }
 
-/** Parts of a whole as a bar, with words below. @param {{parts: [string, number, string][]}} props name, number, color */
-export function Split({ parts }) {
-  const whole = parts.reduce((sum, [, each]) => sum + each, 0);
+/** How games ended: a bar, with words below. @param {{won: number, drawn: number, lost: number}} props */
+export function Outcomes({ won, drawn, lost }) {
+  const whole = won + drawn + lost;
   if (!whole) return html`<small>nothing yet</small>`;
+  const parts = Object.entries({ won, drawn, lost });
+  const tones = /** @type {Record<string, string>} */ ({ won: "good", drawn: "idle", lost: "bad" });
   return html`<div class="split" aria-hidden="true">
-      ${parts.map(([name, each, color]) => html`<i key=${name} style=${{ width: `${(100 * each) / whole}%`, background: color }}></i>`)}
+      ${parts.map(([name, each]) => {
+        const style = { width: `${(100 * each) / whole}%`, background: `var(--${tones[name]})` };
+        return html`<i key=${name} style=${style}></i>`;
+      })}
     </div>
     <small>${parts.map(([name, each]) => `${name} ${count(each)} (${percent(each / whole)})`).join(" · ")}</small>`;
 }
@@ -65,7 +90,7 @@ export function Failure({ problem }) {
 }
 
 /**
- * A place for what is not there yet: loading, failed, or nothing. Show it instead of the content while `data` is missing.
+ * A place for what is not there yet: loading, failed, or nothing. Show it instead of the content while there is none.
  * @param {{data: unknown, problem: import("../api.js").Problem|null, children?: any}} props
  */
 export function Missing({ data, problem, children }) {

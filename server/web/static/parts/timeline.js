@@ -1,24 +1,19 @@
 // What happened to a run, newest first: its events, as sentences.
 import { useRef, useState } from "preact/hooks";
 import { ago, moment, plain } from "../format.js";
-import { html } from "../html.js";
+import { choices, html, withValue } from "../html.js";
 import { useEvents } from "../live.js";
 
+const LEVELS = { "": "all levels", warning: "warnings and errors", error: "errors" };
 /** Events that are shown at once. */
 const MOST = 200;
 /** Milliseconds for which events are collected before the page is drawn again. */
 const BATCH = 500;
 
-/**
- * The events of a run, kept by the run's page: loaded once, then each as it happens.
- * @typedef {{seq: number, at: string, type: string, level: string, message: string, attempt: number|null, data: any}} RunEvent
+/** @typedef {{seq: number, at: string, type: string, level: string, message: string, attempt: any, data: any}} RunEvent
  */
 
-/**
- * The events of a run, oldest first: what has happened already, then each as it happens.
- * @param {string|undefined} run its id
- * @returns {RunEvent[]}
- */
+/** The events of a run, oldest first: what has happened, then each as it happens. @param {string|undefined} run */
 export function useRunEvents(run) {
   const [events, setEvents] = useState(/** @type {RunEvent[]} */ ([]));
   const fresh = useRef(/** @type {RunEvent[]} */ ([]));
@@ -47,23 +42,24 @@ export function Timeline({ events }) {
   );
   const rows = found.slice(-shown).reverse();
   return html`<div class="row" style=${{ marginBottom: "10px" }}>
-      <input type="search" placeholder="Search events" aria-label="Search events" value=${words} onInput=${(/** @type {any} */ event) => setWords(event.target.value)} />
-      <select aria-label="Level" value=${level} onChange=${(/** @type {any} */ event) => setLevel(event.target.value)}>
-        <option value="">all levels</option>
-        <option value="warning">warnings and errors</option>
-        <option value="error">errors</option>
-      </select>
+      <input type="search" placeholder="Search events" aria-label="Search events" value=${words}
+        onInput=${withValue(setWords)} />
+      <select aria-label="Level" value=${level} onChange=${withValue(setLevel)}>${choices(LEVELS)}</select>
       <small>${found.length} of ${events.length} events</small>
     </div>
     <ol class="timeline">
-      ${rows.map(
-        (each) => html`<li key=${each.seq} data-level=${each.level}>
-          <span class="small" title=${moment(each.at)}>${moment(each.at)}<br />${ago(each.at)}${each.attempt ? ` · attempt ${each.attempt}` : ""}</span>
-          <span><span class="type">${each.type.replaceAll("_", " ")}${each.data?.by ? ` by ${plain(String(each.data.by), 80)}` : ""}</span><br /><span class="wrap">${plain(each.message)}</span></span>
-        </li>`,
-      )}
+      ${rows.map((each) => {
+        const by = each.data?.by ? ` by ${plain(String(each.data.by), 80)}` : "";
+        return html`<li key=${each.seq} data-level=${each.level}>
+          <span class="small" title=${moment(each.at)}>
+            ${moment(each.at)}<br />${ago(each.at)}${each.attempt ? ` · attempt ${each.attempt}` : ""}</span>
+          <span><span class="type">${each.type.replaceAll("_", " ")}${by}</span><br />
+            <span class="wrap">${plain(each.message)}</span></span></li>`;
+      })}
     </ol>
-    ${found.length > shown && html`<button onClick=${() => setShown(shown + MOST)}>Show ${Math.min(MOST, found.length - shown)} earlier ones</button>`}
-    ${!found.length && html`<p class="empty">${events.length ? "No event has these words." : "Nothing has happened yet."}</p>`}`;
+    ${found.length > shown && html`<button onClick=${() => setShown(shown + MOST)}>
+      Show ${Math.min(MOST, found.length - shown)} earlier ones</button>`}
+    ${!found.length &&
+    html`<p class="empty">${events.length ? "No event has these words." : "Nothing has happened yet."}</p>`}`;
 }
 
