@@ -74,7 +74,7 @@ def test_zooming_asks_the_server_for_finer_points_of_the_part(fresh: Watched) ->
 
     query = parse_qs(urlsplit(answer.value.url).query)
     first, last = int(query["from_step"][0]), int(query["to_step"][0])
-    (series,) = answer.value.json()["series"]
+    series = next(each for each in answer.value.json()["series"] if each["key"] == REWARD)
     whole = 100 * SUMMARIES
     assert 0.2 * whole < first < 0.3 * whole
     assert 0.45 * whole < last < 0.55 * whole
@@ -179,6 +179,7 @@ def test_in_thirty_minutes_of_live_data_the_memory_of_a_page_hardly_grows(fresh:
     page.clock.install()
     page.goto(f"{fresh.server}/ui/runs/{trainer.run_id}/charts?from=50000&to=100000")
     page.locator(".chart canvas").first.wait_for()
+    page.set_viewport_size({"width": 1440, "height": 500})
     page.evaluate("scrollTo(0, 40)")
     session = page.context.new_cdp_session(page)
 
