@@ -12,9 +12,8 @@ import { flag, numeric, query, set, text } from "./url.js";
 
 /** Buckets for a chart of the usual width: half its pixels. */
 const POINTS = 300;
-const MOST_SERIES = 200;
 /** Half of what one answer may have, as a run can have a metric for several behaviors. */
-const SERIES_AT_ONCE = MOST_SERIES / 2;
+const SERIES_AT_ONCE = 100;
 
 /** The part of the view that charts share, from the address. */
 function view() {
@@ -33,20 +32,21 @@ function view() {
 /** Requests that begin within so many milliseconds, and differ in the metric alone, go as one. */
 const TOGETHER = 10;
 const waiting = new Map();
+/** The last request for series: one at a time, so that the first chart is there before the others are computed. */
+let last = Promise.resolve();
 
-/**
- * Load one metric of some runs. @param {string[]} runs ids @param {string} key @param {Record<string, any>} parameters
- * @returns {Promise<any[]>} series
- */
+/** Load one metric. @param {string[]} runs ids @param {string} key @param {Record<string, any>} parameters */
 function load(runs, key, parameters) {
   const name = JSON.stringify([runs, parameters]);
   let batch = waiting.get(name);
   if (!batch || batch.keys.size >= Math.max(1, Math.floor(SERIES_AT_ONCE / runs.length))) {
     const keys = new Set();
-    const answer = new Promise((done) => setTimeout(done, TOGETHER)).then(() => {
+    const turn = Promise.all([last, new Promise((done) => setTimeout(done, TOGETHER))]);
+    const answer = turn.then(() => {
       if (waiting.get(name)?.keys === keys) waiting.delete(name);
       return get("v1/series", { run: runs, key: [...keys], points: POINTS, common_steps: true, ...parameters });
     });
+    last = answer.then(() => {}, () => {});
     batch = { keys, answer };
     waiting.set(name, batch);
   }
