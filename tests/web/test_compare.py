@@ -132,7 +132,7 @@ def test_groups_by_all_but_the_seed_are_means_with_a_band_and_their_number_of_ru
 
     page.get_by_label("group by").select_option(label="all but the seed")
 
-    expect(page.get_by_role("heading", level=1)).to_have_text("Compare 100 runs in 4 groups")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Compare 100 runs, groups: 4")
     legend = page.locator(".chart .legend").first
     expect(legend).to_contain_text("hyperparameters.learning_rate=0.0002 (n = 25)")
     expect(legend).to_contain_text("mean of the runs, band: 95 % interval of the mean")

@@ -46,7 +46,7 @@ export default function Compare() {
   });
   const groups = [...new Set(charted.map((run) => run.group))];
   return html`<div class="head">
-      <h1>Compare ${ids.length} runs${by && comparison ? ` in ${groups.length} groups` : ""}</h1>
+      <h1>Compare ${ids.length} runs${by && comparison ? `, groups: ${groups.length}` : ""}</h1>
       <span class="actions">
         <label>group by <select value=${by} onChange=${withValue((value) => set({ by: value, x: null }))}>
           ${choices(GROUPINGS)}

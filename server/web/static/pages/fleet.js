@@ -27,7 +27,7 @@ export default function Fleet() {
     <section class="card"><h2>Queue (${waiting.length})</h2>
       <${Failure} problem=${queue.problem} />
       ${rows.length
-        ? html`<table><tbody>${rows}</tbody></table>`
+        ? html`<table class="stack"><tbody>${rows}</tbody></table>`
         : html`<${Missing} data=${queue.data} problem=${null}>No run waits for a worker.<//>`}
     </section>
     <${AllSimulators} />
@@ -99,6 +99,6 @@ function Webhooks() {
     <td class="small">${each.failing_since ? `since ${ago(each.failing_since)}` : ""}</td>
   </tr>`);
   return html`<section class="card"><h2>Webhooks that fail (${failing.length})</h2>
-    <table><tbody>${rows}</tbody></table>
+    <table class="stack"><tbody>${rows}</tbody></table>
   </section>`;
 }

@@ -31,7 +31,7 @@ export default function Now() {
     <${Failure} problem=${live.problem} />
     ${needy.length > 0 && html`<section class="card">
       <h2>Needs somebody (${needy.length})</h2>
-      <table><tbody>
+      <table class="stack"><tbody>
         ${needy.map((run) => {
           const tab = run.state === "FAILED" ? "logs" : "simulators";
           return html`<tr key=${run.id}>
@@ -51,7 +51,7 @@ export default function Now() {
       </section>
       <section class="card"><h2>Verdicts</h2><${Verdicts} again=${calm} /></section>
       ${queued.length > 0 && html`<section class="card"><h2>Waiting for a worker (${queued.length})</h2>
-        <table><tbody>
+        <table class="stack"><tbody>
           ${queued.map((run) => html`<tr key=${run.id}>
             <td class="name"><a href=${runHref(run)}>${plain(run.name, 200)}</a><br />
               <small class="wrap">${plain(why(run))}</small></td>
@@ -65,7 +65,7 @@ export default function Now() {
 function Running({ runs }) {
   const ids = runs.slice(0, 30).map((run) => run.id);
   const { data } = useGet("v1/series", { run: ids, key: REWARD, points: 40 }, { seconds: 10 });
-  return html`<table><tbody>
+  return html`<table class="stack"><tbody>
     ${runs.map((run) => {
       const series = data?.series.find((/** @type {any} */ each) => each.run_id === run.id);
       const reward = run.metrics?.[REWARD] ?? null;
@@ -100,7 +100,7 @@ function Verdicts({ again }) {
   const answer = useLive(newestVerdicts, { seconds: 15, again: [again] });
   const none = html`No gate or evaluation yet. <code>ludus gate CANDIDATE CHAMPION</code> plays one.`;
   if (!answer.data?.length) return html`<${Missing} ...${answer}>${none}<//>`;
-  return html`<table><tbody>
+  return html`<table class="stack"><tbody>
     ${answer.data.map(({ run, result }) => html`<tr key=${run.id}>
       <td><${Verdict} verdict=${result?.result?.verdict} /></td>
       <td class="name"><a href=${runHref(run)}>${plain(run.name, 200)}</a><br />

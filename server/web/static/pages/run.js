@@ -26,7 +26,6 @@ const OFTEN = 4;
 const SELDOM = 10;
 /** Matches of self-play that the overview counts. */
 const NEWEST_MATCHES = 500;
-const NO_MATCH = "No match has been played yet.";
 
 /** @param {{parts: string[]}} props id or name of the run, tab */
 export default function RunPage({ parts: [name, tab = "overview"] }) {
@@ -53,10 +52,9 @@ export default function RunPage({ parts: [name, tab = "overview"] }) {
   });
   const { created_at: created, started_at: began, finished_at: ended } = run;
   const since = ended ? `ended ${ago(ended)}` : began ? `began ${ago(began)}` : `created ${ago(created)}`;
-  const attempt = run.attempt > 1 ? `, attempt ${run.attempt}` : "";
   return html`<div class="head"><h1>${plain(run.name, 200)}</h1>
       <${State} state=${run.state} />
-      <small title=${moment(ended ?? began ?? created)}>${since}${attempt}</small>
+      <small title=${moment(ended ?? began ?? created)}>${since}${run.attempt > 1 && `, attempt ${run.attempt}`}</small>
       <${Tags} tags=${run.tags} />
       <span class="actions"><${Actions} run=${run} reload=${answer.reload} /><${CopyLink} /></span>
     </div>
@@ -69,11 +67,11 @@ export default function RunPage({ parts: [name, tab = "overview"] }) {
       })}
     </nav>
     ${tab === "overview" && assessed && html`<${Gate} run=${run} live=${live} />`}
-    ${tab === "overview" && !assessed && html`<${Overview} run=${run} events=${events} tick=${tick} />`}
-    ${tab === "charts" && html`<${Charts} run=${run} events=${events} tick=${tick} live=${live} />`}
+    ${tab === "overview" && !assessed && html`<${Overview} ...${{ run, events, tick }} duels=${opponents} />`}
+    ${tab === "charts" && html`<${Charts} ...${{ run, events, tick, live }} />`}
     ${tab === "timeline" && html`<${Timeline} events=${events} />`}
     ${tab === "lessons" && html`<${Lessons} run=${run} live=${live} events=${events} tick=${tick} />`}
-    ${tab === "opponents" && html`<${LadderView} ladder=${run.id} live=${live} empty=${NO_MATCH} />`}
+    ${tab === "opponents" && html`<${LadderView} ladder=${run.id} live=${live} empty="No match was played yet." />`}
     ${tab === "models" && html`<${Checkpoints} run=${run} live=${live} />`}
     ${tab === "simulators" && html`<${Simulators} run=${run} live=${live} />`}
     ${tab === "logs" && html`<${Logs} run=${run.id} live=${live} />`}
@@ -103,8 +101,8 @@ function marksOf(events) {
   return found;
 }
 
-/** @param {{run: any, events: any[], tick: number}} props */
-function Overview({ run, events, tick }) {
+/** @param {{run: any, events: any[], tick: number, duels: boolean}} props */
+function Overview({ run, events, tick, duels }) {
   const { data } = useGet(`v1/runs/${run.id}/metrics`, {}, { seconds: SELDOM, again: [run.state] });
   const metrics = /** @type {any[]} */ (data?.metrics ?? []);
   const value = (/** @type {string} */ key) => metrics.find((each) => each.key === key)?.value;
@@ -117,7 +115,7 @@ function Overview({ run, events, tick }) {
     <dl class="facts card" style=${{ marginTop: "16px" }}>
       <${Fact} name="progress"><${Progress} step=${run.step} most=${run.max_steps} /><//>
       <${Fact} name="reward">${number(value(REWARD))}<//>
-      <${Fact} name="episode length">${number(value(LENGTH))} decisions<//>
+      <${Fact} name="decisions in an episode">${number(value(LENGTH))}<//>
       <${Fact} name="entropy">${number(value("Policy/Entropy"))}<//>
       ${elo.map(({ behavior, value: own }) => html`<${Fact} key=${behavior} name=${`Elo of ${behavior}`}>
         ${number(own)} <small>opponents ${opponents}</small><//>`)}
@@ -126,7 +124,7 @@ function Overview({ run, events, tick }) {
       <${Fact} name="seed">${run.seed}<//>
       <${Fact} name="id"><code>${run.id}</code><//>
     </dl>
-    ${run.self_play && html`<${LastMatches} run=${run} tick=${tick} />`}
+    ${duels && html`<${LastMatches} run=${run} tick=${tick} />`}
     <div class="columns">
       <section class="card"><h2>Newest model</h2><${NewestModel} run=${run} again=${saved} /></section>
       <section class="card"><h2>Last events</h2>
@@ -135,7 +133,7 @@ function Overview({ run, events, tick }) {
             <span class="small" title=${moment(each.at)}>${ago(each.at)}</span>
             <span class="wrap">${plain(each.message, 300)}</span></li>`)}
         </ol>
-        <a href=${runHref(run, "timeline")}>All ${count(events.length)} events</a>
+        <a href=${runHref(run, "timeline")}>All events (${count(events.length)})</a>
       </section></div>
     <div class="charts">
       <${MetricChart} metric=${LENGTH} ...${chart} />

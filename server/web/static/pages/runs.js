@@ -139,7 +139,7 @@ function short(metric) {
 }
 
 /**
- * Keys of the configuration in which runs differ, with the value of each run.
+ * Keys of the configuration in which runs differ, with the value of each run; first those that all of them have.
  * @param {any[]} runs @returns {{path: string, values: unknown[]}[]}
  */
 function useDiffering(runs) {
@@ -147,7 +147,9 @@ function useDiffering(runs) {
   const query = { run: runs.map((run) => run.id) };
   const { data } = useGet("v1/runs:compare", query, { seconds: null, wanted: runs.length > 1 });
   if (data?.runs.map((/** @type {any} */ run) => run.id).join() !== ids) return [];
-  return data.differing.filter((/** @type {any} */ each) => each.path !== "seed").slice(0, MOST_KEYS);
+  const differing = /** @type {{path: string, values: unknown[]}[]} */ (data.differing);
+  const everywhere = differing.filter(({ path, values }) => path !== "seed" && !values.includes(null));
+  return [...everywhere, ...differing.filter(({ values }) => values.includes(null))].slice(0, MOST_KEYS);
 }
 
 /** @param {string[]} metrics */
