@@ -206,3 +206,25 @@ def test_in_thirty_minutes_of_live_data_the_memory_of_a_page_hardly_grows(fresh:
     assert grown < 1.1, f"{before / 1e6:.1f} MB grew by {100 * (grown - 1):.0f} %"
     assert page.url == url, "the zoom is unchanged"
     assert page.evaluate("scrollY") == 40
+
+
+@pytest.mark.parametrize(
+    ("path", "label", "words", "shown"),
+    [
+        ("/timeline", "Search events", "checkpoint", "1 of"),
+        ("/logs", "Search the log", "line 499", "1 lines"),
+        ("/charts", "Filter of metrics (a regular expression)", "Entropy", "1 of 3 metrics"),
+    ],
+)
+def test_what_a_reader_has_filtered_is_in_the_address_and_there_again(
+    fresh: Watched, path: str, label: str, words: str, shown: str
+) -> None:
+    page = fresh.open(f"ui/runs/walker{path}")
+    page.get_by_label(label).fill(words)
+    expect(page.locator("main")).to_contain_text(shown)
+
+    page.goto("about:blank")
+    page.go_back()
+
+    expect(page.get_by_label(label)).to_have_value(words)
+    expect(page.locator("main")).to_contain_text(shown)

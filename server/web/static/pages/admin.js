@@ -5,7 +5,7 @@ import { ago, bytes, count, moment, plain } from "../format.js";
 import { choices, html, withValue } from "../html.js";
 import { useGet } from "../live.js";
 import { runHref } from "../runs.js";
-import { href, set, text } from "../url.js";
+import { href, list, set, text } from "../url.js";
 import { Form, Secret, ask, dialog, toast } from "../parts/dialog.js";
 import { Missing, Sign } from "../parts/signs.js";
 import { cardTable, table } from "../parts/table.js";
@@ -129,13 +129,12 @@ function Webhooks() {
 }
 
 function Audit() {
-  const [tokens, setTokens] = useState(/** @type {string[]} */ ([]));
-  const filter = text("filter");
+  const [tokens, filter] = [list("pages"), text("filter")];
+  const choose = (/** @type {string} */ words) => set({ filter: words, pages: null });
   const query = { page_size: 100, filter, page_token: tokens.at(-1) ?? "" };
-  const answer = useGet("v1/audit", query, { seconds: 15, again: [tokens.length] });
+  const answer = useGet("v1/audit", query, { seconds: 15 });
   const found = answer.data?.entries ?? [];
   const next = answer.data?.next_page_token;
-  const choose = (/** @type {string} */ value) => (setTokens([]), set({ filter: value }));
   return html`<input type="search" size="44" placeholder='filter, as in: actor = "ci" AND status >= 400'
       aria-label="Filter of the audit log" value=${filter} onChange=${withValue(choose)} />
     ${found.length ? html`<div style=${{ marginTop: "10px" }}>
@@ -148,8 +147,8 @@ function Audit() {
         ])}
       </div>
       <div class="row">
-        ${tokens.length > 0 && html`<button onClick=${() => setTokens(tokens.slice(0, -1))}>← Newer</button>`}
-        ${next && html`<button onClick=${() => setTokens([...tokens, next])}>Earlier →</button>`}
+        ${tokens.length > 0 && html`<button onClick=${() => set({ pages: tokens.slice(0, -1) })}>← Newer</button>`}
+        ${next && html`<button onClick=${() => set({ pages: [...tokens, next] })}>Earlier →</button>`}
       </div>` :
       html`<${Missing} ...${answer}>${filter ? "No entry fits this filter." : "Nothing was changed yet."}<//>`}`;
 }

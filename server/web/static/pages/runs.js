@@ -1,5 +1,5 @@
 // Runs: the table, filtered and ordered by the server; columns, metrics and differing keys of choice; a selection.
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useRef, useState } from "preact/hooks";
 import { useKeys } from "../app.js";
 import { may } from "../api.js";
 import { ago, moment, number, plain, shown } from "../format.js";
@@ -15,8 +15,9 @@ const ROWS = 100;
 /** Differing keys that the table has columns for. */
 const MOST_KEYS = 8;
 const STATES = ["QUEUED", "STARTING", "RUNNING", "PAUSED", "RECOVERING", "SUCCEEDED", "FAILED", "CANCELLED"];
+const NEWEST = "created_at desc";
 const ORDERS = {
-  "created_at desc": "newest first",
+  [NEWEST]: "newest first",
   "updated_at desc": "last changed first",
   "name asc": "by name",
   "step desc": "most steps first",
@@ -39,11 +40,11 @@ function quoted(words) {
 
 export default function Runs() {
   const metrics = list("metrics").length ? list("metrics") : [REWARD, `${REWARD}@max`];
-  const order = text("order", "created_at desc");
-  const [tokens, setTokens] = useState(/** @type {string[]} */ ([]));
+  const order = text("order", NEWEST);
+  const tokens = list("pages");
+  const narrow = (/** @type {Record<string, unknown>} */ parameters) => set({ ...parameters, pages: null });
   const [current, setCurrent] = useState(-1);
   const page = tokens.at(-1) ?? "";
-  useEffect(() => setTokens([]), [filter(), order, metrics.join()]);
   const query = { filter: filter(), order_by: order, metrics, page_size: ROWS, page_token: page };
   const answer = useGet("v1/runs", query, { seconds: 10 });
   const waiting = useRef(0);
@@ -75,17 +76,17 @@ export default function Runs() {
       </span></div>
     <div class="row" role="search" style=${{ marginBottom: "12px" }}>
       <input type="search" placeholder="Name begins with" aria-label="Name begins with" value=${text("q")}
-        onChange=${withValue((q) => set({ q }))} />
-      <select aria-label="State" value=${text("state")} onChange=${withValue((state) => set({ state }))}>
+        onChange=${withValue((q) => narrow({ q }))} />
+      <select aria-label="State" value=${text("state")} onChange=${withValue((state) => narrow({ state }))}>
         <option value="">all states</option>
         ${STATES.map((each) => html`<option key=${each}>${each}</option>`)}
       </select>
       <input type="text" placeholder="tag" aria-label="Tag" size="12" value=${text("tag")}
-        onChange=${withValue((tag) => set({ tag }))} />
+        onChange=${withValue((tag) => narrow({ tag }))} />
       <input type="text" class="grow" placeholder="filter, as in: kind = match AND step > 1000" aria-label="Filter"
-        value=${text("filter")} onChange=${withValue((words) => set({ filter: words }))} />
+        value=${text("filter")} onChange=${withValue((words) => narrow({ filter: words }))} />
       <select aria-label="Order" value=${order}
-        onChange=${withValue((by) => set({ order: by === "created_at desc" ? null : by }))}>${choices(orders)}</select>
+        onChange=${withValue((by) => narrow({ order: by === NEWEST ? null : by }))}>${choices(orders)}</select>
       <button onClick=${() => chooseMetrics(metrics)}>Metrics …</button>
       <label><input type="checkbox" checked=${flag("diff")} onChange=${() => set({ diff: !flag("diff") })} />${" "}
         ${"differing keys"}</label>
@@ -96,8 +97,8 @@ export default function Runs() {
       : html`<${Missing} ...${answer}>
           ${filter() ? "No run fits this filter." : html`There are no runs yet. ${first}`}<//>`}
     <div class="row" style=${{ marginTop: "12px" }}>
-      ${page && html`<button onClick=${() => setTokens(tokens.slice(0, -1))}>← Newer page</button>`}
-      ${next && html`<button onClick=${() => setTokens([...tokens, next])}>Next page →</button>`}
+      ${page && html`<button onClick=${() => set({ pages: tokens.slice(0, -1) })}>← Newer page</button>`}
+      ${next && html`<button onClick=${() => set({ pages: [...tokens, next] })}>Next page →</button>`}
     </div>`;
 }
 
@@ -158,7 +159,7 @@ function chooseMetrics(metrics) {
     const [lines, setLines] = useState(metrics.join("\n"));
     const save = (/** @type {Event} */ event) => {
       event.preventDefault();
-      set({ metrics: lines.split("\n").map((each) => each.trim()).filter(Boolean), order: null });
+      set({ metrics: lines.split("\n").map((each) => each.trim()).filter(Boolean), order: null, pages: null });
       close();
     };
     const extremes = html`with <code>@max</code> or <code>@min</code> the highest or lowest one`;

@@ -1,5 +1,4 @@
 // A ladder: ratings with intervals, their history, who beats whom, and the matches.
-import { useState } from "preact/hooks";
 import { Chart } from "../chart.js";
 import { ago, count, number, percent, plain } from "../format.js";
 import { choices, html, withValue } from "../html.js";
@@ -140,7 +139,7 @@ function shade(score) {
 
 /** @param {{path: string, live: boolean}} props */
 function Matches({ path, live }) {
-  const [filter, setFilter] = useState("");
+  const filter = text("matches");
   const answer = useGet(`${path}/matches`, { page_size: 50, filter }, { seconds: live ? 10 : null });
   const matches = /** @type {any[]} */ (answer.data?.matches ?? []);
   const side = (/** @type {any} */ { name, rank, score }, /** @type {number} */ i) => {
@@ -152,7 +151,7 @@ function Matches({ path, live }) {
     html`${word}${!rated && tag("not rated")}${truncated && tag("interrupted")}`;
   return html`<section class="card"><h2>Matches</h2>
     <input type="search" size="40" placeholder="filter, as in: player = 3 AND outcome = win"
-      aria-label="Filter of matches" value=${filter} onChange=${withValue(setFilter)} />
+      aria-label="Filter of matches" value=${filter} onChange=${withValue((words) => set({ matches: words }))} />
     ${matches.length ? table(matches, [
       ["match", (each) => each.seq, "number"],
       ["participants", (each) => each.participants.map(side), "name"],

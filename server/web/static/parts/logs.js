@@ -1,7 +1,7 @@
 // Log files of a run's attempts: open at the end, follow it, scroll up for earlier parts, search, download.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { get } from "../api.js";
-import { ROOT } from "../url.js";
+import { ROOT, set, text } from "../url.js";
 import { ago, bytes, plain } from "../format.js";
 import { html, withValue } from "../html.js";
 import { useGet, useLive } from "../live.js";
@@ -16,7 +16,7 @@ const MOST_PARTS = 24;
 export function Logs({ run, live }) {
   const { data, problem } = useGet(`v1/runs/${run}/logs`, {}, { seconds: live ? 10 : null });
   const logs = /** @type {any[]} */ (data?.logs ?? []);
-  const [chosen, setChosen] = useState("");
+  const chosen = text("log");
   const names = logs.map((each) => `${each.attempt}/${each.name}`);
   if (!logs.length) {
     return html`<${Missing} data=${data} problem=${problem}>
@@ -28,7 +28,7 @@ export function Logs({ run, live }) {
   const log = logs[names.indexOf(name)];
   const path = `v1/runs/${run}/attempts/${log.attempt}/logs/${encodeURIComponent(log.name)}`;
   return html`<div class="row" style=${{ marginBottom: "10px" }}>
-      <select aria-label="Log" value=${name} onChange=${withValue(setChosen)}>
+      <select aria-label="Log" value=${name} onChange=${withValue((file) => set({ log: file }))}>
         ${logs.map((each, i) => {
           const words = `attempt ${each.attempt} · ${each.name}`;
           return html`<option key=${names[i]} value=${names[i]}>${words}</option>`;
@@ -43,7 +43,7 @@ export function Logs({ run, live }) {
 /** @param {{path: string, live: boolean}} props */
 function LogFile({ path, live }) {
   const [parts, setParts] = useState(/** @type {{offset: number, next: number, text: string}[]} */ ([]));
-  const [words, setWords] = useState("");
+  const words = text("find");
   const place = useRef(/** @type {HTMLPreElement|null} */ (null));
   const atEnd = useRef(true);
   const end = parts.at(-1)?.next;
@@ -72,7 +72,7 @@ function LogFile({ path, live }) {
   const found = wanted ? lines.filter((line) => line.toLowerCase().includes(wanted)) : lines;
   return html`<div class="row" style=${{ marginBottom: "8px" }}>
       <input type="search" placeholder="Search the loaded part" aria-label="Search the log" value=${words}
-        onInput=${withValue(setWords)} />
+        onInput=${withValue((find) => set({ find }))} />
       ${wanted && html`<small>${found.length} lines</small>`}
       ${parts[0]?.offset > 0 && html`<button onClick=${earlier}>Load earlier lines</button>`}
     </div>

@@ -3,6 +3,7 @@ import { useRef, useState } from "preact/hooks";
 import { ago, moment, plain } from "../format.js";
 import { choices, html, withValue } from "../html.js";
 import { useEvents } from "../live.js";
+import { set, text } from "../url.js";
 
 const LEVELS = { "": "all levels", warning: "warnings and errors", error: "errors" };
 /** Events that are shown at once. */
@@ -31,8 +32,7 @@ export function useRunEvents(run) {
 
 /** @param {{events: RunEvent[]}} props */
 export function Timeline({ events }) {
-  const [words, setWords] = useState("");
-  const [level, setLevel] = useState("");
+  const [words, level] = [text("find"), text("level")];
   const [shown, setShown] = useState(MOST);
   const wanted = words.toLowerCase();
   const found = events.filter(
@@ -43,8 +43,9 @@ export function Timeline({ events }) {
   const rows = found.slice(-shown).reverse();
   return html`<div class="row" style=${{ marginBottom: "10px" }}>
       <input type="search" placeholder="Search events" aria-label="Search events" value=${words}
-        onInput=${withValue(setWords)} />
-      <select aria-label="Level" value=${level} onChange=${withValue(setLevel)}>${choices(LEVELS)}</select>
+        onInput=${withValue((find) => set({ find }))} />
+      <select aria-label="Level" value=${level} onChange=${withValue((chosen) => set({ level: chosen }))}>
+        ${choices(LEVELS)}</select>
       <small>${found.length} of ${events.length} events</small>
     </div>
     <ol class="timeline">
