@@ -1,9 +1,11 @@
 """What the pages of a test show: runs in several states, a ladder, a gate, aliases, simulators, and hostile texts."""
 
 import math
+import random
 from dataclasses import replace
 from pathlib import Path
 
+from ludus.schemas.metrics import STEPS_PER_SECOND
 from server.ladders.repository import LadderRepository
 from server.runs.events.repository import Note, record
 from tests.server.app.world import CARTPOLE, Trainer, World
@@ -18,9 +20,14 @@ REWARD = "Environment/Cumulative Reward"
 def train(world: World, scratch: Path, name: str = "walker", *, summaries: int = 60, shift: float = 0.0) -> Trainer:
     """Create a run that has learned for a while and still does."""
     trainer = world.claim(world.create(name=name, tags=["ci", "nightly"])["id"]).start()
-    trainer.measure(REWARD, [500 / (1 + math.exp(-(i - 20) / 5)) + shift for i in range(summaries)])
+    noise = random.Random(name)
+    trainer.measure(
+        REWARD, [500 / (1 + math.exp(-(i - 20) / 5)) + shift + noise.gauss(0, 12) for i in range(summaries)]
+    )
     trainer.measure("Environment/Episode Length", [float(10 * i) for i in range(summaries)])
     trainer.measure("Policy/Entropy", [0.69 - i / 200 for i in range(summaries)])
+    trainer.measure(STEPS_PER_SECOND, [1200.0])
+    trainer.ledger.heartbeat(60, min(100 * summaries, 9000))
     trainer.ledger.simulators.connected(
         "one", number=0, collector=0, peer="10.0.0.7:5000", label="demo", client="unity"
     )
