@@ -51,11 +51,15 @@ def named_in_query(parameter: str) -> dict[str, Any]:
 
 
 def names_only(request: Request, parameter: str, id_: str) -> bool:
-    """Whether a request is about this run or ladder alone: it names it by its id where its route has the parameter."""
+    """Whether a request is about this run or ladder alone: it names it by its id where its route has the parameter.
+
+    The ladder of a run's self-play has the run's id, and belongs to it.
+    """
     route = request.scope["route"]
     if (route.openapi_extra or {}).get(NAMED_IN_QUERY) == parameter:
         return set(request.query_params.getlist(parameter)) == {id_}
-    return bool(request.path_params.get(parameter) == id_)
+    parameters = ("run", "ladder") if parameter == "run" else ("ladder",)
+    return any(request.path_params.get(each) == id_ for each in parameters)
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,7 +197,7 @@ def _begin(
     resume = ref(newest) if newest is not None else None
     step = resume.step if resume else 0
     message = f"Worker {worker_id} took the run" + (f" and resumes it at step {step}." if resume else ".")
-    data = {"worker_id": worker_id, "resumed_from": resume.id if resume else None}
+    data = {"worker_id": worker_id, "resumed_from": resume.id if resume else None, "step": step}
     move(
         session,
         run,

@@ -1,1 +1,1 @@
-"""Runs that wait: the reason of each, and whether a person has to act."""
+"""Several runs side by side."""

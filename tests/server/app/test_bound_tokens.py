@@ -14,6 +14,7 @@ from ludus.schemas.tokens import Scope
 from server.kit.http.auth import need_of
 from tests.server.app.routes import EMPTY, GUARDED, IDS, asked, names_in, one_of_everything
 from tests.server.app.world import CARTPOLE, World, build_services, serving
+from tests.server.ladders.played import SELF_PLAY, make_match
 from tests.waiting import eventually
 
 MINE = {"Ludus-Project": "ours"}
@@ -147,6 +148,19 @@ def test_series_and_comparisons_are_answered_where_all_runs_are_the_bound_one(
         assert code_of(asked_for(*runs)) == "token_bound", runs
     assert code_of(world.http.get("/v1/runs", params={"run": ours["run"]}, headers=tokens["run"])) == "token_bound"
     assert code_of(world.http.get(path, params={"run": ours["ladder"]}, headers=tokens["ladder"])) == "token_bound"
+
+
+def test_a_token_of_a_run_reads_the_ladder_of_its_self_play_and_no_other(world: World, ours: dict[str, str]) -> None:
+    run = world.http.post("/v1/runs", json={"config": SELF_PLAY, "name": "duel"}, headers=MINE).json()["id"]
+    trainer = world.claim(run).start()
+    trainer.ledger.matches.append([make_match(1, "win", 0)])
+    bound = bearer(token(world, run=run))
+
+    own = world.http.get(f"/v1/ladders/{run}/matches", headers=bound)
+
+    assert [each["outcome"] for each in own.json()["matches"]] == ["win"]
+    for other in (ours["ladder"], ours["run"], "duel"):
+        assert code_of(world.http.get(f"/v1/ladders/{other}", headers=bound)) == "token_bound"
 
 
 def raw(world: World, target: str, headers: dict[str, str]) -> tuple[int, bytes]:
