@@ -48,9 +48,10 @@ class Collector:
         self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
 
     def _exchange(self, request: bytes, context: grpc.ServicerContext) -> bytes:
-        self.metadata.append(dict(context.invocation_metadata()))
+        if not context.add_callback(lambda: context.code() or self.cancelled.set()):
+            self.cancelled.set()  # the call is over already
         self.peers.append(context.peer())
-        context.add_callback(lambda: context.code() or self.cancelled.set())
+        self.metadata.append(dict(context.invocation_metadata()))
         return self._answer(request, context)
 
     def kill(self) -> None:
