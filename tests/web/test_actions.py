@@ -212,3 +212,18 @@ def test_without_its_scope_a_button_is_not_there(
     page.get_by_role("link", name="CartPole.onnx").wait_for()
     assert (page.get_by_role("button", name="Pin").count() > 0) == (scope == "run")
     page.context.close()
+
+
+def test_the_configuration_of_a_run_is_compared_with_the_stored_one_that_it_came_from(owned: World, page: Page) -> None:
+    owned.http.post("/v1/configs/base/versions", json={"config": {**CARTPOLE, "seed": 5}}).raise_for_status()
+    for name, overrides in (("as-stored", {}), ("overridden", {"behaviors.CartPole.max_steps": 77})):
+        body = {"config_name": "base", "name": name, "overrides": overrides}
+        owned.http.post("/v1/runs", json=body).raise_for_status()
+
+    open_run(page, owned, "as-stored", "/config")
+    expect(page.locator("main")).to_contain_text("Against base version 1")
+    expect(page.locator("main")).to_contain_text("The run was created with the stored configuration as it is.")
+    open_run(page, owned, "overridden", "/config")
+    rows = page.locator("section.card").first.locator("tbody tr")
+    expect(rows).to_have_count(1)
+    expect(rows).to_contain_text("behaviors.CartPole.max_steps1000077")

@@ -148,3 +148,37 @@ def test_a_part_that_cannot_be_loaded_is_told_of(shown: World, page: Page) -> No
     page.get_by_role("link", name="Fleet").click()
 
     expect(page.locator(".note")).to_contain_text("Load the page again")
+
+
+def test_a_page_waits_for_a_server_that_does_not_say_who_one_is(shown: World, page: Page) -> None:
+    answers = iter([500, 500])
+
+    def answer(route: Route) -> None:
+        if next(answers, None):
+            problem(500, "internal")(route)
+        else:
+            route.continue_()
+
+    page.route(lambda url: matches("/v1/tokens/self", url), answer)
+    page.goto(f"{shown.server}/ui/fleet")
+
+    expect(page.get_by_role("alert")).to_contain_text(DETAIL)
+    expect(page.get_by_role("heading", name="Fleet")).to_be_visible(timeout=30_000)
+
+
+@pytest.mark.parametrize("path", ["ui/runs/%zz", "ui/compare?runs=%25", "ui/runs?pages=nonsense"])
+def test_a_damaged_address_shows_a_page_that_says_so(shown: World, page: Page, path: str) -> None:
+    page.goto(f"{shown.server}/{path}")
+
+    expect(page.locator("main .note").first).to_be_visible()
+
+
+def test_the_mark_says_that_the_server_is_gone_on_pages_without_a_stream_too(shown: World, page: Page) -> None:
+    page.goto(f"{shown.server}/ui/fleet")
+    expect(page.locator(".freshness")).to_have_text("live")
+
+    page.route("**/v1/**", lambda route: route.abort())
+    expect(page.locator(".freshness")).to_contain_text("disconnected since", timeout=30_000)
+
+    page.unroute_all()
+    expect(page.locator(".freshness")).to_have_text("live", timeout=30_000)

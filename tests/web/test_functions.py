@@ -150,3 +150,20 @@ def test_a_stream_of_events_is_read_from_pieces_of_any_size(call: Call, watched:
     )
 
     assert found == [[["message", "7", '{"seq":7}'], ["end", "7", "{}"]]] * 4
+
+
+def test_groups_do_not_mix_behaviors(call: Call) -> None:
+    columns = {"steps": [1], "minima": [0], "maxima": [0], "counts": [1], "smoothed": None}
+    series = [
+        {"run_id": run, "behavior": behavior, "values": [value], **columns}
+        for run, value in (("a", 1.0), ("b", 3.0))
+        for behavior, value in (("Striker", value), ("Goalie", 10 * value))
+    ]
+    runs = [{"id": run, "name": run, "group": "seeds", "started": 0} for run in ("a", "b")]
+
+    curves = call("metrics.drawn", series, runs, True, "step")["curves"]
+
+    assert [(curve["label"], curve["values"]) for curve in curves] == [
+        ("seeds · Striker (n = 2)", [2.0]),
+        ("seeds · Goalie (n = 2)", [20.0]),
+    ]

@@ -1,6 +1,9 @@
 """Signing in and out in a browser, links for others, and what a page does when its token is revoked."""
 
+import threading
 from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -72,6 +75,9 @@ def test_a_page_whose_token_is_revoked_asks_to_sign_in_again(guarded: World, pag
     guarded.http.delete(f"/v1/tokens/{token['id']}").raise_for_status()
 
     expect(page.get_by_label("Token")).to_be_visible(timeout=30_000)
+    page.wait_for_timeout(2000)
+    assert "/ui/login?next=" in page.url, "it stays there"
+    expect(page.get_by_label("Token")).to_be_visible()
 
 
 def test_without_the_scope_a_button_is_not_there(guarded: World, page: Page) -> None:
@@ -108,14 +114,28 @@ def test_a_link_that_holds_no_longer_says_so(guarded: World, page: Page) -> None
     expect(page.get_by_role("alert")).to_contain_text("ask for a new one")
 
 
-def test_another_site_cannot_act_with_the_session(guarded: World, page: Page, tmp_path: Path) -> None:
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Iterator[str]:
+    """Serve a folder at another port of this host: for cookies it is the same site, for the server another origin."""
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+def test_another_site_cannot_act_with_the_session(guarded: World, page: Page, tmp_path: Path, elsewhere: str) -> None:
     sign_in(page, guarded)
     expect(page.get_by_role("heading", name="Now")).to_be_visible()
-    evil = tmp_path / "evil.html"
-    evil.write_text(f'<form method="post" enctype="text/plain" action="{guarded.server}/v1/runs/walker:cancel"></form>')
+    form = f'<form method="post" enctype="text/plain" action="{guarded.server}/v1/runs/walker:cancel"></form>'
+    (tmp_path / "evil.html").write_text(form)
 
-    page.goto(evil.as_uri())
-    page.evaluate("document.forms[0].submit()")
-    page.wait_for_url(f"{guarded.server}/**")
+    for address in (f"{elsewhere}/evil.html", (tmp_path / "evil.html").as_uri()):
+        page.goto(address)
+        page.evaluate("document.forms[0].submit()")
+        page.wait_for_url(f"{guarded.server}/**")
 
-    assert guarded.http.get("/v1/runs/walker").json()["state"] == "RUNNING"
+        run = guarded.http.get("/v1/runs/walker").json()
+        assert (run["state"], run["intent"]) == ("RUNNING", None)

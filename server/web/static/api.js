@@ -9,6 +9,9 @@ export const signedOut = signal(false);
 /** The project in which requests act; "": the token's own. */
 export const project = signal(sessionStorage.getItem("project") ?? "");
 
+/** The name of everybody on a server that demands no token: there is no session to end. */
+export const ANONYMOUS = "anonymous loopback";
+
 /** @typedef {{name: string, token_id: string|null, scopes: string[], project: string, acts_in: string,
  *   run_id: string|null, ladder_id: string|null}} Identity */
 
@@ -68,7 +71,7 @@ export async function send(method, path, what = {}) {
   }
   if (answer.ok) return answer;
   const problem = new Problem(answer.status, await answer.json().catch(() => ({})));
-  if (answer.status === 401) signedOut.value = true;
+  if (answer.status === 401) [signedOut.value, identity.value] = [true, null];
   throw problem;
 }
 
@@ -88,11 +91,6 @@ export function get(path, query = {}) {
   return answer;
 }
 
-/** Get a text, as of a log. @param {string} path @param {Record<string, any>} [query] */
-export async function getText(path, query = {}) {
-  return (await send("GET", path, { query })).text();
-}
-
 /**
  * Change something; returns the answer's document, null where it has none. A repetition has no second effect.
  * @param {string} method @param {string} path @param {unknown} [body] @param {Record<string, any>} [query]
@@ -108,18 +106,6 @@ export async function change(method, path, body, query = {}) {
 /** `crypto.randomUUID` is missing where a page came by plain http from another machine. */
 function random() {
   return Array.from(crypto.getRandomValues(new Uint8Array(16)), (each) => each.toString(16).padStart(2, "0")).join("");
-}
-
-/** All pages of a list, at most `limit` items. @param {string} path @param {string} field @returns {Promise<any[]>} */
-export async function all(path, field, query = {}, limit = 1000) {
-  const found = [];
-  let token = "";
-  do {
-    const page = await get(path, { page_size: Math.min(limit, 1000), ...query, page_token: token });
-    found.push(...page[field]);
-    token = page.next_page_token;
-  } while (token && found.length < limit);
-  return found;
 }
 
 /** Find out who one is. Sets `identity`, or `signedOut`. */

@@ -3,16 +3,13 @@ import { render } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { signal } from "@preact/signals";
 import "@preact/signals";
-import { actIn, identity, may, project, send, signedOut, whoAmI } from "./api.js";
+import { ANONYMOUS, actIn, identity, may, project, send, signedOut, whoAmI } from "./api.js";
 import { html, withValue } from "./html.js";
 import { connection } from "./live.js";
 import { clock, plain } from "./format.js";
 import { nextTheme, theme } from "./theme.js";
 import { go, href, path, start } from "./url.js";
 import { Dialog, dialog, toast } from "./parts/dialog.js";
-
-/** The name of everybody on a server that demands no token: there is no session to end. */
-const ANONYMOUS = "anonymous loopback";
 
 /** Pages by the first part of the path; each is loaded when it is first needed. */
 const PAGES = {
@@ -96,6 +93,7 @@ function Project() {
 
 async function signOut() {
   await send("DELETE", "ui/session");
+  actIn("");
   identity.value = null;
   signedOut.value = true;
   go(href("ui/login"));
@@ -143,7 +141,7 @@ function Frame() {
     <main id="content" tabindex="-1">
       ${failure && html`<p class="note" data-tone="bad">${failure}</p>`}
       ${!found && html`<p class="empty">There is no such page. <a href=${href("")}>Go to the first one.</a></p>`}
-      ${found && !Shown && !failure && html`<p class="empty">Loading …</p>`}
+      ${found && !failure && !(Shown && allowed) && html`<p class="empty">Loading …</p>`}
       ${found && Shown && allowed &&
       html`<${Shown} key=${found.rest[0] ?? ""} parts=${found.rest} page=${found.page} />`}
     </main>
@@ -198,4 +196,11 @@ addEventListener("unhandledrejection", (event) => {
   }
 });
 render(html`<${Frame} />`, /** @type {HTMLElement} */ (document.getElementById("app")));
-if (!path.value.startsWith("ui/share")) whoAmI().catch((problem) => toast(problem.message));
+/** Find out who one is, and try again while the server does not say. */
+function begin() {
+  whoAmI().catch((problem) => {
+    toast(`${problem.message} ${problem.next}`);
+    setTimeout(begin, 5000);
+  });
+}
+if (!path.value.startsWith("ui/share")) begin();

@@ -130,7 +130,7 @@ function Drawing(props) {
     aria-label=${`${props.label}. Left and right move the cursor, Escape shows everything again.`}
     onKeyDown=${(/** @type {KeyboardEvent} */ event) => moveCursor(event, plot.current, props)}
   >
-    <div ref=${tip} class="tip" hidden></div>
+    <div ref=${tip} class="tip" role="status" hidden></div>
   </div>`;
 }
 

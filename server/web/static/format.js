@@ -86,17 +86,9 @@ export function clock(time) {
 
 /** Each state has a sign beside its word, so that nobody needs to see its color. */
 const STATES = {
-  CREATED: ["○", "idle"],
-  QUEUED: ["◷", "idle"],
-  STARTING: ["◔", "busy"],
-  RUNNING: ["▶", "busy"],
-  RECOVERING: ["↻", "warn"],
-  PAUSING: ["❚❚", "warn"],
-  PAUSED: ["❚❚", "warn"],
-  STOPPING: ["◼", "busy"],
-  SUCCEEDED: ["✔", "good"],
-  FAILED: ["✖", "bad"],
-  CANCELLED: ["⊘", "idle"],
+  CREATED: ["○", "idle"], QUEUED: ["◷", "idle"], STARTING: ["◔", "busy"], RUNNING: ["▶", "busy"],
+  RECOVERING: ["↻", "warn"], PAUSING: ["❚❚", "warn"], PAUSED: ["❚❚", "warn"], STOPPING: ["◼", "busy"],
+  SUCCEEDED: ["✔", "good"], FAILED: ["✖", "bad"], CANCELLED: ["⊘", "idle"],
 };
 
 /** Sign and tone of a state. @param {string} state @returns {{sign: string, tone: string}} */
@@ -108,7 +100,7 @@ export function stateLook(state) {
 /** A value of a configuration as one line. @param {unknown} value */
 export function shown(value) {
   if (value === null || value === undefined) return "–";
-  return typeof value === "object" ? JSON.stringify(value) : String(value);
+  return plain(typeof value === "object" ? JSON.stringify(value) : String(value));
 }
 
 /** Control characters, and those that reorder or hide what follows. */

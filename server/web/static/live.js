@@ -48,11 +48,13 @@ export function useLive(load, { seconds = 5, again = [], wanted = true } = {}) {
         const data = await latest.current();
         if (over || mine !== newest) return; // a later request has been sent: its answer counts
         failures = 0;
+        if (visible.value) connected("live");
         setAnswer({ data, problem: null });
       } catch (problem) {
         if (!(problem instanceof Problem)) throw problem;
         if (over || mine !== newest) return;
         failures += 1;
+        if (problem.status === 0 && visible.value) connected("disconnected");
         setAnswer((old) => ({ data: old.data, problem }));
         if (problem.status === 401 || problem.status === 403) return;
       }
@@ -82,10 +84,7 @@ export function useGet(path, query = {}, { again = [], ...when } = {}) {
   return useLive(() => get(path, query), { ...when, again: [JSON.stringify([path, query]), ...again] });
 }
 
-/**
- * A number that grows every so often while the tab is visible: what depends on it is loaded together.
- * @param {number|null} seconds null: it does not grow
- */
+/** A number that grows every so often while the tab is visible. @param {number|null} seconds null: it does not */
 export function useTick(seconds) {
   const [tick, setTick] = useState(0);
   useEffect(() => {
@@ -155,6 +154,7 @@ export function useEvents(path, take, reset = () => {}) {
     const seen = new Map();
     let position = "";
     let over = false;
+    let newest = 0; // a loop that began later replaces those before it
     let stream = /** @type {AbortController|null} */ (null);
 
     const take = (/** @type {{type: string, id: string, data: string}} */ message) => {
@@ -170,13 +170,14 @@ export function useEvents(path, take, reset = () => {}) {
 
     const follow = async () => {
       let failures = 0;
-      while (!over && visible.value) {
+      const mine = (newest += 1);
+      while (!over && visible.value && mine === newest) {
         stream = new AbortController();
         try {
           const headers = { Accept: "text/event-stream", ...(position && { "Last-Event-ID": position }) };
           const answer = await send("GET", path, { headers, signal: stream.signal });
-          if (answer.status === 204 || !answer.body) return;
           connected("live");
+          if (answer.status === 204 || !answer.body) return;
           failures = 0;
           const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
           const feed = parser(take);
@@ -184,7 +185,7 @@ export function useEvents(path, take, reset = () => {}) {
         } catch (problem) {
           if (stream.signal.aborted || (problem instanceof Problem && [401, 403, 404].includes(problem.status))) return;
         }
-        if (over || !visible.value) return;
+        if (over || !visible.value || mine !== newest) return;
         connected("disconnected");
         failures += 1;
         await new Promise((done) => setTimeout(done, 1000 * Math.min(15, 2 ** (failures - 1))));

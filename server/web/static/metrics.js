@@ -107,11 +107,12 @@ export function drawn(series, runs, grouped, kind) {
   const byId = new Map(runs.map((run, i) => [run.id, { run, i }]));
   const several = new Set(series.map((each) => each.behavior)).size > 1;
   if (grouped) {
-    const names = [...new Set(runs.map((run) => run.group))];
-    const curves = names.flatMap((name, i) => {
-      const members = series.filter((each) => byId.get(each.run_id)?.run.group === name);
-      return members.length ? [{ ...group(name, members), color: colorOf(i) }] : [];
-    });
+    const groups = new Map();
+    for (const each of series) {
+      const name = [byId.get(each.run_id)?.run.group, several ? each.behavior : ""].filter(Boolean).join(" · ");
+      groups.set(name, [...(groups.get(name) ?? []), each]);
+    }
+    const curves = [...groups].map(([name, members], i) => ({ ...group(name, members), color: colorOf(i) }));
     return { x: series[0].steps, curves };
   }
   const most = Math.max(...series.flatMap((each) => each.counts));
@@ -154,11 +155,12 @@ const KINDS = { step: "step", time: "wall clock", relative: "since the start" };
 /** What shows all of the x axis again. */
 const EVERYTHING = { from: null, to: null, follow: null };
 
-/** What all charts of a page obey. */
-export function ChartTools() {
+/** What all charts of a page obey. Groups have common steps only. @param {{grouped?: boolean}} props */
+export function ChartTools({ grouped = false }) {
   const { kind, smoothing, log, clip, window, follow } = view();
   return html`<div class="chart-tools" role="group" aria-label="Charts">
-    <label>x <select value=${kind} onChange=${withValue((x) => set({ x: x === "step" ? null : x, ...EVERYTHING }))}>
+    <label>x <select value=${grouped ? "step" : kind} disabled=${grouped}
+      onChange=${withValue((x) => set({ x: x === "step" ? null : x, ...EVERYTHING }))}>
       ${choices(KINDS)}
     </select></label>
     <label title="Exponential moving average of the whole history, without its bias to the start">

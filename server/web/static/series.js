@@ -88,8 +88,7 @@ export function rangeOf(curves, { clip = false, log = false } = {}) {
 
 /**
  * Align curves that have an x of their own on all x together, ascending. Entries that a curve does not have are null.
- * @param {number[][]} axes ascending
- * @param {(number|null)[][]} columns one for each axis
+ * @param {number[][]} axes ascending @param {(number|null)[][]} columns one for each axis
  * @returns {[number[], (number|null)[][]]}
  */
 export function align(axes, columns) {
@@ -116,9 +115,7 @@ export function followed(window, newest) {
 
 /**
  * Index of the curve nearest to a value at an entry, and at most `count` curves around it, for a tooltip.
- * @param {(number|null|undefined)[]} values of all curves at the entry
- * @param {number} at
- * @param {number} count
+ * @param {(number|null|undefined)[]} values of all curves at the entry @param {number} at @param {number} count
  * @returns {number[]} the nearest first
  */
 export function nearest(values, at, count) {
@@ -130,10 +127,7 @@ export function nearest(values, at, count) {
     .map(({ i }) => i);
 }
 
-/**
- * A table as comma-separated values (RFC 4180).
- * @param {(string|number|null)[][]} rows
- */
+/** A table as comma-separated values (RFC 4180). @param {(string|number|null)[][]} rows */
 export function csv(rows) {
   const cell = (/** @type {string|number|null} */ value) => {
     const text = value === null ? "" : String(value);

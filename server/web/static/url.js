@@ -10,7 +10,7 @@ export const path = signal(here());
 export const query = signal(new URLSearchParams(location.search));
 
 function here() {
-  return decodeURI(location.pathname).slice(ROOT.pathname.length);
+  return decoded(location.pathname).slice(ROOT.pathname.length);
 }
 
 function read() {
@@ -64,10 +64,19 @@ export function flag(name) {
   return query.value.get(name) === "1";
 }
 
+/** A text without its percent signs; one that was typed wrong stays as it is. @param {string} words */
+function decoded(words) {
+  try {
+    return decodeURIComponent(words);
+  } catch {
+    return words;
+  }
+}
+
 /** A parameter that is a list. @param {string} name @returns {string[]} */
 export function list(name) {
   const found = query.value.get(name);
-  return found ? found.split(",").map(decodeURIComponent) : [];
+  return found ? found.split(",").map(decoded) : [];
 }
 
 /** A number, or null where there is none. @param {string} name */

@@ -39,7 +39,7 @@ function bound({ run_id: run, ladder_id: ladder, project }) {
 /** Until when a token holds. @param {any} token */
 function end({ revoked_at: revoked, expires_at: expires }) {
   if (revoked) return `revoked ${ago(revoked)}`;
-  return expires ? `${moment(expires)}${Date.parse(expires) < Date.now() ? " (over)" : ""}` : "revoked";
+  return expires ? `${moment(expires)}${Date.parse(expires) < Date.now() ? " (over)" : ""}` : "until it is revoked";
 }
 
 function Tokens() {
@@ -156,17 +156,18 @@ function Audit() {
 function Storage() {
   const [days, setDays] = useState("30");
   const [plan, setPlan] = useState(/** @type {any} */ (null));
-  const body = { older_than_seconds: 86400 * Number(days) };
   const words = (/** @type {any} */ found) => `${found.checkpoints.length} checkpoints of ${bytes(found.bytes)}`;
+  const choose = (/** @type {string} */ text) => (setDays(text), setPlan(null));
   const look = async (/** @type {Event} */ event) => {
     event.preventDefault();
-    setPlan(await change("POST", "v1/checkpoints:prune", { ...body, dry_run: true }));
+    const body = { older_than_seconds: 86400 * Number(days) };
+    setPlan({ ...(await change("POST", "v1/checkpoints:prune", { ...body, dry_run: true })), body });
   };
   const prune = () =>
     ask({ title: "Delete these checkpoints?", action: "Delete them", danger: true,
       text: `${words(plan)} are deleted. This cannot be undone.`,
       carryOut: async () => {
-        toast(`${words(await change("POST", "v1/checkpoints:prune", body))} are deleted.`);
+        toast(`${words(await change("POST", "v1/checkpoints:prune", plan.body))} are deleted.`);
         setPlan(null);
       } });
   const found = plan?.checkpoints ?? [];
@@ -175,7 +176,7 @@ function Storage() {
     <p class="sentence">
       Newest, best and pinned checkpoints, those with an alias, and those that a run uses, are kept.</p>
     <form class="row" onSubmit=${look}>
-      <label>older than <input type="number" min="1" value=${days} onInput=${withValue(setDays)} /> days</label>
+      <label>older than <input type="number" min="1" value=${days} onInput=${withValue(choose)} /> days</label>
       <button>Show what would go</button>
     </form>
     ${plan && html`<p style=${{ marginTop: "12px" }}>${found.length ? sum : "Nothing would go."}</p>`}

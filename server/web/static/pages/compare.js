@@ -10,6 +10,7 @@ import { interval } from "../series.js";
 import { href, list, set, text } from "../url.js";
 import { colorOf } from "../theme.js";
 import { Missing, State } from "../parts/signs.js";
+import { copied } from "../parts/dialog.js";
 import { MetricFilter, usePins } from "../parts/metric_filter.js";
 import { table } from "../parts/table.js";
 
@@ -53,7 +54,7 @@ export default function Compare() {
         </select></label>
         <${CopyLink} />
       </span></div>
-    <${ChartTools} />
+    <${ChartTools} grouped=${Boolean(by)} />
     <${MetricFilter} keys=${keys} />
     <div class="charts">
       ${MetricFilter.chosen(keys, pinned).map((key) => html`<${MetricChart} key=${key} metric=${key} runs=${charted}
@@ -77,21 +78,11 @@ function groupOf({ runs, differing }, i, by) {
 export function CopyLink() {
   const [done, setDone] = useState(false);
   const copy = async () => {
-    await navigator.clipboard.writeText(location.href);
-    setDone(true);
+    setDone(await copied(location.href));
     setTimeout(() => setDone(false), 2000);
   };
   const title = "The address of this page shows the same view";
   return html`<button onClick=${copy} title=${title}>${done ? "Copied" : "Copy link"}</button>`;
-}
-
-/** A key that differs: its value, or how many values a group has. @param {string} name @param {unknown[]} values */
-function column(name, values) {
-  const show = (/** @type {{members: number[]}} */ { members }) => {
-    const found = [...new Set(members.map((i) => shown(values[i])))];
-    return found.length > 1 ? `${found.length} values` : found[0];
-  };
-  return /** @type {import("../parts/table.js").Column} */ ([name, show]);
 }
 
 /** Final numbers with intervals, and what differs. @param {{comparison: any, charted: any[], by: string}} props */
@@ -106,12 +97,14 @@ function Numbers({ comparison: { runs, differing }, charted, by }) {
     const words = by ? plain(id, 200) : html`<a href=${runHref(first)}>${plain(first.name, 200)}</a>`;
     return html`<i class="key" style=${{ background: color }}></i> ${words}`;
   };
+  const unique = (/** @type {unknown[]} */ values) => (/** @type {any} */ row) =>
+    plain([...new Set(row.members.map((/** @type {number} */ i) => shown(values[i])))].join(", "), 60);
   return html`<section class="card" style=${{ marginTop: "16px" }}><h2>Final numbers, and what differs</h2>
     ${table(rows, [
       [by ? "group" : "run", name, "name"],
       ["runs", ({ members, first }) => (members[1] ? members.length : html`<${State} state=${first.state} />`)],
       ["reward", ({ final }) => number(final.mean) + (final.half ? ` ± ${number(final.half)}` : ""), "number"],
-      ...differs.map(({ path, values }) => column(lastKeys(path), values)),
+      ...differs.map(({ path, values }) => /** @type {[string, any]} */ ([lastKeys(path), unique(values)])),
     ])}
     <small>± is half of the 95 % interval of the mean (Student's t) over the runs of a group.</small></section>`;
 }

@@ -1,6 +1,6 @@
 // Sign in with a token, or with a link that has one behind its `#`: the fragment of an address is never sent.
 import { useEffect, useState } from "preact/hooks";
-import { Problem, identity, send, signedOut, whoAmI } from "../api.js";
+import { ANONYMOUS, Problem, actIn, identity, send, signedOut, whoAmI } from "../api.js";
 import { plain } from "../format.js";
 import { html, withValue } from "../html.js";
 import { runHref } from "../runs.js";
@@ -11,6 +11,7 @@ const shared = location.hash.slice(1);
 
 /** Exchange a token for a session of this browser. @param {string} token */
 async function signIn(token) {
+  actIn(""); // another token may act in other projects
   await send("POST", "ui/session", { body: { token } });
   signedOut.value = false;
   await whoAmI();
@@ -48,7 +49,7 @@ export default function Login({ page }) {
     }
     history.replaceState(null, "", location.pathname); // neither the history nor a screen shows the token any longer
     whoAmI().then(() => {
-      if (identity.value && identity.value.token_id) setBusy(false);
+      if (identity.value && identity.value.name !== ANONYMOUS) setBusy(false);
       else open();
     });
   }, [page]);

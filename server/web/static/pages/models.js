@@ -39,7 +39,7 @@ export default function Models() {
       </table></div>` : html`<${Missing} ...${aliases}>
         No alias yet. An alias, such as <b>champion</b>, ${meaning}<code>ludus checkpoint alias</code>.<//>`}
     </section>
-    <h2>Newest checkpoints</h2>
+    <h2>Newest checkpoints <small>of the ${RUNS} runs that changed last, three of each</small></h2>
     <${Failure} problem=${checkpoints.problem} />
     ${found.length
       ? html`<${CheckpointTable} checkpoints=${found} names=${names} aliases=${byCheckpoint} reload=${reload} />`

@@ -1,6 +1,6 @@
 // New run: choose or paste a configuration; the server checks it as you type, and its problems stand at their lines.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { Problem, change, get, getText, send } from "../api.js";
+import { Problem, change, get, send } from "../api.js";
 import { plain } from "../format.js";
 import { choices, html, withValue } from "../html.js";
 import { runHref } from "../runs.js";
@@ -19,6 +19,7 @@ export default function NewRun() {
   const [problems, setProblems] = useState(/** @type {any[]} */ ([]));
   const [warnings, setWarnings] = useState(/** @type {any[]} */ ([]));
   const [refusal, setRefusal] = useState("");
+  const [busy, setBusy] = useState(false);
   const [checked, setChecked] = useState("");
   const [presets, setPresets] = useState(/** @type {any[]} */ ([]));
   const [configs, setConfigs] = useState(/** @type {any[]} */ ([]));
@@ -61,11 +62,13 @@ export default function NewRun() {
       const found = await get(`v1/presets/${encodeURIComponent(chosen)}`);
       setSource(found.source);
     } else if (kind === "config") {
-      setSource(await getText(`v1/configs/${encodeURIComponent(chosen)}/versions/${version}/source`));
+      const path = `v1/configs/${encodeURIComponent(chosen)}/versions/${version}/source`;
+      setSource(await (await send("GET", path)).text());
     }
   };
   const create = async (/** @type {Event} */ event) => {
     event.preventDefault();
+    setBusy(true);
     try {
       const body = { config: source, ...(name && { name }), tags: tags.split(/[\s,]+/).filter(Boolean) };
       const run = await change("POST", "v1/runs", body);
@@ -74,6 +77,7 @@ export default function NewRun() {
       if (!(problem instanceof Problem)) throw problem;
       setProblems(problem.errors);
       setRefusal(problem.message);
+      setBusy(false);
     }
   };
   const upload = async (/** @type {any} */ event) => {
@@ -96,7 +100,7 @@ export default function NewRun() {
           ${configs.length > 0 && html`<optgroup label="Stored configurations">${choices(stored)}</optgroup>`}
         </select></label>
         <label class="button">
-          ${"Open a file "}<input type="file" accept=".yaml,.yml,.json" hidden onChange=${upload} /></label>
+          ${"Open a file "}<input type="file" accept=".yaml,.yml,.json" class="unseen" onChange=${upload} /></label>
       </div>
       <${Editor} source=${source} setSource=${setSource} problems=${problems} warnings=${warnings} />
       ${refusal && html`<p class="note" data-tone="bad" role="alert">${plain(refusal)}</p>`}
@@ -109,7 +113,7 @@ export default function NewRun() {
         <label>Name <input type="text" value=${name} placeholder="the run's id" onInput=${withValue(setName)}
           pattern="[A-Za-z0-9][A-Za-z0-9._\\-]*" /></label>
         <label>Tags <input type="text" value=${tags} placeholder="nightly, ci" onInput=${withValue(setTags)} /></label>
-        <button class="main" disabled=${!source.trim() || problems.length > 0}>Start the run</button>
+        <button class="main" disabled=${busy || !source.trim() || problems.length > 0}>Start the run</button>
       </div></form>`;
 }
 

@@ -102,7 +102,7 @@ function Verdicts({ again }) {
   if (!answer.data?.length) return html`<${Missing} ...${answer}>${none}<//>`;
   return html`<table class="stack"><tbody>
     ${answer.data.map(({ run, result }) => html`<tr key=${run.id}>
-      <td><${Verdict} verdict=${result?.result?.verdict} /></td>
+      <td><${Verdict} verdict=${result?.result?.verdict} run=${run} /></td>
       <td class="name"><a href=${runHref(run)}>${plain(run.name, 200)}</a><br />
         <small>${summary(result?.result, run)}</small></td>
       <td class="small number">${ago(run.finished_at ?? run.updated_at)}</td>

@@ -90,13 +90,14 @@ function marksOf(events) {
   const found = [];
   for (const { type, data } of events) {
     const step = data?.step ?? (data?.steps ? Math.max(...Object.values(data.steps)) : undefined);
-    const [resumed, asked] = [data?.resume_step, data?.reason === "requested"];
     if (type === "lesson_changed" && step !== undefined) {
       const label = plain(String(data.new?.name ?? data.new?.lesson ?? "lesson"), 24);
       found.push({ x: step, label, kind: "lesson" });
     }
-    if (type === "trainer_listening" && resumed) found.push({ x: resumed, label: "resumed", kind: "resume" });
-    if (type === "checkpoint_saved" && asked) found.push({ x: step, label: "saved", kind: "checkpoint" });
+    if (type === "run_claimed" && data?.resumed_from) found.push({ x: step, label: "resumed", kind: "resume" });
+    if (type === "checkpoint_saved") {
+      found.push({ x: step, label: data.reason === "requested" ? "saved" : "", kind: "checkpoint" });
+    }
   }
   return found;
 }

@@ -1,10 +1,10 @@
 // Runs: the table, filtered and ordered by the server; columns, metrics and differing keys of choice; a selection.
-import { useRef, useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import { useKeys } from "../app.js";
 import { may } from "../api.js";
 import { ago, moment, number, plain, shown } from "../format.js";
 import { choices, html, withValue } from "../html.js";
-import { useEvents, useGet } from "../live.js";
+import { useCalm, useEvents, useGet } from "../live.js";
 import { REWARD, lastKeys, pace, runHref, why } from "../runs.js";
 import { flag, go, href, list, set, text } from "../url.js";
 import { Failure, Missing, Progress, State, Tags } from "../parts/signs.js";
@@ -43,26 +43,28 @@ export default function Runs() {
   const order = text("order", NEWEST);
   const tokens = list("pages");
   const narrow = (/** @type {Record<string, unknown>} */ parameters) => set({ ...parameters, pages: null });
-  const [current, setCurrent] = useState(-1);
+  const [current, setCurrent] = useState(""); // the id: rows move while new runs come
   const page = tokens.at(-1) ?? "";
   const query = { filter: filter(), order_by: order, metrics, page_size: ROWS, page_token: page };
-  const answer = useGet("v1/runs", query, { seconds: 10 });
-  const waiting = useRef(0);
-  const soon = () => {
-    clearTimeout(waiting.current);
-    waiting.current = setTimeout(answer.reload, 1500);
-  };
-  useEvents("v1/events:stream", soon, soon);
+  const [changes, setChanges] = useState(0);
+  const answer = useGet("v1/runs", query, { seconds: 10, again: [useCalm(changes)] });
+  const changed = () => setChanges((old) => old + 1);
+  useEvents("v1/events:stream", changed, changed);
   const runs = answer.data?.runs ?? [];
   const selected = list("sel");
   const toggle = (/** @type {string} */ id) =>
     set({ sel: selected.includes(id) ? selected.filter((each) => each !== id) : [...selected, id] });
   const compare = () => selected.length > 1 && go(href("ui/compare", { runs: selected }));
+  const walk = (/** @type {number} */ by) => {
+    const row = runs.findIndex((/** @type {any} */ run) => run.id === current) + by;
+    setCurrent(runs[Math.max(0, Math.min(runs.length - 1, row))]?.id ?? "");
+  };
+  useEffect(() => document.querySelector("tr.current")?.scrollIntoView({ block: "nearest" }), [current]);
   useKeys({
-    j: ["next row", () => setCurrent((old) => Math.min(runs.length - 1, old + 1))],
-    k: ["row before", () => setCurrent((old) => Math.max(0, old - 1))],
-    x: ["select the row", () => runs[current] && toggle(runs[current].id)],
-    Enter: ["open the row", () => runs[current] && go(runHref(runs[current]))],
+    j: ["next row", () => walk(1)],
+    k: ["row before", () => walk(-1)],
+    x: ["select the row", () => current && toggle(current)],
+    Enter: ["open the row", () => current && go(runHref({ id: current }))],
     c: ["compare the selected ones", compare],
   });
   const chosen = selected.length;
@@ -102,7 +104,7 @@ export default function Runs() {
     </div>`;
 }
 
-/** @param {{runs: any[], metrics: string[], selected: string[], toggle: (id: any) => void, current: number}} props */
+/** @param {{runs: any[], metrics: string[], selected: string[], toggle: (id: any) => void, current: string}} props */
 function Table({ runs, metrics, selected, toggle, current }) {
   const differing = useDiffering(flag("diff") ? runs : []);
   return html`<div class="scroll card" tabindex="0" style=${{ padding: 0 }}>
@@ -116,7 +118,7 @@ function Table({ runs, metrics, selected, toggle, current }) {
       </tr></thead>
       <tbody>
         ${runs.map((run, i) => html`<tr key=${run.id} aria-selected=${selected.includes(run.id)}
-          class=${i === current ? "current" : ""}>
+          class=${run.id === current ? "current" : ""}>
           <td><input type="checkbox" aria-label=${`Select ${run.name}`} checked=${selected.includes(run.id)}
             onChange=${() => toggle(run.id)} /></td>
           <td><${State} state=${run.state} /></td>

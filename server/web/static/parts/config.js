@@ -15,7 +15,7 @@ export function ConfigTab({ run }) {
   if (!answer.data) return html`<${Missing} ...${answer} />`;
   const [amendments, origin] = answer.data;
   const changed = differences([flat(amendments.original_config), flat(amendments.config)]);
-  const origins = origin ? differences([flat(origin.config ?? {}), flat(amendments.original_config)]) : [];
+  const origins = origin ? differences([flat(origin.resolved), flat(amendments.original_config)]) : [];
   const same = "The run was created with the stored configuration as it is.";
   return html`${run.config_name &&
     html`<section class="card"><h2>Against ${plain(run.config_name, 200)} version ${run.config_version}</h2>

@@ -64,12 +64,19 @@ export function ask({ title, text, action, danger, carryOut }) {
   });
 }
 
+/** Copy a text. @param {string} text @returns {Promise<boolean>} whether the browser allows it */
+export async function copied(text) {
+  if (navigator.clipboard) await navigator.clipboard.writeText(text);
+  else toast("Browsers copy only from pages that came by https: select the text, and copy it by hand.");
+  return Boolean(navigator.clipboard);
+}
+
 /** A text that is shown this once, to be copied. @param {{label: string, text: string, close: () => void}} props */
 export function Secret({ label, text, close }) {
   return html`<input type="text" readonly aria-label=${label} size="60" value=${text}
       onFocus=${(/** @type {any} */ event) => event.target.select()} />
     <div class="row">
-      <button onClick=${() => navigator.clipboard.writeText(text)}>Copy</button>
+      <button onClick=${() => copied(text)}>Copy</button>
       <button class="main" onClick=${close}>Done</button>
     </div>`;
 }

@@ -4,6 +4,7 @@ import { change, may } from "../api.js";
 import { count, number, percent, plain } from "../format.js";
 import { html, withValue } from "../html.js";
 import { useGet } from "../live.js";
+import { hasEnded } from "../runs.js";
 import { Form, dialog, toast } from "./dialog.js";
 import { Fact, Missing, Outcomes, Verdict } from "./signs.js";
 
@@ -16,19 +17,19 @@ export function Gate({ run, live }) {
     const failed = problem?.code === "assessment_not_found" ? null : problem;
     return html`<${Missing} data=${data} problem=${failed}>Nothing was played yet.<//>`;
   }
-  return result.kind === "match" ? html`<${Match} result=${result} />` : html`<${Evaluation} result=${result} />`;
+  return html`<${result.kind === "match" ? Match : Evaluation} result=${result} run=${run} />`;
 }
 
-/** @param {{result: any}} props */
-function Match({ result }) {
+/** @param {{result: any, run: any}} props */
+function Match({ result, run }) {
   const { elo, elo_low: low, elo_high: high } = result;
   const lead = elo === null ? "all or none of the games were won" : `${signed(elo)} [${signed(low)}, ${signed(high)}]`;
   return html`<section class="card">
       <div class="row" style=${{ fontSize: "18px" }}>
-        <${Verdict} verdict=${result.verdict} /> <b>${lead}</b>${" "}
+        <${Verdict} verdict=${result.verdict} run=${run} /> <b>${lead}</b>${" "}
         <small>Elo of the candidate above the champion, 95 % interval</small>
       </div>
-      <p class="sentence">${meaning(result)}</p>
+      <p class="sentence">${meaning(result, hasEnded(run))}</p>
       <${Ratio} result=${result} />
       <div style=${{ maxWidth: "640px", marginTop: "14px" }}>
         <${Outcomes} won=${result.wins} drawn=${result.draws} lost=${result.losses} /></div>
@@ -63,15 +64,15 @@ function Ratio({ result }) {
     </div>`;
 }
 
-/** @param {any} result */
-function meaning({ verdict, elo0, elo1 }) {
+/** @param {any} result @param {boolean} over whether the run has ended */
+function meaning({ verdict, elo0, elo1 }, over) {
   const lead = (/** @type {number} */ one, /** @type {number} */ other) =>
     `a lead of ${one} Elo explains these games better than one of ${other}.`;
   if (verdict === "pass") return `The candidate is stronger: ${lead(elo1, elo0)}`;
   if (verdict === "fail") return `The candidate is not stronger by enough: ${lead(elo0, elo1)}`;
   const advice = "Allow more games, or choose bounds that are further apart.";
   if (verdict === "undecided") return `All games were played, and neither bound was reached. ${advice}`;
-  return "The games go on until the ratio reaches one of its bounds.";
+  return over ? "The run ended before a verdict." : "The games go on until the ratio reaches one of its bounds.";
 }
 
 /** @param {number|null} value */
@@ -115,12 +116,12 @@ export function setAlias(checkpoint, done = () => {}) {
   });
 }
 
-/** @param {{result: any}} props */
-function Evaluation({ result }) {
+/** @param {{result: any, run: any}} props */
+function Evaluation({ result, run }) {
   const { low, high } = result;
   return html`<section class="card">
     <div class="row" style=${{ fontSize: "18px" }}>
-      <${Verdict} verdict=${result.verdict} /> <b>${number(result.mean)}</b>${" "}
+      <${Verdict} verdict=${result.verdict} run=${run} /> <b>${number(result.mean)}</b>${" "}
       ${low !== null && html`<span>[${number(low)}, ${number(high)}]</span>`}${" "}
       <small>mean return, ${percent(result.confidence)} interval</small>
     </div>

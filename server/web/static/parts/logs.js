@@ -50,7 +50,7 @@ function LogFile({ path, live }) {
   const { problem } = useLive(
     async () => {
       const part = await get(path, end === undefined ? { tail: PART, limit: PART } : { offset: end, limit: PART });
-      if (!part.text) return part;
+      if (!part.text || !atEnd.current) return part; // who reads earlier lines keeps them
       setParts((old) => [...old, { offset: part.offset, next: part.next_offset, text: part.text }].slice(-MOST_PARTS));
       return part;
     },

@@ -23,10 +23,11 @@ const VERDICTS = /** @type {Record<string, [string, string]>} */ ({
   undecided: ["≈", "warn"],
 });
 
-/** A verdict as one word. @param {{verdict: string|null|undefined}} props */
-export function Verdict({ verdict }) {
-  const [sign, tone] = VERDICTS[verdict ?? ""] ?? ["◔", "busy"];
-  return html`<${Sign} sign=${sign} tone=${tone}>${(verdict ?? "playing").toUpperCase()}<//>`;
+/** A verdict as one word; the state of its run where there is none. @param {{verdict?: string|null, run: any}} props */
+export function Verdict({ verdict, run }) {
+  if (!verdict) return html`<${State} state=${run.state} />`;
+  const [sign, tone] = VERDICTS[verdict];
+  return html`<${Sign} sign=${sign} tone=${tone}>${verdict.toUpperCase()}<//>`;
 }
 
 /** Steps of a run, and how far it is. @param {{step: number, most: number|null|undefined}} props */
