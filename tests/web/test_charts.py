@@ -213,7 +213,7 @@ def test_in_thirty_minutes_of_live_data_the_memory_of_a_page_hardly_grows(fresh:
     [
         ("/timeline", "Search events", "checkpoint", "1 of"),
         ("/logs", "Search the log", "line 499", "1 lines"),
-        ("/charts", "Filter of metrics (a regular expression)", "Entropy", "1 of 3 metrics"),
+        ("/charts", "Filter of metrics (a regular expression)", "Entropy", "1 of 4 metrics"),
     ],
 )
 def test_what_a_reader_has_filtered_is_in_the_address_and_there_again(
