@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("charts")]
 
 SUMMARIES = 2000
 """More than a chart has points for."""
-TICK = 10_000
+TICK = 15_000
 """Milliseconds after which a live page surely asks again."""
 
 

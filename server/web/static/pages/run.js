@@ -23,13 +23,13 @@ const TABS = ["overview", "charts", "timeline", "lessons", "opponents", "models"
 /** Seconds between two looks at a run that is live: while it is young, and later, when a curve changes slowly. */
 const YOUNG = 120;
 const OFTEN = 4;
-const SELDOM = 10;
+const SELDOM = 15;
 /** Matches of self-play that the overview counts. */
 const NEWEST_MATCHES = 500;
 
 /** @param {{parts: string[]}} props id or name of the run, tab */
 export default function RunPage({ parts: [name, tab = "overview"] }) {
-  const answer = useGet(`v1/runs/${encodeURIComponent(name)}`, {}, { seconds: 10 });
+  const answer = useGet(`v1/runs/${encodeURIComponent(name)}`, {}, { seconds: SELDOM });
   const run = answer.data;
   const live = run ? !hasEnded(run) : false;
   const events = useRunEvents(run?.id);
@@ -104,7 +104,7 @@ function marksOf(events) {
 
 /** @param {{run: any, events: any[], tick: number, duels: boolean}} props */
 function Overview({ run, events, tick, duels }) {
-  const { data } = useGet(`v1/runs/${run.id}/metrics`, {}, { seconds: SELDOM, again: [run.state] });
+  const { data } = useGet(`v1/runs/${run.id}/metrics`, {}, { seconds: 2 * SELDOM, again: [run.state] });
   const metrics = /** @type {any[]} */ (data?.metrics ?? []);
   const value = (/** @type {string} */ key) => metrics.find((each) => each.key === key)?.value;
   const elo = metrics.filter((each) => each.key === "Self-play/ELO");
