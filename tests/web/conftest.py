@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
 
 from tests.server.app.world import World, open_world
+from tests.web.data import show
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 TOKEN = "boss"
@@ -31,6 +32,14 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with open_world(tmp_path_factory.mktemp("web")) as world:
+        yield world
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """Serve what a team has on a good day."""
+    with open_world(tmp_path_factory.mktemp("shown")) as world:
+        show(world, tmp_path_factory.mktemp("scratch"))
         yield world
 
 

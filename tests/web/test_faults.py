@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
-from tests.server.app.world import World, open_world
-from tests.web.data import show
+from tests.server.app.world import World
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("faults")]
 
@@ -46,13 +45,6 @@ FAULTS: dict[str, tuple[Callable[[Route], None], list[str]]] = {
     "unreachable": (lambda route: route.abort(), ["The server does not answer.", "Is the server running"]),
     "no JSON": (lambda route: route.fulfill(status=502, body="<html>Bad gateway</html>"), ["The server answered 502"]),
 }
-
-
-@pytest.fixture(scope="module")
-def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with open_world(tmp_path_factory.mktemp("shown")) as world:
-        show(world, tmp_path_factory.mktemp("scratch"))
-        yield world
 
 
 @pytest.fixture
@@ -94,15 +86,7 @@ def matches(pattern: str, url: str) -> bool:
 
 
 def test_a_page_is_there_again_when_the_server_answers_again(shown: World, page: Page) -> None:
-    answers = iter([500, 500])
-
-    def answer(route: Route) -> None:
-        if next(answers, None):
-            problem(500, "internal")(route)
-        else:
-            route.continue_()
-
-    page.route(lambda url: matches("/v1/runs", url), answer)
+    page.route(lambda url: matches("/v1/runs", url), problem(500, "internal"), times=2)
     page.goto(f"{shown.server}/ui/runs")
 
     expect(page.get_by_role("link", name="walker", exact=True)).to_be_visible(timeout=30_000)
@@ -151,15 +135,7 @@ def test_a_part_that_cannot_be_loaded_is_told_of(shown: World, page: Page) -> No
 
 
 def test_a_page_waits_for_a_server_that_does_not_say_who_one_is(shown: World, page: Page) -> None:
-    answers = iter([500, 500])
-
-    def answer(route: Route) -> None:
-        if next(answers, None):
-            problem(500, "internal")(route)
-        else:
-            route.continue_()
-
-    page.route(lambda url: matches("/v1/tokens/self", url), answer)
+    page.route(lambda url: matches("/v1/tokens/self", url), problem(500, "internal"), times=2)
     page.goto(f"{shown.server}/ui/fleet")
 
     expect(page.get_by_role("alert")).to_contain_text(DETAIL)

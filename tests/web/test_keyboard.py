@@ -1,32 +1,19 @@
 """The pages without a mouse: shortcuts, and everything else by the Tab key; and for people whom motion disturbs."""
 
 import re
-from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.server.app.world import World, open_world
+from tests.server.app.world import World
 from tests.web.conftest import Watched
-from tests.web.data import show
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("keyboard")]
 
 
 @pytest.fixture(scope="module")
-def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with open_world(tmp_path_factory.mktemp("shown")) as world:
-        show(world, tmp_path_factory.mktemp("scratch"))
-        yield world
-
-
-@pytest.fixture
-def open_(browser: Browser, shown: World) -> Iterator[Watched]:
-    context = browser.new_context(viewport={"width": 1440, "height": 900})
-    watched = Watched(context.new_page(), shown.server)
-    yield watched
-    context.close()
-    assert watched.troubles == []
+def world(shown: World) -> World:
+    return shown
 
 
 def press(page: Page, *keys: str) -> None:
@@ -48,8 +35,8 @@ def tab_to(page: Page, role: str, name: str) -> None:
     ("letter", "heading"),
     [("n", "Now"), ("r", "Runs"), ("l", "Ladders"), ("m", "Models"), ("f", "Fleet"), ("a", "Admin")],
 )
-def test_g_and_a_letter_goes_to_a_page(open_: Watched, letter: str, heading: str) -> None:
-    page = open_.open("ui/new")
+def test_g_and_a_letter_goes_to_a_page(watched: Watched, letter: str, heading: str) -> None:
+    page = watched.open("ui/new")
     page.get_by_role("heading", name="New run").click()
 
     press(page, "g", letter)
@@ -57,8 +44,8 @@ def test_g_and_a_letter_goes_to_a_page(open_: Watched, letter: str, heading: str
     expect(page.get_by_role("heading", name=heading, level=1)).to_be_visible()
 
 
-def test_the_table_of_runs_is_walked_selected_compared_and_opened_by_keys(open_: Watched) -> None:
-    page = open_.open("ui/runs")
+def test_the_table_of_runs_is_walked_selected_compared_and_opened_by_keys(watched: Watched) -> None:
+    page = watched.open("ui/runs")
     page.locator("tbody tr").nth(2).wait_for()
 
     press(page, "j", "j", "x", "k", "x")
@@ -73,8 +60,8 @@ def test_the_table_of_runs_is_walked_selected_compared_and_opened_by_keys(open_:
     expect(page.get_by_role("heading", name=first, level=1)).to_be_visible()
 
 
-def test_the_keys_of_charts_change_the_view_and_the_address(open_: Watched) -> None:
-    page = open_.open("ui/runs/walker?from=1000&to=3000")
+def test_the_keys_of_charts_change_the_view_and_the_address(watched: Watched) -> None:
+    page = watched.open("ui/runs/walker?from=1000&to=3000")
     page.locator("canvas").first.wait_for()
 
     for key, has in (
@@ -89,8 +76,8 @@ def test_the_keys_of_charts_change_the_view_and_the_address(open_: Watched) -> N
     expect(page).not_to_have_url(re.compile("x="))
 
 
-def test_a_question_mark_lists_the_keys_of_the_page_and_escape_closes_the_list(open_: Watched) -> None:
-    page = open_.open("ui/runs/walker")
+def test_a_question_mark_lists_the_keys_of_the_page_and_escape_closes_the_list(watched: Watched) -> None:
+    page = watched.open("ui/runs/walker")
     page.locator("canvas").first.wait_for()
 
     press(page, "?")
@@ -101,8 +88,8 @@ def test_a_question_mark_lists_the_keys_of_the_page_and_escape_closes_the_list(o
     expect(page.get_by_role("dialog")).to_have_count(0)
 
 
-def test_a_slash_searches_and_letters_in_a_field_are_no_shortcuts(open_: Watched) -> None:
-    page = open_.open("ui/runs")
+def test_a_slash_searches_and_letters_in_a_field_are_no_shortcuts(watched: Watched) -> None:
+    page = watched.open("ui/runs")
     page.locator("tbody tr").first.wait_for()
 
     press(page, "/")
@@ -113,8 +100,8 @@ def test_a_slash_searches_and_letters_in_a_field_are_no_shortcuts(open_: Watched
     expect(page.get_by_role("dialog")).to_have_count(0)
 
 
-def test_a_run_is_opened_paused_and_left_by_tab_and_enter_alone(open_: Watched, shown: World) -> None:
-    page = open_.open("ui/runs")
+def test_a_run_is_opened_paused_and_left_by_tab_and_enter_alone(watched: Watched, shown: World) -> None:
+    page = watched.open("ui/runs")
     page.locator("tbody tr").first.wait_for()
 
     tab_to(page, "link", "striker")
@@ -133,8 +120,8 @@ def test_a_run_is_opened_paused_and_left_by_tab_and_enter_alone(open_: Watched, 
     expect(page.get_by_role("dialog")).to_have_count(0)
 
 
-def test_the_first_tab_is_a_link_to_the_content(open_: Watched) -> None:
-    page = open_.open("ui/runs")
+def test_the_first_tab_is_a_link_to_the_content(watched: Watched) -> None:
+    page = watched.open("ui/runs")
     page.evaluate("document.activeElement.blur()")
 
     tab_to(page, "link", "Skip to the content")
@@ -143,8 +130,8 @@ def test_the_first_tab_is_a_link_to_the_content(open_: Watched) -> None:
     assert page.evaluate("document.activeElement.id") == "content"
 
 
-def test_arrows_move_the_cursor_of_a_chart_and_the_values_are_told(open_: Watched) -> None:
-    page = open_.open("ui/runs/walker")
+def test_arrows_move_the_cursor_of_a_chart_and_the_values_are_told(watched: Watched) -> None:
+    page = watched.open("ui/runs/walker")
     page.locator("canvas").first.wait_for()
     page.locator(".drawing").first.focus()
 

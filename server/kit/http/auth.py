@@ -53,7 +53,7 @@ def named_in_query(parameter: str) -> dict[str, Any]:
 def names_only(request: Request, parameter: str, id_: str) -> bool:
     """Whether a request is about this run or ladder alone: it names it by its id where its route has the parameter.
 
-    The ladder of a run's self-play has the run's id, and belongs to it.
+    In the path of a ladder, the id of a run stands for the ladder of its self-play.
     """
     route = request.scope["route"]
     if (route.openapi_extra or {}).get(NAMED_IN_QUERY) == parameter:
