@@ -89,11 +89,12 @@ def _print_diff(found: ConfigDiff) -> None:
 @config.command()
 @click.argument("name")
 @click.argument("old", type=click.IntRange(min=1))
-@click.argument("new", type=click.IntRange(min=1))
+@click.argument("new", type=click.IntRange(min=1), required=False)
+@click.option("--run", metavar="RUN", help="Compare with what this run was created with, instead of NEW.")
 @answering(_print_diff)
-def diff(client: Client, *, name: str, old: int, new: int) -> ConfigDiff:
+def diff(client: Client, *, name: str, old: int, new: int | None, run: str | None) -> ConfigDiff:
     """Compare versions OLD and NEW of NAME, every default filled in."""
-    return client.configs.diff(name, old, new)
+    return client.configs.diff(name, old, new, run=run)
 
 
 @config.command()

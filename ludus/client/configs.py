@@ -35,9 +35,13 @@ class Configs(Resource):
         which = "latest" if version is None else version
         return self._transport.get(ConfigVersion, f"/v1/configs/{segment(name)}/versions/{which}")
 
-    def diff(self, name: str, old: int, new: int) -> ConfigDiff:
-        """Compare the resolved forms of two versions of a stored configuration."""
-        return self._transport.get(ConfigDiff, f"/v1/configs/{segment(name)}:diff", {"old": old, "new": new})
+    def diff(self, name: str, old: int, new: int | None = None, *, run: str | None = None) -> ConfigDiff:
+        """Compare the resolved forms of two versions of a stored configuration.
+
+        With `run` instead of `new`: a version and what this run was created with.
+        """
+        query = without_none(old=old, new=new, run=run)
+        return self._transport.get(ConfigDiff, f"/v1/configs/{segment(name)}:diff", query)
 
     def upgrade(
         self,

@@ -12,6 +12,10 @@ class Alias:
     """Unique in its project."""
     project: str = "default"
     checkpoint_id: str
+    run_id: str
+    """The run that saved the checkpoint."""
+    step: int
+    """Its agent steps, of all behaviors together."""
     version: int
     """Number of moves, counted from 1; goes on where the alias was deleted and set again."""
     created_at: datetime

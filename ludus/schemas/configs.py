@@ -48,11 +48,14 @@ class ConfigChange:
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigDiff:
-    """The differences between the resolved forms of two versions."""
+    """The differences between the resolved forms of two versions, or of a version and a run's first configuration."""
 
     name: str
     old: int
-    new: int
+    new: int | None = None
+    """Null where it was compared with a run."""
+    run: str | None = None
+    """The run, as the request named it."""
     changes: tuple[ConfigChange, ...]
 
 

@@ -49,6 +49,9 @@ class RunSummary:
     """The reason why a run does not continue, as a sentence for people: it waits for simulators, for a worker that can
     train it, or for a slot, with the runs that hold the slots; null where it waits for nothing. The names of runs in
     other projects are left out."""
+    needs_action: bool = False
+    """Whether the run continues only after a person acts: it is paused, or has had no simulator or no worker that can
+    train it for so long that none is to be expected (docs/lifecycle.md has the rule)."""
     restarts_without_progress: int
     created_at: datetime
     queued_at: datetime | None = None
@@ -106,9 +109,6 @@ class Run(RunSummary):
     """A label: of one token's runs, those of the owner with fewer in training go first."""
     token_id: str | None = None
     """The token that created it, by which quotas count it; null where no token of the database did."""
-    needs_action: bool = False
-    """Whether the run continues only after a person acts: it is paused, or has had no simulator or no worker that can
-    train it for so long that none is to be expected (docs/lifecycle.md has the rule)."""
     self_play: SelfPlay | None = None
     """Null where no behavior has `self_play`, and before the first learning team."""
     config: ResolvedConfig

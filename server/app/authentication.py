@@ -6,7 +6,7 @@ from typing import Final
 import anyio
 import anyio.to_thread
 import structlog
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders, QueryParams
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.access.sessions.checker import SessionChecker
@@ -100,7 +100,10 @@ class Authentication:
         changes_by_session = principal.session_id is not None and scope["method"] not in READING
         if changes_by_session and not is_same_origin(headers, proxied=self._proxied):
             raise CrossOrigin
-        return authenticated(principal, scope, headers.get(PROJECT_HEADER))
+        asked = headers.get(PROJECT_HEADER)
+        if asked is None and scope["method"] in READING:  # a link, as that of a download, has no headers
+            asked = QueryParams(scope["query_string"]).get("project")
+        return authenticated(principal, scope, asked)
 
     async def _read(self, auth: AuthenticatedRequest, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request that only reads, while its token is valid: a longer answer is cut off.

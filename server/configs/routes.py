@@ -10,15 +10,17 @@ from server.configs.errors import PresetNotFound
 from server.configs.repository import LIST_FIELDS, ConfigRepository
 from server.configs.requests import ConfigCreate, ConfigUpgradeRequest
 from server.configs.service import ConfigService, Stored, find_preset, known_presets, upgrade_config
-from server.kit.errors import ConfigNotFound, InvalidConfig, NameAmbiguous
+from server.kit.errors import ConfigNotFound, InvalidConfig, InvalidQuery, NameAmbiguous, RunNotFound
 from server.kit.http.bodies import EXAMPLE, BodyDep, declare_body
 from server.kit.http.errors import BodyInvalid, UnsupportedMediaType, problems
-from server.kit.http.fields import ConfigName, Text, Version
+from server.kit.http.fields import ConfigName, RunReference, Text, Version
 from server.kit.http.idempotency import BODY_PROBLEMS, Answer
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.resources import list_of, resource
 from server.kit.http.services import CommandDep, DatabaseDep
 from server.kit.listing import Order
+from server.runs.amendments.repository import AmendmentRepository
+from server.runs.repository import RunRepository
 
 router = APIRouter(prefix="/v1/configs", tags=["configs"])
 presets = APIRouter(prefix="/v1/presets", tags=["configs"])
@@ -74,13 +76,27 @@ def upgrade(body: BodyDep) -> schemas.ConfigUpgrade:
     )
 
 
-@router.get("/{name:name}:diff", responses=problems(ConfigNotFound, NameAmbiguous))
-def diff_config(name: ConfigName, old: Version, new: Version, database: DatabaseDep) -> schemas.ConfigDiff:
-    """Compare the resolved forms of two versions."""
+@router.get("/{name:name}:diff", responses=problems(ConfigNotFound, NameAmbiguous, RunNotFound, InvalidQuery))
+def diff_config(
+    name: ConfigName,
+    old: Version,
+    database: DatabaseDep,
+    new: Annotated[int | None, Query(ge=1, le=2**31 - 1, description="The version to compare with.")] = None,
+    run: Annotated[
+        RunReference | None, Query(description="A run's id or name, to compare with what it was created with instead.")
+    ] = None,
+) -> schemas.ConfigDiff:
+    """Compare the resolved form of a version with that of another one, or with what a run was created with."""
+    if (new is None) == (run is None):
+        raise InvalidQuery("new", "say either `new` or `run`, to compare with a version or with a run")
     with database.read() as session:
-        changes = ConfigService(ConfigRepository(session)).diff(name, old, new)
+        configs = ConfigService(ConfigRepository(session))
+        if run is None:
+            changes = configs.diff(name, old, new)
+        else:
+            changes = configs.changes(name, old, AmendmentRepository(session).original(RunRepository(session).get(run)))
     found = tuple(resource(schemas.ConfigChange, each) for each in changes)
-    return schemas.ConfigDiff(name=name, old=old, new=new, changes=found)
+    return schemas.ConfigDiff(name=name, old=old, new=new, run=run, changes=found)
 
 
 @router.post(

@@ -75,8 +75,11 @@ class ConfigService:
 
     def diff(self, name: str, old: int | None, new: int | None) -> list[Change]:
         """Compare the resolved forms of two versions of a name; None is the newest. Raises ConfigNotFound."""
-        before, after = self._configs.get_or_raise(name, old), self._configs.get_or_raise(name, new)
-        return diff(before.resolved, after.resolved)
+        return self.changes(name, old, self._configs.get_or_raise(name, new).resolved)
+
+    def changes(self, name: str, old: int | None, config: Mapping[str, Any]) -> list[Change]:
+        """Compare the resolved form of a version with a resolved configuration. Raises ConfigNotFound."""
+        return diff(self._configs.get_or_raise(name, old).resolved, config)
 
     def prepare(
         self,

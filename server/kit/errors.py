@@ -273,11 +273,11 @@ class InvalidArtifactPath(Invalid, code="invalid_artifact_path"):
 
 
 class InvalidQuery(Invalid, code="invalid_query"):
-    """A list has no such field or order, or the field cannot have such a value."""
+    """A query has no such field or order, or the field cannot have such a value."""
 
     name: str
     detail: str
-    sentence = "The list cannot be asked by {name!r}: {detail}."
+    sentence = "The query cannot use {name!r}: {detail}."
 
 
 class TooManyTags(Invalid, code="too_many_tags"):

@@ -168,12 +168,12 @@ def listed(
     session: Session, services: Services, runs: Sequence[Run], metrics: Sequence[ListedMetric]
 ) -> Iterator[schemas.RunListed]:
     """Iterate over runs as lists show them: with what they wait for, their progress and the wanted metrics."""
-    BlockedRepository(session, services.settings.worker.lease_seconds).tell(runs)
+    blocked = BlockedRepository(session, services.settings.worker.lease_seconds).of(runs)
     values = MetricRepository(session).listed([run.id for run in runs], metrics)
     progress = ProgressRepository(session).of(runs)
     for run in runs:
         numbers = {each.text: values[run.id][each] for each in metrics}
-        yield resource(schemas.RunListed, run, metrics=numbers, **vars(progress[run.id]))
+        yield resource(schemas.RunListed, run, metrics=numbers, **vars(progress[run.id]), **vars(blocked[run.id]))
 
 
 @router.get("/{run:name}", responses=problems(RunNotFound, TooManyWaiters))
@@ -279,10 +279,9 @@ def delete_run(
 
 def _read_run(session: Session, services: Services, found: Run) -> schemas.Run:
     """Return what the API says of a run, with what it waits for now, and its progress."""
-    blocked = BlockedRepository(session, services.settings.worker.lease_seconds)
-    blocked.tell([found], with_limits=True)
-    progress = ProgressRepository(session).of([found])[found.id]
-    return _resource(found, needs_action=blocked.needs_action(found), **vars(progress))
+    blocked = BlockedRepository(session, services.settings.worker.lease_seconds).of([found], with_limits=True)
+    progress = ProgressRepository(session).of([found])
+    return _resource(found, **vars(progress[found.id]), **vars(blocked[found.id]))
 
 
 def _resource(run: Run, **given: object) -> schemas.Run:

@@ -10,6 +10,7 @@ from server.ladders.repository import LadderRepository
 from server.runs.events.repository import Note, record
 from tests.server.app.world import CARTPOLE, Trainer, World
 from tests.server.ladders.played import SELF_PLAY, make_match, rate_all
+from tests.server.runs.environment_parameters.test_routes import CONFIG as LESSONS
 
 HOSTILE = "<img src=x onerror=\"alert('x')\"><script>alert(1)</script> & \u202e\x07 {{7*7}} '\""
 """Markup, control characters and quotes: it must be shown, and never be understood."""
@@ -116,6 +117,7 @@ def fill(world: World, scratch: Path) -> dict[str, str]:
     runs = show(world, scratch)
     runs["failed"] = fail(world, scratch / "failed").run_id
     runs["long"] = world.create(CARTPOLE, name=LONG_NAME, tags=["t" * 100])["id"]
+    world.claim(world.create(LESSONS, name="taught")["id"]).start()
     webhook = {"url": "https://example.org/hook", "events": ["*"], "description": HOSTILE[:100]}
     world.http.post("/v1/webhooks", json=webhook).raise_for_status()
     return runs

@@ -131,6 +131,46 @@ def test_a_branch_begins_with_the_configuration_of_the_run(owned: World, page: P
     assert branch == {**origin, "seed": 78}
 
 
+def test_a_new_run_begins_with_an_earlier_one_and_asks_before_it_replaces_what_was_typed(
+    owned: World, page: Page
+) -> None:
+    running(owned, "forerunner", {**CARTPOLE, "seed": 91})
+    page.goto(f"{owned.server}/ui/new")
+    editor = page.get_by_label("Configuration (YAML)")
+    editor.fill("behaviors: {}")
+    earlier = page.locator("optgroup[label='Earlier runs'] option").filter(has_text="forerunner")
+
+    page.get_by_label("Begin with").select_option(value=earlier.get_attribute("value"))
+    expect(page.get_by_role("dialog")).to_contain_text("What you typed is lost.")
+    page.get_by_role("button", name="Leave it").click()
+    expect(editor).to_have_value("behaviors: {}")
+    page.get_by_label("Begin with").select_option(value="")
+    page.get_by_label("Begin with").select_option(value=earlier.get_attribute("value"))
+    page.get_by_role("button", name="Replace it").click()
+
+    expect(editor).to_have_value(re.compile("seed: 91"))
+
+
+def test_a_run_of_a_stored_configuration_keeps_where_it_came_from_unless_it_was_edited(
+    owned: World, page: Page
+) -> None:
+    owned.http.post("/v1/configs/house/versions", json={"config": {**CARTPOLE, "seed": 6}}).raise_for_status()
+    origins = []
+    for name, edit in (("unchanged", ""), ("edited", "\n")):
+        page.goto(f"{owned.server}/ui/new")
+        page.get_by_label("Begin with").select_option(label="house")
+        editor = page.get_by_label("Configuration (YAML)")
+        expect(editor).to_have_value(re.compile("seed"))
+        editor.fill(editor.input_value() + edit)
+        page.get_by_label("Name").fill(name)
+        page.get_by_role("button", name="Start the run").click()
+        expect(page.get_by_role("heading", name=name)).to_be_visible()
+        run = run_of(owned, name)
+        origins.append((run["config_name"], run["config_version"], run["config"]["seed"]))
+
+    assert origins == [("house", 1, 6), (None, None, 6)]
+
+
 def test_a_checkpoint_is_pinned_and_gets_an_alias_that_models_shows(owned: World, page: Page, tmp_path: Path) -> None:
     train(owned, tmp_path / "run", "kept")
     open_run(page, owned, "kept", "/models")
@@ -144,7 +184,11 @@ def test_a_checkpoint_is_pinned_and_gets_an_alias_that_models_shows(owned: World
     expect(page.get_by_role("alert")).to_contain_text("shipped stands for")
 
     page.get_by_role("link", name="Models", exact=True).first.click()
-    expect(page.locator("main")).to_contain_text("shipped")
+    alias = page.locator("section.card tr").filter(has_text="shipped")
+    expect(alias).to_contain_text("kept, step 3 k")
+    with page.expect_download() as model:
+        alias.get_by_role("link", name="CartPole.onnx").click()
+    assert model.value.path().read_bytes() == b"no real model"
     checkpoint = owned.http.get("/v1/runs/kept/checkpoints/latest").json()
     assert owned.http.get("/v1/aliases/shipped").json()["checkpoint_id"] == checkpoint["id"]
     assert checkpoint["pinned_at"] is not None

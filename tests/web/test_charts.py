@@ -82,6 +82,29 @@ def test_zooming_asks_the_server_for_finer_points_of_the_part(fresh: Watched) ->
     expect(page).to_have_url(re.compile(f"from={first}.*to={last}"))
 
 
+@pytest.mark.parametrize("axis", ["time", "relative"])
+def test_zooming_by_time_asks_for_finer_points_too(fresh: Watched, axis: str) -> None:
+    page = fresh.open(f"ui/runs/walker?x={axis}")
+    page.locator(".chart canvas").first.wait_for()
+
+    with page.expect_response(of_series) as answer:
+        drag(page, 0.25, 0.5)
+
+    query = parse_qs(urlsplit(answer.value.url).query)
+    first, last = int(query["from_step"][0]), int(query["to_step"][0])
+    series = next(each for each in answer.value.json()["series"] if each["key"] == REWARD)
+    whole = 100 * SUMMARIES
+    assert 0.2 * whole < first < 0.3 * whole
+    assert 0.45 * whole < last < 0.55 * whole
+    assert max(series["counts"]) == 2
+    page.reload()
+    page.locator(".chart canvas").first.wait_for()
+    page.get_by_title("Table of values").first.click()
+    assert len(values(page)) > 140, "the address has the part in steps, too"
+    page.get_by_role("button", name="Show everything").click()
+    expect(page).to_have_url(re.compile(f"x={axis}$"))
+
+
 def test_a_zoomed_chart_stays_where_it_is_when_new_points_come(fresh: Watched, trainer: Trainer) -> None:
     page = fresh.open(f"ui/runs/{trainer.run_id}?from=50000&to=100000")
     page.locator(".chart canvas").first.wait_for()
@@ -157,6 +180,43 @@ def test_a_chart_is_saved_as_csv_with_what_it_shows_and_as_png(fresh: Watched, t
     assert all(float(row["CartPole low"]) <= float(row["CartPole"]) <= float(row["CartPole high"]) for row in rows)
     picture.value.save_as(tmp_path / "chart.png")
     assert (tmp_path / "chart.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_saved_chart_has_the_smoothed_values_and_a_table_says_which_rows_it_leaves_out(fresh: Watched) -> None:
+    page = fresh.open("ui/runs/walker?smooth=0.9")
+    page.locator(".chart canvas").first.wait_for()
+
+    with page.expect_download() as table:
+        page.get_by_title("Save as CSV").first.click()
+    page.get_by_title("Table of values").first.click()
+
+    rows = list(csv.DictReader(table.value.path().read_text().splitlines()))
+    assert any(row["CartPole"] != row["CartPole smoothed"] for row in rows)
+    expect(page.locator(".values caption").first).to_have_text("one row for 2 points; CSV has all")
+
+
+def test_a_logarithmic_chart_without_a_value_above_0_says_so(fresh: Watched, trainer: Trainer) -> None:
+    trainer.measure("Losses/Negative", [-1.0, -2.0])
+
+    page = fresh.open(f"ui/runs/{trainer.run_id}/charts?log=1&keys=Negative")
+
+    expect(page.locator("figure.chart")).to_contain_text("No value is above 0: a logarithmic axis shows none.")
+
+
+def test_a_search_in_a_log_goes_on_in_its_earlier_parts(fresh: Watched, trainer: Trainer, tmp_path: Path) -> None:
+    lines = b"needle\n" + b"".join(b"%0100d\n" % number for number in range(3000))
+    trainer.write_log("trainer-long.log", lines, tmp_path)
+    page = fresh.open(f"ui/runs/{trainer.run_id}/logs?log=1/trainer-long.log")
+    expect(page.get_by_label("Log", exact=True).last).to_contain_text("2999")
+
+    page.get_by_label("Search the log").fill("needle")
+    expect(page.locator("main")).to_contain_text("0 lines")
+    page.get_by_role("button", name="Search earlier lines").click()
+
+    expect(page.locator("main")).to_contain_text("1 lines")
+    page.get_by_label("Search the log").fill("")
+    shown = page.locator("pre.log").inner_text().splitlines()
+    assert [line for line in shown if line] == lines.decode().splitlines(), "nothing is left out in between"
 
 
 def test_pinned_charts_come_first_and_a_filter_leaves_the_others_out(fresh: Watched) -> None:

@@ -122,14 +122,6 @@ def test_tables_are_quoted_as_rfc_4180_says(call: Call) -> None:
     assert call("series.csv", [["a,b", 'say "x"', None, 1.5]]) == '"a,b","say ""x""",,1.5\r\n'
 
 
-def test_configurations_differ_in_dotted_keys(call: Call) -> None:
-    first = call("series.flat", {"a": {"b": 1, "c": [1, 2]}, "seed": 1})
-    second = call("series.flat", {"a": {"b": 2, "c": [1, 2]}, "d": None})
-
-    assert first == {"a.b": 1, "a.c": [1, 2], "seed": 1}
-    assert call("series.differences", [first, second]) == [["a.b", [1, 2]], ["seed", [1, None]]]
-
-
 def test_a_stream_of_events_is_read_from_pieces_of_any_size(call: Call, watched: Watched) -> None:
     address = f"{watched.server}/ui/static/{pages().release}/live.js"
     text = ': hello\n\nid: 7\ndata: {"seq":7}\n\n: ping\n\nevent: end\ndata: {}\n\n'

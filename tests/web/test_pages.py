@@ -4,8 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Browser, expect
+from sqlalchemy import text
 
-from tests.server.app.world import World, open_world
+from server.runs.scheduling.order import Obstacle
+from server.runs.scheduling.repository import WaitingRuns
+from tests.server.app.world import CARTPOLE, World, open_world
 from tests.web.conftest import Watched, serious
 from tests.web.data import HOSTILE, fill
 
@@ -20,6 +23,10 @@ FILLED = (
     *(f"ui/runs/walker{tab}" for tab in TABS),
     *(f"ui/runs/nightly-412{tab}" for tab in TABS),
     "ui/runs/striker/opponents",
+    "ui/runs/striker/opponents?over=step",
+    "ui/ladders/striker",
+    "ui/runs/taught/lessons",
+    "ui/runs?diff=1",
     "ui/runs/gate",
     "ui/compare?runs=walker,walker-2",
     "ui/compare?runs=walker,walker-2&by=seed&smooth=0.6&log=1&clip=1",
@@ -63,9 +70,48 @@ def test_a_page_with_data_fits_its_screen_and_everybody_can_use_it(path: str, lo
     assert serious(page) == []
 
 
-@pytest.mark.parametrize("tab", ["", "/timeline", "/simulators", "/logs", "/charts"])
-def test_hostile_texts_are_shown_and_not_understood(tab: str, look: Watched) -> None:
-    page = look.open(f"ui/runs/nightly-412{tab}")
+DIALOGS = [
+    ("ui/runs", "?"),
+    ("ui/runs", "Metrics …"),
+    ("ui/admin", "New token …"),
+    ("ui/runs/walker", "Set …"),
+    ("ui/runs/walker", "Stop …"),
+    ("ui/runs/walker", "Share …"),
+    ("ui/runs/walker/models", "Alias …"),
+]
+
+
+@pytest.mark.parametrize(("path", "button"), DIALOGS, ids=[button.rstrip(" …") for _, button in DIALOGS])
+def test_a_dialog_fits_its_screen_and_everybody_can_use_it(path: str, button: str, look: Watched) -> None:
+    page = look.open(path)
+    page.get_by_role("button", name=button, exact=True).first.click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+
+    assert page.evaluate("document.querySelector('dialog').scrollWidth <= innerWidth"), "it scrolls sideways"
+    assert serious(page) == []
+
+
+def test_now_shows_a_run_that_no_worker_can_train_under_what_needs_somebody(filled: World, look: Watched) -> None:
+    run = filled.create({**CARTPOLE, "resources": {"gpu": 64}}, name="greedy")["id"]
+    with filled.services.database.write() as session:
+        WaitingRuns(session).inform(run, Obstacle("no_worker_serves", "No worker has 64 GPUs."))
+        session.execute(text("UPDATE events SET at = at - 700 WHERE run_id = :run"), {"run": run})
+    page = look.open()
+
+    row = page.locator("section.card").filter(has_text="Needs somebody").locator("tr").filter(has_text="greedy")
+    expect(row).to_contain_text("No worker has 64 GPUs.")
+    filled.http.post(f"/v1/runs/{run}:cancel").raise_for_status()
+
+
+HOSTILE_PLACES = (
+    *(f"ui/runs/nightly-412{tab}" for tab in ("", "/timeline", "/simulators", "/logs", "/charts")),
+    *("", "ui/runs?state=FAILED", "ui/fleet", "ui/admin?part=webhooks"),
+)
+
+
+@pytest.mark.parametrize("path", HOSTILE_PLACES)
+def test_hostile_texts_are_shown_and_not_understood(path: str, look: Watched) -> None:
+    page = look.open(path)
 
     expect(page.locator("body")).to_contain_text("<img src=x onerror=")
     assert page.locator("img, main script, [onerror]").count() == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.server.app.world import World, open_world
+from tests.server.app.world import CARTPOLE, World, open_world
 from tests.web.conftest import TOKEN, made, sign_in
 from tests.web.data import train
 
@@ -56,6 +56,36 @@ def test_after_signing_out_nothing_is_shown_not_even_by_going_back(guarded: Worl
     expect(page.get_by_label("Token")).to_be_visible()
     assert page.get_by_role("heading", name="walker").count() == 0
     assert page.context.cookies() == []
+
+
+def test_the_address_names_the_chosen_project_and_files_come_from_it(
+    guarded: World, page: Page, browser: Browser, tmp_path: Path
+) -> None:
+    other = guarded.http.post("/v1/runs", json={"config": CARTPOLE, "name": "bot"}, headers={"Ludus-Project": "bots"})
+    trainer = guarded.claim(other.json()["id"]).start()
+    trainer.save(700, {"CartPole.onnx": b"of the bots"}, tmp_path)
+    sign_in(page, guarded)
+    page.get_by_role("button", name="project default").click()
+    page.get_by_role("textbox", name="Project").fill("bots")
+    page.get_by_role("button", name="Show it").click()
+    page.get_by_role("link", name="bot", exact=True).click()
+    expect(page.get_by_role("heading", name="bot")).to_be_visible()
+
+    with page.expect_download() as model:
+        page.get_by_role("link", name="Download CartPole.onnx").click()
+
+    assert model.value.path().read_bytes() == b"of the bots"
+    page.get_by_role("button", name="project bots").wait_for()
+    again = page.context.new_page()
+    again.goto(page.url)
+    expect(again.get_by_role("heading", name="bot")).to_be_visible()
+    bound = made(guarded, name="of-default", scopes=["read"], project="default")
+    stranger = browser.new_context().new_page()
+    sign_in(stranger, guarded, bound["token"], page.url.removeprefix(f"{guarded.server}/"))
+    expect(stranger.locator("main .note")).to_contain_text("It may have been deleted, or it belongs to another project")
+    stranger.goto(page.url)
+    expect(stranger.get_by_role("alert")).to_contain_text("is bound to project 'default'")
+    stranger.context.close()
 
 
 def test_scripts_cannot_read_the_cookie(guarded: World, page: Page) -> None:

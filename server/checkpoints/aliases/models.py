@@ -1,8 +1,11 @@
 """Aliases: names that people and pipelines give checkpoints, and move."""
 
-from sqlalchemy import ForeignKey, Integer, PrimaryKeyConstraint, String, select
-from sqlalchemy.orm import Mapped, column_property, mapped_column
+from typing import Any
 
+from sqlalchemy import ForeignKey, Integer, PrimaryKeyConstraint, ScalarSelect, String, select
+from sqlalchemy.orm import InstrumentedAttribute, Mapped, column_property, mapped_column
+
+from server.checkpoints.models import Checkpoint
 from server.kit.db.base import Base, Timestamp, ordered_text
 from server.kit.db.projects import DEFAULT, Owned
 
@@ -23,6 +26,10 @@ class AliasMove(Owned, Base):
     """Name of the principal; None in moves from before this table."""
 
     __table_args__ = (PrimaryKeyConstraint("alias", "project", "version"),)
+
+
+def _of_checkpoint(column: InstrumentedAttribute[Any], checkpoint_id: Mapped[str]) -> ScalarSelect[Any]:
+    return select(column).where(Checkpoint.id == checkpoint_id).correlate_except(Checkpoint).scalar_subquery()
 
 
 class CheckpointAlias(Owned, Base):
@@ -46,5 +53,7 @@ class CheckpointAlias(Owned, Base):
         .correlate_except(AliasMove)
         .scalar_subquery()
     )
+    run_id: Mapped[str] = column_property(_of_checkpoint(Checkpoint.run_id, checkpoint_id))
+    step: Mapped[int] = column_property(_of_checkpoint(Checkpoint.step, checkpoint_id))
 
     __table_args__ = (PrimaryKeyConstraint("name", "project"),)

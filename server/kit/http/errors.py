@@ -141,11 +141,11 @@ class TooManyRequests(RequestError, code="too_many_requests"):
 
 
 class ProjectInvalid(RequestError, code="invalid_project"):
-    """The header `Ludus-Project` names no project."""
+    """The header `Ludus-Project` (in a link: the parameter `project`) names no project."""
 
     sentence = (
-        "Ludus-Project must be the name of one project: 1 to 64 letters, digits, dots, underscores and hyphens. All "
-        "projects at once (`*`) can be read and deleted from, and nothing else."
+        "Ludus-Project (in a link: the parameter project) must be the name of one project: 1 to 64 letters, digits, "
+        "dots, underscores and hyphens. All projects at once (`*`) can be read and deleted from, and nothing else."
     )
 
 

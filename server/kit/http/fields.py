@@ -52,6 +52,8 @@ Version = Annotated[int, Query(ge=1, le=2**31 - 1, description="Version of the c
 Name = Annotated[str, StringConstraints(max_length=200, pattern=NAME)]
 RunName = Annotated[Name, AfterValidator(_no_id)]
 """A name that is given to a run: never one that may be another run's id."""
+RunReference = Annotated[str, StringConstraints(max_length=200, pattern=NAME)]
+"""A run's id, or a name: the newest run of that name."""
 Tag = Annotated[str, StringConstraints(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._=/@+-]*$")]
 Text = Annotated[str, StringConstraints(max_length=2000, pattern=TEXT)]
 

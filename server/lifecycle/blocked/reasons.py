@@ -32,6 +32,11 @@ class Absence:
     joined: bool
     """Whether the present attempt has had one."""
 
+    @property
+    def overdue(self) -> bool:
+        """Whether the run needs a person if its configuration sets no limit to the wait for the first one."""
+        return not self.joined and self.seconds >= FAIR_CHANCE_SECONDS
+
     def __str__(self) -> str:
         what = "all simulators have been gone" if self.joined else "no simulator has joined"
         return f"{what} for {span(self.seconds)}"
@@ -82,16 +87,9 @@ def waits_for_simulators(absence: Absence, limits: SimulatorsConfig | None) -> s
     return f"{sentence} It pauses after {span(grace)} without one (simulators.{key})."
 
 
-def paused_for_good(reason: str | None, limits: SimulatorsConfig, paused_seconds: float) -> bool:
-    """Return whether a PAUSED run needs a person."""
-    wakes = reason == StopReason.SIMULATORS_LOST and limits.auto_resume
-    return not wakes or paused_seconds >= SETTLE_SECONDS
-
-
-def absent_for_good(absence: Absence, limits: SimulatorsConfig) -> bool:
-    """Return whether a run without simulators needs a person."""
-    unlimited = not absence.joined and limits.startup_grace_seconds is None
-    return unlimited and absence.seconds >= FAIR_CHANCE_SECONDS
+def stays_paused(reason: str | None, paused_seconds: float) -> bool:
+    """Return whether a PAUSED run needs a person whatever its configuration says."""
+    return reason != StopReason.SIMULATORS_LOST or paused_seconds >= SETTLE_SECONDS
 
 
 def needs_simulators(kind: str) -> bool:

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
-from sqlalchemy.orm.attributes import set_committed_value
 
 from ludus.schemas.states import RunState
 from server.config.run import SimulatorsConfig
@@ -18,21 +17,29 @@ from server.lifecycle.blocked.reasons import (
     FAIR_CHANCE_SECONDS,
     Absence,
     Holder,
-    absent_for_good,
     held_by,
     needs_simulators,
-    paused_for_good,
+    stays_paused,
     waits_for_a_slot,
     waits_for_simulators,
 )
 from server.runs.models import LEASED_SQL, Attempt, Event, Run
-from server.runs.scheduling.demand import Demand, Offer, no_slot_serves
+from server.runs.repository import RunRepository
+from server.runs.scheduling.demand import Demand, Offer
 from server.simulators.models import Simulator
 from server.simulators.repository import CONNECTED
 from server.workers.repository import WorkerRepository
 
 TRAINING = frozenset({RunState.STARTING, RunState.RUNNING})
 """States in which a run wants simulators."""
+
+
+@dataclass(frozen=True)
+class Blocked:
+    """Why a run does not go on, in the fields of `ludus.schemas.RunSummary`."""
+
+    waits_for: str | None
+    needs_action: bool
 
 
 @dataclass(frozen=True)
@@ -56,46 +63,46 @@ class BlockedRepository(Repository):
         super().__init__(session)
         self._alive_seconds = alive_seconds
 
-    def tell(self, runs: Sequence[Run], *, with_limits: bool = False) -> None:
-        """Set `waits_for` of runs as read from the database to what they wait for now; nothing is written back.
+    def of(self, runs: Sequence[Run], *, with_limits: bool = False) -> Mapping[str, Blocked]:
+        """Return by id what runs wait for now, and which of them need a person. Rows of lists are enough.
 
-        `with_limits` adds for how long they will, which their configurations say (lists do not read those).
+        `with_limits` adds for how long they wait.
         """
-        waiting = [run for run in runs if run.state in CLAIMABLE]
-        sentences = self._for_slots([run.id for run in waiting]) if waiting else {}
-        training = {run.id: run for run in runs if run.state in TRAINING and needs_simulators(run.kind)}
-        for run_id, absence in self._absences(training).items():
-            limits = _limits(training[run_id]) if with_limits else None
-            sentences[run_id] = waits_for_simulators(absence, limits)
-        for run in runs:
-            set_committed_value(run, "waits_for", sentences.get(run.id))
+        waiting = [run.id for run in runs if run.state in CLAIMABLE]
+        sentences, unserved = self._for_slots(waiting) if waiting else ({}, [])
+        absences = self._absences(run.id for run in runs if run.state in TRAINING and needs_simulators(run.kind))
+        paused = {run.id for run in runs if run.state == RunState.PAUSED}
+        time = self.clock()
+        needy = {run.id for run in runs if run.id in paused and stays_paused(run.stop_reason, time - run.updated_at)}
+        needy.update(self._unserved_for_long(unserved) if unserved else ())
+        # Configurations are large: a list reads those alone that decide.
+        overdue = {run_id for run_id, absence in absences.items() if absence.overdue}
+        limits = self._limits({*(absences if with_limits else overdue), *(paused - needy)})
+        needy |= {run_id for run_id in paused - needy if not limits[run_id].auto_resume}
+        needy |= {run_id for run_id in overdue if limits[run_id].startup_grace_seconds is None}
+        for run_id, absence in absences.items():
+            sentences[run_id] = waits_for_simulators(absence, limits[run_id] if with_limits else None)
+        return {run.id: Blocked(sentences.get(run.id), run.id in needy) for run in runs}
 
-    def needs_action(self, run: Run) -> bool:
-        """Return whether a run that `tell` was given continues only when a person acts (see `reasons`)."""
-        if run.state == RunState.PAUSED:
-            paused = self.clock() - run.updated_at
-            return paused_for_good(run.stop_reason, _limits(run), paused)
-        if run.state in CLAIMABLE:
-            return self._unserved(run)
-        if run.state not in TRAINING or run.waits_for is None:
-            return False
-        absence = self._absences([run.id]).get(run.id)
-        return absence is not None and absent_for_good(absence, _limits(run))
+    def _unserved_for_long(self, run_ids: Sequence[str]) -> Sequence[str]:
+        """Return those of the runs of which the controller has recorded long enough ago that no worker serves them."""
+        recorded = select(Event.run_id).where(Event.run_id.in_(run_ids), Event.type == "no_worker_serves")
+        recorded = recorded.group_by(Event.run_id).having(func.max(Event.at) <= self.clock() - FAIR_CHANCE_SECONDS)
+        return self._session.scalars(recorded).all()
 
-    def _unserved(self, run: Run) -> bool:
-        """Return whether no live worker could serve a run for long enough; the controller records since when."""
-        if (
-            no_slot_serves(Demand.parse(run.demand), WorkerRepository(self._session).offers(self._alive_seconds))
-            is None
-        ):
-            return False
-        recorded = select(func.max(Event.at)).where(Event.run_id == run.id, Event.type == "no_worker_serves")
-        since = self._session.scalar(recorded)
-        noted = self._session.scalar(select(Run.waits_for).where(Run.id == run.id))
-        return noted is not None and since is not None and self.clock() - since >= FAIR_CHANCE_SECONDS
+    def _limits(self, run_ids: Iterable[str]) -> Mapping[str, SimulatorsConfig]:
+        """Return how long runs wait for simulators. Configurations of earlier releases lack newer keys."""
+        configs = RunRepository(self._session).configs(sorted(run_ids))
+        return {
+            run_id: SimulatorsConfig.model_validate(config.get("simulators") or {})
+            for run_id, config in configs.items()
+        }
 
-    def _for_slots(self, run_ids: Sequence[str]) -> dict[str, str]:
-        """Return the reasons of waiting runs: the controller's record, or a missing slot; none if a slot is free."""
+    def _for_slots(self, run_ids: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+        """Return the reasons of waiting runs: the controller's record, or a missing slot; none if a slot is free.
+
+        And those runs with a record that no live slot could serve.
+        """
         slots = WorkerRepository(self._session).alive(self._alive_seconds)
         offers = {slot.id: Offer.of(slot.labels, slot.resources) for slot in slots}
         held = self._held()
@@ -104,6 +111,7 @@ class BlockedRepository(Repository):
         query = select(Run.id, Run.project, Run.demand, Run.waits_for)
         rows = [row for some in parts(run_ids) for row in self._session.execute(query.where(Run.id.in_(some)))]
         sentences: dict[str, str] = {}
+        unserved: list[str] = []
         for run_id, project, demand, noted in rows:
             group = (demand, project)
             if group not in for_group:
@@ -116,9 +124,11 @@ class BlockedRepository(Repository):
                 # With a slot that serves it, the obstacle is a quota: runs of its project are what it waits for.
                 own = [one.holder for one in held if one.project == project] if served else []
                 sentences[run_id] = f"{noted} Trained now: {held_by(own)}." if own else noted
+                if not served:
+                    unserved.append(run_id)
             elif full is not None:
                 sentences[run_id] = full
-        return sentences
+        return sentences, unserved
 
     def _held(self) -> list[_Held]:
         """Return the slots that runs hold, of all projects; names only of those that this session may see."""
@@ -170,8 +180,3 @@ class BlockedRepository(Repository):
             run_id: Absence(began if left is None else left, joined=left is not None)
             for run_id, began, left in self._session.execute(query)
         }
-
-
-def _limits(run: Run) -> SimulatorsConfig:
-    """Return how long a run waits for simulators. Configurations of earlier releases lack newer keys."""
-    return SimulatorsConfig.model_validate(run.config.get("simulators") or {})

@@ -4,14 +4,13 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query
-from pydantic import StringConstraints
 
 from ludus.schemas import DifferingKey, RunComparison
 from server.config.problems import join_path
 from server.kit.errors import InvalidQuery, RunNotFound
 from server.kit.http.auth import named_in_query
 from server.kit.http.errors import problems
-from server.kit.http.fields import NAME
+from server.kit.http.fields import RunReference
 from server.kit.http.services import ServicesDep
 from server.lifecycle.routes import MetricsDep, listed
 from server.metrics.repository import MetricRepository
@@ -25,7 +24,7 @@ MAX_RUNS: Final = 200
 @router.get("", responses=problems(RunNotFound, InvalidQuery), openapi_extra=named_in_query("run"))
 def compare_runs(
     run: Annotated[
-        list[Annotated[str, StringConstraints(max_length=200, pattern=NAME)]],
+        list[RunReference],
         Query(min_length=1, max_length=MAX_RUNS, description="Ids or names of runs; repeated."),
     ],
     metrics: MetricsDep,

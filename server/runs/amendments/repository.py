@@ -20,6 +20,11 @@ class AmendmentRepository(Repository):
         """Return how a changed run was configured at first, and how far its trainer is; None if nothing was changed."""
         return self._session.get(AmendedRun, run_id, populate_existing=True)
 
+    def original(self, run: Run) -> dict[str, Any]:
+        """Return the resolved configuration that a run was created with."""
+        amended = self.of_run(run.id)
+        return run.config if amended is None else amended.original
+
     def list(self, run_id: str, after: int = 0) -> Sequence[Amendment]:
         """Return a run's amendments with a number above `after`, in their order."""
         query = select(Amendment).where(Amendment.run_id == run_id, Amendment.seq > after)

@@ -22,7 +22,7 @@ def list_amendments(run: RunKey, database: DatabaseDep) -> schemas.Amendments:
         amended = repository.of_run(found.id)
         applied = 0 if amended is None else amended.applied
         return schemas.Amendments(
-            original_config=found.config if amended is None else amended.original,
+            original_config=repository.original(found),
             config=found.config,
             amendments=tuple(
                 resource(schemas.Amendment, each, applied=each.seq <= applied) for each in repository.list(found.id)

@@ -1,13 +1,11 @@
 // Requests to the public API. An answer that is no success is a Problem, with the server's own sentence.
 import { signal } from "@preact/signals";
-import { ROOT } from "./url.js";
+import { ROOT, project } from "./url.js";
 
 /** Who sends the requests of this page (`/v1/tokens/self`); null: not known yet, or nobody. */
 export const identity = signal(/** @type {Identity|null} */ (null));
 /** Whether the server wants a token first. */
 export const signedOut = signal(false);
-/** The project in which requests act; "": the token's own. */
-export const project = signal(sessionStorage.getItem("project") ?? "");
 
 /** The name of everybody on a server that demands no token: there is no session to end. */
 export const ANONYMOUS = "anonymous loopback";
@@ -98,7 +96,7 @@ export function get(path, query = {}) {
  */
 export async function change(method, path, body, query = {}) {
   const headers = /** @type {Record<string, string>} */ ({});
-  if (method === "POST" || method === "PATCH") headers["Idempotency-Key"] = crypto.randomUUID?.() ?? random();
+  if (method === "POST" || method === "PATCH") headers["Idempotency-Key"] = random();
   const answer = await send(method, path, { body, query, headers });
   return answer.status === 204 ? null : answer.json();
 }
@@ -122,10 +120,4 @@ export async function whoAmI() {
 /** Whether the token of this page has a scope. @param {"read"|"run"|"admin"} scope */
 export function may(scope) {
   return identity.value?.scopes.includes(scope) ?? false;
-}
-
-/** Choose the project in which this tab acts. @param {string} name */
-export function actIn(name) {
-  sessionStorage.setItem("project", name);
-  project.value = name;
 }

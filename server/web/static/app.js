@@ -1,15 +1,14 @@
 // The frame of every page: which page the address names, the navigation, who one is, shortcuts, messages.
 import { render } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { signal } from "@preact/signals";
-import "@preact/signals";
-import { ANONYMOUS, actIn, identity, may, project, send, signedOut, whoAmI } from "./api.js";
+import { effect, signal } from "@preact/signals";
+import { ANONYMOUS, identity, may, send, signedOut, whoAmI } from "./api.js";
 import { html, withValue } from "./html.js";
 import { connection } from "./live.js";
 import { clock, plain } from "./format.js";
 import { nextTheme, theme } from "./theme.js";
-import { go, href, path, start } from "./url.js";
-import { Dialog, dialog, toast } from "./parts/dialog.js";
+import { go, href, path, project, set, start } from "./url.js";
+import { Dialog, Form, dialog, toast } from "./parts/dialog.js";
 
 /** Pages by the first part of the path; each is loaded when it is first needed. */
 const PAGES = {
@@ -73,31 +72,27 @@ function Project() {
   if (!who) return null;
   if (who.project !== "*") return html`<span class="small" title="The project of this token">${who.project}</span>`;
   const change = () =>
-    dialog("Project", ({ close }) => {
+    dialog("Project", () => {
       const [name, setName] = useState(project.value || who.acts_in);
-      const submit = (/** @type {Event} */ event) => {
-        event.preventDefault();
-        actIn(name);
-        whoAmI();
-        close();
-      };
-      return html`<form onSubmit=${submit}>
-        <p>This token is bound to no project. Name the one whose runs the pages show.</p>
+      const text = "This token is bound to no project. Name the one whose runs the pages show.";
+      const show = async () => set({ project: name, pages: null, sel: null });
+      return html`<${Form} text=${text} action="Show it" carryOut=${show}>
         <input type="text" aria-label="Project" value=${name} onInput=${withValue(setName)}
           pattern="[A-Za-z0-9][A-Za-z0-9._\\-]{0,63}" required />
-        <div class="row"><button class="main">Show it</button></div>
-      </form>`;
+      <//>`;
     });
   return html`<button class="quiet" onClick=${change} title="Choose the project">project ${who.acts_in} ▾</button>`;
 }
 
 async function signOut() {
   await send("DELETE", "ui/session");
-  actIn("");
   identity.value = null;
   signedOut.value = true;
-  go(href("ui/login"));
+  go(href("ui/login", { project: null }));
 }
+
+/** Why the server does not say who one is. */
+const refusal = signal("");
 
 function Frame() {
   const found = route();
@@ -141,7 +136,8 @@ function Frame() {
     <main id="content" tabindex="-1">
       ${failure && html`<p class="note" data-tone="bad">${failure}</p>`}
       ${!found && html`<p class="empty">There is no such page. <a href=${href("")}>Go to the first one.</a></p>`}
-      ${found && !failure && !(Shown && allowed) && html`<p class="empty">Loading …</p>`}
+      ${found && !failure && !(Shown && allowed) &&
+      html`<p class="empty" role=${refusal.value ? "alert" : "status"}>${refusal.value || "Loading …"}</p>`}
       ${found && Shown && allowed &&
       html`<${Shown} key=${found.rest[0] ?? ""} parts=${found.rest} page=${found.page} />`}
     </main>
@@ -198,9 +194,11 @@ addEventListener("unhandledrejection", (event) => {
 render(html`<${Frame} />`, /** @type {HTMLElement} */ (document.getElementById("app")));
 /** Find out who one is, and try again while the server does not say. */
 function begin() {
-  whoAmI().catch((problem) => {
-    toast(`${problem.message} ${problem.next}`);
+  whoAmI().then(() => (refusal.value = ""), (problem) => {
+    refusal.value = `${problem.message} ${problem.next}`;
     setTimeout(begin, 5000);
   });
 }
-if (!path.value.startsWith("ui/share")) begin();
+effect(() => {
+  if (project.value !== null && !path.peek().startsWith("ui/share")) begin();
+});

@@ -58,7 +58,8 @@ export function Chart(props) {
   const [table, setTable] = useState(false);
   const near = useNearScreen(frame);
   useEffect(() => onNear?.(near), [near]);
-  const filled = x.length > 0 && curves.length > 0;
+  const some = x.length > 0 && curves.length > 0;
+  const filled = some && (!props.log || curves.some((each) => each.values.some((value) => Number(value) > 0)));
   const last = curves.map((each) => each.values.findLast((value) => value !== null));
   const label = `${title}: ${curves
     .slice(0, MOST_ROWS)
@@ -72,10 +73,10 @@ export function Chart(props) {
         ${props.actions}
         <button class="quiet" aria-pressed=${table} onClick=${() => setTable(!table)} title="Table of values">≣</button>
         <button class="quiet" onClick=${() => saveCsv(title, kind, x, curves)} title="Save as CSV">CSV</button>
-        <button class="quiet" onClick=${() => savePng(title, plot.current)} title="Save as PNG" disabled=${!filled}>
-          PNG
-        </button></span></figcaption>
-    ${!filled && html`<p class="empty" style=${{ minHeight: `${height}px` }}>${empty}</p>`}
+        <button class="quiet" onClick=${() => savePng(title, plot.current)} title="Save as PNG" disabled=${!filled}
+          >PNG</button></span></figcaption>
+    ${!filled && html`<p class="empty" style=${{ minHeight: `${height}px` }}>
+      ${some ? "No value is above 0: a logarithmic axis shows none." : empty}</p>`}
     ${filled && table && html`<${Values} kind=${kind} x=${x} curves=${curves} />`}
     ${filled && !table && html`<div class="canvas" style=${{ height: `${height}px` }}>
       ${near && html`<${Drawing} ...${props} kind=${kind} height=${height} plot=${plot} label=${label} />`}
@@ -122,14 +123,9 @@ function Drawing(props) {
     show(made, latest.current);
   }, [x, curves, clip, window, marks]);
 
-  return html`<div
-    ref=${place}
-    class="drawing"
-    tabindex="0"
-    role="application"
-    aria-label=${`${props.label}. Left and right move the cursor, Escape shows everything again.`}
-    onKeyDown=${(/** @type {KeyboardEvent} */ event) => moveCursor(event, plot.current, props)}
-  >
+  const label = `${props.label}. Left and right move the cursor, Escape shows everything again.`;
+  return html`<div ref=${place} class="drawing" tabindex="0" role="application" aria-label=${label}
+    onKeyDown=${(/** @type {KeyboardEvent} */ event) => moveCursor(event, plot.current, props)}>
     <div ref=${tip} class="tip" role="status" hidden></div>
   </div>`;
 }
@@ -191,8 +187,8 @@ function options(latest, tip, width) {
     series.push({ ...line, width: smoothed ? 1 : 1.5, alpha: smoothed ? 0.35 : 1 });
     if (smoothed) series.push({ ...line, width: 1.75 });
     if (banded) {
-      series.push({ show: true, stroke: "transparent", points: { show: false }, spanGaps: true });
-      series.push({ show: true, stroke: "transparent", points: { show: false }, spanGaps: true });
+      const edge = { show: true, stroke: "transparent", points: { show: false }, spanGaps: true };
+      series.push(edge, { ...edge });
       bands.push({ series: [series.length - 2, series.length - 1], fill: `${each.color}26` }); // 15 %
     }
   }
@@ -218,14 +214,12 @@ function options(latest, tip, width) {
       },
     },
     hooks: {
-      setSelect: [
-        (/** @type {any} */ plot) => {
-          const { left, width: chosen } = plot.select;
-          if (chosen < 4) return;
-          latest.current.onWindow?.([plot.posToVal(left, "x"), plot.posToVal(left + chosen, "x")]);
-          plot.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
-        },
-      ],
+      setSelect: [(/** @type {any} */ plot) => {
+        const { left, width: chosen } = plot.select;
+        if (chosen < 4) return;
+        latest.current.onWindow?.([plot.posToVal(left, "x"), plot.posToVal(left + chosen, "x")]);
+        plot.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
+      }],
       setCursor: [(/** @type {any} */ plot) => point(plot, /** @type {HTMLElement} */ (tip.current), latest.current)],
       draw: [(/** @type {any} */ plot) => drawMarks(plot, latest.current.marks ?? [], color("--muted"))],
     },
@@ -325,26 +319,27 @@ function Values({ kind, x, curves }) {
   const rows = x.map((_, i) => i).filter((i) => i % every === 0 || i === x.length - 1);
   return html`<div class="scroll values" tabindex="0">
     <table>
-      <thead>
-        <tr>
-          <th scope="col">${kind}</th>
-          ${curves.map((each) => html`<th scope="col" key=${each.label}>${each.label}</th>`)}
-        </tr></thead>
+      ${every > 1 && html`<caption>one row for ${every} points; CSV has all</caption>`}
+      <thead><tr>
+        <th scope="col">${kind}</th>
+        ${curves.map((each) => html`<th scope="col" key=${each.label}>${each.label}</th>`)}
+      </tr></thead>
       <tbody>
-        ${rows.map(
-          (i) =>
-            html`<tr key=${i}>
-              <th scope="row">${xText(kind, x[i])}</th>
-              ${curves.map((each) => html`<td key=${each.label}>${number((each.smoothed ?? each.values)[i])}</td>`)}
-            </tr>`,
-        )}
+        ${rows.map((i) => html`<tr key=${i}>
+          <th scope="row">${xText(kind, x[i])}</th>
+          ${curves.map((each) => html`<td key=${each.label}>${number((each.smoothed ?? each.values)[i])}</td>`)}
+        </tr>`)}
       </tbody></table></div>`;
 }
 
 /** @param {string} title @param {AxisKind} kind @param {number[]} x @param {ColoredCurve[]} curves */
 function saveCsv(title, kind, x, curves) {
-  const head = [kind, ...curves.flatMap((each) => [each.label, `${each.label} low`, `${each.label} high`])];
-  const rows = x.map((at, i) => [at, ...curves.flatMap((each) => [each.values[i], each.low[i], each.high[i]])]);
+  const columns = curves.flatMap(({ label, values, low, high, smoothed }) => {
+    const all = { [label]: values, [`${label} low`]: low, [`${label} high`]: high, [`${label} smoothed`]: smoothed };
+    return Object.entries(all).filter(([, column]) => column);
+  });
+  const head = [kind, ...columns.map(([name]) => name)];
+  const rows = x.map((at, i) => [at, ...columns.map(([, column]) => column?.[i] ?? null)]);
   save(new Blob([csv([head, ...rows])], { type: "text/csv" }), `${title}.csv`);
 }
 

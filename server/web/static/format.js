@@ -1,17 +1,19 @@
 // Numbers, times and states as texts for people. Pure functions; times are in seconds, `now` can be given for tests.
 
+/** A size in three digits, with a unit. @param {number} size 0 or more @param {number} base @param {string[]} units */
+function scaled(size, base, units) {
+  let unit = 0;
+  while (size >= base - 0.5 && unit < units.length - 1) {
+    size /= base;
+    unit += 1;
+  }
+  return trimmed(size.toFixed(unit === 0 || size >= 99.95 ? 0 : 1)) + units[unit];
+}
+
 /** A count in three digits: 950, 1.2 k, 4.1 M. @param {number|null|undefined} value */
 export function count(value) {
   if (value === null || value === undefined) return "–";
-  const units = ["", " k", " M", " G", " T"];
-  let size = Math.abs(value);
-  let unit = 0;
-  while (size >= 999.5 && unit < units.length - 1) {
-    size /= 1000;
-    unit += 1;
-  }
-  const digits = unit === 0 || size >= 99.95 ? 0 : 1;
-  return `${value < 0 ? "−" : ""}${trimmed(size.toFixed(digits))}${units[unit]}`;
+  return (value < 0 ? "−" : "") + scaled(Math.abs(value), 1000, ["", " k", " M", " G", " T"]);
 }
 
 /** A measured value in four significant digits. @param {number|null|undefined} value */
@@ -31,14 +33,7 @@ function trimmed(text) {
 /** Bytes with a binary unit. @param {number|null|undefined} value */
 export function bytes(value) {
   if (value === null || value === undefined) return "–";
-  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
-  let size = value;
-  let unit = 0;
-  while (size >= 1023.5 && unit < units.length - 1) {
-    size /= 1024;
-    unit += 1;
-  }
-  return `${trimmed(size.toFixed(unit === 0 || size >= 99.95 ? 0 : 1))} ${units[unit]}`;
+  return scaled(value, 1024, [" B", " KiB", " MiB", " GiB", " TiB"]);
 }
 
 /** A share as percent. @param {number|null|undefined} value 0 to 1 */
@@ -85,7 +80,7 @@ export function clock(time) {
 }
 
 /** Each state has a sign beside its word, so that nobody needs to see its color. */
-const STATES = {
+export const STATES = {
   CREATED: ["○", "idle"], QUEUED: ["◷", "idle"], STARTING: ["◔", "busy"], RUNNING: ["▶", "busy"],
   RECOVERING: ["↻", "warn"], PAUSING: ["❚❚", "warn"], PAUSED: ["❚❚", "warn"], STOPPING: ["◼", "busy"],
   SUCCEEDED: ["✔", "good"], FAILED: ["✖", "bad"], CANCELLED: ["⊘", "idle"],
@@ -104,7 +99,6 @@ export function shown(value) {
 }
 
 /** Control characters, and those that reorder or hide what follows. */
-// eslint-disable-next-line no-control-regex
 const UNSAFE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
 
 /** A text without characters that reorder or hide what follows, at most `limit` long. @param {string} text */

@@ -1,7 +1,8 @@
 // Fresh data while somebody looks: polls and one event stream per tab, and neither while the tab is hidden.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { effect, signal } from "@preact/signals";
-import { Problem, get, project, send } from "./api.js";
+import { Problem, get, send } from "./api.js";
+import { project } from "./url.js";
 
 /** Whether the tab can be seen. */
 export const visible = signal(document.visibilityState === "visible");

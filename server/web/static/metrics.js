@@ -6,7 +6,7 @@ import { choices, html, withValue } from "./html.js";
 import { useLive } from "./live.js";
 import { align, followed, group } from "./series.js";
 import { colorOf } from "./theme.js";
-import { flag, numeric, query, set, text } from "./url.js";
+import { flag, list, numeric, query, set, text } from "./url.js";
 
 /** A run as charts know it. @typedef {{id: string, name: string, group: string, started: number}} ChartedRun */
 
@@ -24,6 +24,8 @@ function view() {
     log: flag("log"),
     clip: flag("clip"),
     window: from === null || to === null ? null : /** @type {[number, number]} */ ([from, to]),
+    /** The window in steps, where the axis has others. */
+    steps: list("steps").map(Number),
     /** Whether the window showed the newest point when it was chosen: then it moves with it. */
     follow: flag("follow"),
   };
@@ -67,8 +69,8 @@ function load(runs, key, parameters) {
  * @param {number} [props.height]
  */
 export function MetricChart({ metric, runs, behavior, tick = 0, grouped = false, marks = [], actions, height }) {
-  const { kind, smoothing, log, clip, window, follow } = view();
-  const [from, to] = (kind === "step" && window) || [undefined, undefined];
+  const { kind, smoothing, log, clip, window, steps, follow } = view();
+  const [from, to] = kind === "step" ? (window ?? []) : steps;
   const parameters = {
     behavior,
     smoothing: smoothing || undefined,
@@ -87,8 +89,10 @@ export function MetricChart({ metric, runs, behavior, tick = 0, grouped = false,
   );
   const newest = x.at(-1) ?? 0;
   const choose = (/** @type {[number, number]|null} */ part) => {
-    const [first, last] = part ?? [null, null];
-    set({ from: first && Math.floor(first), to: last && Math.ceil(last), follow: last !== null && last >= newest });
+    if (!part) return set(EVERYTHING);
+    const [first, last] = [Math.floor(part[0]), Math.ceil(part[1])];
+    const steps = kind === "step" ? null : stepsWithin([first, last], data ?? [], runs, kind);
+    return set({ from: first, to: last, steps, follow: last >= newest });
   };
   const loaded = data ? "This metric has no values here yet." : near && "Loading …";
   return html`<${Chart} title=${behavior ? `${metric} · ${behavior}` : metric} x=${x} curves=${curves} kind=${kind}
@@ -132,14 +136,11 @@ export function drawn(series, runs, grouped, kind) {
   });
   if (kind === "step") return { x: series[0].steps, curves };
   // Every run has times of its own: join them on all times together.
-  const filled = series.map((each) => [...each.counts.keys()].filter((i) => each.counts[i]));
-  const axes = series.map((each, which) => {
-    const start = kind === "relative" ? (byId.get(each.run_id)?.run.started ?? 0) : 0;
-    return filled[which].map((i) => Date.parse(each.times[i]) / 1000 - start);
-  });
+  const timings = series.map((each) => timed(each, runs, kind));
   const columns = /** @type {const} */ (["values", "low", "high", "smoothed", "counts"]);
   const joined = (/** @type {typeof columns[number]} */ name) =>
-    align(axes, curves.map((curve, which) => filled[which].map((i) => curve[name]?.[i] ?? null)));
+    align(timings.map(({ at }) => at),
+      curves.map((curve, which) => timings[which].filled.map((i) => curve[name]?.[i] ?? null)));
   const aligned = Object.fromEntries(columns.map((name) => [name, joined(name)]));
   return {
     x: aligned.values[0],
@@ -150,10 +151,33 @@ export function drawn(series, runs, grouped, kind) {
   };
 }
 
+/**
+ * The filled buckets of a series, and where they lie on an axis of time, in seconds.
+ * @param {any} series @param {ChartedRun[]} runs @param {string} kind
+ */
+function timed({ run_id: id, counts, times }, runs, kind) {
+  const start = kind === "relative" ? (runs.find((run) => run.id === id)?.started ?? 0) : 0;
+  const filled = /** @type {number[]} */ ([...counts.keys()].filter((i) => counts[i]));
+  return { filled, at: filled.map((i) => Date.parse(times[i]) / 1000 - start) };
+}
+
+/**
+ * First and last step of all series within a window of time, and a bucket more at both ends; null: there is none.
+ * @param {[number, number]} window @param {any[]} series @param {ChartedRun[]} runs @param {string} kind
+ */
+export function stepsWithin([first, last], series, runs, kind) {
+  const found = series.flatMap((each) => {
+    const { filled, at } = timed(each, runs, kind);
+    const inside = filled.filter((_, i) => (at[i + 1] ?? Infinity) >= first && (at[i - 1] ?? -Infinity) <= last);
+    return inside.map((i) => each.steps[i]);
+  });
+  return found.length ? [Math.min(...found), Math.max(...found)] : null;
+}
+
 const SMOOTHINGS = [0, 0.6, 0.9, 0.97, 0.99];
 const KINDS = { step: "step", time: "wall clock", relative: "since the start" };
 /** What shows all of the x axis again. */
-const EVERYTHING = { from: null, to: null, follow: null };
+const EVERYTHING = { from: null, to: null, steps: null, follow: null };
 
 /** What all charts of a page obey. Groups have common steps only. @param {{grouped?: boolean}} props */
 export function ChartTools({ grouped = false }) {
@@ -188,7 +212,7 @@ function nextSmoothing() {
 function nextKind() {
   const kinds = Object.keys(KINDS);
   const next = kinds[(kinds.indexOf(view().kind) + 1) % kinds.length];
-  set({ x: next === "step" ? null : next, from: null, to: null });
+  set({ x: next === "step" ? null : next, ...EVERYTHING });
 }
 
 /** Shortcuts of pages with charts, for the list of `?`. */

@@ -13,6 +13,11 @@ export function runHref(run, tab = "") {
   return href(`ui/runs/${run.id}${tab && `/${tab}`}`);
 }
 
+/** The run as charts know it. @param {any} run @returns {import("./metrics.js").ChartedRun[]} */
+export function charted(run) {
+  return [{ id: run.id, name: run.name, group: "", started: Date.parse(run.started_at ?? run.created_at) / 1000 }];
+}
+
 /** @param {any} run */
 export function hasEnded(run) {
   return ENDED.includes(run.state);
@@ -70,6 +75,6 @@ const PATIENCE = 60_000;
 /** Whether a person has to act. Failures count for a day. @param {any} run */
 export function needsSomebody(run) {
   if (run.state === "FAILED") return Date.now() - Date.parse(run.finished_at) < 86_400_000;
-  if (run.state === "PAUSED") return true;
-  return Boolean(run.waits_for) && run.state !== "QUEUED" && Date.now() - Date.parse(run.updated_at) > PATIENCE;
+  const alone = Boolean(run.waits_for) && run.state !== "QUEUED"; // a queued one waits for its turn
+  return run.needs_action || (alone && Date.now() - Date.parse(run.updated_at) > PATIENCE);
 }

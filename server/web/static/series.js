@@ -135,29 +135,3 @@ export function csv(rows) {
   };
   return rows.map((row) => row.map(cell).join(",") + "\r\n").join("");
 }
-
-/**
- * The keys in which flat configurations differ, with their values; null where one does not have the key.
- * @param {Record<string, unknown>[]} configs dotted key -> value
- * @returns {[string, unknown[]][]} by key
- */
-export function differences(configs) {
-  const keys = [...new Set(configs.flatMap((each) => Object.keys(each)))].sort();
-  return keys
-    .map((key) => /** @type {[string, unknown[]]} */ ([key, configs.map((each) => each[key] ?? null)]))
-    .filter(([, values]) => values.some((value) => JSON.stringify(value) !== JSON.stringify(values[0])));
-}
-
-/**
- * Dotted keys of a document: lists are values.
- * @param {unknown} document
- * @param {string} [path]
- * @returns {Record<string, unknown>}
- */
-export function flat(document, path = "") {
-  if (document === null || typeof document !== "object" || Array.isArray(document)) return { [path]: document };
-  return Object.assign(
-    {},
-    ...Object.entries(document).map(([key, value]) => flat(value, path ? `${path}.${key}` : key)),
-  );
-}

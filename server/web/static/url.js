@@ -1,5 +1,5 @@
 // The address is the state of the view: its path says which page, its query what the page shows.
-import { signal } from "@preact/signals";
+import { computed, signal } from "@preact/signals";
 
 /** Address below which the server stands, with a slash at its end. `<base>` fixes it when the page loads. */
 export const ROOT = new URL(".", document.baseURI);
@@ -8,6 +8,8 @@ export const ROOT = new URL(".", document.baseURI);
 export const path = signal(here());
 /** The query of the address. */
 export const query = signal(new URLSearchParams(location.search));
+/** The project in which requests act; "": the token's own. */
+export const project = computed(() => query.value.get("project") ?? "");
 
 function here() {
   return decoded(location.pathname).slice(ROOT.pathname.length);
@@ -19,11 +21,11 @@ function read() {
 }
 
 /**
- * An address of a page, below any prefix.
+ * An address in the present project, below any prefix.
  * @param {string} to path below ROOT @param {Record<string, unknown>} [parameters] see `withParameters`
  */
 export function href(to, parameters = {}) {
-  const text = withParameters(new URLSearchParams(), parameters).toString();
+  const text = withParameters(new URLSearchParams(), { project: project.value, ...parameters }).toString();
   return new URL(to, ROOT).pathname + (text ? `?${text}` : "");
 }
 

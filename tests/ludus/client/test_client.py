@@ -145,6 +145,8 @@ def test_configurations_are_stored_compared_and_used(client: Client) -> None:
     assert (change.path, change.old, change.new) == ("behaviors.CartPole.max_steps", 500000, 10000)
     run = client.runs.create(StoredConfig("stored", 1))
     assert (run.config_name, run.config_version) == ("stored", 1)
+    compared = {each.path: each.new for each in client.configs.diff("stored", 2, run=run.id).changes}
+    assert compared["behaviors.CartPole.max_steps"] == 500000
 
 
 def test_a_download_is_verified_and_all_or_nothing(client: Client, world: World, tmp_path: Path) -> None:

@@ -229,6 +229,20 @@ def test_all_projects_at_once_can_be_read_and_not_added_to(world: World, ours: d
         assert (answer.status_code, answer.json()["code"]) == (400, "invalid_project"), wrong
 
 
+def test_a_link_names_its_project_in_its_query_and_a_change_does_not(world: World, ours: dict[str, str]) -> None:
+    linked = {"project": "ours"}
+
+    assert world.http.get(f"/v1/runs/{ours['run']}").status_code == 404
+    assert world.http.get(f"/v1/runs/{ours['run']}", params=linked).json()["project"] == "ours"
+    assert world.http.get("/v1/runs", params={"project": "a b"}).json()["code"] == "invalid_project"
+    stranger = token_of(world, "read", "theirs")
+    assert world.http.get("/v1/runs", params=linked, headers=stranger).json()["code"] == "project_forbidden"
+    header = {"Ludus-Project": "theirs"}
+    assert world.http.get(f"/v1/runs/{ours['run']}", params=linked, headers=header).status_code == 404
+    made = world.http.post("/v1/runs", json={"config": CARTPOLE}, params=linked).json()
+    assert made["project"] == "default"
+
+
 def test_a_small_project_among_many_runs_is_listed_in_order(world: World) -> None:
     small = {"Ludus-Project": "small"}
     created = [world.http.post("/v1/runs", json={"config": CARTPOLE}, headers=small).json()["id"] for _ in range(3)]

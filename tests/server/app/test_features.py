@@ -235,6 +235,17 @@ def test_versions_of_a_configuration_count_up_and_differ(http: httpx.Client) -> 
     assert http.get("/v1/configs/versions-test:diff", params={"old": 1, "new": 2}).json()["changes"] == [
         {"path": "behaviors.CartPole.max_steps", "kind": "changed", "old": 1000, "new": 2000}
     ]
+    body = {"config_name": "versions-test", "overrides": {"behaviors.CartPole.max_steps": 7}, "name": "of-a-version"}
+    run = http.post("/v1/runs", json=body).json()["id"]
+    http.patch(f"/v1/runs/{run}", json={"behaviors": {"CartPole": {"max_steps": 9}}}).raise_for_status()
+    compared = http.get("/v1/configs/versions-test:diff", params={"old": 2, "run": "of-a-version"}).json()
+    assert (compared["run"], compared["new"]) == ("of-a-version", None)
+    assert [(each["path"], each["old"], each["new"]) for each in compared["changes"] if each["path"] != "seed"] == [
+        ("behaviors.CartPole.max_steps", 2000, 7)
+    ], "what the run was created with, not what it has now"
+    for wrong in ({}, {"new": 1, "run": run}):
+        assert http.get("/v1/configs/versions-test:diff", params={"old": 1, **wrong}).json()["code"] == "invalid_query"
+    assert http.get("/v1/configs/versions-test:diff?old=1&run=gone").json()["code"] == "run_not_found"
     named = http.get("/v1/configs", params={"filter": 'name = "versions-*"'}).json()["configs"]
     assert [(each["name"], each["version"]) for each in named] == [("versions-test", 2)]
 

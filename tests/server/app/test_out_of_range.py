@@ -363,7 +363,7 @@ def test_a_status_beyond_the_column_is_refused_with_a_sentence(world: World) -> 
 
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_query")
     assert answer.json()["detail"] == (
-        "The list cannot be asked by 'status': it takes whole numbers from -2147483648 to 2147483647, and 999999999999 "
+        "The query cannot use 'status': it takes whole numbers from -2147483648 to 2147483647, and 999999999999 "
         "is none of them."
     )
 

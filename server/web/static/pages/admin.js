@@ -64,7 +64,7 @@ function Tokens() {
 
 /** @param {() => void} reload */
 function makeToken(reload) {
-  dialog("New token", ({ close }) => {
+  dialog("New token", () => {
     const [name, setName] = useState("");
     const [scope, setScope] = useState("read");
     const [days, setDays] = useState("90");
@@ -75,11 +75,9 @@ function makeToken(reload) {
       setMade(answer.token);
       reload();
     };
-    const explain = (/** @type {import("../api.js").Problem} */ problem) =>
-      [problem.message, ...problem.errors.map((each) => each.message)].join(" ");
     const once = html`<p>It is shown only now: keep it where only its user sees it.</p>`;
-    if (made) return html`${once}<${Secret} label="Token" text=${made} close=${close} />`;
-    return html`<${Form} action="Make it" carryOut=${make} close=${close} explain=${explain}>
+    if (made) return html`${once}<${Secret} label="Token" text=${made} />`;
+    return html`<${Form} action="Make it" stays carryOut=${make}>
       <div class="field"><label for="token-name">Name: who or what uses it</label>
         <input id="token-name" type="text" required pattern="[A-Za-z0-9][A-Za-z0-9._\\-]*" value=${name}
           onInput=${withValue(setName)} /></div>

@@ -1,19 +1,18 @@
 // Sign in with a token, or with a link that has one behind its `#`: the fragment of an address is never sent.
 import { useEffect, useState } from "preact/hooks";
-import { ANONYMOUS, Problem, actIn, identity, send, signedOut, whoAmI } from "../api.js";
+import { ANONYMOUS, Problem, identity, send, whoAmI } from "../api.js";
 import { plain } from "../format.js";
 import { html, withValue } from "../html.js";
 import { runHref } from "../runs.js";
-import { ROOT, go, href, text } from "../url.js";
+import { ROOT, go, href, set, text } from "../url.js";
 
 /** The token of a link, as the page was opened with it. */
 const shared = location.hash.slice(1);
 
 /** Exchange a token for a session of this browser. @param {string} token */
 async function signIn(token) {
-  actIn(""); // another token may act in other projects
+  set({ project: null }); // another token may act in other projects
   await send("POST", "ui/session", { body: { token } });
-  signedOut.value = false;
   await whoAmI();
 }
 
@@ -21,6 +20,7 @@ async function signIn(token) {
 function next() {
   const wanted = text("next");
   const to = new URL(wanted, ROOT);
+  if (identity.value?.project !== "*") to.searchParams.delete("project");
   const here = to.origin === location.origin && to.pathname.startsWith(ROOT.pathname);
   return here && /^(ui(\/|$|\?)|$)/.test(wanted) ? to.pathname + to.search : href("");
 }

@@ -1,15 +1,16 @@
 // Models: which file goes into the game: aliases with their history, and the newest checkpoints of all runs.
 import { useState } from "preact/hooks";
 import { get } from "../api.js";
-import { ago, moment, plain } from "../format.js";
+import { ago, count, moment, plain } from "../format.js";
 import { html } from "../html.js";
 import { useGet, useLive } from "../live.js";
-import { CheckpointTable } from "../parts/models.js";
+import { runHref } from "../runs.js";
+import { CheckpointTable, modelLinks } from "../parts/models.js";
 import { Failure, Missing } from "../parts/signs.js";
 
 /** Runs whose newest checkpoints are listed. */
 const RUNS = 20;
-const COLUMNS = ["alias", "checkpoint", "since", ""];
+const HEADS = ["alias", "checkpoint", "models", "since", ""];
 
 /** The newest checkpoints of the runs that have trained, and the names of those runs. */
 async function newestCheckpoints() {
@@ -34,7 +35,7 @@ export default function Models() {
   return html`<div class="head"><h1>Models</h1></div>
     <section class="card"><h2>Aliases</h2>
       ${known.length ? html`<div class="scroll" tabindex="0"><table>
-        <thead><tr>${COLUMNS.map((name) => html`<th scope="col">${name}</th>`)}</tr></thead>
+        <thead><tr>${HEADS.map((name) => html`<th scope="col">${name}</th>`)}</tr></thead>
         <tbody>${known.map((each) => html`<${Alias} key=${each.name} alias=${each} />`)}</tbody>
       </table></div>` : html`<${Missing} ...${aliases}>
         No alias yet. An alias, such as <b>champion</b>, ${meaning}<code>ludus checkpoint alias</code>.<//>`}
@@ -54,14 +55,20 @@ function Alias({ alias }) {
   const { data } = useLive(async () => (open ? get(path, { page_size: 50 }) : null), { seconds: null, again });
   const moves = /** @type {any[]} */ (data?.moves ?? []);
   const by = (/** @type {string|null} */ name) => (name ? ` by ${plain(name, 80)}` : "");
+  const { run_id: id, checkpoint_id: checkpoint, step } = alias;
+  const saved = useGet(`v1/runs/${id}/checkpoints/${checkpoint}`, {}, { seconds: null });
+  const run = useGet(`v1/runs/${id}`, {}, { seconds: null });
   return html`<tr>
-      <td class="name"><b>${plain(alias.name, 120)}</b></td><td><code>${alias.checkpoint_id}</code></td>
+      <td class="name"><b>${plain(alias.name, 120)}</b></td>
+      <td class="name"><a href=${runHref({ id }, "models")}>${plain(run.data?.name ?? id, 120)}</a>,
+        ${` step ${count(step)}`}<br /><small><code>${checkpoint}</code></small></td>
+      <td>${saved.data ? modelLinks(saved.data) : html`<${Failure} problem=${saved.problem} />`}</td>
       <td><span title=${moment(alias.moved_at)}>${ago(alias.moved_at)}</span>
         ${alias.moved_by && html`<small>${by(alias.moved_by)}</small>`}</td>
       <td><button aria-expanded=${open} onClick=${() => setOpen(!open)}>History</button></td>
     </tr>
     ${open && moves.map((each) => html`<tr key=${each.version}>
-      <td class="small">version ${each.version}</td><td><code>${each.checkpoint_id ?? "removed"}</code></td>
+      <td class="small">version ${each.version}</td><td colspan="2"><code>${each.checkpoint_id ?? "removed"}</code></td>
       <td class="small">${moment(each.moved_at)}${by(each.moved_by)}</td><td></td>
     </tr>`)}`;
 }

@@ -1,14 +1,17 @@
 // New run: choose or paste a configuration; the server checks it as you type, and its problems stand at their lines.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { Problem, change, get, send } from "../api.js";
-import { plain } from "../format.js";
+import { ago, plain } from "../format.js";
 import { choices, html, withValue } from "../html.js";
 import { runHref } from "../runs.js";
 import { go, text } from "../url.js";
 import { yaml } from "../parts/config.js";
+import { ask } from "../parts/dialog.js";
 
 /** Milliseconds after the last key until the server is asked. */
 const CALM = 400;
+/** What one can begin with, and how many of it. */
+const LISTS = { presets: 200, configs: 200, runs: 20 };
 /** Height of a line of the editor, in pixels; the style sheet says the same. */
 const LINE = 19;
 
@@ -21,17 +24,26 @@ export default function NewRun() {
   const [refusal, setRefusal] = useState("");
   const [busy, setBusy] = useState(false);
   const [checked, setChecked] = useState("");
-  const [presets, setPresets] = useState(/** @type {any[]} */ ([]));
-  const [configs, setConfigs] = useState(/** @type {any[]} */ ([]));
+  const [known, setKnown] = useState(/** @type {Record<string, any[]>} */ ({ presets: [], configs: [], runs: [] }));
+  const [origin, setOrigin] = useState(/** @type {{source: string, stored?: object}} */ ({ source: "" }));
   const newest = useRef(0);
+  const begin = (/** @type {string} */ source, /** @type {object|undefined} */ stored = undefined) => {
+    setSource(source);
+    setOrigin({ source, stored });
+  };
+  const branch = async (/** @type {string} */ id) => {
+    const run = await get(`v1/runs/${encodeURIComponent(id)}`);
+    begin(`${yaml(run.config)}\n`);
+    setTags(run.tags.join(", "));
+  };
 
   useEffect(() => {
     const none = () => {}; // who may not list them can paste a configuration
-    get("v1/presets").then((answer) => setPresets(answer.presets), none);
-    get("v1/configs", { page_size: 200 }).then((answer) => setConfigs(answer.configs), none);
-    const from = text("from");
-    const branch = (/** @type {any} */ run) => (setSource(`${yaml(run.config)}\n`), setTags(run.tags.join(", ")));
-    if (from) get(`v1/runs/${encodeURIComponent(from)}`).then(branch, (problem) => setRefusal(problem.message));
+    for (const [name, page_size] of Object.entries(LISTS)) {
+      const keep = (/** @type {any} */ answer) => setKnown((old) => ({ ...old, [name]: answer[name] }));
+      get(`v1/${name}`, { page_size }).then(keep, none);
+    }
+    if (text("from")) branch(text("from")).catch((problem) => setRefusal(problem.message));
   }, []);
 
   useEffect(() => {
@@ -57,20 +69,24 @@ export default function NewRun() {
   }, [source]);
 
   const choose = async (/** @type {string} */ value) => {
+    if (!value) return;
     const [kind, chosen, version] = value.split("\n");
-    if (kind === "preset") {
-      const found = await get(`v1/presets/${encodeURIComponent(chosen)}`);
-      setSource(found.source);
-    } else if (kind === "config") {
-      const path = `v1/configs/${encodeURIComponent(chosen)}/versions/${version}/source`;
-      setSource(await (await send("GET", path)).text());
-    }
+    const name = encodeURIComponent(chosen);
+    const load = async () => {
+      if (kind === "run") return branch(chosen);
+      if (kind === "preset") return begin((await get(`v1/presets/${name}`)).source);
+      const stored = await send("GET", `v1/configs/${name}/versions/${version}/source`);
+      return begin(await stored.text(), { config_name: chosen, config_version: Number(version) });
+    };
+    if (!source.trim() || source === origin.source) await load();
+    else ask({ title: "Replace the text?", text: "What you typed is lost.", action: "Replace it", carryOut: load });
   };
   const create = async (/** @type {Event} */ event) => {
     event.preventDefault();
     setBusy(true);
     try {
-      const body = { config: source, ...(name && { name }), tags: tags.split(/[\s,]+/).filter(Boolean) };
+      const what = source === origin.source && origin.stored ? origin.stored : { config: source };
+      const body = { ...what, ...(name && { name }), tags: tags.split(/[\s,]+/).filter(Boolean) };
       const run = await change("POST", "v1/runs", body);
       go(runHref(run));
     } catch (problem) {
@@ -84,8 +100,11 @@ export default function NewRun() {
     const [file] = event.target.files;
     if (file) setSource(await file.text());
   };
-  const preset = Object.fromEntries(presets.map(({ name }) => [`preset\n${name}`, name]));
-  const stored = Object.fromEntries(configs.map(({ name, version }) => [`config\n${name}\n${version}`, name]));
+  const sources = {
+    Presets: known.presets.map(({ name }) => [`preset\n${name}`, name]),
+    "Stored configurations": known.configs.map(({ name, version }) => [`config\n${name}\n${version}`, name]),
+    "Earlier runs": known.runs.map((run) => [`run\n${run.id}`, `${plain(run.name, 80)}, ${ago(run.created_at)}`]),
+  };
   const doubt = (/** @type {any} */ { path, code, message }, place = "") =>
     html`<li key=${path + code}>${place}<code>${plain(path, 200)}</code> ${plain(message)}</li>`;
   const mistake = (/** @type {any} */ each) => doubt(each, each.line ? `line ${each.line}: ` : "");
@@ -96,8 +115,8 @@ export default function NewRun() {
       <div class="row" style=${{ marginBottom: "12px" }}>
         <label>Begin with <select onChange=${withValue(choose)}>
           <option value="">a configuration of mine: paste it below</option>
-          ${presets.length > 0 && html`<optgroup label="Presets">${choices(preset)}</optgroup>`}
-          ${configs.length > 0 && html`<optgroup label="Stored configurations">${choices(stored)}</optgroup>`}
+          ${Object.entries(sources).map(([label, found]) => found.length > 0 &&
+          html`<optgroup key=${label} label=${label}>${choices(Object.fromEntries(found))}</optgroup>`)}
         </select></label>
         <label class="button">
           ${"Open a file "}<input type="file" accept=".yaml,.yml,.json" class="unseen" onChange=${upload} /></label>
@@ -126,7 +145,7 @@ function Editor({ source, setSource, problems, warnings }) {
   const [bad, doubted] = [byLine(problems), byLine(warnings)];
   const onKey = (/** @type {any} */ event) => {
     if (event.key !== "Tab" || event.shiftKey) return;
-    event.preventDefault(); // Tab indents here; Shift+Tab leaves the field
+    event.preventDefault();
     const { selectionStart: at, selectionEnd: end } = event.target;
     const next = `${source.slice(0, at)}  ${source.slice(end)}`;
     setSource(next);
@@ -141,7 +160,8 @@ function Editor({ source, setSource, problems, warnings }) {
       const sign = bad.has(line) ? "bad" : doubted.has(line) ? "doubted" : "";
       return html`<span key=${i} class=${sign} title=${title}>${sign ? "● " : ""}${line}</span>`;
     })}</div>
-    <textarea class="code" spellcheck="false" aria-label="Configuration (YAML)" value=${source}
+    <textarea class="code" spellcheck="false" aria-label="Configuration (YAML)"
+      title="Tab indents; Shift+Tab leaves the field" value=${source}
       onInput=${withValue(setSource)} onKeyDown=${onKey} onScroll=${onScroll}
       placeholder="Paste a configuration: the YAML file of mlagents-learn works as it is."></textarea>
   </div>`;

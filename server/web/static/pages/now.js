@@ -6,6 +6,7 @@ import { html } from "../html.js";
 import { useCalm, useEvents, useGet, useLive } from "../live.js";
 import { LIVE, REWARD, needsSomebody, pace, runHref, why } from "../runs.js";
 import { href } from "../url.js";
+import { signed } from "../parts/gate.js";
 import { Failure, Missing, Progress, Sparkline, State, Verdict } from "../parts/signs.js";
 
 const MOST = 60;
@@ -114,9 +115,9 @@ function Verdicts({ again }) {
 function summary(result, run) {
   if (!result) return plain(why(run));
   if (result.kind === "match") {
-    const [elo, low, high] = [result.elo, result.elo_low, result.elo_high].map((each) => number(Math.round(each)));
-    const lead = result.elo === null ? "" : `${result.elo > 0 ? "+" : ""}${elo} Elo [${low}, ${high}] · `;
-    return `${lead}${result.games} games`;
+    const { elo, elo_low: low, elo_high: high, games } = result;
+    const lead = elo === null ? "" : `${signed(elo)} Elo [${signed(low, "−∞")}, ${signed(high)}] · `;
+    return `${lead}${games} games`;
   }
   return `return ${number(result.mean)} · ${result.episodes} episodes`;
 }

@@ -5,7 +5,7 @@ import { ago, count, moment, number, plain } from "../format.js";
 import { html } from "../html.js";
 import { useCalm, useGet, useTick } from "../live.js";
 import { CHART_KEYS, ChartTools, MetricChart } from "../metrics.js";
-import { LENGTH, REWARD, hasEnded, pace, runHref, why } from "../runs.js";
+import { LENGTH, REWARD, charted, hasEnded, pace, runHref, why } from "../runs.js";
 import { Actions } from "../parts/actions.js";
 import { ConfigTab } from "../parts/config.js";
 import { Gate } from "../parts/gate.js";
@@ -39,7 +39,7 @@ export default function RunPage({ parts: [name, tab = "overview"] }) {
   }, [newest]);
   const young = run !== undefined && Date.now() - Date.parse(run.started_at ?? run.created_at) < 1000 * YOUNG;
   const tick = useTick(live ? (young ? OFTEN : SELDOM) : null);
-  const charts = tab === "charts" || tab === "overview";
+  const charts = ["charts", "overview", "lessons"].includes(tab);
   useKeys(charts ? CHART_KEYS : {});
   if (!run) return html`<${Missing} ...${answer} />`;
   const assessed = run.kind === "match" || run.kind === "evaluate";
@@ -78,11 +78,6 @@ export default function RunPage({ parts: [name, tab = "overview"] }) {
     ${tab === "config" && html`<${ConfigTab} run=${run} />`}
     ${!shown.includes(tab) &&
     html`<p class="empty">This run has no part "${plain(tab, 40)}". <a href=${runHref(run)}>To its overview.</a></p>`}`;
-}
-
-/** The run as charts know it. @param {any} run */
-function charted(run) {
-  return [{ id: run.id, name: run.name, group: "", started: Date.parse(run.started_at ?? run.created_at) / 1000 }];
 }
 
 /** Vertical lines of the charts. @param {any[]} events @returns {import("../chart.js").Mark[]} */

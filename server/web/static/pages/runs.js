@@ -2,19 +2,18 @@
 import { useEffect, useState } from "preact/hooks";
 import { useKeys } from "../app.js";
 import { may } from "../api.js";
-import { ago, moment, number, plain, shown } from "../format.js";
+import { STATES, ago, moment, number, plain, shown } from "../format.js";
 import { choices, html, withValue } from "../html.js";
 import { useCalm, useEvents, useGet } from "../live.js";
 import { REWARD, lastKeys, pace, runHref, why } from "../runs.js";
 import { flag, go, href, list, set, text } from "../url.js";
 import { Failure, Missing, Progress, State, Tags } from "../parts/signs.js";
-import { dialog } from "../parts/dialog.js";
+import { Form, dialog } from "../parts/dialog.js";
 
 /** Rows of a page: never more are in the document. */
 const ROWS = 100;
 /** Differing keys that the table has columns for. */
 const MOST_KEYS = 8;
-const STATES = ["QUEUED", "STARTING", "RUNNING", "PAUSED", "RECOVERING", "SUCCEEDED", "FAILED", "CANCELLED"];
 const NEWEST = "created_at desc";
 const ORDERS = {
   [NEWEST]: "newest first",
@@ -81,7 +80,7 @@ export default function Runs() {
         onChange=${withValue((q) => narrow({ q }))} />
       <select aria-label="State" value=${text("state")} onChange=${withValue((state) => narrow({ state }))}>
         <option value="">all states</option>
-        ${STATES.map((each) => html`<option key=${each}>${each}</option>`)}
+        ${Object.keys(STATES).map((each) => html`<option key=${each}>${each}</option>`)}
       </select>
       <input type="text" placeholder="tag" aria-label="Tag" size="12" value=${text("tag")}
         onChange=${withValue((tag) => narrow({ tag }))} />
@@ -157,20 +156,16 @@ function useDiffering(runs) {
 
 /** @param {string[]} metrics */
 function chooseMetrics(metrics) {
-  dialog("Metrics of the table", ({ close }) => {
+  dialog("Metrics of the table", () => {
     const [lines, setLines] = useState(metrics.join("\n"));
-    const save = (/** @type {Event} */ event) => {
-      event.preventDefault();
-      set({ metrics: lines.split("\n").map((each) => each.trim()).filter(Boolean), order: null, pages: null });
-      close();
-    };
+    const chosen = lines.split("\n").map((each) => each.trim()).filter(Boolean);
+    const save = async () => set({ metrics: chosen, order: null, pages: null });
     const extremes = html`with <code>@max</code> or <code>@min</code> the highest or lowest one`;
     const order = "The table can be ordered by the first.";
-    return html`<form onSubmit=${save}>
+    return html`<${Form} action="Show them" carryOut=${save}>
       <p>One for each line: <code>[BEHAVIOR:]KEY</code>, the newest value; ${extremes}. ${order}</p>
       <textarea class="code" style=${{ minHeight: "140px" }} aria-label="Metrics" value=${lines}
         onInput=${withValue(setLines)}></textarea>
-      <div class="row"><button class="main">Show them</button></div>
-    </form>`;
+    <//>`;
   });
 }

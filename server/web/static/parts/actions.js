@@ -51,7 +51,7 @@ export function Actions({ run, reload }) {
 
 /** Change hyperparameters of a run that goes on. @param {any} run @param {() => void} reload */
 function setHyperparameters(run, reload) {
-  dialog("Set hyperparameters", ({ close }) => {
+  dialog("Set hyperparameters", () => {
     const behaviors = Object.keys(run.config.behaviors);
     const [behavior, setBehavior] = useState(behaviors[0]);
     const section = run.config.behaviors[behavior];
@@ -67,12 +67,9 @@ function setHyperparameters(run, reload) {
       await change("PATCH", `v1/runs/${run.id}`, { behaviors: { [behavior]: { ...steps, ...others } } });
       toast("A live run goes on with them from its next update.");
       reload();
-      close();
     };
-    const explain = (/** @type {import("../api.js").Problem} */ problem) =>
-      [problem.message, ...problem.errors.map((each) => `${each.path}: ${each.message}`)].join("\n");
     return html`<${Form} text="Empty fields stay as they are. The change is an event in the timeline."
-      action="Set them" disabled=${!given.length} carryOut=${carryOut} close=${close} explain=${explain}>
+      action="Set them" disabled=${!given.length} carryOut=${carryOut}>
       ${behaviors.length > 1 &&
       html`<div class="field"><label>behavior <select value=${behavior} onChange=${withValue(choose)}>
         ${behaviors.map((each) => html`<option key=${each}>${each}</option>`)}
@@ -92,7 +89,7 @@ function setHyperparameters(run, reload) {
  * @param {{run?: string, ladder?: string}} bound
  */
 export function share(bound) {
-  dialog("A link to look at this, and nothing else", ({ close }) => {
+  dialog("A link to look at this, and nothing else", () => {
     const [days, setDays] = useState(7);
     const [link, setLink] = useState("");
     const make = async () => {
@@ -105,9 +102,9 @@ export function share(bound) {
       const what = bound.run ? "this run" : "this ladder";
       const sees = `Whoever has this link sees ${what} for ${days} ${days === 1 ? "day" : "days"}. `;
       return html`<p>${sees}It is shown only now; the tokens in Admin end it earlier.</p>
-        <${Secret} label="Link" text=${link} close=${close} />`;
+        <${Secret} label="Link" text=${link} />`;
     }
-    return html`<${Form} action="Make the link" carryOut=${make} close=${close}>
+    return html`<${Form} action="Make the link" stays carryOut=${make}>
       <div class="field"><label>It holds for <input type="number" min="1" max="3650" value=${days}
         onInput=${withValue((text) => setDays(Number(text)))} /> days.</label></div>
     <//>`;

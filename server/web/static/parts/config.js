@@ -3,36 +3,39 @@ import { get } from "../api.js";
 import { plain, shown } from "../format.js";
 import { html } from "../html.js";
 import { useLive } from "../live.js";
-import { differences, flat } from "../series.js";
 import { Missing } from "./signs.js";
 import { table } from "./table.js";
 
 /** @param {{run: any}} props */
 export function ConfigTab({ run }) {
-  const stored = run.config_name && `v1/configs/${run.config_name}/versions/${run.config_version}`;
-  const load = () => Promise.all([get(`v1/runs/${run.id}/amendments`), stored ? get(stored).catch(() => null) : null]);
+  const { config_name: name, config_version: old } = run;
+  const load = () => Promise.all([
+    get(`v1/runs/${run.id}/amendments`),
+    name && get(`v1/configs/${encodeURIComponent(name)}:diff`, { old, run: run.id }).catch(() => null),
+  ]);
   const answer = useLive(load, { seconds: null, again: [run.id, run.updated_at] });
   if (!answer.data) return html`<${Missing} ...${answer} />`;
   const [amendments, origin] = answer.data;
-  const changed = differences([flat(amendments.original_config), flat(amendments.config)]);
-  const origins = origin ? differences([flat(origin.resolved), flat(amendments.original_config)]) : [];
+  const changed = amendments.amendments.flatMap((/** @type {any} */ each) => each.changes);
   const same = "The run was created with the stored configuration as it is.";
-  return html`${run.config_name &&
-    html`<section class="card"><h2>Against ${plain(run.config_name, 200)} version ${run.config_version}</h2>
+  // A seed that was drawn is no difference.
+  const origins = origin?.changes.filter((/** @type {any} */ each) => each.path !== "seed" || each.old !== null);
+  return html`${origin &&
+    html`<section class="card"><h2>Against ${plain(name, 200)} version ${old}</h2>
       <${Differences} found=${origins} names=${["stored", "this run"]} none=${same} /></section>`}
     <section class="card"><h2>Changed since the run was created</h2>
-      <${Differences} found=${changed} names=${["created with", "now"]} none="Nothing was changed." /></section>
+      <${Differences} found=${changed} names=${["before", "after"]} none="Nothing was changed." /></section>
     <section class="card"><h2>With every default filled in</h2>
       <pre class="log" tabindex="0" aria-label="Configuration">${yaml(amendments.config)}</pre></section>`;
 }
 
-/** @param {{found: [string, unknown[]][], names: string[], none: string}} props */
-export function Differences({ found, names, none }) {
+/** @param {{found: {path: string, old: unknown, new: unknown}[], names: string[], none: string}} props */
+function Differences({ found, names, none }) {
   if (!found.length) return html`<p class="small">${none}</p>`;
   return table(found, [
-    ["key", ([key]) => html`<code>${key}</code>`],
-    [names[0], ([, [old]]) => html`<span class="old">${shown(old)}</span>`],
-    [names[1], ([, [, now]]) => html`<span class="new">${shown(now)}</span>`],
+    ["key", ({ path }) => html`<code>${path}</code>`],
+    [names[0], ({ old }) => html`<span class="old">${shown(old)}</span>`],
+    [names[1], ({ new: now }) => html`<span class="new">${shown(now)}</span>`],
   ]);
 }
 

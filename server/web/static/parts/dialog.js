@@ -8,9 +8,13 @@ const open = signal(/** @type {{title: string, show: any}|null} */ (null));
 const message = signal("");
 let timer = 0;
 
-/** Open a dialog. @param {string} title @param {(props: {close: () => void}) => any} show its content, a component */
+/** Open a dialog. @param {string} title @param {() => any} show its content, a component */
 export function dialog(title, show) {
   open.value = { title, show };
+}
+
+function close() {
+  open.value = null;
 }
 
 /** Say something for a few seconds. @param {string} text */
@@ -23,10 +27,10 @@ export function toast(text) {
 /**
  * The form of a dialog: what is asked, a button that leaves it, and one that carries it out. A refusal is shown in the
  * form, which stays.
- * @param {{text?: string, children?: any, action: string, danger?: boolean, disabled?: boolean, close: () => void,
- *   carryOut: () => Promise<unknown>, explain?: (problem: Problem) => string}} props `explain`: a refusal in words
+ * @param {{text?: string, children?: any, action: string, danger?: boolean, disabled?: boolean,
+ *   stays?: boolean, carryOut: () => Promise<unknown>}} props `stays`: the dialog stays afterwards
  */
-export function Form({ text, children, action, danger = false, disabled = false, carryOut, close, explain }) {
+export function Form({ text, children, action, danger = false, disabled = false, stays = false, carryOut }) {
   const [busy, setBusy] = useState(false);
   const [refusal, setRefusal] = useState("");
   const submit = async (/** @type {Event} */ event) => {
@@ -34,9 +38,10 @@ export function Form({ text, children, action, danger = false, disabled = false,
     setBusy(true);
     try {
       await carryOut();
+      if (!stays) close();
     } catch (problem) {
       if (!(problem instanceof Problem)) throw problem;
-      setRefusal(explain ? explain(problem) : problem.message);
+      setRefusal([problem.message, ...problem.errors.map((each) => `${each.path}: ${each.message}`)].join("\n"));
       setBusy(false);
     }
   };
@@ -54,14 +59,8 @@ export function Form({ text, children, action, danger = false, disabled = false,
  * Ask before an action, and carry it out.
  * @param {{title: string, text: string, action: string, danger?: boolean, carryOut: () => Promise<unknown>}} what
  */
-export function ask({ title, text, action, danger, carryOut }) {
-  dialog(title, ({ close }) => {
-    const done = async () => {
-      await carryOut();
-      close();
-    };
-    return html`<${Form} text=${text} action=${action} danger=${danger} carryOut=${done} close=${close} />`;
-  });
+export function ask({ title, ...form }) {
+  dialog(title, () => html`<${Form} ...${form} />`);
 }
 
 /** Copy a text. @param {string} text @returns {Promise<boolean>} whether the browser allows it */
@@ -71,8 +70,8 @@ export async function copied(text) {
   return Boolean(navigator.clipboard);
 }
 
-/** A text that is shown this once, to be copied. @param {{label: string, text: string, close: () => void}} props */
-export function Secret({ label, text, close }) {
+/** A text that is shown this once, to be copied. @param {{label: string, text: string}} props */
+export function Secret({ label, text }) {
   return html`<input type="text" readonly aria-label=${label} size="60" value=${text}
       onFocus=${(/** @type {any} */ event) => event.target.select()} />
     <div class="row">
@@ -88,11 +87,10 @@ export function Dialog() {
   useEffect(() => {
     if (now) element.current?.showModal();
   }, [now]);
-  const close = () => (open.value = null);
   return html`${now &&
     html`<dialog ref=${element} onClose=${close} aria-label=${now.title}>
       <div class="head"><h2>${now.title}</h2></div>
-      <${now.show} close=${close} />
+      <${now.show} />
     </dialog>`}
     ${message.value && html`<div class="toast" role="alert">${message.value}</div>`}`;
 }

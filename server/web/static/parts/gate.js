@@ -23,7 +23,8 @@ export function Gate({ run, live }) {
 /** @param {{result: any, run: any}} props */
 function Match({ result, run }) {
   const { elo, elo_low: low, elo_high: high } = result;
-  const lead = elo === null ? "all or none of the games were won" : `${signed(elo)} [${signed(low)}, ${signed(high)}]`;
+  const interval = `${signed(elo)} [${signed(low, "−∞")}, ${signed(high)}]`;
+  const lead = elo === null ? "all or none of the games were won" : interval;
   return html`<section class="card">
       <div class="row" style=${{ fontSize: "18px" }}>
         <${Verdict} verdict=${result.verdict} run=${run} /> <b>${lead}</b>${" "}
@@ -75,9 +76,9 @@ function meaning({ verdict, elo0, elo1 }, over) {
   return over ? "The run ended before a verdict." : "The games go on until the ratio reaches one of its bounds.";
 }
 
-/** @param {number|null} value */
-function signed(value) {
-  if (value === null) return "∞";
+/** A lead in Elo. @param {number|null} value @param {string} [otherwise] the sign of an end that has no bound */
+export function signed(value, otherwise = "∞") {
+  if (value === null) return otherwise;
   return `${value > 0 ? "+" : value < 0 ? "−" : ""}${Math.abs(Math.round(value))}`;
 }
 
@@ -89,7 +90,7 @@ function Side({ checkpoint, promote }) {
 
 /** Let an alias stand for a checkpoint. @param {string} checkpoint @param {() => void} [done] */
 export function setAlias(checkpoint, done = () => {}) {
-  dialog("Set an alias", ({ close }) => {
+  dialog("Set an alias", () => {
     const { data } = useGet("v1/aliases", {}, { seconds: null });
     const [name, setName] = useState("champion");
     const aliases = /** @type {any[]} */ (data?.aliases ?? []);
@@ -99,10 +100,9 @@ export function setAlias(checkpoint, done = () => {}) {
       await change("PUT", `v1/aliases/${encodeURIComponent(name)}`, { checkpoint_id: checkpoint, expected });
       toast(`${name} stands for ${checkpoint} now.`);
       done();
-      close();
     };
     const what = html`<code>${checkpoint}</code>`;
-    return html`<${Form} action="Set it" disabled=${!data} carryOut=${carryOut} close=${close}>
+    return html`<${Form} action="Set it" disabled=${!data} carryOut=${carryOut}>
       <div class="field"><label for="alias">Alias</label>
         <input id="alias" type="text" list="aliases" required pattern="[A-Za-z0-9][A-Za-z0-9._\\-]*"
           value=${name} onInput=${withValue(setName)} />

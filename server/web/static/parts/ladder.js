@@ -6,7 +6,7 @@ import { useGet } from "../live.js";
 import { runHref } from "../runs.js";
 import { align } from "../series.js";
 import { colorOf } from "../theme.js";
-import { set, text } from "../url.js";
+import { list, set, text } from "../url.js";
 import { Missing } from "./signs.js";
 import { cardTable, table } from "./table.js";
 
@@ -16,7 +16,7 @@ const ORDERS = {
   "elo desc": "highest Elo first",
   "games desc": "most games first",
 };
-const AXES = { games: "by match", time: "by time" };
+const AXES = { game: "by match", step: "by training step", time: "by time" };
 /** Players in the history and in the heat map. */
 const MOST = 12;
 
@@ -77,11 +77,12 @@ function Ratings({ ratings }) {
 
 /** @param {{path: string, players: number[], live: boolean}} props */
 function History({ path, players, live }) {
-  const kind = text("over", "games");
+  const kind = text("over", "game");
   const { data } = useGet(`${path}/ratings/history`, { player: players, points: 200 }, { seconds: live ? 10 : null });
-  const series = /** @type {any[]} */ (data?.series ?? []);
+  const colored = /** @type {any[]} */ (data?.series ?? []).map((each, i) => ({ ...each, color: colorOf(i) }));
+  const series = colored.filter(({ steps }) => kind !== "step" || !steps.includes(null)); // not those from outside
   const seconds = (/** @type {string} */ time) => Date.parse(time) / 1000;
-  const axes = series.map((each) => (kind === "time" ? each.times.map(seconds) : each.games));
+  const axes = series.map((each) => (kind === "time" ? each.times.map(seconds) : each[`${kind}s`]));
   const edge = (/** @type {number} */ sigmas) => {
     const columns = series.map(({ mu, sigma }) =>
       mu.map((/** @type {number} */ each, /** @type {number} */ i) => each + sigmas * sigma[i]),
@@ -90,13 +91,15 @@ function History({ path, players, live }) {
   };
   const [x, values] = edge(0);
   const [low, high] = [edge(-2)[1], edge(2)[1]];
-  const curves = series.map(({ name }, i) => {
+  const curves = series.map(({ name, color }, i) => {
     const edges = { values: values[i], low: low[i], high: high[i], smoothed: null, counts: values[i].map(() => 1) };
-    return { label: plain(name, 60), color: colorOf(i), ...edges, band: "band: μ ± 2 σ" };
+    return { label: plain(name, 60), color, ...edges, band: "band: μ ± 2 σ" };
   });
-  const chosen = withValue((over) => set({ over: over === "games" ? null : over }));
+  const chosen = withValue((over) => set({ over: over === "game" ? null : over, range: null }));
+  const range = list("range").map(Number);
   const actions = html`<select aria-label="x axis" value=${kind} onChange=${chosen}>${choices(AXES)}</select>`;
   return html`<${Chart} title="Strength (μ)" x=${x} curves=${curves} kind=${kind === "time" ? "time" : "step"}
+    window=${range.length === 2 ? range : null} onWindow=${(/** @type {any} */ range) => set({ range })}
     actions=${actions} height=${300} empty="No rated match yet." />`;
 }
 

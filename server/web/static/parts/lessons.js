@@ -4,7 +4,8 @@ import { change, may } from "../api.js";
 import { ago, number, plain, shown } from "../format.js";
 import { html, withValue } from "../html.js";
 import { useGet } from "../live.js";
-import { MetricChart } from "../metrics.js";
+import { ChartTools, MetricChart } from "../metrics.js";
+import { charted } from "../runs.js";
 import { toast } from "./dialog.js";
 import { Fact, Missing } from "./signs.js";
 
@@ -17,7 +18,6 @@ export function Lessons({ run, live, events, tick }) {
   }
   const pending = /** @type {any[]} */ (answer.data.pending);
   const changes = events.filter((each) => each.type === "lesson_changed" || each.type === "parameter_changed");
-  const charted = [{ id: run.id, name: run.name, group: "", started: 0 }];
   return html`${pending.map((edit) => {
       const what = `${plain(edit.parameter, 100)} was asked to change to ${shown(edit.change)}`;
       return html`<p class="note" key=${edit.seq}>${what}; the trainer has not done it yet.</p>`;
@@ -39,10 +39,11 @@ export function Lessons({ run, live, events, tick }) {
         html`<${SetLesson} run=${run} parameter=${each} reload=${answer.reload} />`}
       </section>`)}
     </div>
-    <div class="charts" style=${{ marginTop: "16px" }}>
+    <${ChartTools} />
+    <div class="charts">
       ${parameters.map(({ name }) => {
         const metric = `Environment/Lesson Number/${name}`;
-        return html`<${MetricChart} key=${name} metric=${metric} runs=${charted} tick=${tick} />`;
+        return html`<${MetricChart} key=${name} metric=${metric} runs=${charted(run)} tick=${tick} />`;
       })}
     </div>
     <section class="card" style=${{ marginTop: "16px" }}><h2>Changes (${changes.length})</h2>

@@ -1,7 +1,7 @@
 // Log files of a run's attempts: open at the end, follow it, scroll up for earlier parts, search, download.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { get } from "../api.js";
-import { ROOT, set, text } from "../url.js";
+import { href, set, text } from "../url.js";
 import { ago, bytes, plain } from "../format.js";
 import { html, withValue } from "../html.js";
 import { useGet, useLive } from "../live.js";
@@ -19,9 +19,8 @@ export function Logs({ run, live }) {
   const chosen = text("log");
   const names = logs.map((each) => `${each.attempt}/${each.name}`);
   if (!logs.length) {
-    return html`<${Missing} data=${data} problem=${problem}>
-      There is no log yet. A worker writes one as soon as it trains the run.
-    <//>`;
+    const none = "There is no log yet. A worker writes one as soon as it trains the run.";
+    return html`<${Missing} data=${data} problem=${problem}>${none}<//>`;
   }
   const usual = names.findLast((each) => each.includes("trainer")) ?? names[names.length - 1];
   const name = names.includes(chosen) ? chosen : usual;
@@ -35,7 +34,7 @@ export function Logs({ run, live }) {
         })}
       </select>
       <small>${bytes(log.size)}, written ${ago(log.updated_at)}</small>
-      <a class="button" href=${`${ROOT.pathname}${path}/file`} download=${log.name}>Download</a>
+      <a class="button" href=${href(`${path}/file`)} download=${log.name}>Download</a>
     </div>
     <${LogFile} key=${name} path=${path} live=${live} />`;
 }
@@ -60,31 +59,29 @@ function LogFile({ path, live }) {
     if (atEnd.current && place.current) place.current.scrollTop = place.current.scrollHeight;
   }, [parts]);
   const earlier = async () => {
-    const first = parts[0].offset;
-    const offset = Math.max(0, first - PART);
-    const part = await get(path, { offset, limit: first - offset });
+    let loaded = parts;
+    do {
+      const [{ offset: next }, offset] = [loaded[0], Math.max(0, loaded[0].offset - PART)];
+      const { text } = await get(path, { offset, limit: next - offset });
+      loaded = [{ offset, next, text }, ...loaded].slice(0, MOST_PARTS);
+    } while (wanted && loaded[0].offset > 0 && !loaded[0].text.toLowerCase().includes(wanted));
     const before = place.current?.scrollHeight ?? 0;
-    setParts((old) => [{ offset: part.offset, next: part.next_offset, text: part.text }, ...old].slice(0, MOST_PARTS));
+    setParts(loaded);
     requestAnimationFrame(() => place.current && (place.current.scrollTop += place.current.scrollHeight - before));
   };
   const lines = parts.map((part) => part.text).join("").split("\n");
   const wanted = words.toLowerCase();
   const found = wanted ? lines.filter((line) => line.toLowerCase().includes(wanted)) : lines;
+  const scrolled = (/** @type {any} */ { target: { scrollTop, scrollHeight, clientHeight } }) => {
+    atEnd.current = scrollHeight - scrollTop - clientHeight < 40;
+  };
   return html`<div class="row" style=${{ marginBottom: "8px" }}>
       <input type="search" placeholder="Search the loaded part" aria-label="Search the log" value=${words}
         onInput=${withValue((find) => set({ find }))} />
       ${wanted && html`<small>${found.length} lines</small>`}
-      ${parts[0]?.offset > 0 && html`<button onClick=${earlier}>Load earlier lines</button>`}
+      ${parts[0]?.offset > 0 && html`<button onClick=${earlier}>${wanted ? "Search" : "Load"} earlier lines</button>`}
     </div>
     ${problem && html`<p class="note" data-tone="bad">${problem.message}</p>`}
-    <pre
-      class="log"
-      tabindex="0"
-      aria-label="Log"
-      ref=${place}
-      onScroll=${(/** @type {any} */ event) => {
-        const { scrollTop, scrollHeight, clientHeight } = event.target;
-        atEnd.current = scrollHeight - scrollTop - clientHeight < 40;
-      }}
-    >${plain(found.join("\n"), 4_000_000) || "The log is empty."}</pre>`;
+    <pre class="log" tabindex="0" aria-label="Log" ref=${place} onScroll=${scrolled}>${
+      plain(found.join("\n"), 4_000_000) || "The log is empty."}</pre>`;
 }

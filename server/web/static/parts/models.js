@@ -4,7 +4,7 @@ import { ago, bytes, count, moment, number, plain } from "../format.js";
 import { html } from "../html.js";
 import { useGet } from "../live.js";
 import { runHref } from "../runs.js";
-import { ROOT } from "../url.js";
+import { href } from "../url.js";
 import { setAlias } from "./gate.js";
 import { Missing } from "./signs.js";
 import { cardTable } from "./table.js";
@@ -12,7 +12,7 @@ import { cardTable } from "./table.js";
 /** The address of a checkpoint's file. @param {any} checkpoint @param {any} file */
 function fileHref(checkpoint, file) {
   const name = file.name.split("/").map(encodeURIComponent).join("/");
-  return `${ROOT.pathname}v1/runs/${checkpoint.run_id}/checkpoints/${checkpoint.id}/files/${name}`;
+  return href(`v1/runs/${checkpoint.run_id}/checkpoints/${checkpoint.id}/files/${name}`);
 }
 
 /** @param {any} checkpoint @returns {any[]} */
@@ -41,7 +41,7 @@ export function ModelShape({ model }) {
 }
 
 /** The files to put into the game. @param {any} checkpoint */
-function models(checkpoint) {
+export function modelLinks(checkpoint) {
   const found = modelsOf(checkpoint);
   if (!found.length) return html`<small>no model in it</small>`;
   return found.map((file) => {
@@ -106,7 +106,7 @@ export function CheckpointTable({ checkpoints, reload, names, aliases }) {
     ["step", (each) => html`<span title=${each.id}>${count(each.step)}</span>`, "number"],
     ["saved", saved],
     ["score", (each) => number(each.score), "number"],
-    ["models", models],
+    ["models", modelLinks],
     ["size", (each) => bytes(each.size), "number"],
     ["", (each) => may("run") && buttons(each)],
   ]);

@@ -2,6 +2,7 @@
 import { ago, count, plain } from "../format.js";
 import { html } from "../html.js";
 import { useGet } from "../live.js";
+import { runHref } from "../runs.js";
 import { Missing } from "./signs.js";
 import { cardTable } from "./table.js";
 
@@ -50,7 +51,7 @@ export function Reasons({ simulators }) {
 /** @param {{simulators: any[], runs?: boolean}} props */
 export function SimulatorTable({ simulators, runs = false }) {
   const run = (/** @type {any} */ { run_id: id, run_name: name }) =>
-    html`<a href=${`ui/runs/${id}/simulators`}>${plain(name ?? id, 80)}</a>`;
+    html`<a href=${runHref({ id }, "simulators")}>${plain(name ?? id, 80)}</a>`;
   const player = (/** @type {any} */ { label, number, peer, client, relayed }) =>
     html`${label ? plain(label, 80) : `number ${number}`}<br />
       <small>${plain(peer, 80)} · ${plain(client, 60)}${relayed ? " · relayed" : ""}</small>`;

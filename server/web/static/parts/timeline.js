@@ -11,8 +11,7 @@ const MOST = 200;
 /** Milliseconds for which events are collected before the page is drawn again. */
 const BATCH = 500;
 
-/** @typedef {{seq: number, at: string, type: string, level: string, message: string, attempt: any, data: any}} RunEvent
- */
+/** @typedef {Record<"at"|"type"|"level"|"message", string> & {seq: number, attempt: any, data: any}} RunEvent */
 
 /** The events of a run, oldest first: what has happened, then each as it happens. @param {string|undefined} run */
 export function useRunEvents(run) {
@@ -61,6 +60,6 @@ export function Timeline({ events }) {
     ${found.length > shown && html`<button onClick=${() => setShown(shown + MOST)}>
       Show ${Math.min(MOST, found.length - shown)} earlier ones</button>`}
     ${!found.length &&
-    html`<p class="empty">${events.length ? "No event has these words." : "Nothing has happened yet."}</p>`}`;
+    html`<p class="empty">${events.length ? "No event has these words." : "Loading …"}</p>`}`;
 }
 

@@ -179,6 +179,8 @@ class FakeRun:
         with self._lock:
             session = self._run_process.get(session_id)
             if session is None:
+                if not context.is_active():  # a step that the bridge broke off, and that its goodbye has overtaken
+                    return GOODBYE
                 if message.header.status != 200:
                     _refuse(context, grpc.StatusCode.FAILED_PRECONDITION, "step_before_hello")
                 session = Session(session_id, self._collectors, parks=PARKS_METADATA in metadata)

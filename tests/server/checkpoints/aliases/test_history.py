@@ -43,6 +43,7 @@ def history(database: Database, name: str) -> list[AliasMove]:
 def test_each_move_has_its_checkpoint_and_author_newest_first(database: Database, saved: list[str]) -> None:
     put(database, "champion", saved[0], "ann")
     moved = put(database, "champion", saved[1], "ben")
+    assert moved.step == 200, "it is the step of the present checkpoint"
     delete_alias(database, "champion", "cem")
 
     moves = history(database, "champion")

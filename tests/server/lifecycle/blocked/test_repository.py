@@ -56,9 +56,12 @@ def look(database: Database, run: str, project: str | None = None) -> tuple[str 
     """Return what a run waits for, and whether it needs a person."""
     with database.within(project).read() as session:
         found = RunRepository(session).get(run)
-        blocked = BlockedRepository(session, ALIVE_SECONDS)
-        blocked.tell([found], with_limits=True)
-        return found.waits_for, blocked.needs_action(found)
+        blocked = BlockedRepository(session, ALIVE_SECONDS).of([found], with_limits=True)[found.id]
+    with database.within(project).read() as session:
+        rows = RunRepository(session).list().items
+        listed = BlockedRepository(session, ALIVE_SECONDS).of(rows)[found.id]
+        assert listed.needs_action == blocked.needs_action, "a list says the same"
+    return blocked.waits_for, blocked.needs_action
 
 
 def waits_for(database: Database, run: str, project: str | None = None) -> str | None:
@@ -170,8 +173,8 @@ def test_a_list_says_what_its_runs_wait_for(database: Database) -> None:
 
     with database.read() as session:
         runs = list(RunRepository(session).list().items)
-        BlockedRepository(session, ALIVE_SECONDS).tell(runs)
-        told = {run.name: run.waits_for for run in runs}
+        blocked = BlockedRepository(session, ALIVE_SECONDS).of(runs)
+        told = {run.name: blocked[run.id].waits_for for run in runs}
 
     assert (told["next"] or "").startswith("A free slot: the only slot that can train it is held by run nightly")
     assert (told["nightly"] or "").startswith("Simulators: no simulator has joined for ")
