@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, Response, expect
 
 from tests.server.app.world import Trainer, World, open_world
 from tests.web.conftest import Watched
-from tests.web.data import REWARD, train
+from tests.web.data import REWARD, play, train
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("charts")]
 
@@ -25,6 +25,7 @@ TICK = 15_000
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with open_world(tmp_path_factory.mktemp("charts")) as world:
         train(world, tmp_path_factory.mktemp("scratch"), summaries=SUMMARIES).finish()
+        play(world)
         yield world
 
 
@@ -217,6 +218,24 @@ def test_a_search_in_a_log_goes_on_in_its_earlier_parts(fresh: Watched, trainer:
     page.get_by_label("Search the log").fill("")
     shown = page.locator("pre.log").inner_text().splitlines()
     assert [line for line in shown if line] == lines.decode().splitlines(), "nothing is left out in between"
+
+
+def test_the_history_of_a_ladder_is_zoomed_by_matches_and_shown_by_steps(fresh: Watched) -> None:
+    page = fresh.open("ui/runs/striker/opponents")
+    page.locator(".chart canvas").wait_for()
+
+    drag(page, 0.25, 0.75)
+    expect(page).to_have_url(re.compile(r"range=[\d.]+%2C[\d.]+"))
+    page.reload()
+    page.locator(".chart canvas").wait_for()
+    page.locator(".chart .u-over").dblclick()
+    expect(page).not_to_have_url(re.compile("range="))
+    page.get_by_label("x axis").select_option("step")
+    page.get_by_title("Table of values").click()
+
+    steps = [row[0] for row in values(page)]
+    assert len(steps) == len(set(steps)) > 1
+    expect(page.locator(".heat td small").first).to_have_text(re.compile(r"^\d+$"))
 
 
 def test_pinned_charts_come_first_and_a_filter_leaves_the_others_out(fresh: Watched) -> None:

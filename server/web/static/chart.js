@@ -23,7 +23,7 @@ export function xText(kind, x) {
   return kind === "step" ? count(x) : kind === "time" ? clock(1000 * x) : duration(x);
 }
 
-/** Whether an element is on the screen, or nearly. @param {import("preact").RefObject<HTMLElement>} ref */
+/** Whether an element is on the screen, or nearly. @param {{current: HTMLElement|null}} ref */
 function useNearScreen(ref) {
   const [near, setNear] = useState(false);
   useEffect(() => {
@@ -183,7 +183,8 @@ function options(latest, tip, width) {
   const series = [{}];
   const bands = [];
   for (const each of curves) {
-    const line = { spanGaps: true, points: { show: each.values.length === 1 }, stroke: each.color };
+    const known = each.values.filter((/** @type {number|null} */ value) => value !== null).length;
+    const line = { spanGaps: true, points: { show: known === 1 }, stroke: each.color };
     series.push({ ...line, width: smoothed ? 1 : 1.5, alpha: smoothed ? 0.35 : 1 });
     if (smoothed) series.push({ ...line, width: 1.75 });
     if (banded) {

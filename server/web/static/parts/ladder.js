@@ -1,6 +1,6 @@
 // A ladder: ratings with intervals, their history, who beats whom, and the matches.
 import { Chart } from "../chart.js";
-import { ago, count, number, percent, plain } from "../format.js";
+import { ago, count, number, plain } from "../format.js";
 import { choices, html, withValue } from "../html.js";
 import { useGet } from "../live.js";
 import { runHref } from "../runs.js";
@@ -110,27 +110,26 @@ function Payoffs({ path, players, live }) {
   const heading = html`<h2>Who beats whom</h2>`;
   if (!found.length) return html`<section class="card">${heading}<p class="empty">No rated match yet.</p></section>`;
   const { scores, games, wins, draws, losses } = data;
+  const order = players.map((id) => found.findIndex((each) => each.id === id)).filter((i) => i >= 0); // as above
   const words = (/** @type {number} */ i, /** @type {number} */ j) =>
     `${games[i][j]} games: ${wins[i][j]} won, ${draws[i][j]} drawn, ${losses[i][j]} lost`;
   return html`<section class="card scroll" tabindex="0">${heading}
     <table class="heat">
       <thead><tr>
         <th scope="col"><small>row against column</small></th>
-        ${found.map((each, i) => html`<th scope="col" key=${each.id} title=${plain(each.name, 200)}>${i + 1}</th>`)}
+        ${order.map((j, column) => html`<th scope="col" key=${j} title=${plain(found[j].name, 200)}>${column + 1}</th>`)}
       </tr></thead>
-      <tbody>${found.map((each, i) => html`<tr key=${each.id}>
-        <th scope="row" title=${plain(each.name, 200)}>${i + 1} ${plain(each.name, 40)}</th>
-        ${found.map((_, j) => {
+      <tbody>${order.map((i, row) => html`<tr key=${i}>
+        <th scope="row" title=${plain(found[i].name, 200)}>${row + 1} ${plain(found[i].name, 40)}</th>
+        ${order.map((j) => {
           const score = /** @type {number|null} */ (scores[i][j]);
           return html`<td key=${j} title=${i === j ? "" : words(i, j)} style=${{ background: shade(score) }}>
-            ${score === null ? "" : percent(Math.round(100 * score) / 100).replace(" %", "")}
+            ${score !== null && html`${Math.round(100 * score)}<br /><small>${count(games[i][j])}</small>`}
           </td>`;
         })}
       </tr>`)}</tbody>
     </table>
-    <small>
-      Percent of the points that the row won against the column; hold the pointer over a field for its games.
-    </small></section>`;
+    <small>Percent of the points that the row won against the column, and the games below.</small></section>`;
 }
 
 /** Green for more than half of the points, red for less. @param {number|null} score */
