@@ -1,6 +1,6 @@
 """Results of runs that evaluate policies."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
@@ -86,4 +86,6 @@ class Assessment:
     attempt: int
     """Number of the attempt that reported it."""
     result: MatchResult | EvaluationResult
+    checkpoint_runs: dict[str, str] = field(default_factory=dict)
+    """The run of each checkpoint in the result, as far as it is there."""
     updated_at: datetime

@@ -4,6 +4,7 @@ from fastapi import APIRouter
 
 from ludus import schemas
 from server.assessments.repository import AssessmentRepository
+from server.checkpoints.repository import CheckpointRepository
 from server.kit.errors import AssessmentNotFound, RunNotFound
 from server.kit.http.errors import problems
 from server.kit.http.fields import RunKey
@@ -18,4 +19,7 @@ router = APIRouter(prefix="/v1/runs/{run:name}/result", tags=["assessments"])
 def get_result(run: RunKey, database: DatabaseDep) -> schemas.Assessment:
     """Return the state of a `match` or `evaluate` run; after its end, the verdict."""
     with database.read() as session:
-        return resource(schemas.Assessment, AssessmentRepository(session).get(RunRepository(session).id_of(run)))
+        found = AssessmentRepository(session).get(RunRepository(session).id_of(run))
+        named = (found.result.get(role) for role in ("candidate", "champion", "checkpoint"))
+        runs = CheckpointRepository(session).runs_of([each for each in named if each is not None])
+        return resource(schemas.Assessment, found, checkpoint_runs=runs)

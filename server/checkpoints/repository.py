@@ -67,6 +67,11 @@ class CheckpointRepository(Repository):
         query = self._good(run_id).where(Checkpoint.score.is_not(None)).order_by(*order).limit(1)
         return self._session.scalars(query).one_or_none()
 
+    def runs_of(self, checkpoint_ids: Collection[str]) -> dict[str, str]:
+        """Return the run of each checkpoint that is there, by the checkpoint's id."""
+        query = select(Checkpoint.id, Checkpoint.run_id).where(Checkpoint.id.in_(checkpoint_ids))
+        return {checkpoint_id: run_id for checkpoint_id, run_id in self._session.execute(query)}
+
     def stored(self, run_id: str) -> int:
         """Return how many checkpoints of a run are not given up, damaged ones among them."""
         query = select(func.count()).where(Checkpoint.run_id == run_id, Checkpoint.deleted_at.is_(None))

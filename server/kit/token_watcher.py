@@ -139,7 +139,11 @@ class TokenWatcher:
                 if len(self._refused) >= REFUSED:
                     self._refused.clear()
                 self._refused[credential_id] = refusal
-                requests = self._watched.pop(credential_id, set())
+                requests = list(self._watched.get(credential_id, ()))
+            for request in requests:
+                request.end(refusal)
+            with self._changed:
+                self._watched.pop(credential_id, None)  # only now: what is not open any more has been refused
             _log.info(
                 "token_refused_while_open",
                 id=credential_id,
@@ -147,5 +151,3 @@ class TokenWatcher:
                 detail=refusal.message,
                 open=len(requests),
             )
-            for request in requests:
-                request.end(refusal)

@@ -202,6 +202,9 @@ def test_the_winner_of_a_gate_is_promoted_and_the_alias_moves(owned: World, page
     gate = judge(owned, new, old)
     open_run(page, owned, gate)
 
+    candidate = page.locator("section.card").filter(has=page.get_by_role("heading", name="Candidate"))
+    expect(candidate.get_by_role("link", name="run_")).to_have_attribute("href", re.compile(run_of(owned, "new")["id"]))
+    expect(candidate.get_by_role("link", name="CartPole.onnx")).to_have_attribute("download", "CartPole.onnx")
     page.get_by_role("button", name="Promote …").click()
     expect(page.get_by_role("dialog")).to_contain_text(f"It stands for {old} now, and for {new} afterwards")
     page.get_by_role("button", name="Set it").click()

@@ -10,7 +10,6 @@ import { theme } from "./theme.js";
 /** @typedef {"step"|"time"|"relative"} AxisKind */
 /** A vertical line. @typedef {{x: number, label: string, kind: string}} Mark */
 
-const HEIGHT = 220;
 /** With more curves than this, bands would cover each other. */
 const MOST_BANDS = 8;
 const MOST_ROWS = 10;
@@ -52,7 +51,7 @@ function useNearScreen(ref) {
  * @param {(near: boolean) => void} [props.onNear] the chart has come near the screen, or gone from there
  */
 export function Chart(props) {
-  const { title, x, curves, kind = "step", height = HEIGHT, empty = "No values yet.", onNear } = props;
+  const { title, x, curves, kind = "step", height = 220, empty = "No values yet.", onNear } = props;
   const frame = useRef(/** @type {HTMLElement|null} */ (null));
   const plot = useRef(/** @type {uPlot|null} */ (null));
   const [table, setTable] = useState(false);

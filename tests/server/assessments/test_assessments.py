@@ -125,7 +125,9 @@ def test_results_are_told_as_they_were_written_and_survive_the_attempt(
     ledger.assessment.store(2, result, {"returns": [1.0, 2.0]})
     ledger.assessment.store(2, result, {"returns": [1.0, 2.0]})  # a repetition counts nothing twice
 
-    assert http.get(f"/v1/runs/{made['id']}/result").json()["result"] == result
+    shown = http.get(f"/v1/runs/{made['id']}/result").json()
+    assert shown["result"] == result
+    assert list(shown["checkpoint_runs"]) == [saved[0]]
     assert ledger.assessment.state() == {"returns": [1.0, 2.0]}
     config = RunConfig.model_validate(http.get(f"/v1/runs/{made['id']}").json()["config"])
     policy = ledger.assessment.policies(config)[saved[0]]

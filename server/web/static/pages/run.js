@@ -45,11 +45,9 @@ export default function RunPage({ parts: [name, tab = "overview"] }) {
   const assessed = run.kind === "match" || run.kind === "evaluate";
   const { behaviors, environment_parameters: parameters } = run.config;
   const opponents = run.self_play || run.kind === "match" || JSON.stringify(behaviors ?? {}).includes('"self_play":{');
-  const shown = TABS.filter((each) => {
-    if (each === "lessons") return Object.keys(parameters ?? {}).length > 0;
-    if (each === "opponents") return opponents;
-    return !(each === "simulators" && run.kind === "clone");
-  });
+  const taught = Object.keys(parameters ?? {}).length > 0;
+  const hidden = [!taught && "lessons", !opponents && "opponents", run.kind === "clone" && "simulators"];
+  const shown = TABS.filter((each) => !hidden.includes(each));
   const { created_at: created, started_at: began, finished_at: ended } = run;
   const since = ended ? `ended ${ago(ended)}` : began ? `began ${ago(began)}` : `created ${ago(created)}`;
   return html`<div class="head"><h1>${plain(run.name, 200)}</h1>

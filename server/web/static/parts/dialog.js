@@ -74,10 +74,8 @@ export async function copied(text) {
 export function Secret({ label, text }) {
   return html`<input type="text" readonly aria-label=${label} size="60" value=${text}
       onFocus=${(/** @type {any} */ event) => event.target.select()} />
-    <div class="row">
-      <button onClick=${() => copied(text)}>Copy</button>
-      <button class="main" onClick=${close}>Done</button>
-    </div>`;
+    <div class="row"><button onClick=${() => copied(text)}>Copy</button>
+      <button class="main" onClick=${close}>Done</button></div>`;
 }
 
 /** The place of dialogs and messages in the frame. */

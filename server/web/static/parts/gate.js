@@ -4,24 +4,25 @@ import { change, may } from "../api.js";
 import { count, number, percent, plain } from "../format.js";
 import { html, withValue } from "../html.js";
 import { useGet } from "../live.js";
-import { hasEnded } from "../runs.js";
+import { hasEnded, runHref } from "../runs.js";
 import { Form, dialog, toast } from "./dialog.js";
+import { modelLinks } from "./models.js";
 import { Fact, Missing, Outcomes, Verdict } from "./signs.js";
 
 /** @param {{run: any, live: boolean}} props */
 export function Gate({ run, live }) {
-  const when = { seconds: live ? 3 : null, again: [run.state] };
-  const { data, problem } = useGet(`v1/runs/${run.id}/result`, {}, when);
+  const { data, problem } = useGet(`v1/runs/${run.id}/result`, {}, { seconds: live ? 3 : null, again: [run.state] });
   const result = data?.result;
   if (!result) {
     const failed = problem?.code === "assessment_not_found" ? null : problem;
     return html`<${Missing} data=${data} problem=${failed}>Nothing was played yet.<//>`;
   }
-  return html`<${result.kind === "match" ? Match : Evaluation} result=${result} run=${run} />`;
+  const Shown = result.kind === "match" ? Match : Evaluation;
+  return html`<${Shown} result=${result} run=${run} runs=${data.checkpoint_runs} />`;
 }
 
-/** @param {{result: any, run: any}} props */
-function Match({ result, run }) {
+/** @param {{result: any, run: any, runs: Record<string, string>}} props */
+function Match({ result, run, runs }) {
   const { elo, elo_low: low, elo_high: high } = result;
   const interval = `${signed(elo)} [${signed(low, "−∞")}, ${signed(high)}]`;
   const lead = elo === null ? "all or none of the games were won" : interval;
@@ -41,10 +42,8 @@ function Match({ result, run }) {
         <${Fact} name="behavior">${plain(result.behavior, 100)}<//>
       </dl></section>
     <div class="columns">
-      <section class="card"><h2>Candidate</h2>
-        <${Side} checkpoint=${result.candidate} promote=${result.verdict === "pass"} /></section>
-      <section class="card"><h2>Champion</h2>
-        <${Side} checkpoint=${result.champion} promote=${false} /></section>
+      <${Side} title="Candidate" checkpoint=${result.candidate} runs=${runs} promote=${result.verdict === "pass"} />
+      <${Side} title="Champion" checkpoint=${result.champion} runs=${runs} />
     </div>`;
 }
 
@@ -82,10 +81,16 @@ export function signed(value, otherwise = "∞") {
   return `${value > 0 ? "+" : value < 0 ? "−" : ""}${Math.abs(Math.round(value))}`;
 }
 
-/** @param {{checkpoint: string, promote: boolean}} props */
-function Side({ checkpoint, promote }) {
-  return html`<p><code>${checkpoint}</code></p>
-    ${promote && may("run") && html`<button class="main" onClick=${() => setAlias(checkpoint)}>Promote …</button>`}`;
+/** @param {{title: string, checkpoint: string, runs: Record<string, string>, promote?: boolean}} props */
+function Side({ title, checkpoint, runs, promote = false }) {
+  const id = runs[checkpoint]; // a deleted one has none
+  const when = { seconds: null, wanted: Boolean(id) };
+  const { data } = useGet(`v1/runs/${id}/checkpoints/${checkpoint}`, {}, when);
+  return html`<section class="card"><h2>${title}</h2>
+    <p><code>${checkpoint}</code>${id && html` of <a href=${runHref({ id }, "models")}>${id}</a>`}</p>
+    ${data && html`<p>${modelLinks(data)}</p>`}
+    ${promote && may("run") && html`<button class="main" onClick=${() => setAlias(checkpoint)}>Promote …</button>`}
+  </section>`;
 }
 
 /** Let an alias stand for a checkpoint. @param {string} checkpoint @param {() => void} [done] */

@@ -117,10 +117,10 @@ function Payoffs({ path, players, live }) {
     <table class="heat">
       <thead><tr>
         <th scope="col"><small>row against column</small></th>
-        ${order.map((j, column) => html`<th scope="col" key=${j} title=${plain(found[j].name, 200)}>${column + 1}</th>`)}
+        ${order.map((j, rank) => html`<th scope="col" key=${j} title=${plain(found[j].name, 200)}>${rank + 1}</th>`)}
       </tr></thead>
-      <tbody>${order.map((i, row) => html`<tr key=${i}>
-        <th scope="row" title=${plain(found[i].name, 200)}>${row + 1} ${plain(found[i].name, 40)}</th>
+      <tbody>${order.map((i, rank) => html`<tr key=${i}>
+        <th scope="row" title=${plain(found[i].name, 200)}>${rank + 1} ${plain(found[i].name, 40)}</th>
         ${order.map((j) => {
           const score = /** @type {number|null} */ (scores[i][j]);
           return html`<td key=${j} title=${i === j ? "" : words(i, j)} style=${{ background: shade(score) }}>
