@@ -70,7 +70,7 @@ class CheckpointRepository(Repository):
     def runs_of(self, checkpoint_ids: Collection[str]) -> dict[str, str]:
         """Return the run of each checkpoint that is there, by the checkpoint's id."""
         query = select(Checkpoint.id, Checkpoint.run_id).where(Checkpoint.id.in_(checkpoint_ids))
-        return dict(self._session.execute(query).tuples().all())
+        return dict(self._session.execute(query).all())
 
     def stored(self, run_id: str) -> int:
         """Return how many checkpoints of a run are not given up, damaged ones among them."""
