@@ -148,7 +148,8 @@ def test_a_report_that_no_longer_fits_on_the_disk_leaves_the_first_one(cli: Invo
         room = (len(before) // 2, resource.RLIM_INFINITY)
         return subprocess.run(
             command,
-            env={**os.environ, "LUDUS_SERVER": world.server},
+            # Python would cut off the byte code that it stores for later processes, too, and say nothing.
+            env={**os.environ, "LUDUS_SERVER": world.server, "PYTHONDONTWRITEBYTECODE": "1"},
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, room),
             check=False,
         ).returncode
