@@ -28,14 +28,15 @@ def environment(**extra: str) -> dict[str, str]:
 class LudusUp:
     """One `ludus up`."""
 
-    def __init__(self, home: Path, **settings: str) -> None:
+    def __init__(self, home: Path, *options: str, **settings: str) -> None:
         self.home = home
         ready = home / "ready.json"
         home.mkdir(parents=True, exist_ok=True)
         ready.unlink(missing_ok=True)
         self.output = (home / "up.out").open("ab")
+        given = ["--home", str(home), "--port", "0", "--gateway-port", "0", "--ready-file", str(ready)]
         self.process = subprocess.Popen(
-            [*LUDUS, "up", "--home", str(home), "--port", "0", "--gateway-port", "0", "--ready-file", str(ready)],
+            [*LUDUS, "up", *given, *options],
             stdin=subprocess.DEVNULL,
             stdout=self.output,
             stderr=subprocess.STDOUT,

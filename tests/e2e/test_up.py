@@ -1,5 +1,6 @@
 """`ludus up` as an operator meets it: what it says when it can't start, and how it starts again what dies."""
 
+import os
 import signal
 import socket
 import subprocess
@@ -56,6 +57,24 @@ def test_when_it_is_ready_everything_answers_and_one_interrupt_stops_it_in_bound
     assert up.stop() == 0
     assert time.monotonic() - before < 15
     assert marked(up.mark) == []
+
+
+@pytest.mark.e2e
+@pytest.mark.faults
+def test_the_address_of_the_pages_is_printed_and_opened_in_the_browser(tmp_path: Path) -> None:
+    """`xdg-open` is how a desktop opens an address; this one notes it."""
+    noted = tmp_path / "opened"
+    browser = tmp_path / "bin" / "xdg-open"
+    browser.parent.mkdir()
+    browser.write_text(f'#!/bin/sh\necho "$1" > {noted}\n')
+    browser.chmod(0o755)
+    up = LudusUp(tmp_path, "--open", PATH=f"{browser.parent}:{os.environ['PATH']}")
+
+    eventually(lambda: noted.exists() and noted.read_text() == f"{up.api}\n", "the browser opens the pages")
+    assert up.api in (tmp_path / "up.out").read_text()
+    assert "<title>" in httpx.get(up.api).text
+    up.interrupt()
+    up.stop()
 
 
 @pytest.mark.e2e
