@@ -94,6 +94,8 @@ def _print_diff(found: ConfigDiff) -> None:
 @answering(_print_diff)
 def diff(client: Client, *, name: str, old: int, new: int | None, run: str | None) -> ConfigDiff:
     """Compare versions OLD and NEW of NAME, every default filled in."""
+    if (new is None) == (run is None):
+        raise click.UsageError("Give either NEW or --run RUN.")
     return client.configs.diff(name, old, new, run=run)
 
 

@@ -200,5 +200,5 @@ function begin() {
   });
 }
 effect(() => {
-  if (project.value !== null && !path.peek().startsWith("ui/share")) begin();
+  if (!path.peek().startsWith("ui/share")) begin(); // again when the project changes, which the request reads
 });

@@ -34,6 +34,11 @@ def test_configurations_are_stored_listed_shown_and_compared(cli: Invoke) -> Non
         "- behaviors.X.max_steps: 500000",
         "+ behaviors.X.max_steps: 10",
     ]
+    cli("run", "create", "--config", "base@1", "--name", "of-base", "--set", "behaviors.X.max_steps=7")
+    compared = cli("config", "diff", "base", "1", "--run", "of-base").stdout
+    assert "- behaviors.X.max_steps: 500000\n+ behaviors.X.max_steps: 7\n" in compared
+    for wrong in ((), ("2", "--run", "of-base")):
+        assert cli("config", "diff", "base", "1", *wrong).exit_code == exits.Exit.USAGE
     assert cli("config", "show", "base@x").exit_code == exits.Exit.USAGE
     assert cli("config", "show", "base@9").exit_code == exits.Exit.REFUSED
 
