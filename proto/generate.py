@@ -20,11 +20,14 @@ def generate(target: Path) -> list[Path]:
     """Write the stubs below `target`/ludus/protocol and return their paths."""
     protocol = target / "ludus" / "protocol"
     (protocol / "mlagents").mkdir(parents=True, exist_ok=True)
-    service = (f"--grpc_python_out={target}", "ludus/protocol/simulation.proto")
-    compile_protos(target, f"-Iludus/protocol={PROTO / 'ludus' / 'v1'}", *service)
+    include = f"-Iludus/protocol={PROTO / 'ludus' / 'v1'}"
+    compile_protos(target, include, f"--grpc_python_out={target}", "ludus/protocol/simulation.proto")
+    # The service between our own two ends is served and called as raw bytes: messages are enough.
+    compile_protos(target, include, "ludus/protocol/collector.proto")
     messages = sorted(f"ludus/protocol/mlagents/{path.name}" for path in (PROTO / "mlagents").glob("*.proto"))
     compile_protos(target, f"-Iludus/protocol/mlagents={PROTO / 'mlagents'}", *messages)
-    return sorted([*protocol.glob("simulation_pb2*"), *(protocol / "mlagents").glob("*_pb2*")])
+    stubs = [*protocol.glob("simulation_pb2*"), *protocol.glob("collector_pb2*")]
+    return sorted([*stubs, *(protocol / "mlagents").glob("*_pb2*")])
 
 
 def compile_protos(target: Path, *arguments: str) -> None:

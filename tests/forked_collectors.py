@@ -18,7 +18,7 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 import pytest
 
 from ludus.collector.channel import Channel
-from worker.collectors.processes import ONE_THREAD, WarmCollector
+from worker.collectors.processes import EDGE_MODULE, MODULE, ONE_THREAD, WarmCollector
 
 SPAWN = WarmCollector.__dict__["spawn"]
 
@@ -56,7 +56,8 @@ class ForkedProcess:
 def fork_server() -> ForkServerContext:
     """Return a context whose processes have the modules of a worker's collector."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["worker.collectors.__main__", "worker.learning.networks.torch_policy"])
+    modules = ["worker.collectors.__main__", "worker.collectors.edge.__main__", "worker.learning.networks.torch_policy"]
+    context.set_forkserver_preload(modules)
     return context
 
 
@@ -64,10 +65,10 @@ def install(patch: pytest.MonkeyPatch) -> None:
     """Fork the collectors of learners in this process, from now on."""
     context = fork_server()
 
-    def spawn(cls: type[WarmCollector]) -> WarmCollector:
+    def spawn(cls: type[WarmCollector], module: str = MODULE) -> WarmCollector:
         ours, theirs = socket.socketpair()
         with theirs:
-            process = context.Process(target=_collect, args=(theirs, {**os.environ, **ONE_THREAD}), daemon=True)
+            process = context.Process(target=_collect, args=(module, theirs, {**os.environ, **ONE_THREAD}), daemon=True)
             process.start()
         return cls(ForkedProcess(process), Channel(ours))
 
@@ -82,11 +83,15 @@ def real_collectors() -> Iterator[None]:
         yield
 
 
-def _collect(channel: socket.socket, environment: dict[str, str]) -> None:
+def _collect(module: str, channel: socket.socket, environment: dict[str, str]) -> None:
     from ludus.collector.main import main  # noqa: PLC0415  only the fork server has paid for these
     from worker.collectors.acting import POLICIES  # noqa: PLC0415
+    from worker.collectors.edge.reader import main as read_edges  # noqa: PLC0415
 
     os.environ.clear()
     os.environ.update(environment)
-    sys.argv = ["worker.collectors", "--channel", str(channel.detach())]
-    main(POLICIES)
+    sys.argv = [module, "--channel", str(channel.detach())]
+    if module == EDGE_MODULE:
+        read_edges()
+    else:
+        main(POLICIES)

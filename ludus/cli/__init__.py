@@ -18,6 +18,7 @@ from ludus.child_process import end_with_parent
 CLIENT_COMMANDS: Mapping[str, str] = {
     "audit": "ludus.cli.audit:audit",
     "checkpoint": "ludus.cli.checkpoint:checkpoint",
+    "collect": "ludus.cli.collect:collect",
     "config": "ludus.cli.config:config",
     "evaluate": "ludus.cli.gate:evaluate",
     "events": "ludus.cli.events:events",
@@ -45,11 +46,13 @@ OWN_PACKAGES = frozenset({"ludus", "server", "worker"})
 
 EXTRAS: Mapping[str, str] = {
     "admin": "server",
+    "collect": "collector",
     "gateway": "server",
     "migrate": "server",
     "play": "play",
     "server": "server",
     "simulate": "gymnasium",
+    "unity": "collector",
     "controller": "server",
     "up": "worker",
     "worker": "worker",

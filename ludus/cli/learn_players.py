@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Final, Self
 
 from ludus.cli.learn_options import LearnError, LearnSettings
-from ludus.games.builds import EDITOR_PORT, GameSettings, play
+from ludus.games.builds import play
 from ludus.games.engine import EngineOverrides
 from ludus.games.executable import ExecutableNotFound, find_executable
+from ludus.games.settings import EDITOR_PORT, GameSettings
 from ludus.mlagents.results.console import info
 from ludus.sdk.errors import SimulatorError
 from ludus.sdk.join import Target

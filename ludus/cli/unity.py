@@ -1,27 +1,23 @@
 """`ludus unity`: Unity builds, or the Editor, as simulators of a run."""
 
-import asyncio
-import logging
 import re
-import signal
 import sys
-from collections.abc import Coroutine
 from dataclasses import fields
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final
 
 import click
 
-from ludus.cli.exits import GAMES_HELP, INTERRUPTED, exit_of_end, exit_of_error
+from ludus.cli.exits import GAMES_HELP
 from ludus.cli.options import FOLDER, ca_file_option, connect_timeout_option, gateway_option, option, token_option
-from ludus.cli.render import LINES, echo
-from ludus.games.builds import BASE_PORT, EDITOR_PORT, LAST_PORT, GameSettings, play
+from ludus.cli.until_end import run_until_end
+from ludus.games.builds import play
 from ludus.games.engine import EngineOverrides
-from ludus.sdk.errors import SimulatorError
-from ludus.sdk.join import RunEnd, Target
+from ludus.games.settings import BASE_PORT, EDITOR_PORT, LAST_PORT, GameSettings
+from ludus.sdk.join import Target
 
 REST: Final = "--env-args"
+INTERRUPTED_ONCE: Final = "telling the games to quit; Ctrl-C again ends them at once"
 _ANY_NUMBER: Final = "-1: any number."
 _INT32 = click.IntRange(-(2**31), 2**31 - 1)
 _PIXELS = click.IntRange(1, 2**31 - 1)
@@ -100,6 +96,12 @@ class _TakesTheRest(click.Command):
     type=FOLDER,
     help="Folder of the player logs. [default: results/RUN/run_logs]",
 )
+@option(
+    "--collect",
+    type=click.Choice(["here", "there"]),
+    default="there",
+    help="Where actions are computed: on this machine (the run needs simulators.collectors.edge), or the worker's.",
+)
 @gateway_option
 @token_option
 @ca_file_option
@@ -116,6 +118,7 @@ def unity(
     ca_file: Path | None,
     label: str,
     connect_timeout: float,
+    collect: str,
     **settings: Any,
 ) -> None:
     """Connect Unity games to RUN (an id or a name) until it ends: copies of a build, or the Editor.
@@ -131,55 +134,7 @@ def unity(
     # A name that every file system accepts.
     folder = re.sub(r"[^0-9A-Za-z._-]", "_", run).strip(".") or "run"
     logs = logs or Path("results", folder, "run_logs")
-    sys.exit(_play(GameSettings(target, env=env, num_envs=num_envs, engine=engine, logs=logs, **settings)))
-
-
-def _play(settings: GameSettings) -> int:
-    """Play, print the end, and return the exit code."""
-    handler = _Echo()
-    logger = logging.getLogger("ludus.games")
-    level = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    try:
-        end = asyncio.run(_interruptible(play(settings)))
-    except SimulatorError as error:
-        return exit_of_error(error.code)
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(level)
-    if end is None:
-        return INTERRUPTED
-    echo(end.reason, err=True)
-    return exit_of_end(end.code)
-
-
-async def _interruptible(playing: Coroutine[Any, Any, RunEnd]) -> RunEnd | None:
-    """Run the games; each Ctrl-C or SIGTERM cancels them. Returns None if they were cancelled."""
-    loop = asyncio.get_running_loop()
-    task = asyncio.ensure_future(playing)
-    interrupts = 0
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        nonlocal interrupts
-        interrupts += 1
-        if interrupts == 1:
-            echo("telling the games to quit; Ctrl-C again ends them at once", err=True)
-        loop.call_soon_threadsafe(task.cancel)
-
-    # Not the loop's own handlers, which only POSIX has; on Windows the handler runs with the next tick.
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        return await task
-    except asyncio.CancelledError:
-        return None
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-class _Echo(logging.Handler):
-    """Prints the log records of the library."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        echo(record.getMessage(), err=True, kept=LINES)
+    settings_of_games = GameSettings(
+        target, env=env, num_envs=num_envs, engine=engine, logs=logs, collect=collect == "here", **settings
+    )
+    sys.exit(run_until_end(play(settings_of_games), INTERRUPTED_ONCE))

@@ -12,7 +12,6 @@ The learner creates an arena and gathers rollouts from it; collectors attach to 
 (`blocks.py`). Needs no torch, since collectors start without it.
 """
 
-import fcntl
 import mmap
 import os
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ludus.collector.segments import Segments
+from ludus.collector.shared_memory import shared_memory
 from ludus.protocol.spec import BehaviorSpec
 
 DEFAULT_ROWS = 64
@@ -115,14 +115,6 @@ def default_rows(spec: BehaviorSpec) -> int:
     return max(4, min(DEFAULT_ROWS, BLOCK_BYTES // row_bytes))
 
 
-def shared_memory(name: str, size: int) -> int:
-    """Return the descriptor of an anonymous file of a sealed size: shrinking it would kill other processes."""
-    fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.ftruncate(fd, size)
-    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
-    return fd
-
-
 class Arena:
     """One behavior's columns, mapped into this process.
 
@@ -130,6 +122,7 @@ class Arena:
     """
 
     def __init__(self, fd: int, layout: ArenaLayout) -> None:
+        """Map the file of a descriptor; -1: memory of this process alone."""
         self.fd = fd
         self.layout = layout
         self._memory = mmap.mmap(fd, layout.size())

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from ludus.collector import commands
-from ludus.collector.arena import Arena
+from ludus.collector.channel import Frame
 from ludus.collector.evaluation import EvaluationRunner
 from ludus.collector.learner_connection import LearnerConnection
 from ludus.collector.matches import MatchRecorder
@@ -14,7 +14,6 @@ from ludus.collector.runners import LearningRunner
 from ludus.collector.session import RunnerOf, Session
 from ludus.collector.snapshots.barrier import CheckpointBarrier
 from ludus.collector.ticks import BatchTicks
-from ludus.collector.weights import WeightBuffers, WeightsLayout, unfreeze
 from ludus.protocol.codec import CloseCode, ProtocolError
 from ludus.protocol.contract import conflict, same_spec
 from ludus.protocol.spec import BehaviorSpec
@@ -69,8 +68,6 @@ class Behaviors:
         self._ticks = ticks
         self._barrier = barrier
         self._behaviors: dict[str, Behavior] = {}
-        self._weights: dict[int, WeightBuffers] = {}
-        """By the number of the runner."""
         self._teams: dict[int, TeamAssignment] = {}
         """By the number of the runner, of behaviors in self-play."""
         self._evaluations: dict[int, EvaluationRunner] = {}
@@ -122,24 +119,20 @@ class Behaviors:
         for session in list(behavior.sessions):
             session.end(message.code, message.reason, rejoin=False)
 
-    def admit(self, message: commands.Admit, descriptors: tuple[int, ...]) -> None:
+    def admit(self, message: commands.Admit, frame: Frame) -> None:
         """Make the runners of a behavior, and admit the sessions that wait for it."""
-        arena_fd, *weights_fds = descriptors
-        arena = Arena(arena_fd, message.arena)
-        arena.close()  # the mapping stays
+        memory = self._link.admitted(message, frame)
+        arena = memory.arena
         spec = message.arena.spec
         behavior = self._behaviors.setdefault(spec.behavior, Behavior(spec))
         behavior.spec = spec
         if message.policy.evaluated:
-            evaluation = self._factory.evaluation(message, arena, [unfreeze(fd) for fd in weights_fds])
+            evaluation = self._factory.evaluation(message, arena, memory.evaluated)
             behavior.evaluation = self._evaluations[message.runner] = evaluation
         else:
-            (weights_fd,) = weights_fds
-            weights = WeightBuffers(weights_fd, WeightsLayout(message.policy.weights_size, message.weight_buffers))
-            weights.close()
-            self._weights[message.runner] = weights
             behavior.runner = self.runners[message.runner] = runner = self._factory.learning(message, arena)
             runner.peers = self.runners.values()
+            runner.recorder.segments.blocks.extend(memory.blocks)
             if message.policy.self_play:
                 runner.observer = match_recorder = MatchRecorder()
                 opponents = self._factory.opponents(message, arena)
@@ -149,17 +142,17 @@ class Behaviors:
                 self._barrier.restore(runner)
         self._admit_sessions(behavior)
 
-    def load(self, message: commands.Weights) -> None:
+    def load(self, message: commands.Weights, frame: Frame) -> None:
         """Load newer weights."""
         runner = self.runners[message.runner]
-        runner.policy.load(self._weights[message.runner].read(message.index, message.version))
+        runner.policy.load(self._link.weights(message, frame))
         runner.version = message.version
         self._link.tell(WeightsRead(message.runner, message.index))
         runner.schedule()
 
-    def take_opponent(self, message: commands.FrozenPolicy, fd: int) -> None:
+    def take_opponent(self, message: commands.FrozenPolicy, frame: Frame) -> None:
         """Take the weights of a frozen policy."""
-        self._teams[message.runner].opponent_runner.opponents.take(message.key, unfreeze(fd))
+        self._teams[message.runner].opponent_runner.opponents.take(message.key, self._link.frozen_policy(frame))
 
     def assign_opponents(self, message: commands.Opponents) -> None:
         """Set the learning team, and the policies of the others from their next episodes on."""

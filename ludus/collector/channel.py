@@ -28,6 +28,8 @@ class Frame:
     payload: bytes
     descriptors: tuple[int, ...] = ()
     """File descriptors, owned by the receiver from now on."""
+    contents: tuple[bytes, ...] = ()
+    """Bytes that a frame from another host carries in place of descriptors (`ludus.collector.edge`)."""
 
 
 class Channel:

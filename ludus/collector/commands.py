@@ -74,6 +74,14 @@ class Settings(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class OpenPlace(Message):
+    """To the edge reader: a place for an edge collector. Carries the descriptor of the place's channel to the pool."""
+
+    index: int
+    """Of the collector that the place is to the pool."""
+
+
+@dataclass(frozen=True, slots=True)
 class Admit(Message):
     """A behavior may act.
 

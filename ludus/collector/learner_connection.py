@@ -1,55 +1,59 @@
-"""A collector's end of the channel to the learner. Sending never blocks: the rest is queued."""
+"""A collector's end of the connection to its learner: what both kinds of it have in common.
 
-import asyncio
-from collections.abc import Callable
+A collector on the learner's host shares memory with it (`local_connection`), one beside the games sends the same over a
+stream (`edge.connection`). Nothing else in a collector knows which of the two it has.
+"""
 
-from ludus.collector.channel import Channel, ChannelClosedError, Frame
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ludus.collector.activations import FloatArray
+from ludus.collector.arena import Arena
+from ludus.collector.channel import Frame
+from ludus.collector.commands import Admit, Weights
 from ludus.collector.messages import Kind, Message
+from ludus.collector.segments import Segments
 
 
-class LearnerConnection:
-    """A collector's end of the channel. Used in the event loop only."""
+@dataclass(frozen=True, slots=True)
+class AdmittedMemory:
+    """The memory of an admitted behavior."""
 
-    def __init__(self, channel: Channel, lost: Callable[[], None]) -> None:
-        """`lost` is called when the learner is gone; nothing is sent or received after that."""
-        self._channel = channel
-        self._lost = lost
-        self._loop = asyncio.get_running_loop()
-        self._orphan = False
+    arena: Arena
+    blocks: Sequence[int]
+    """Blocks that may be written at once; the learner lends others later (`Kind.BLOCKS`)."""
+    evaluated: Sequence[FloatArray]
+    """The weights of each policy of an evaluation; empty for a behavior that learns."""
+
+
+class LearnerConnection(ABC):
+    """Used in the event loop only. Nothing waits: what can't be sent at once is queued."""
+
+    @abstractmethod
+    def begin(self, take: Callable[[Sequence[Frame]], None], lost: Callable[[], None]) -> None:
+        """Receive frames from now on. `lost` is called when the learner is gone; nothing is sent or received then."""
+
+    @abstractmethod
+    def send(self, kind: Kind, payload: bytes) -> None:
+        """Send a frame."""
 
     def tell(self, message: Message) -> None:
         """Send a control message."""
         self.send(Kind.MESSAGE, message.pack())
 
-    def send(self, kind: Kind, payload: bytes) -> None:
-        """Send a frame."""
-        if self._orphan:
-            return
-        try:
-            self._channel.send(kind, payload)
-            if self._channel.pending:
-                self._loop.add_writer(self._channel.fileno(), self._writable)
-        except ChannelClosedError:
-            self._orphaned()
+    @abstractmethod
+    def admitted(self, message: Admit, frame: Frame) -> AdmittedMemory:
+        """Return the memory of a behavior that was admitted with this frame."""
 
-    def receive(self) -> list[Frame]:
-        """Return the frames that have arrived."""
-        try:
-            return self._channel.receive()
-        except ChannelClosedError:
-            self._orphaned()
-            return []
+    @abstractmethod
+    def weights(self, message: Weights, frame: Frame) -> FloatArray:
+        """Return a copy of the weights that a frame announced."""
 
-    def _writable(self) -> None:
-        try:
-            self._channel.flush()
-        except ChannelClosedError:
-            self._orphaned()
-        if not self._channel.pending:
-            self._loop.remove_writer(self._channel.fileno())
+    @abstractmethod
+    def frozen_policy(self, frame: Frame) -> FloatArray:
+        """Return the weights of the frozen policy that came with a frame."""
 
-    def _orphaned(self) -> None:
-        self._orphan = True
-        self._loop.remove_reader(self._channel.fileno())
-        self._loop.remove_writer(self._channel.fileno())
-        self._lost()
+    @abstractmethod
+    def deliver(self, runner: int, arena: Arena, segments: Segments) -> Sequence[int]:
+        """Send closed segments of a runner; return the blocks that may be written again."""

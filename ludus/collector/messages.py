@@ -62,6 +62,18 @@ def read(frame: Frame) -> Message:
 
 
 @dataclass(frozen=True, slots=True)
+class Introduction(Message):
+    """The first message of an edge collector."""
+
+    version: int
+    """Of the protocol of edge collectors: `ludus.collector.edge.VERSION`."""
+    session_id: str
+    """Drawn once per process."""
+    host: str
+    """Name of its machine, for people."""
+
+
+@dataclass(frozen=True, slots=True)
 class Alive(Message):
     """A sign of life, every `ALIVE_SECONDS`."""
 

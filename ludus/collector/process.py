@@ -23,6 +23,7 @@ import structlog
 from ludus.collector import commands, messages
 from ludus.collector.acting import PolicyFactory
 from ludus.collector.channel import Channel, ChannelClosedError, Frame
+from ludus.collector.local_connection import LocalConnection
 from ludus.collector.messages import Kind, read
 from ludus.collector.server import TICK_SECONDS, CollectorServer
 from ludus.collector.service import SimulationHandler, direct_join_handler, make_server
@@ -40,7 +41,7 @@ LAST_WORD_SECONDS = 1.0
 async def serve(channel: Channel, policies: PolicyFactory, start: commands.Settings, restored: State | None) -> None:
     """Serve until the learner says so or is gone."""
     loop = asyncio.get_running_loop()
-    collector = CollectorServer(channel, policies, start, restored)
+    collector = CollectorServer(LocalConnection(channel), policies, start, restored)
     settings = collector.settings
     if settings.log_path is not None:  # this process may be older than the attempt, and write to the worker's log
         redirect_output(Path(settings.log_path))
@@ -52,7 +53,7 @@ async def serve(channel: Channel, policies: PolicyFactory, start: commands.Setti
     servers = [server]
     if settings.ticket_key is None:
         server.add_generic_rpc_handlers((direct_join_handler(settings.run_id),))
-    port = collector.port = _bind(server, settings, start.index)
+    port = collector.port = bind(server, settings, start.index)
     if settings.unity_port is not None:
         # Clients of this port are on this host: no ticket.
         players.append(UnityHandler(collector, tickets=False))
@@ -60,8 +61,8 @@ async def serve(channel: Channel, policies: PolicyFactory, start: commands.Setti
     for each in servers:
         await each.start()
     collector.link.tell(messages.Listening(port))
-    loop.add_reader(channel.fileno(), collector.readable)
-    ticking = loop.create_task(_tick_forever(collector))
+    collector.listen()
+    ticking = loop.create_task(tick_forever(collector))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lambda: None)  # the learner decides; it has been signalled too
     await asyncio.wait([collector.done])
@@ -84,7 +85,8 @@ async def serve(channel: Channel, policies: PolicyFactory, start: commands.Setti
         raise failure
 
 
-async def _tick_forever(collector: CollectorServer) -> None:
+async def tick_forever(collector: CollectorServer) -> None:
+    """Do the periodic work of a collector, and say that it is alive."""
     try:
         clock = asyncio.get_running_loop().time
         next_alive = 0.0
@@ -99,7 +101,7 @@ async def _tick_forever(collector: CollectorServer) -> None:
         collector.fail(error)
 
 
-def _bind(server: grpc.aio.Server, settings: CollectorSettings, index: int) -> int:
+def bind(server: grpc.aio.Server, settings: CollectorSettings, index: int) -> int:
     """Take a port of the range, or any; raise OSError when all are taken, and ValueError for a bad file of TLS."""
     host = f"[{settings.bind_host}]" if ":" in settings.bind_host else settings.bind_host
     if settings.port_range is None:

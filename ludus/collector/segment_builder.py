@@ -133,15 +133,15 @@ class SegmentBuilder:
             self._agents.round[slot] = number
         self.round = None
 
-    def take(self) -> bytes | None:
-        """Return the segments that were cut, packed, and forget them."""
+    def take(self) -> Segments | None:
+        """Return the segments that were cut, and forget them."""
         if not self._closed:
             return None
         records = np.concatenate([records for records, _ in self._closed]).view(SEGMENT_DTYPE)[:, 0]
         blocks = np.concatenate([blocks for _, blocks in self._closed])
         self._closed.clear()
         self.waiting = 0
-        return Segments(records, blocks.astype(np.int32, copy=False)).pack()
+        return Segments(records, blocks.astype(np.int32, copy=False))
 
     def blocks_in_use(self, slots: Slots) -> list[int]:
         """Return the blocks of open segments."""

@@ -6,6 +6,7 @@ Everything here runs in the event loop and returns at once (see `process.py`).
 import asyncio
 import itertools
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +15,7 @@ import structlog
 from ludus.collector import commands, messages
 from ludus.collector.acting import PolicyFactory
 from ludus.collector.behaviors import Behaviors
-from ludus.collector.channel import Channel, Frame
+from ludus.collector.channel import Frame
 from ludus.collector.learner_connection import LearnerConnection
 from ludus.collector.messages import Kind, read, unpack_numbered
 from ludus.collector.runner_factory import RunnerFactory
@@ -40,7 +41,7 @@ class CollectorServer:
     """The state of a collector process."""
 
     def __init__(
-        self, channel: Channel, policies: PolicyFactory, start: commands.Settings, restored: State | None = None
+        self, link: LearnerConnection, policies: PolicyFactory, start: commands.Settings, restored: State | None = None
     ) -> None:
         """`restored` are the snapshots of a former attempt, if there are any (`snapshots.state.merged`)."""
         settings = CollectorSettings.from_json(start.settings)
@@ -48,7 +49,7 @@ class CollectorServer:
         self._index = start.index
         self.port = 0
         """On which it listens, once it does."""
-        self.link = link = LearnerConnection(channel, self._orphaned)
+        self.link = link
         self._loop = asyncio.get_running_loop()
         self.sessions: set[Session] = set()
         """Open sessions."""
@@ -66,6 +67,8 @@ class CollectorServer:
         self.behaviors = Behaviors(link, factory, self._ticks, self.barrier)
         self._runners = self.behaviors.runners
         self._next_stats = 0.0
+        self._held_by: set[str] = set()
+        """Reasons for which no agent is answered."""
         self.done: asyncio.Future[commands.CloseAll | None] = self._loop.create_future()
         """Set when the process should end; None = the learner is gone."""
 
@@ -142,9 +145,11 @@ class CollectorServer:
 
     # The learner ------------------------------------------------------------------------------------------------
 
-    def readable(self) -> None:
-        """Handle the messages of the learner."""
-        frames = self.link.receive()
+    def listen(self) -> None:
+        """Handle the messages of the learner from now on."""
+        self.link.begin(self._take, self._orphaned)
+
+    def _take(self, frames: Sequence[Frame]) -> None:
         try:
             for frame in frames:
                 self._handle(frame)
@@ -176,15 +181,14 @@ class CollectorServer:
                 runner.required_version = max(runner.required_version, message.version)
                 runner.schedule()
             case commands.Weights():
-                self.behaviors.load(message)
+                self.behaviors.load(message, frame)
             case commands.EndRound():
                 self._runners[message.runner].quota.end(message.round)
                 self._runners[message.runner].schedule()  # so that the steps which have returned are delivered
             case commands.Admit():
-                self.behaviors.admit(message, frame.descriptors)
+                self.behaviors.admit(message, frame)
             case commands.FrozenPolicy():
-                (fd,) = frame.descriptors
-                self.behaviors.take_opponent(message, fd)
+                self.behaviors.take_opponent(message, frame)
             case commands.BeginEvaluation():
                 session = self._by_session_id.get(message.session_id)
                 if session is not None:  # else it has left, and the learner gets a message about it
@@ -203,11 +207,11 @@ class CollectorServer:
                 self._take_parameters(message)
             case commands.Hold():
                 self.barrier.begin(self.now() + message.timeout)
-                self._hold(held=True)
+                self._hold("checkpoint", held=True)
                 self.came_to_rest()
             case commands.Release():
                 self.barrier.end()
-                self._hold(held=False)
+                self._hold("checkpoint", held=False)
             case commands.Forget():
                 self.barrier.forget(message.session_id)
             case commands.CloseAll():
@@ -216,10 +220,18 @@ class CollectorServer:
             case _:
                 raise ValueError(f"the learner sent {type(message).__name__}")
 
-    def _hold(self, *, held: bool) -> None:
-        """Stop answering, or begin again."""
+    def hold_for_network(self, congested: bool) -> None:
+        """Stop answering while too much waits for the network, or begin again."""
+        self._hold("network", held=congested)
+
+    def _hold(self, reason: str, *, held: bool) -> None:
+        """Stop answering for a reason, or begin again when there is none left."""
+        if held:
+            self._held_by.add(reason)
+        else:
+            self._held_by.discard(reason)
         for runner in self._runners.values():
-            runner.held = held
+            runner.held = bool(self._held_by)
             runner.schedule()
 
     def _take_parameters(self, message: commands.Parameters) -> None:

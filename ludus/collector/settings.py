@@ -23,7 +23,9 @@ class CollectorSettings:
     seed: int
     """The run's seed. A simulator's seed is this + its number; each collector samples actions from its own stream."""
     count: int = 1
-    """Collector processes."""
+    """Collectors, those in places for edge collectors among them, which come last."""
+    edge_places: int = 0
+    """Places for edge collectors."""
     bind_host: str = "127.0.0.1"
     advertise_host: str = "127.0.0.1"
     """Host name in the addresses that simulators get."""

@@ -94,7 +94,8 @@ class BatchTicks:
             self._link.send(Kind.EPISODES, pack_numbered(runner.number, episodes))
         segments = runner.recorder.segments.take()
         if segments is not None:
-            self._link.send(Kind.SEGMENTS, pack_numbered(runner.number, segments))
+            free = self._link.deliver(runner.number, runner.recorder.arena, segments)
+            runner.recorder.segments.blocks.extend(free)
 
     def report_stats(self) -> None:
         """Send the learner the numbers that simulators have reported."""

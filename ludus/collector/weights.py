@@ -7,7 +7,6 @@ write into, a buffer is always free. No side waits for the other, and no buffer 
 version stamped before and after each buffer proves it.
 """
 
-import fcntl
 import mmap
 import os
 from collections import Counter
@@ -17,7 +16,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from ludus.collector.arena import shared_memory
+from ludus.collector.shared_memory import shared_memory
 
 STAMP_BYTES = 64
 """The stamps lie in cache lines of their own."""
@@ -94,21 +93,3 @@ class WeightBuffers:
         if before != version or after != version:
             raise TornReadError(f"buffer {index} held versions {before} and {after} instead of {version}")
         return weights
-
-
-def freeze(weights: npt.NDArray[np.float32]) -> int:
-    """Return the descriptor of an anonymous file of weights that can't be changed any more."""
-    fd = os.memfd_create("ludus-frozen-policy", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    data = memoryview(weights.tobytes())
-    while data:
-        data = data[os.write(fd, data) :]
-    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
-    return fd
-
-
-def unfreeze(fd: int) -> npt.NDArray[np.float32]:
-    """Return the weights of such a file, mapped into this process, and give the descriptor back."""
-    try:
-        return np.frombuffer(mmap.mmap(fd, 0, access=mmap.ACCESS_READ), np.float32)
-    finally:
-        os.close(fd)

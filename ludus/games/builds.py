@@ -7,78 +7,29 @@ differences between operating systems are in `ludus.child_process`.
 import asyncio
 import logging
 import os
-import platform
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from ludus.games import diagnostics
-from ludus.games.engine import EngineOverrides
 from ludus.games.executable import PORT_ARGUMENT, ExecutableNotFound, arguments, find_executable
 from ludus.games.port import GamePort
 from ludus.games.process import Player, PlayerLog, RestartQuota
 from ludus.games.reporter import GameReporter, Refusal, RunReporter, game_reporters
+from ludus.games.settings import LAST_PORT, GameSettings
 from ludus.games.unity.bridge import CLIENT, BridgeSession
-from ludus.games.unity.hook import SideChannelHook, SideChannelTap
 from ludus.sdk.errors import CannotConnect, Failure, SessionRefused, SimulatorError
-from ludus.sdk.join import JoinClient, RunEnd, Target, client_name
+from ludus.sdk.join import JoinClient, RunEnd, client_name
 
 logger = logging.getLogger("ludus.games")
 
-BASE_PORT: Final = 5005
-EDITOR_PORT: Final = 5004
-LAST_PORT: Final = 65535
 TICK_SECONDS: Final = 0.1
 KILL_SECONDS: Final = 5.0
 """Time-out for a process to terminate, before it is killed."""
 RESTART_SECONDS: Final = 0.5
 """Pause before a restart, so that a process that ends at once does not keep the machine busy."""
-
-
-@dataclass(frozen=True)
-class GameSettings:
-    """The builds to start, and their settings. Names and defaults are those of ML-Agents."""
-
-    target: Target
-    """The run. Each process of a game gets its own session id."""
-    env: Path | None = None
-    """The build; None: wait for the Editor."""
-    num_envs: int = 1
-    env_args: tuple[str, ...] = ()
-    """More arguments of the game."""
-    base_port: int = BASE_PORT
-    """Port of the first build; each further one takes the next."""
-    editor_port: int = EDITOR_PORT
-    no_graphics: bool = False
-    no_graphics_monitor: bool = False
-    """Without graphics, except for the first build."""
-    engine: EngineOverrides = field(default_factory=EngineOverrides)
-    timeout_wait_seconds: float = 60.0
-    """Time-out of a build's first call, of each further call, and of its end."""
-    max_lifetime_restarts: int = 10
-    """-1: any number. Per build, like the next two."""
-    restarts_rate_limit_n: int = 1
-    """-1: any number."""
-    restarts_rate_limit_period_seconds: float = 60.0
-    logs: Path | None = None
-    """Folder of the player logs; None: nothing is kept."""
-    side_channels: SideChannelHook | None = None
-    """Your own code for raw bytes and float properties; None: they are dropped."""
-
-    @property
-    def label(self) -> str:
-        """Label in the list of simulators."""
-        game = "Unity Editor" if self.env is None else self.env.name
-        return self.target.label or f"{game} on {platform.node()}"[:200]
-
-    def session(self, reporter: GameReporter, worker: int, *, no_graphics: bool, parks: bool) -> BridgeSession:
-        """Return the session of a game of one worker that has made its first call."""
-        tap = None if self.side_channels is None else SideChannelTap(self.side_channels, worker)
-        target, engine = reporter.begin_session(), self.engine
-        options = {"no_graphics": no_graphics, "parks": parks}
-        return BridgeSession(target, reporter.tell, reporter.log_of_run, engine, tap=tap, **options)
 
 
 class GivenUp(SimulatorError):
@@ -97,10 +48,37 @@ async def play(settings: GameSettings) -> RunEnd:
     Raises CannotConnect or GivenUp, with the reason of the last game, when all games have been given up.
     """
     try:
-        return await _play(replace(settings, target=replace(settings.target, label=settings.label)))
+        named = replace(settings, target=replace(settings.target, label=settings.label))
+        return await (_play_here(named) if settings.collect else _play(named))
     except SimulatorError as error:
         logger.log(logging.ERROR, error)
         raise
+
+
+async def _play_here(settings: GameSettings) -> RunEnd:
+    """Play with an edge collector in this process."""
+    # What it needs, a light installation lacks.
+    from ludus.collector.acting import PolicyFactory  # noqa: PLC0415
+    from ludus.collector.edge.process import EdgeCollector  # noqa: PLC0415
+
+    collector = EdgeCollector(settings.target, PolicyFactory(), logger.log)
+    here = f"127.0.0.1:{await collector.listen()}"
+    target = replace(settings.target, server=here, token="", ca_file=None, client_certificate=None, client_key=None)
+    collecting = asyncio.create_task(collector.run())
+    playing = asyncio.create_task(_play(replace(settings, target=target, collector=collector)))
+    try:
+        await asyncio.wait({collecting, playing}, return_when=asyncio.FIRST_COMPLETED)
+        if playing.done():
+            return playing.result()
+        end = collecting.result()
+        # Games receive the end of the run themselves; then they have time to quit.
+        await asyncio.wait({playing}, timeout=2 * settings.timeout_wait_seconds + KILL_SECONDS)
+        return end
+    finally:
+        for task in (playing, collecting):
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        await collector.close()
 
 
 async def _play(settings: GameSettings) -> RunEnd:

@@ -38,11 +38,12 @@ DEAD_COLLECTORS: Final = 3
 """After so many unreachable addresses a simulator asks for relay even if it was connected directly before."""
 
 _END_OF_RUN: Final = {CloseCode.RUN_FINISHED, CloseCode.RUN_CANCELLED, CloseCode.RUN_FAILED}
-_END_OF_STATE: Final = {
+END_OF_STATE: Final = {
     "SUCCEEDED": CloseCode.RUN_FINISHED,
     "CANCELLED": CloseCode.RUN_CANCELLED,
     "FAILED": CloseCode.RUN_FAILED,
 }
+"""How a run ends for its simulators, by its final state."""
 
 Report = Callable[[int, str], None]
 """Takes a level of `logging` and a sentence for people."""
@@ -165,8 +166,10 @@ class CollectorEndpoint:
 class JoinClient:
     """Joins a run for one simulator, again after each failure. A context manager that holds the gateway's channel."""
 
-    def __init__(self, target: Target, report: Report, client: str) -> None:
+    def __init__(self, target: Target, report: Report, client: str, service: str = SERVICE) -> None:
+        """`service` is the prefix of the method Join: that of simulators, or of edge collectors."""
         self.target = target
+        self._service = service
         self.run_id = target.run
         """The run's id, once it is known."""
         self.relay = False
@@ -243,7 +246,7 @@ class JoinClient:
             run=self.run_id, session_id=session_id, code=problem.code, sentence=_fitting(problem.sentence)
         )
         try:
-            await self._call("Report", request, pb.ReportResponse, REPORT_SECONDS)
+            await self._call(SERVICE, "Report", request, pb.ReportResponse, REPORT_SECONDS)
         except grpc.aio.AioRpcError as error:
             failure = explain(error, self.target.server, tls=self._tls, token=self.target.credential)
             self._report(logging.DEBUG, f"the problem {problem.code} was not reported to the run: {failure.sentence}")
@@ -279,10 +282,10 @@ class JoinClient:
             self._report(level, sentence)
         self._last_report = sentence
 
-    async def _call(self, method: str, request: Any, response: Any, timeout: float) -> Any:
+    async def _call(self, service: str, method: str, request: Any, response: Any, timeout: float) -> Any:
         """Call a unary method of the gateway with the token."""
         call: Any = self._gateway.unary_unary(
-            f"{SERVICE}{method}",
+            f"{service}{method}",
             request_serializer=type(request).SerializeToString,
             response_deserializer=response.FromString,
         )
@@ -324,7 +327,7 @@ class JoinClient:
             client=self._client,
         )
         try:
-            response: pb.JoinResponse = await self._call("Join", request, pb.JoinResponse, JOIN_SECONDS)
+            response: pb.JoinResponse = await self._call(self._service, "Join", request, pb.JoinResponse, JOIN_SECONDS)
         except grpc.aio.AioRpcError as error:
             failure = explain(
                 error,
@@ -335,7 +338,7 @@ class JoinClient:
             )
             if failure.code != "run_ended":
                 return failure
-            code = _END_OF_STATE.get(failure.run_state, CloseCode.RUN_FINISHED)
+            code = END_OF_STATE.get(failure.run_state, CloseCode.RUN_FINISHED)
             return RunEnd(code, failure.sentence, self.run_id)
         self._last_contact = time.monotonic()
         self._answered = True

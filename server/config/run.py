@@ -1,9 +1,9 @@
 """The configuration of a whole run: its behaviors, and their common sections."""
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, StringConstraints, ValidationInfo, field_validator
+from pydantic import Field, StringConstraints, ValidationInfo, field_validator, model_validator
 
 from ludus.protocol.environment_parameters import ParameterValue
 from ludus.schemas.states import RunKind
@@ -36,9 +36,28 @@ from server.config.values import (
 from server.kit.settings import Label
 
 
-class SimulatorsConfig(Section):
-    """Time-outs of the trainer for simulators."""
+class CollectorsConfig(Section):
+    """The collectors of a run: processes on the worker's host, and places for edge collectors beside the games."""
 
+    local: Own[Whole | None] = Field(default=None, ge=0, le=256)
+    """Collectors on the worker's host; null = as many as the worker is set to (`LUDUS_WORKER__COLLECTORS`). With 0 all
+    games connect through edge collectors.
+    """
+    edge: Own[Whole] = Field(default=0, ge=0, le=256)
+    """Edge collectors that can collect for the run at the same time (`ludus collect RUN` on the games' machine)."""
+
+    @model_validator(mode="after")
+    def _some(self) -> Self:
+        if self.local == 0 and not self.edge:
+            raise config_error("contradiction", "is 0 as local is: no game could connect", at="edge")
+        return self
+
+
+class SimulatorsConfig(Section):
+    """Time-outs of the trainer for simulators, and the collectors that serve them."""
+
+    collectors: Own[CollectorsConfig] = CollectorsConfig()
+    """Where games are served: on the worker's host, and beside the games."""
     grace_seconds: Own[PositiveReal] = 60.0
     """Seconds without any simulator, after there was one, before the run pauses."""
     startup_grace_seconds: Own[PositiveReal | None] = 600.0

@@ -113,6 +113,12 @@ class TooManyFailures(Exhausted, code="too_many_requests"):
     )
 
 
+class GatewayClosing(Unavailable, code="collector_closing"):
+    """A gateway that relays an edge collector's stream shuts down."""
+
+    sentence = "The gateway that relays this collector is shutting down; join again."
+
+
 class BadTicket(Unauthenticated, code="bad_ticket"):
     """The `ludus-ticket` of a stream to be relayed is missing, wrong or of another installation."""
 

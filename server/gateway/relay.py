@@ -18,15 +18,16 @@ import structlog
 
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codes import CloseCode
-from ludus.protocol.options import BROKEN, REASON_METADATA, TICKET_METADATA, client_options
+from ludus.protocol.options import BROKEN, COLLECTOR_SERVICE, REASON_METADATA, TICKET_METADATA, client_options
 from ludus.protocol.server_tls import TlsPair
 from ludus.protocol.tickets import TicketClaims, TicketExpired, TicketInvalid, verify
-from server.gateway.errors import BadTicket, CollectorLost, CollectorUnreachable, OldTicket
+from server.gateway.errors import BadTicket, CollectorLost, CollectorUnreachable, GatewayClosing, OldTicket
 from server.kit.listening import GatewaySettings
 from server.kit.token_watcher import TokenWatcher
 from server.kit.waking import on_loop
 
 CONNECT: Final = "/ludus.v1.SimulationService/Connect"
+COLLECT: Final = f"{COLLECTOR_SERVICE}Collect"
 REACH_SECONDS: Final = 5.0
 """A collector that does not answer for this long counts as unreachable."""
 
@@ -48,8 +49,8 @@ class Relay:
         self.streams = 0
         """Number of open relays."""
 
-    async def forward(self, context: Context) -> None:
-        """Forward one stream until either side ends it.
+    async def forward(self, context: Context, method: str = CONNECT) -> None:
+        """Forward one stream until either side ends it: of a simulator, or of an edge collector.
 
         Raises LudusError before the first byte, CollectorLost at any time, and TokenRefused whenever the simulator's
         token is not valid any more.
@@ -65,10 +66,10 @@ class Relay:
             await self._line.reach(channel, claims.endpoint)
             # Without serializers gRPC passes the bytes on unparsed.
             connect: Any = channel.stream_stream
-            call = connect(CONNECT)(metadata=((TICKET_METADATA, ticket),))
+            call = connect(method)(metadata=((TICKET_METADATA, ticket),))
             self.streams += 1
             try:
-                await self._pump(context, call, claims)
+                await self._pump(context, call, claims, method)
             finally:
                 self.streams -= 1
                 call.cancel()
@@ -77,7 +78,7 @@ class Relay:
         """Tell every relayed simulator to join again."""
         self._closing.set()
 
-    async def _pump(self, context: Context, call: Any, claims: TicketClaims) -> None:
+    async def _pump(self, context: Context, call: Any, claims: TicketClaims, method: str) -> None:
         refused = asyncio.Event()
         with self._watcher.watch(claims.token_id, on_loop(refused.set)) as watched:
             upward = asyncio.ensure_future(_upward(context, call))
@@ -91,6 +92,8 @@ class Relay:
                     raise watched.refusal
                 else:
                     await _stop(downward)
+                    if method == COLLECT:
+                        raise GatewayClosing
                     await context.write(pb.ConnectResponse(close=going_away()).SerializeToString())
                     return
             finally:

@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codec import PROTOCOL_VERSION
 from ludus.protocol.contract import MAX_JOIN_BYTES, Problem, join_problem, report_problem
-from ludus.protocol.options import EXCHANGE, REASON_METADATA
+from ludus.protocol.options import COLLECTOR_SERVICE, EXCHANGE, REASON_METADATA
 from ludus.protocol.tickets import TicketClaims, sign
 from ludus.schemas.tokens import Scope
 from server.access.tokens.checker import TokenChecker, watch_tokens
@@ -37,7 +37,7 @@ from server.gateway.errors import (
     abort,
 )
 from server.gateway.health import Health
-from server.gateway.relay import CollectorLine, Context, Relay
+from server.gateway.relay import COLLECT, CollectorLine, Context, Relay
 from server.kit.db.projects import EVERY
 from server.kit.errors import LudusError
 from server.kit.errors import TokenRefused as Refused
@@ -95,10 +95,15 @@ class Gateway:
             "Report": grpc.unary_unary_rpc_method_handler(self._report),
             "Connect": grpc.stream_stream_rpc_method_handler(self._connect),
         }
+        collectors: Any = {
+            "Join": grpc.unary_unary_rpc_method_handler(self._join_collector),
+            "Collect": grpc.stream_stream_rpc_method_handler(self._collect),
+        }
         unity, _, method = EXCHANGE[1:].partition("/")
         calls: Any = {method: grpc.unary_unary_rpc_method_handler(self._exchange)}
         return [
             grpc.method_handlers_generic_handler(SERVICE, methods),
+            grpc.method_handlers_generic_handler(COLLECTOR_SERVICE.strip("/"), collectors),
             grpc.method_handlers_generic_handler(unity, calls),
             self.health.handler(),
         ]
@@ -115,13 +120,21 @@ class Gateway:
         self._threads.shutdown(wait=False)
 
     async def _join(self, request: bytes, context: Context) -> bytes:
+        return await self._place(request, context, edge=False)
+
+    async def _join_collector(self, request: bytes, context: Context) -> bytes:
+        return await self._place(request, context, edge=True)
+
+    async def _place(self, request: bytes, context: Context, *, edge: bool) -> bytes:
+        """Place a simulator, or an edge collector."""
+
         async def join(principal: Principal) -> bytes:
             parsed = _parse(pb.JoinRequest, request, MAX_JOIN_BYTES, join_problem)
             structlog.contextvars.bind_contextvars(run=parsed.run, session_id=parsed.session_id)
-            response = await self._assign(parsed, principal, str(context.peer()))
+            response = await self._assign(parsed, principal, str(context.peer()), edge=edge)
             return response.SerializeToString()
 
-        return await self._answer("join", join, context)
+        return await self._answer("join_collector" if edge else "join", join, context)
 
     async def _report(self, request: bytes, context: Context) -> bytes:
         async def report(principal: Principal) -> bytes:
@@ -154,6 +167,12 @@ class Gateway:
     async def _connect(self, _: Any, context: Context) -> None:
         try:
             await self.relay.forward(context)
+        except LudusError as error:
+            await abort(context, error)
+
+    async def _collect(self, _: Any, context: Context) -> None:
+        try:
+            await self.relay.forward(context, COLLECT)
         except LudusError as error:
             await abort(context, error)
 
@@ -217,9 +236,11 @@ class Gateway:
         facts = (run, request.session_id, request.code, request.sentence)
         await loop.run_in_executor(self._threads, self._placement.report, *facts)
 
-    async def _assign(self, request: pb.JoinRequest, principal: Principal, peer: str) -> pb.JoinResponse:
+    async def _assign(self, request: pb.JoinRequest, principal: Principal, peer: str, *, edge: bool) -> pb.JoinResponse:
         def join() -> JoinAnswer:
             run = self._admit(request.run, principal)
+            if edge:
+                return self._placement.place_collector(run)
             return self._placement.join(
                 run, request.session_id, request.label, request.client, peer, relay=request.relay
             )
@@ -228,9 +249,11 @@ class Gateway:
             case NotReady(_, reason):
                 return pb.JoinResponse(wait=pb.Wait(reason=reason, retry_after_seconds=RETRY_SECONDS))
             case Assigned() as assigned:
-                return pb.JoinResponse(assignment=self._assignment(assigned, request, principal))
+                return pb.JoinResponse(assignment=self._assignment(assigned, request, principal, edge=edge))
 
-    def _assignment(self, assigned: Assigned, request: pb.JoinRequest, principal: Principal) -> pb.Assignment:
+    def _assignment(
+        self, assigned: Assigned, request: pb.JoinRequest, principal: Principal, *, edge: bool
+    ) -> pb.Assignment:
         endpoint = self._balancer.choose(assigned, request.session_id)
         seconds = self._settings.ticket_seconds
         claims = TicketClaims(
@@ -243,7 +266,7 @@ class Gateway:
             token_id=principal.token_id,
         )
         _log.info(
-            "simulator_assigned",
+            "collector_assigned" if edge else "simulator_assigned",
             run_id=assigned.run_id,
             attempt=assigned.attempt,
             session_id=request.session_id,

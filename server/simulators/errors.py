@@ -11,6 +11,16 @@ class RunClosed(Conflict, code="run_ended"):
     sentence = "Run {run_id} has ended ({state}) and takes no simulators any more. Create a new run."
 
 
+class NoPlaces(Conflict, code="no_places"):
+    """The run takes no edge collectors."""
+
+    run_id: str
+    sentence = (
+        "Run {run_id} has no places for edge collectors (simulators.collectors.edge is 0): connect its games without "
+        "one, or create the run with places."
+    )
+
+
 class SimulatorNotFound(NotFound, code="simulator_not_found"):
     """The run has had no such simulator."""
 

@@ -20,7 +20,7 @@ from server.kit.wake_up import WakeUp
 from server.runs.events.repository import Note, lock_run, move, record
 from server.runs.models import Attempt, Run
 from server.runs.repository import RunRepository
-from server.simulators.errors import RunClosed, SimulatorNotFound
+from server.simulators.errors import NoPlaces, RunClosed, SimulatorNotFound
 from server.simulators.models import Simulator
 
 JOINED, CONNECTED, LEFT = "joined", "connected", "left"
@@ -102,6 +102,18 @@ class Placement:
             locked = lock_run(session, found.id)
             return _waiting(session, locked) or _assign(session, locked, session_id, label, client, peer, relay=relay)
 
+    def place_collector(self, run: str) -> JoinAnswer:
+        """Return where an edge collector streams to. Raises RunNotFound, RunClosed, NoPlaces."""
+        with self._database.read() as session:
+            found = RunRepository(session).without_config(run)
+            config = session.scalar(select(Run.config).where(Run.id == found.id)) or {}
+            if not config.get("simulators", {}).get("collectors", {}).get("edge", 0):
+                raise NoPlaces(found.id)
+            waiting = _waiting(session, found, edge=True)
+            if not _lost_its_simulators(found):
+                return waiting or Assigned(found.id, found.attempt, 0, tuple(_endpoints(session, found, edge=True)), {})
+        return self._wake(found.id, edge=True)
+
     def report(self, run: str, session_id: str, code: str, sentence: str) -> None:
         """Record on a run a problem of a game's machine. Raises RunNotFound."""
         with self._database.write() as session:
@@ -109,7 +121,7 @@ class Placement:
             data = {"session_id": session_id, "code": code}
             record(session, run_id, Note("simulator_problem", storable(sentence, 4000), "warning", data))
 
-    def _wake(self, run_id: str) -> JoinAnswer:
+    def _wake(self, run_id: str, *, edge: bool = False) -> JoinAnswer:
         """Queue a run again that had paused because all its simulators were gone: here is one.
 
         The race: a user resumes, stops or pauses the run at the same moment. Its row is locked, and looked at again.
@@ -127,7 +139,7 @@ class Placement:
                 if self._wake_up is not None:
                     wake = self._wake_up.wake
                     after_commit(session, lambda: wake(run_id))
-            return _waiting(session, run) or NotReady(run_id, f"Run {run_id} goes on. Ask again.")
+            return _waiting(session, run, edge=edge) or NotReady(run_id, f"Run {run_id} goes on. Ask again.")
 
 
 class SimulatorRepository(Repository):
@@ -235,8 +247,8 @@ def _lost_its_simulators(run: Run) -> bool:
     return run.state == RunState.PAUSED and run.stop_reason == StopReason.SIMULATORS_LOST
 
 
-def _waiting(session: Session, run: Run) -> NotReady | None:
-    """Return why a simulator can't be placed in this run now, or None when it can. Raises RunClosed."""
+def _waiting(session: Session, run: Run, *, edge: bool = False) -> NotReady | None:
+    """Return why a simulator, or an edge collector, can't be placed in this run now, or None. Raises RunClosed."""
     state = RunState(run.state)
     if state in TERMINAL:
         raise RunClosed(run.id, state)
@@ -247,16 +259,22 @@ def _waiting(session: Session, run: Run) -> NotReady | None:
     if state not in LEASED:
         why = f": {run.waits_for}" if run.waits_for else "; no worker trains it at the moment."
         return NotReady(run.id, f"Run {run.id} is {state}{why}")
-    if not _endpoints(session, run):
-        return NotReady(run.id, f"Run {run.id} is {state}; its trainer does not listen yet.")
+    if not _endpoints(session, run, edge=edge):
+        if not edge and _endpoints(session, run, edge=True):
+            why = "its games connect through edge collectors only: start `ludus collect` where they are."
+        else:
+            why = "its trainer does not listen yet."
+        return NotReady(run.id, f"Run {run.id} is {state}; {why}")
     return None
 
 
-def _endpoints(session: Session, run: Run) -> Sequence[dict[str, Any]]:
+def _endpoints(session: Session, run: Run, *, edge: bool = False) -> Sequence[dict[str, Any]]:
+    """Return where the collectors of the live attempt listen; `edge`: where edge collectors stream to."""
     query = select(Attempt.endpoints).where(
         Attempt.run_id == run.id, Attempt.number == run.attempt, Attempt.ended_at.is_(None)
     )
-    return session.scalars(query).one_or_none() or []
+    endpoints = session.scalars(query).one_or_none() or []
+    return [endpoint for endpoint in endpoints if bool(endpoint.get("edge")) is edge]
 
 
 def _assign(

@@ -159,3 +159,23 @@ for info in pkgutil.walk_packages(ludus.__path__, "ludus."):
         importlib.import_module(info.name)
 """
     run_isolated(program, cwd=tmp_path)
+
+
+@pytest.mark.long
+def test_an_edge_collector_needs_nothing_that_game_machines_lack(tmp_path: Path) -> None:
+    """As on Windows, without torch, uvloop and psutil."""
+    program = f"""
+import asyncio, selectors, socket, subprocess, sys, tempfile
+import click, grpc, numpy, structlog, google.protobuf
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {(*POSIX_ONLY, *sorted(HEAVY - {"structlog"}), "uvloop", "psutil")!r}:
+            raise ImportError(f"{{name}} is not here")
+
+for name in {POSIX_ONLY!r}:
+    sys.modules.pop(name, None)
+sys.meta_path.insert(0, Blocked())
+import ludus.cli.collect, ludus.collector.acting, ludus.collector.edge.process
+"""
+    run_isolated(program, cwd=tmp_path)

@@ -28,14 +28,32 @@ def write_build(folder: Path, *behaviors: dict[str, Any]) -> Path:
 class Games:
     """`ludus unity`, and the builds that it launches."""
 
-    def __init__(self, stack: LudusUp, run: str, folder: Path, *behaviors: dict[str, Any], count: int = 1) -> None:
+    def __init__(
+        self,
+        stack: LudusUp,
+        run: str,
+        folder: Path,
+        *behaviors: dict[str, Any],
+        count: int = 1,
+        collect: str = "there",
+    ) -> None:
         self.folder = folder
         build = write_build(folder, *behaviors)
         self.output = (folder / "unity.out").open("ab")
         self.process = subprocess.Popen(
             [
                 *(*LUDUS, "unity", run, "--server", stack.gateway, "--env", str(build)),
-                *("--num-envs", str(count), "--no-graphics", "--logs", str(folder / "logs"), "--base-port", "25005"),
+                *(
+                    "--num-envs",
+                    str(count),
+                    "--no-graphics",
+                    "--collect",
+                    collect,
+                    "--logs",
+                    str(folder / "logs"),
+                    "--base-port",
+                    "25005",
+                ),
             ],
             stdin=subprocess.DEVNULL,
             stdout=self.output,

@@ -13,7 +13,6 @@ import torch
 from ludus.collector.agents import AgentIndex
 from ludus.collector.arena import Arena
 from ludus.collector.runners import LearningRunner
-from ludus.collector.segments import Segments
 from ludus.collector.step_quota import StepQuota
 from ludus.protocol.batches import Array, BehaviorBatch, Floats, Ints
 from ludus.protocol.spec import BehaviorSpec
@@ -96,9 +95,9 @@ class Arcade:
             actions, self.console.actions = self.console.actions, None
             self._send(self.game.play(*actions))
             report = runner.run()
-        payload = runner.recorder.segments.take()
-        assert payload is not None
-        self.delivered += rows_of(Segments.unpack(payload))
+        closed = runner.recorder.segments.take()
+        assert closed is not None
+        self.delivered += rows_of(closed)
         segments = [segment for segment in self.delivered if segment.round == self.round]
         self.delivered = [segment for segment in self.delivered if segment.round > self.round]  # borrowed from it
         rollout = gather(self.arena, columns_of(segments))

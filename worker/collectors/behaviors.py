@@ -15,7 +15,8 @@ from ludus.collector.arena import Arena, ArenaLayout
 from ludus.collector.commands import OpponentAssignment, PolicySpec
 from ludus.collector.messages import Kind, pack_numbered
 from ludus.collector.segments import Segments
-from ludus.collector.weights import WeightBuffers, freeze
+from ludus.collector.shared_memory import freeze
+from ludus.collector.weights import WeightBuffers
 from ludus.protocol.environment_parameters import ParameterValue
 from ludus.protocol.spec import BehaviorSpec
 from worker.collectors.processes import CollectorProcess, CollectorProcesses

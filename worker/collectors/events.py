@@ -28,6 +28,8 @@ class Endpoint:
     """Number of the collector, from 0."""
     address: str
     """`host:port` as simulators dial it."""
+    edge: bool = False
+    """Whether edge collectors dial it, instead of simulators."""
 
     @property
     def port(self) -> int:
@@ -55,6 +57,24 @@ class CollectorDied:
     """Answered steps that were never delivered and are granted again."""
     silent_seconds: float | None = None
     """How long it had said nothing when the trainer killed it for that; None: it ended by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeCollectorJoined:
+    """An edge collector has taken a place."""
+
+    index: int
+    """Of the place: it is the index of a collector."""
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeCollectorLeft:
+    """An edge collector has ended, or was cut off. Its place is free again."""
+
+    index: int
+    reason: str
+    lost_steps: int
+    """As in `CollectorDied`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +132,8 @@ class HandedOver:
 CollectorEvent = (
     CollectorListening
     | CollectorDied
+    | EdgeCollectorJoined
+    | EdgeCollectorLeft
     | BehaviorAnnounced
     | TeamAnnounced
     | SimulatorConnected

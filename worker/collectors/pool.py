@@ -34,6 +34,8 @@ from worker.collectors.events import (
     CollectorDied,
     CollectorEvent,
     CollectorListening,
+    EdgeCollectorJoined,
+    EdgeCollectorLeft,
     Endpoint,
     EpisodesEnded,
     HandedOver,
@@ -60,7 +62,7 @@ class CollectorPool:
         self._settings = settings
         self._lock = threading.Condition()
         """Notified when an event has come, and when a collector listens or has failed."""
-        self._children = CollectorProcesses(settings.count, warm, self, self._lock)
+        self._children = CollectorProcesses(settings.count, settings.edge_places, warm, self, self._lock)
         self._events: deque[CollectorEvent] = deque()
         self._behaviors: dict[str, RegisteredBehavior] = {}
         self._runners: list[RegisteredBehavior] = []
@@ -75,28 +77,27 @@ class CollectorPool:
     # The learner's methods --------------------------------------------------------------------------------------
 
     def start(self, timeout: float = START_SECONDS) -> list[Endpoint]:
-        """Start the processes and return where they listen. Raises CollectorStartError (no free port, ...)."""
+        """Start the processes and return where they listen: local collectors, and the edge reader if there are places.
+
+        Raises CollectorStartError (no free port, ...).
+        """
         with self._lock:
             self._children.start()
             self._kept = [{**each, "sessions": []} for each in self._kept]  # they are large, and sent
             deadline = time.monotonic() + timeout
-            while any(child.endpoint is None and child.failure is None for child in self._children):
+            own = self._children.own
+            while any(child.endpoint is None and child.failure is None for child in own):
                 if not self._lock.wait(deadline - time.monotonic()):
                     break
-            failures = [
-                f"collector {child.index} did not start: {child.failure or 'it took too long'}"
-                for child in self._children
-                if child.endpoint is None
-            ]
-            endpoints = [child.endpoint for child in self._children if child.endpoint is not None]
-        if failures:
+            failed = [child for child in own if child.endpoint is None]
+            endpoints = [child.endpoint for child in own if child.endpoint is not None]
+        if failed:
             self.close("collector_closing", "the collectors could not be started", rejoin=True)
-            raise CollectorStartError(failures[0])
+            raise CollectorStartError(f"{failed[0].name} did not start: {failed[0].failure or 'it took too long'}")
         return endpoints
 
     def restore(self, collectors: Sequence[State]) -> None:
-        """Restore simulators that come back: the states of `HandedOver` of an earlier attempt, in the order
-        of the collectors. Before `start`."""
+        """Restore simulators that come back: states of `HandedOver` of an earlier attempt. Before `start`."""
         self._kept = list(collectors)
         self._away = {session["session_id"] for each in collectors for session in each["sessions"]}
         first = first_free_number(collectors)
@@ -234,10 +235,10 @@ class CollectorPool:
     # The life of collectors: `CollectorProcesses` calls these with the lock held --------------------------------------
 
     def launched(self, child: CollectorProcess) -> None:
-        """Send a new process its settings."""
+        """Send a new process its settings, or an open place those of its collector."""
         child.parameter_set = self._settings.parameter_set
         # A collector that is started again has lost its simulators' episodes: they begin again.
-        restored = bool(self._kept) and child.generation == 0
+        restored = bool(self._kept) and child.generation == 0 and child is not self._children.reader
         settings = self._settings.to_json()
         message = commands.Settings(child.index, child.generation, child.first_number, settings, restored)
         self._children.send_message(child, message)
@@ -247,7 +248,8 @@ class CollectorPool:
     def died(self, child: CollectorProcess, exit_code: int) -> None:
         """Take back the blocks and quotas of a collector, and report its end."""
         assert child.failure is not None, "the dead have a reason"
-        lost = sum(behavior.forget(child) for behavior in self._runners)
+        is_reader = child is self._children.reader
+        lost = 0 if is_reader else sum(behavior.forget(child) for behavior in self._runners)
         for simulator in child.simulators.values():
             self._report(
                 SimulatorLeft(
@@ -261,6 +263,11 @@ class CollectorPool:
             )
         child.simulators.clear()
         if self._children.closing:
+            return
+        if child.edge and not is_reader:
+            if child.joined:
+                child.joined = False
+                self._report(EdgeCollectorLeft(child.index, child.failure, lost))
             return
         log.warning("collector_died", index=child.index, reason=child.failure, lost_steps=lost)
         if child.failure != child.reported:
@@ -338,8 +345,20 @@ class CollectorPool:
 
     def _listens(self, child: CollectorProcess, port: int) -> None:
         host = self._settings.advertise_host
-        child.endpoint = Endpoint(child.index, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        child.endpoint = Endpoint(child.index, f"[{host}]:{port}" if ":" in host else f"{host}:{port}", child.edge)
         child.reported = None
+        if child is self._children.reader:
+            self._children.open_places()
+        else:
+            self._introduce_all(child)
+        if child.edge and child is not self._children.reader:
+            child.joined = True
+            self._report(EdgeCollectorJoined(child.index))
+        elif child.generation:
+            self._report(CollectorListening(child.endpoint))
+        self._lock.notify_all()
+
+    def _introduce_all(self, child: CollectorProcess) -> None:
         if child.parameter_set != self._settings.parameter_set:  # they changed while it started
             parameters = self._settings.environment_parameters
             self._children.send_message(
@@ -349,9 +368,6 @@ class CollectorPool:
             behavior.introduce(child)
         for refusal in self._refusals.values():
             self._children.send_message(child, refusal)
-        if child.generation:
-            self._report(CollectorListening(child.endpoint))
-        self._lock.notify_all()
 
     def _report_collected(self, behavior: RegisteredBehavior) -> None:
         collected = behavior.collected()

@@ -18,7 +18,7 @@ import structlog
 
 from ludus.backoff import Backoff
 from ludus.child_process import ChildProcess, describe_exit
-from ludus.collector import messages
+from ludus.collector import commands, messages
 from ludus.collector.channel import Channel, ChannelClosedError
 from ludus.collector.messages import Kind, Message
 from ludus.collector.silence import Silence
@@ -31,8 +31,15 @@ log = structlog.get_logger()
 
 MODULE: Final = "worker.collectors"
 """The program of a collector; tells its process from others of the trainer."""
+EDGE_MODULE: Final = "worker.collectors.edge"
+"""The program of the edge reader."""
+EDGE_READER: Final = -1
+"""Its index; those of collectors begin at 0."""
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 """The policy's products are small: threads would cost more than they bring."""
+EDGE_NUMBERS: Final = 1 << 20
+"""Number of the first simulator of an edge collector, where local collectors serve others: those are numbered from 0,
+by the gateway."""
 CLOSE_SECONDS = 5.0
 START_SECONDS = 30.0
 """How long a collector may take until it listens."""
@@ -52,18 +59,29 @@ class WarmCollector:
         self.process = process
         self.channel = channel
 
+    @property
+    def started_at(self) -> float:
+        """When the process was started (clock: monotonic)."""
+        return self.process.started_at
+
     @classmethod
-    def spawn(cls) -> Self:
+    def spawn(cls, module: str = MODULE) -> Self:
         """Start a process; it needs about half a second until it can serve."""
         ours, theirs = socket.socketpair()
         with theirs:
             process = ChildProcess(
-                [sys.executable, "-m", MODULE, "--channel", str(theirs.fileno())],
+                [sys.executable, "-m", module, "--channel", str(theirs.fileno())],
                 environment={**os.environ, **ONE_THREAD, "GRPC_ENABLE_FORK_SUPPORT": "0"},
                 descriptors=(theirs.fileno(),),
                 tied=True,
             )
         return cls(process, Channel(ours))
+
+    def end(self, timeout: float) -> int:
+        """Wait for its end, kill it after `timeout` seconds, and return its exit code."""
+        exit_code = self.process.end(timeout)
+        self.channel.close()
+        return exit_code
 
     def close(self) -> None:
         """End it: it sees end of file, and is killed if that is not enough."""
@@ -71,16 +89,32 @@ class WarmCollector:
         self.process.end(1.0)
 
 
+class PlaceLine:
+    """The pool's line to a place for an edge collector, which the edge reader serves."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.started_at = time.monotonic()
+
+    def end(self, timeout: float) -> int:
+        """Give the place up: the edge reader ends its stream. Nothing is waited for."""
+        del timeout
+        self.channel.close()
+        return 0
+
+
 @dataclass(slots=True)
 class CollectorProcess:
     """One collector, over all of its processes."""
 
     index: int
+    edge: bool = False
+    """Whether this is a place for an edge collector, or the edge reader, instead of a collector of this host."""
     generation: int = 0
-    """Counts its processes."""
-    warm: WarmCollector | None = None
+    """Counts its processes; of a place: the edge collectors that had it."""
+    warm: WarmCollector | PlaceLine | None = None
     endpoint: Endpoint | None = None
-    """Where it listens; None while it starts."""
+    """Where it listens; None while it starts, and while a place is free."""
     failure: str | None = None
     """Why its process ends or has ended; None while it serves."""
     simulators: dict[str, messages.SimulatorConnected] = field(default_factory=dict)
@@ -92,10 +126,17 @@ class CollectorProcess:
     """Of its process."""
     killed_after: float | None = None
     """Seconds of silence after which its process was killed; None: it was not."""
+    joined: bool = False
+    """Whether an edge collector has the place."""
     reported: str | None = None
     """The failure to start that was reported last: a process that fails again in the same way is not news."""
     parameter_set: int = 0
     """Number of the environment parameters that its process was started with."""
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return "the edge reader" if self.index == EDGE_READER else f"collector {self.index}"
 
 
 class CollectorProcesses:
@@ -106,14 +147,27 @@ class CollectorProcesses:
     """
 
     def __init__(
-        self, count: int, warm: Sequence[WarmCollector], pool: "CollectorPool", lock: threading.Condition
+        self,
+        count: int,
+        edge_places: int,
+        warm: Sequence[WarmCollector],
+        pool: "CollectorPool",
+        lock: threading.Condition,
     ) -> None:
+        """`count` collectors, of which the last `edge_places` are places for edge collectors."""
         self._pool = pool
         self._lock = lock
-        self._children = [CollectorProcess(index, first_number=index) for index in range(count)]
-        for child, process in zip(self._children, warm, strict=False):
+        local = count - edge_places
+        first_of_edge = EDGE_NUMBERS if local else 0
+        self._children = [
+            CollectorProcess(index, index >= local, first_number=index + first_of_edge * (index >= local))
+            for index in range(count)
+        ]
+        self.reader = CollectorProcess(EDGE_READER, edge=True) if edge_places else None
+        """The process that serves the places; None without any."""
+        for child, process in zip(self._children[:local], warm, strict=False):
             child.warm = process
-        self._spare = list(warm[count:])
+        self._spare = list(warm[local:])
         self._retired: list[int] = []
         """Descriptors that may still wait to be sent."""
         self.closing = False
@@ -132,6 +186,12 @@ class CollectorProcesses:
         return self._children[index]
 
     @property
+    def own(self) -> list[CollectorProcess]:
+        """The processes of this host: local collectors, and the edge reader."""
+        reader = [] if self.reader is None else [self.reader]
+        return [*(child for child in self._children if not child.edge), *reader]
+
+    @property
     def listening(self) -> list[CollectorProcess]:
         """Those that serve simulators."""
         return [child for child in self._children if child.warm is not None and child.endpoint is not None]
@@ -139,23 +199,37 @@ class CollectorProcesses:
     def start(self) -> None:
         """Start the processes, and serve them."""
         with self._lock:
-            for child in self._children:
+            for child in self.own:
                 self._launch(child)
             self._thread.start()
+
+    def open_places(self) -> None:
+        """Open each place that is closed; the edge reader listens."""
+        assert self.reader is not None, "places are the edge reader's"
+        for child in self._children:
+            if not child.edge or child.warm is not None or child.restart_at is not None or self.closing:
+                continue
+            ours, theirs = socket.socketpair()
+            child.warm, child.failure = PlaceLine(Channel(ours)), None
+            self._selector.register(child.warm.channel, selectors.EVENT_READ, child)
+            fd = theirs.detach()
+            self.send_message(self.reader, commands.OpenPlace(child.index), (fd,))
+            self.retire([fd])
+            self._pool.launched(child)
 
     def close(self, farewell: Message) -> None:
         """Send `farewell` to those that listen, and end all processes for certain."""
         with self._lock:
             self.closing = True
             self.broadcast(farewell)
-            for child in self._children:
+            for child in (*self._children, *self.own):
                 if child.endpoint is None:
                     self._end(child, 0.0)
         self._wake()
         if self._thread.ident is not None:
             self._thread.join(CLOSE_SECONDS)
         with self._lock:
-            for child in self._children:
+            for child in (*self._children, *self.own):
                 self._end(child, 0.0)
         if self._thread.ident is not None:
             self._wake()
@@ -195,7 +269,8 @@ class CollectorProcesses:
     def retire(self, descriptors: Sequence[int]) -> None:
         """Close descriptors, once they cannot wait any more to be sent."""
         self._retired += descriptors
-        if not any(child.warm is not None and child.warm.channel.pending for child in self._children):
+        processes = (*self._children, *self.own)
+        if not any(child.warm is not None and child.warm.channel.pending for child in processes):
             for fd in self._retired:
                 os.close(fd)
             self._retired.clear()
@@ -213,14 +288,15 @@ class CollectorProcesses:
                         self._attend(key.data, mask)
                 now = time.monotonic()
                 self._end_silent(now)
-                for child in self._children:
+                for child in (*self._children, *self.own):
                     if child.restart_at is not None and now >= child.restart_at and not self.closing:
                         self._launch(child)
                 if self.closing and all(child.warm is None for child in self._children):
                     return
 
     def _seconds_to_wait(self) -> float:
-        waiting = [child.restart_at - time.monotonic() for child in self._children if child.restart_at is not None]
+        processes = (*self._children, *self.own)
+        waiting = [child.restart_at - time.monotonic() for child in processes if child.restart_at is not None]
         return max(min([*waiting, messages.ALIVE_SECONDS]), 0.0)
 
     def _wake(self) -> None:
@@ -246,9 +322,9 @@ class CollectorProcesses:
 
     def _end_silent(self, now: float) -> None:
         """Kill collectors that have frozen; their end is then noticed like any other."""
-        for child in self._children:
+        for child in self.own:
             silence = child.silence
-            if child.warm is None or silence is None or child.killed_after is not None:
+            if not isinstance(child.warm, WarmCollector) or silence is None or child.killed_after is not None:
                 continue
             silence.look(now)
             timeout = START_SECONDS if child.endpoint is None else SILENCE_SECONDS
@@ -260,11 +336,18 @@ class CollectorProcesses:
     # Lives ------------------------------------------------------------------------------------------------------
 
     def _launch(self, child: CollectorProcess) -> None:
-        """Start a collector's process, or adopt a warm one."""
+        """Start a collector's process, or adopt a warm one; open a place again if it can be served."""
         child.restart_at = None
         child.failure = None
-        if child.warm is None:
+        if child.edge and child is not self.reader:
+            if self.reader is not None and self.reader.endpoint is not None:
+                self.open_places()
+            return
+        if child is self.reader:
+            child.warm = WarmCollector.spawn(EDGE_MODULE)
+        elif child.warm is None:
             child.warm = self._spare.pop() if self._spare else WarmCollector.spawn()
+        assert isinstance(child.warm, WarmCollector), "a process of this host"
         self._selector.register(child.warm.channel, selectors.EVENT_READ, child)
         child.silence = Silence(child.warm.process.pid, time.monotonic())
         child.killed_after = None
@@ -273,13 +356,17 @@ class CollectorProcesses:
     def _reap(self, child: CollectorProcess) -> None:
         """End a collector whose channel has ended, and start it again after a pause."""
         assert child.warm is not None
-        lived = time.monotonic() - child.warm.process.started_at
+        lived = time.monotonic() - child.warm.started_at
+        was_place = isinstance(child.warm, PlaceLine)
         exit_code = self._end(child, 1.0)
-        if child.killed_after is None:
-            how = describe_exit(exit_code)
+        if was_place:
+            child.failure = child.failure or "its stream ended"
         else:
-            how = f"it had said nothing for {child.killed_after:.0f} s, and the trainer killed it"
-        child.failure = how if child.failure is None else f"{how}: {child.failure}"
+            if child.killed_after is None:
+                how = describe_exit(exit_code)
+            else:
+                how = f"it had said nothing for {child.killed_after:.0f} s, and the trainer killed it"
+            child.failure = how if child.failure is None else f"{how}: {child.failure}"
         if not self.closing:
             child.generation += 1
             child.restart_at = time.monotonic() + child.backoff.pause(lived)
@@ -290,8 +377,7 @@ class CollectorProcesses:
             return 0
         if child.warm.channel.fileno() in self._selector.get_map():
             self._selector.unregister(child.warm.channel)
-        exit_code = child.warm.process.end(timeout)
-        child.warm.channel.close()
+        exit_code = child.warm.end(timeout)
         child.warm = None
         child.endpoint = None
         return exit_code

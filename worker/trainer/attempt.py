@@ -64,10 +64,13 @@ class Attempt:
 def collector_settings(job: Job, config: RunConfig) -> CollectorSettings:
     """Return the settings of the collectors, without environment parameters: the pool sends those."""
     simulators = config.simulators
+    places = simulators.collectors
+    local = job.collectors if places.local is None else places.local
     shared = Job.model_fields.keys() & {each.name for each in fields(CollectorSettings)} - {"ticket_key"}
     return CollectorSettings(
         **job.model_dump(include=set(shared)),
-        count=job.collectors,
+        count=local + places.edge,
+        edge_places=places.edge,
         ticket_key=None if job.ticket_key is None else bytes.fromhex(job.ticket_key),
         step_timeout=simulators.step_timeout_seconds,
         startup_timeout=simulators.startup_timeout_seconds,

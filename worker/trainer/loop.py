@@ -31,6 +31,8 @@ from worker.collectors.events import (
     CollectorDied,
     CollectorEvent,
     CollectorListening,
+    EdgeCollectorJoined,
+    EdgeCollectorLeft,
     Endpoint,
     EpisodesEnded,
     HandedOver,
@@ -212,6 +214,15 @@ class Trainer:
                 self._report_endpoints()
             case CollectorDied():
                 self._collector_died(event)
+            case EdgeCollectorJoined():
+                attempt.report("collector_joined", f"Edge collector {event.index} collects", **asdict(event))
+            case EdgeCollectorLeft():
+                attempt.report(
+                    "collector_left",
+                    f"Edge collector {event.index} left ({event.reason}); {event.lost_steps} steps are lost",
+                    level="warning",
+                    **asdict(event),
+                )
             case HandedOver():
                 pass  # too late for its checkpoint (`worker.trainer.barrier`)
             case _:

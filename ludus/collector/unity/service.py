@@ -8,7 +8,7 @@ of them is replied to at a time, so that the next call can only be that one's (`
 import asyncio
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -92,6 +92,27 @@ class Line:
         await turn
 
 
+class LocalCall:
+    """A call from this process: what `UnityHandler` asks of gRPC's context."""
+
+    def __init__(self, metadata: Sequence[tuple[str, str]]) -> None:
+        self.trailing: dict[str, Any] = {}
+        """Metadata of the reply."""
+        self._metadata = metadata
+
+    def invocation_metadata(self) -> Sequence[tuple[str, str]]:
+        """Return the call's metadata."""
+        return self._metadata
+
+    def peer(self) -> str:
+        """Return where the call comes from, for people."""
+        return "this machine"
+
+    def set_trailing_metadata(self, metadata: Sequence[tuple[str, Any]]) -> None:
+        """Set the metadata of the reply."""
+        self.trailing = dict(metadata)
+
+
 class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the stubs only
     """Serves Exchange with sessions of a host. `tickets`: whether players need one."""
 
@@ -102,7 +123,7 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
         """By session id, of players that say theirs."""
         self._lines: dict[str, Line] = {}
         """By TCP peer, of those that don't."""
-        self._handler = grpc.unary_unary_rpc_method_handler(self._exchange)
+        self._handler = grpc.unary_unary_rpc_method_handler(self.exchange)
         self.unreported: set[UnitySession] = set()
         """Sessions that ended between two calls; the next one is answered with the reason."""
 
@@ -110,7 +131,8 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
         """Return the handler of Exchange."""
         return self._handler if handler_call_details.method == EXCHANGE else None
 
-    async def _exchange(self, data: bytes, context: Any) -> bytes:
+    async def exchange(self, data: bytes, context: Any) -> bytes:
+        """Answer one call of a player. `context` is gRPC's, or a `LocalCall`."""
         metadata = {key: value for key, value in context.invocation_metadata() or () if key.startswith("ludus-")}
         try:
             message = _parse(data)

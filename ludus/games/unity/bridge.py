@@ -9,8 +9,9 @@ them to the first message in which they have agents.
 
 import asyncio
 import time
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 import grpc.aio
@@ -46,6 +47,9 @@ from ludus.protocol.options import (
 from ludus.sdk.errors import Failure, SessionRefused, SimulatorError
 from ludus.sdk.join import CollectorEndpoint, JoinClient, Report, RunEnd, Target, client_name
 
+if TYPE_CHECKING:
+    from ludus.collector.edge.process import EdgeCollector
+
 CLIENT: Final = "ludus-unity"
 GOODBYE_SECONDS: Final = 5.0
 """Time-out of the last message to the collector, after a game has gone."""
@@ -64,8 +68,13 @@ class BridgeSession:
         no_graphics: bool = False,
         parks: bool = False,
         tap: SideChannelTap | None = None,
+        collector: "EdgeCollector | None" = None,
     ) -> None:
-        """Begin with a game's first call. `parks`: people may stop the game in the middle, for as long as they like."""
+        """Begin with a game's first call.
+
+        `parks`: people may stop the game in the middle, for as long as they like. `collector`: that of this process,
+        to which `target` leads; it is called without a connection.
+        """
         self.calls = 0
         """Calls that the game has made."""
         self.replied_at = time.monotonic()
@@ -83,6 +92,7 @@ class BridgeSession:
         self._no_graphics = no_graphics
         self._parks = parks
         self._tap = tap
+        self._collector = collector
         self._endpoint: CollectorEndpoint | None = None
         self._metadata: tuple[tuple[str, str], ...] = ()
         self._introduction = b""
@@ -220,9 +230,8 @@ class BridgeSession:
 
         Raises SimulatorError where joining again would end in the same way, SessionRefused if the collector says so.
         """
-        call = self._exchange(endpoint, message)
         try:
-            reply: bytes = await call
+            reply, trailing = await self._exchange(endpoint, message)
         except grpc.aio.AioRpcError as error:
             if _too_large(error):
                 problem = diagnostics.failure(CloseCode.MESSAGE_TOO_LARGE, details=error.details())
@@ -230,16 +239,20 @@ class BridgeSession:
             return endpoint.explain(error)
         if goes_on(reply):
             return reply
-        last_lines: Any = dict(await call.trailing_metadata() or ())
-        close = pb.Close.FromString(last_lines.get(CLOSE_METADATA, b""))
+        close = pb.Close.FromString(trailing.get(CLOSE_METADATA, b""))
         if not close.code:
             return Failure("closed", f"{endpoint.address} ended the session without a reason", permanent=False)
         return self._join_client.interpret_close(close)
 
-    def _exchange(self, endpoint: CollectorEndpoint, message: bytes) -> Any:
+    async def _exchange(self, endpoint: CollectorEndpoint, message: bytes) -> tuple[bytes, Mapping[str, Any]]:
+        """Return the reply, and its trailing metadata if it ends the session."""
+        if self._collector is not None:
+            return await self._collector.exchange(message, self._metadata)
         exchange: Any = endpoint.channel.unary_unary
         # Without serializers gRPC hands the bytes through.
-        return exchange(EXCHANGE)(message, metadata=self._metadata)
+        call = exchange(EXCHANGE)(message, metadata=self._metadata)
+        reply: bytes = await call
+        return reply, {} if goes_on(reply) else dict(await call.trailing_metadata() or ())
 
     async def _close_endpoint(self) -> None:
         endpoint, self._endpoint = self._endpoint, None

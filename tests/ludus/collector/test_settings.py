@@ -29,6 +29,7 @@ KEY = bytes(range(32))
 """Bytes that are no text."""
 
 OTHER_THAN_DEFAULT: dict[str, Any] = {
+    "edge_places": 1,
     "count": 3,
     "bind_host": "0.0.0.0",
     "advertise_host": "worker-1.lan",

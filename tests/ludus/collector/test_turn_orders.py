@@ -24,6 +24,7 @@ from ludus.collector import messages
 from ludus.collector.arena import Arena
 from ludus.collector.channel import Channel
 from ludus.collector.commands import PolicySpec
+from ludus.collector.local_connection import LocalConnection
 from ludus.collector.messages import BehaviorAnnounced
 from ludus.collector.native import NativeSession
 from ludus.collector.server import CollectorServer
@@ -183,12 +184,15 @@ class Desk:
         ]
         self._pool = CollectorPool(CollectorSettings("run-1", 1, 7, count=count, late_agents_grace=grace), warm)
         self._theirs = [Channel(theirs) for _, theirs in pairs]
+        self.links: list[LocalConnection] = []
         self.hubs: list[CollectorServer] = []
         for child, channel in zip(self._pool._children, self._theirs, strict=True):
             with self._pool._lock:
                 self._pool._children._launch(child)
             (frame,) = channel.receive()
-            self.hubs.append(CollectorServer(channel, POLICIES, messages.read(frame)))
+            self.links.append(LocalConnection(channel))
+            self.hubs.append(CollectorServer(self.links[-1], POLICIES, messages.read(frame)))
+            self.hubs[-1].listen()
             self.hubs[-1].link.tell(messages.Listening(1))
         self.delivered: Counter[tuple[str, int]] = Counter()
         self.rounds: dict[str, int] = {}
@@ -213,8 +217,8 @@ class Desk:
                 case RoundCollected():
                     self.rounds[notice.behavior] = notice.round + 1
                     self._pool.grant(notice.behavior, notice.round + 1, self._sizes[notice.behavior])
-        for hub in self.hubs:
-            hub.readable()
+        for link, hub in zip(self.links, self.hubs, strict=True):
+            link.receive()
             hub.tick()
         await asyncio.sleep(0)  # turns that are due run
         await asyncio.sleep(0)  # as do those that they have asked for

@@ -16,7 +16,7 @@ from ludus.collector.agents import AgentIndex
 from ludus.collector.arena import Arena
 from ludus.collector.policy import Acted
 from ludus.collector.runners import LearningRunner, RunnerReport
-from ludus.collector.segments import SegmentEnd, Segments
+from ludus.collector.segments import SegmentEnd
 from ludus.collector.step_quota import StepQuota
 from ludus.protocol.batches import Array, BehaviorBatch, DecisionBatch, Floats, Ints, TerminalBatch
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
@@ -277,9 +277,9 @@ class World:
     def run(self) -> RunnerReport:
         """Let the runner have its turn, and check every segment that leaves it against what was lived."""
         report = self.runner.run()
-        payload = self.recorder.segments.take()
-        if payload is not None:
-            for segment in rows_of(Segments.unpack(payload)):
+        segments = self.recorder.segments.take()
+        if segments is not None:
+            for segment in rows_of(segments):
                 self._check(segment)
         return report
 

@@ -7,7 +7,8 @@ from typing import Any, Self
 
 import pytest
 
-from ludus.games.builds import GameSettings, play
+from ludus.games.builds import play
+from ludus.games.settings import GameSettings
 from ludus.sdk.errors import SimulatorError
 from ludus.sdk.join import RunEnd, Target
 from tests.ludus.games.unity.fakes import RUN_ID, SECONDS, FakeRun, Game

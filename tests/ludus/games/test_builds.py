@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 from ludus.games import diagnostics
-from ludus.games.builds import GameSettings, GivenUp
+from ludus.games.builds import GivenUp
+from ludus.games.settings import GameSettings
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.mlagents import unity_pb2 as pb
 from ludus.sdk.join import Target

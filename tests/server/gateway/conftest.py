@@ -91,8 +91,10 @@ def gateway(database: Database) -> Iterator[GatewayThread]:
         yield thread
 
 
-def add_run(database: Database, *addresses: str, state: str = "RUNNING", name: str = "catch") -> str:
-    """Insert a run in its first attempt, whose collectors listen on `addresses`."""
+def add_run(
+    database: Database, *addresses: str, state: str = "RUNNING", name: str = "catch", edge: str | None = None
+) -> str:
+    """Insert a run in its first attempt, whose collectors listen on `addresses`; edge collectors stream to `edge`."""
     run_id = f"run-{name}"
     now = time.time()
     with database.write() as session:
@@ -102,7 +104,7 @@ def add_run(database: Database, *addresses: str, state: str = "RUNNING", name: s
                 kind="train",
                 name=name,
                 state=state,
-                config={},
+                config={} if edge is None else {"simulators": {"collectors": {"local": len(addresses), "edge": 1}}},
                 seed=7,
                 attempt=1,
                 created_at=now,
@@ -110,7 +112,11 @@ def add_run(database: Database, *addresses: str, state: str = "RUNNING", name: s
             )
         )
         session.flush()
-        endpoints = [{"address": address, "index": index} for index, address in enumerate(addresses)]
+        endpoints: list[dict[str, Any]] = [
+            {"address": address, "index": index} for index, address in enumerate(addresses)
+        ]
+        if edge:
+            endpoints.append({"address": edge, "index": -1, "edge": True})
         session.add(
             Attempt(
                 run_id=run_id,

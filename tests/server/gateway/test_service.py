@@ -13,7 +13,7 @@ import structlog
 from pydantic import SecretStr
 from sqlalchemy import select
 
-from ludus.games.builds import GameSettings
+from ludus.games.settings import GameSettings
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.options import REASON_METADATA, STATE_METADATA
 from ludus.protocol.tickets import verify

@@ -9,8 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from ludus.games import diagnostics
-from ludus.games.builds import GameSettings, GivenUp
+from ludus.games.builds import GivenUp
 from ludus.games.engine import EngineOverrides
+from ludus.games.settings import GameSettings
 from ludus.games.unity.bridge import BridgeSession
 from ludus.games.unity.messages import GOODBYE
 from ludus.protocol.codes import CloseCode

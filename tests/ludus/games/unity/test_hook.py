@@ -11,7 +11,8 @@ from uuid import UUID
 import pytest
 
 from ludus.games import diagnostics
-from ludus.games.builds import GameSettings, GivenUp
+from ludus.games.builds import GivenUp
+from ludus.games.settings import GameSettings
 from ludus.games.unity import hook
 from ludus.games.unity.messages import outline
 from ludus.protocol.mlagents import unity_pb2 as pb

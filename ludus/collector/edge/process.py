@@ -1,0 +1,279 @@
+"""The edge collector: joins a run, serves the games of this machine, and outlives the attempts that it works for.
+
+The server that games dial is this object's. Everything else (`CollectorServer`, with its sessions and policies) belongs
+to one session with one attempt, and is made anew for the next: while there is none, games are told to wait.
+"""
+
+import asyncio
+import logging
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+import structlog
+
+from ludus.collector import commands
+from ludus.collector.acting import PolicyFactory
+from ludus.collector.edge import VERSION
+from ludus.collector.edge.connection import EdgeConnection, StreamEnded
+from ludus.collector.edge.frames import BadFrame
+from ludus.collector.layout import UnsupportedSpec
+from ludus.collector.messages import Failed, Introduction, Listening, read
+from ludus.collector.process import tick_forever
+from ludus.collector.server import CollectorServer
+from ludus.collector.service import METHOD, SimulationHandler, make_server
+from ludus.collector.snapshots.state import unpack
+from ludus.collector.unity.encoding import CLOSING_REPLY
+from ludus.collector.unity.service import LocalCall, UnityHandler
+from ludus.protocol import simulation_pb2 as pb
+from ludus.protocol.codec import PROTOCOL_VERSION
+from ludus.protocol.codes import CloseCode
+from ludus.protocol.options import (
+    CLOSE_METADATA,
+    COLLECTOR_SERVICE,
+    EXCHANGE,
+    MAX_MESSAGE_BYTES,
+    REASON_METADATA,
+    SERVICE,
+    STATE_METADATA,
+    TICKET_METADATA,
+)
+from ludus.sdk.errors import Failure, SessionRefused
+from ludus.sdk.join import END_OF_STATE, CollectorEndpoint, JoinClient, Report, RunEnd, Target, client_name
+
+log = structlog.get_logger()
+
+CLIENT: Final = "ludus-collect"
+SETTINGS_SECONDS: Final = 30.0
+"""How long an attempt may take to send the settings."""
+CLOSE_SECONDS: Final = 2.0
+"""How long the games' sessions and the last frames of a session with an attempt may take."""
+RETRY_SECONDS: Final = 0.5
+"""When a game that waits for the run asks again."""
+_AWAY: Final = commands.CloseAll(CloseCode.COLLECTOR_CLOSING, "the collector has no run now; join again", rejoin=True)
+AWAY: Final = "the collector of this machine is connecting to the run"
+
+
+class EdgeCollector:
+    """An edge collector of one run."""
+
+    def __init__(self, target: Target, policies: PolicyFactory, report: Report) -> None:
+        """`report` takes sentences for people."""
+        self.sessions = 0
+        """Sessions with attempts so far."""
+        self._target = target
+        self._policies = policies
+        self._report = report
+        self._door = _Door(self)
+        self._server: grpc.aio.Server | None = None
+        self._away = AWAY
+        """Why games wait."""
+        self._serving = False
+        """Whether there is an attempt that new games can play for."""
+        self._client: JoinClient | None = None
+        self.end: RunEnd | None = None
+        """How the run ended, once it has."""
+
+    @property
+    def waits_because(self) -> str | None:
+        """Why games have to wait; None while they are served."""
+        return None if self._serving else self._away
+
+    @property
+    def run_id(self) -> str:
+        """The run's id, once it is known; until then its name."""
+        return self._target.run if self._client is None else self._client.run_id
+
+    async def listen(self, host: str = "127.0.0.1", port: int = 0) -> int:
+        """Open the port that native simulators of this machine dial; return it. Raises OSError if it is taken."""
+        server = make_server(MAX_MESSAGE_BYTES)
+        server.add_generic_rpc_handlers((self._door,))
+        try:
+            bound = server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        except RuntimeError as error:
+            raise OSError(f"can't listen on {host}, port {port} ({error}); choose another port") from None
+        await server.start()
+        self._server = server
+        return int(bound)
+
+    async def run(self) -> RunEnd:
+        """Collect until the run ends, for one attempt after the other. Games that call later are told the end.
+
+        Raises CannotConnect where joining is pointless or takes too long, SessionRefused where the attempt says so.
+        """
+        async with JoinClient(self._target, self._report, client_name(CLIENT), COLLECTOR_SERVICE) as client:
+            self._client = client
+            client.warn()
+            while self.end is None:
+                outcome: CollectorEndpoint | RunEnd | Failure = await client.find()
+                if isinstance(outcome, CollectorEndpoint):
+                    async with outcome as endpoint:
+                        outcome = await self._work_for(client, endpoint)
+                if isinstance(outcome, RunEnd):
+                    self.end = outcome
+                else:
+                    self._away = f"the run went away ({outcome.sentence}); its next attempt goes on"
+                    await client.back_off(outcome)
+        return self.end
+
+    async def close(self) -> None:
+        """Close the port that games dial."""
+        if self._server is not None:
+            await self._server.stop(CLOSE_SECONDS)
+
+    async def exchange(self, message: bytes, metadata: Sequence[tuple[str, str]]) -> tuple[bytes, Mapping[str, Any]]:
+        """Answer one call of a Unity game of this process; return the reply and its trailing metadata.
+
+        While the run is away, the reply ends the session, and asks to join again.
+        """
+        players, call = self._door.players, LocalCall(metadata)
+        if players is None:
+            close = pb.Close(code=CloseCode.COLLECTOR_CLOSING, reason=self._away, rejoin=True)
+            if self.end is not None:
+                close = pb.Close(code=self.end.code, reason=self.end.reason, rejoin=False)
+            return CLOSING_REPLY, {CLOSE_METADATA: close.SerializeToString()}
+        return await players.exchange(message, call), call.trailing
+
+    async def report_problem(self, request: pb.ReportRequest) -> None:
+        """Pass on what a game's machine reports."""
+        if self._client is not None:
+            await self._client.report(request.session_id, Failure(request.code, request.sentence, permanent=False))
+
+    async def _work_for(self, client: JoinClient, endpoint: CollectorEndpoint) -> RunEnd | Failure:
+        """Collect for one attempt. Raises SessionRefused."""
+        stream: Any = endpoint.channel.stream_stream
+        metadata = ((TICKET_METADATA, endpoint.assignment.ticket),)
+        async with EdgeConnection(stream(f"{COLLECTOR_SERVICE}Collect")(metadata=metadata)) as connection:
+            connection.tell(Introduction(VERSION, self._target.session_id, platform.node()))
+            try:
+                async with asyncio.timeout(SETTINGS_SECONDS):
+                    start = read(await connection.first_frame())
+                    assert isinstance(start, commands.Settings), "an attempt sends the settings first"
+                    restored = unpack((await connection.first_frame()).payload) if start.restored else None
+            except TimeoutError:
+                return Failure("timeout", f"{endpoint.address} sent no settings in time", permanent=False)
+            except StreamEnded:
+                return _failure(endpoint, connection)
+            endpoint.welcomed()
+            collector = CollectorServer(connection, self._policies, start, restored)
+            connection.congested = collector.hold_for_network
+            connection.tell(Listening(0))
+            collector.listen()
+            self.sessions += 1
+            again = "" if self.sessions == 1 else " again"
+            self._report(
+                logging.INFO, f"collecting for run {client.run_id}, attempt {collector.settings.attempt}{again}"
+            )
+            closed = await self._serve(collector, connection)
+            if closed is None:
+                return _failure(endpoint, connection)
+            return client.interpret_close(pb.Close(code=closed.code, reason=closed.reason, rejoin=closed.rejoin))
+
+    async def _serve(self, collector: CollectorServer, connection: EdgeConnection) -> commands.CloseAll | None:
+        """Serve games until the attempt ends; return its last message, None if the connection broke."""
+        simulators = SimulationHandler(collector)
+        players = UnityHandler(collector, tickets=False)
+        self._door.simulators, self._door.players, self._serving = simulators, players, True
+        ticking = asyncio.ensure_future(tick_forever(collector))
+        try:
+            await asyncio.wait([collector.done])
+            self._serving = False
+            return await self._close(collector, connection, simulators, players)
+        finally:
+            ticking.cancel()
+            self._serving = False
+            if not collector.done.done():  # this process is to end
+                collector.close_sessions(_AWAY)
+            self._door.simulators = self._door.players = None
+
+    async def _close(
+        self,
+        collector: CollectorServer,
+        connection: EdgeConnection,
+        simulators: SimulationHandler,
+        players: UnityHandler,
+    ) -> commands.CloseAll | None:
+        """End the games' sessions; return what the attempt has said, None if it is gone. Raises SessionRefused."""
+        failure = collector.done.exception()
+        if failure is not None:
+            connection.tell(Failed(str(failure)))
+            collector.abandon_sessions()
+            await connection.finish(CLOSE_SECONDS)
+            if isinstance(failure, UnsupportedSpec):
+                raise SessionRefused(failure.code, f"this collector cannot act for the run: {failure}")
+            raise failure
+        closed = collector.done.result()
+        collector.close_sessions(closed or _AWAY)
+        deadline = asyncio.get_running_loop().time() + CLOSE_SECONDS
+        while (collector.sessions or simulators.lingering or players.unreported) and (
+            asyncio.get_running_loop().time() < deadline
+        ):
+            await asyncio.sleep(0.005)
+        if closed is not None:
+            await connection.finish(CLOSE_SECONDS)
+        return closed
+
+
+class _Door(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the stubs only
+    """Handles the calls of games: passes them to the present collector, or tells the games to wait."""
+
+    def __init__(self, edge: EdgeCollector) -> None:
+        self.simulators: SimulationHandler | None = None
+        self.players: UnityHandler | None = None
+        self._edge = edge
+        self._handlers: dict[str, Any] = {
+            f"{SERVICE}Join": _unary(self._join, pb.JoinRequest),
+            f"{SERVICE}Report": _unary(self._report, pb.ReportRequest),
+        }
+        self._closing = grpc.stream_stream_rpc_method_handler(self._send_away)
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        """Return the handler of a method."""
+        method = handler_call_details.method
+        if method == METHOD:
+            return self._closing if self.simulators is None else self.simulators.service(handler_call_details)
+        if method == EXCHANGE:
+            return None if self.players is None else self.players.service(handler_call_details)
+        return self._handlers.get(method)
+
+    async def _join(self, request: pb.JoinRequest, context: Any) -> pb.JoinResponse:
+        if request.protocol_version != PROTOCOL_VERSION:
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"This collector speaks version {PROTOCOL_VERSION} of the protocol, not {request.protocol_version}.",
+            )
+        end, reason = self._edge.end, self._edge.waits_because
+        if end is not None:
+            (state,) = (state for state, code in END_OF_STATE.items() if code is end.code)
+            metadata = ((REASON_METADATA, "run_ended"), (STATE_METADATA, state))
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, end.reason, metadata)
+        if reason is not None:
+            return pb.JoinResponse(wait=pb.Wait(reason=reason, retry_after_seconds=RETRY_SECONDS))
+        return pb.JoinResponse(assignment=pb.Assignment(relay=True, run_id=self._edge.run_id))
+
+    async def _report(self, request: pb.ReportRequest, _: Any) -> pb.ReportResponse:
+        await self._edge.report_problem(request)
+        return pb.ReportResponse()
+
+    async def _send_away(self, _: Any, context: Any) -> None:
+        close = pb.Close(code=CloseCode.COLLECTOR_CLOSING, reason=AWAY, rejoin=True)
+        await context.write(pb.ConnectResponse(close=close).SerializeToString())
+
+
+def _unary(method: Callable[[Any, Any], Any], request: Any) -> Any:
+    return grpc.unary_unary_rpc_method_handler(
+        method,
+        request_deserializer=request.FromString,
+        response_serializer=lambda response: response.SerializeToString(),
+    )
+
+
+def _failure(endpoint: CollectorEndpoint, connection: EdgeConnection) -> Failure:
+    """Return why the stream to an attempt ended."""
+    if isinstance(connection.error, grpc.aio.AioRpcError):
+        return endpoint.explain(connection.error)
+    if isinstance(connection.error, BadFrame):
+        return Failure("bad_frame", f"{endpoint.address} sent what is no frame: {connection.error}", permanent=False)
+    return Failure("disconnected", f"{endpoint.address} ended the stream", permanent=False)

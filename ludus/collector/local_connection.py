@@ -1,0 +1,97 @@
+"""The connection of a collector to the learner on its host: a Unix socket for frames, shared memory for the rest."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from ludus.collector.activations import FloatArray
+from ludus.collector.arena import Arena
+from ludus.collector.channel import Channel, ChannelClosedError, Frame
+from ludus.collector.commands import Admit, Weights
+from ludus.collector.learner_connection import AdmittedMemory, LearnerConnection
+from ludus.collector.messages import Kind, pack_numbered
+from ludus.collector.segments import Segments
+from ludus.collector.shared_memory import unfreeze
+from ludus.collector.weights import WeightBuffers, WeightsLayout
+
+
+class LocalConnection(LearnerConnection):
+    """Steps lie in blocks that the learner lends; a delivery names them."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._take: Callable[[Sequence[Frame]], None] | None = None
+        self._lost: Callable[[], None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._weights: dict[int, WeightBuffers] = {}
+        """By the number of the runner."""
+        self._orphan = False
+
+    def begin(self, take: Callable[[Sequence[Frame]], None], lost: Callable[[], None]) -> None:
+        """Read from the socket from now on."""
+        self._take, self._lost = take, lost
+        self._loop.add_reader(self._channel.fileno(), self.receive)
+
+    def send(self, kind: Kind, payload: bytes) -> None:
+        """Send a frame."""
+        if self._orphan:
+            return
+        try:
+            self._channel.send(kind, payload)
+            if self._channel.pending:
+                self._loop.add_writer(self._channel.fileno(), self._writable)
+        except ChannelClosedError:
+            self._orphaned()
+
+    def receive(self) -> None:
+        """Hand on the frames that have arrived."""
+        assert self._take is not None, "nothing is read before `begin`"
+        try:
+            frames = self._channel.receive()
+        except ChannelClosedError:
+            self._orphaned()
+        else:
+            self._take(frames)
+
+    def admitted(self, message: Admit, frame: Frame) -> AdmittedMemory:
+        """Map the arena, and the weights: rotating buffers, or those of an evaluation's policies."""
+        arena_fd, *weights_fds = frame.descriptors
+        arena = Arena(arena_fd, message.arena)
+        arena.close()  # the mapping stays
+        if message.policy.evaluated:
+            return AdmittedMemory(arena, (), [unfreeze(fd) for fd in weights_fds])
+        (weights_fd,) = weights_fds
+        weights = WeightBuffers(weights_fd, WeightsLayout(message.policy.weights_size, message.weight_buffers))
+        weights.close()
+        self._weights[message.runner] = weights
+        return AdmittedMemory(arena, (), ())
+
+    def weights(self, message: Weights, frame: Frame) -> FloatArray:
+        """Copy a version out of its buffer."""
+        del frame
+        return self._weights[message.runner].read(message.index, message.version)
+
+    def frozen_policy(self, frame: Frame) -> FloatArray:
+        """Map the weights of a frozen policy."""
+        (fd,) = frame.descriptors
+        return unfreeze(fd)
+
+    def deliver(self, runner: int, arena: Arena, segments: Segments) -> Sequence[int]:
+        """Name the blocks, which are the learner's from now on."""
+        del arena
+        self.send(Kind.SEGMENTS, pack_numbered(runner, segments.pack()))
+        return ()
+
+    def _writable(self) -> None:
+        try:
+            self._channel.flush()
+        except ChannelClosedError:
+            self._orphaned()
+        if not self._channel.pending:
+            self._loop.remove_writer(self._channel.fileno())
+
+    def _orphaned(self) -> None:
+        self._orphan = True
+        self._loop.remove_reader(self._channel.fileno())
+        self._loop.remove_writer(self._channel.fileno())
+        if self._lost is not None:
+            self._lost()

@@ -1,0 +1,129 @@
+"""Edge collectors through a whole stack: a run whose games are served beside them."""
+
+import contextlib
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from ludus.cli.exits import Exit
+from ludus.client import Client
+from tests.e2e.games import Games
+from tests.e2e.stack import LUDUS, LudusUp, Player, cartpole, environment, wait_for_step
+from tests.ports import free_port
+
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.xdist_group("stack")]
+STEPS = 2048
+
+
+@contextlib.contextmanager
+def collecting(stack: LudusUp, run: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+    """Run `ludus collect`; yield the address that simulators dial, and the process."""
+    port = free_port()
+    process = subprocess.Popen(
+        [*LUDUS, "collect", run, "--port", str(port), "--server", stack.gateway],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+    try:
+        yield f"127.0.0.1:{port}", process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def weights(client: Client, run: str, folder: Path, behavior: str = "CartPole") -> dict[str, Any]:
+    """Return the weights of the last policy of a run, by name."""
+    model = onnx.load(client.checkpoints.download(run, "latest", f"{behavior}.onnx", folder / f"{run}.onnx"))
+    return {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
+
+
+def test_in_lockstep_a_run_with_an_edge_collector_ends_with_the_same_bits_as_with_a_local_one(
+    stack: LudusUp, client: Client, play: Callable[..., Player], tmp_path: Path
+) -> None:
+    config = cartpole(STEPS)
+    local = client.runs.create(config, name="edge-local")
+    play(local.id)
+    assert client.runs.wait(local.id, timeout=60).state == "SUCCEEDED"
+    places = {"simulators": {"grace_seconds": 60, "collectors": {"local": 0, "edge": 1}}}
+    edge = client.runs.create({**config, **places}, name="edge-edge")
+    with collecting(stack, edge.id) as (address, process):
+        play(edge.id, "--server", address)
+        assert client.runs.wait(edge.id, timeout=60).state == "SUCCEEDED"
+        _, said = process.communicate(timeout=20)
+
+    assert process.returncode == Exit.OK, said
+    expected, actual = weights(client, local.id, tmp_path), weights(client, edge.id, tmp_path)
+    assert actual.keys() == expected.keys()
+    assert all(np.array_equal(actual[name], expected[name]) for name in expected)
+
+
+def test_collecting_for_a_run_without_places_ends_with_the_reason(stack: LudusUp, client: Client) -> None:
+    run = client.runs.create(cartpole(STEPS), name="edge-without-places")
+
+    with collecting(stack, run.id) as (_, process):
+        _, said = process.communicate(timeout=20)
+
+    assert process.returncode == Exit.REFUSED
+    assert "simulators.collectors.edge is 0" in said
+
+
+def walking(**collectors: int) -> dict[str, Any]:
+    """A configuration for a walker of Unity's, in lockstep."""
+    behavior = {
+        "trainer_type": "ppo",
+        "hyperparameters": {"batch_size": 32, "buffer_size": 128, "num_epoch": 1},
+        "network_settings": {"hidden_units": 16},
+        "max_steps": 1024,
+        "checkpoint_interval": 256,
+    }
+    return {"behaviors": {"Walker": behavior}, "seed": 1, "simulators": {"collectors": collectors}}
+
+
+WALKER = {"name": "Walker?team=0", "continuous": 2, "agents": 2}
+
+
+def test_unity_games_whose_actions_are_computed_here_bring_the_same_bits_as_those_behind_a_bridge(
+    stack: LudusUp, client: Client, tmp_path: Path
+) -> None:
+    found = {}
+    for collect, places in (("there", {}), ("here", {"local": 0, "edge": 1})):
+        (folder := tmp_path / collect).mkdir()
+        run = client.runs.create(walking(**places), name=f"edge-unity-{collect}")
+        games = Games(stack, run.id, folder, WALKER, collect=collect)
+        try:
+            assert client.runs.wait(run.id, timeout=60).state == "SUCCEEDED", games.said
+            assert games.process.wait(20) == Exit.OK, games.said
+        finally:
+            games.kill()
+        found[collect] = weights(client, run.id, folder, "Walker")
+
+    assert all(np.array_equal(found["here"][name], values) for name, values in found["there"].items())
+
+
+@pytest.mark.parametrize("victim", ["worker.collectors.edge", "worker.trainer"])
+def test_unity_games_go_on_when_what_they_collect_for_is_killed(
+    stack: LudusUp, client: Client, tmp_path: Path, victim: str
+) -> None:
+    config = walking(local=0, edge=1)
+    config["behaviors"]["Walker"]["max_steps"] = 1_000_000
+    run = client.runs.create(config, name=f"edge-{victim}")
+    games = Games(stack, run.id, tmp_path, WALKER, collect="here")
+    try:
+        wait_for_step(client, run, 300)
+        pids = games.pids
+        for process in stack.processes(victim):
+            process.kill()
+        step = client.runs.get(run.id).step
+        wait_for_step(client, run, step + 600)
+        assert games.pids == pids
+    finally:
+        games.kill()

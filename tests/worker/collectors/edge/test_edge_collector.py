@@ -1,0 +1,120 @@
+"""An edge collector does everything that a local one does, and its learner sees no difference."""
+
+import time
+
+import numpy as np
+import pytest
+
+from tests.ludus.collector.stack import Learner, learner, player
+from tests.worker.collectors.edge.world import edge_collectors
+from worker.collectors import processes
+from worker.collectors.events import CollectorDied, EdgeCollectorJoined, EdgeCollectorLeft, RoundCollected
+from worker.collectors.processes import WarmCollector
+from worker.experience.rollout import Rollout
+
+ROUNDS = 3
+
+
+def play_rounds(it: Learner, address: str) -> list[Rollout]:
+    """Let one simulator play until some rounds are complete; return their segments in order."""
+    simulator = player(address)
+    simulator.step([1, 2, 3])
+    number = 0
+    while not it.heard(RoundCollected) or it.heard(RoundCollected)[-1].round < ROUNDS - 1:
+        response = simulator.receive()
+        if response.HasField("actions"):
+            number += 1
+            simulator.step([1, 2, 3] if number % 7 else [1, 2], ended=[] if number % 7 else [3])
+    simulator.vanish()
+    return [rollout for number in range(ROUNDS) for rollout in it.rollouts[number]]
+
+
+def test_segments_of_an_edge_collector_have_the_same_bits_as_those_of_a_local_one() -> None:
+    with learner() as local:
+        expected = play_rounds(local, local.endpoints[0].address)
+    with learner(count=1, edge_places=1) as remote, edge_collectors(remote) as (edge,):
+        remote.wait_for(EdgeCollectorJoined)
+        actual = play_rounds(remote, edge.address)
+
+    assert len(actual) == len(expected) > 0
+    for one, other in zip(actual, expected, strict=True):
+        for name in ("continuous", "discrete", "log_probs", "rewards", "versions", "lengths", "endings"):
+            assert getattr(one, name).numpy().tobytes() == getattr(other, name).numpy().tobytes(), name
+        for mine, theirs in zip(
+            (*one.observations, *one.next_observations), (*other.observations, *other.next_observations), strict=True
+        ):
+            assert np.array_equal(mine.numpy(), theirs.numpy())
+
+
+def test_the_end_of_an_edge_collector_frees_its_place_for_another() -> None:
+    with learner(count=1, edge_places=1) as it:
+        with edge_collectors(it) as (edge,):
+            it.wait_for(EdgeCollectorJoined)
+            simulator = player(edge.address)
+            simulator.play([1, 2, 3], 4)
+            simulator.vanish()
+        it.wait_for(EdgeCollectorLeft)
+
+        with edge_collectors(it) as (edge,):
+            it.until(lambda: len(it.heard(EdgeCollectorJoined)) == 2)
+            assert play_rounds(it, edge.address)
+
+
+@pytest.mark.parametrize("victim", ["edge reader", "edge collector"])
+def test_the_death_of_one_end_costs_its_steps_and_nothing_else(victim: str) -> None:
+    with learner(count=2, edge_places=1) as it, edge_collectors(it) as (edge,):
+        it.wait_for(EdgeCollectorJoined)
+        local = player(next(each.address for each in it.endpoints if not each.edge))
+        local.play([1, 2], 3)
+        remote = player(edge.address)
+        remote.play([1, 2], 3)
+
+        if victim == "edge reader":
+            reader = it.pool._children.reader
+            assert reader is not None
+            assert isinstance(reader.warm, WarmCollector)
+            reader.warm.process.kill()
+            assert remote.closed().rejoin
+        else:
+            edge.close()
+
+        it.wait_for(EdgeCollectorLeft)
+        local.play([1, 2], 3)
+        for simulator in (local, remote):
+            simulator.vanish()
+
+
+def test_an_edge_collector_that_is_interrupted_tells_its_simulators_to_join_again() -> None:
+    with learner(count=1, edge_places=1) as it, edge_collectors(it) as (edge,):
+        it.wait_for(EdgeCollectorJoined)
+        simulator = player(edge.address)
+
+        edge.close()
+
+        closed = simulator.closed()
+        assert (closed.code, closed.rejoin) == ("collector_closing", True)
+        simulator.leave()
+
+
+def test_an_edge_reader_without_anything_to_read_is_not_taken_for_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "SILENCE_SECONDS", 2.0)
+    with learner(count=1, edge_places=1) as it:
+        deadline = time.monotonic() + 5.0
+        while time.monotonic() < deadline:
+            assert not it.heard(CollectorDied)
+            with it._heard:
+                it._heard.wait(0.5)
+
+
+def test_the_end_of_the_run_ends_edge_collectors_and_their_simulators() -> None:
+    with learner(count=1, edge_places=1) as it, edge_collectors(it) as (edge,):
+        it.wait_for(EdgeCollectorJoined)
+        simulator = player(edge.address)
+
+        it.pool.close("run_finished", "every behavior reached its max_steps", rejoin=False)
+
+        assert simulator.closed().code == "run_finished"
+        edge.join()
+        assert edge.end is not None
+        assert "max_steps" in str(edge.end.reason)  # type: ignore[union-attr]  # it is no error
+        simulator.leave()

@@ -1,0 +1,145 @@
+"""Edge collectors run on machines of strangers: what they send is checked, and damage ends at their own place."""
+
+import queue
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import grpc
+import numpy as np
+import pytest
+
+from ludus.collector import commands, messages
+from ludus.collector.arena import Arena
+from ludus.collector.channel import Frame
+from ludus.collector.edge import VERSION
+from ludus.collector.edge.columns import gather
+from ludus.collector.edge.frames import FrameAssembler, pack
+from ludus.collector.messages import Kind, Message, pack_numbered
+from ludus.collector.segments import Segments
+from ludus.protocol.options import REASON_METADATA
+from tests.ludus.collector.stack import PATIENCE, SPEC, Learner, learner, player
+from tests.worker.collectors.edge.segments import NUMBER, good
+from tests.worker.collectors.edge.world import edge_collectors
+from worker.collectors.edge.reader import METHOD
+from worker.collectors.events import EdgeCollectorJoined, EdgeCollectorLeft, SegmentsDelivered
+
+
+class Stranger:
+    """Speaks the protocol of edge collectors, right or wrong."""
+
+    def __init__(self, address: str) -> None:
+        self._channel = grpc.insecure_channel(address)
+        self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._call = self._channel.stream_stream(METHOD)(iter(self._outgoing.get, None), timeout=6 * PATIENCE)
+        self._frames = FrameAssembler()
+
+    def send(self, kind: int, payload: bytes, contents: Sequence[bytes] = ()) -> None:
+        for part in pack(kind, payload, contents):
+            self._outgoing.put(part)
+
+    def tell(self, *told: Message) -> None:
+        for message in told:
+            self.send(Kind.MESSAGE, message.pack())
+
+    def receive(self, kind: type[Message]) -> Frame:
+        """Return the next frame with a message of a kind."""
+        while True:
+            frame = self._frames.take(next(self._call))
+            if frame is not None and isinstance(messages.read(frame), kind):
+                return frame
+
+    def refusal(self) -> str:
+        """Return the name of the error that ends the stream."""
+        with pytest.raises(grpc.RpcError):
+            for _ in self._call:
+                pass
+        return str(dict(self._call.trailing_metadata())[REASON_METADATA])
+
+    def admitted(self) -> Arena:
+        """Bring a simulator with a behavior; return an arena once the learner has granted steps."""
+        self.tell(messages.Introduction(VERSION, "stranger", "elsewhere"))
+        self.receive(commands.Settings)
+        connected = messages.SimulatorConnected("sim-1", NUMBER, 0, "here", "tests/1", (SPEC.name,))
+        self.tell(messages.Listening(0), connected, messages.BehaviorAnnounced(SPEC))
+        message = messages.read(self.receive(commands.Admit))
+        assert isinstance(message, commands.Admit)
+        self.receive(commands.GrantSteps)
+        return Arena(-1, replace(message.arena, blocks=100))
+
+    def deliver(self, arena: Arena, segments: Segments, runner: int = 0) -> None:
+        self.send(Kind.SEGMENTS, pack_numbered(runner, segments.records.tobytes()), gather(arena, segments))
+
+    def close(self) -> None:
+        self._outgoing.put(None)
+        self._channel.close()
+
+
+@pytest.fixture
+def run() -> Iterator[Learner]:
+    with learner(count=2, edge_places=2) as it:
+        yield it
+
+
+@pytest.fixture
+def stranger(run: Learner) -> Iterator[Stranger]:
+    (address,) = [each.address for each in run.endpoints if each.edge]
+    one = Stranger(address)
+    yield one
+    one.close()
+
+
+def test_what_keeps_the_contract_is_delivered(run: Learner, stranger: Stranger) -> None:
+    arena = stranger.admitted()
+    arena.versions[:] = 1
+
+    stranger.deliver(arena, good())
+
+    assert run.wait_for(SegmentsDelivered).segments.steps == 3
+
+
+def test_what_breaks_the_contract_ends_the_place_and_is_not_delivered(run: Learner, stranger: Stranger) -> None:
+    arena = stranger.admitted()
+    arena.versions[:] = 1
+    arena.rewards[:] = np.nan
+
+    stranger.deliver(arena, good())
+
+    assert stranger.refusal() == "bad_experience"
+    left = run.wait_for(EdgeCollectorLeft)
+    assert (left.index, left.reason) == (0, "bad_experience: rewards has a value that is no finite number")
+    assert not run.heard(SegmentsDelivered)
+
+
+def test_steps_that_nobody_granted_end_the_place() -> None:
+    with learner(count=1, edge_places=1, lockstep=False) as run:  # nobody grants a second round
+        stranger = Stranger(run.endpoints[0].address)
+        arena = stranger.admitted()
+        arena.versions[:] = 1
+
+        for _ in range(1_000):
+            stranger.deliver(arena, good(length=16))
+
+        assert stranger.refusal() == "too_many_steps"
+        stranger.close()
+
+
+def test_another_version_of_the_protocol_is_refused_with_the_remedy(run: Learner, stranger: Stranger) -> None:
+    stranger.tell(messages.Introduction(VERSION + 1, "stranger", "elsewhere"))
+
+    assert stranger.refusal() == "protocol_version"
+    assert not run.heard(EdgeCollectorJoined)
+
+
+def test_the_damage_of_a_stranger_ends_at_its_own_place(run: Learner, stranger: Stranger) -> None:
+    stranger.admitted()
+    with edge_collectors(run) as (edge,):
+        run.until(lambda: len(run.heard(EdgeCollectorJoined)) == 2)
+        simulator = player(edge.address)
+        simulator.play([1, 2], 3)
+
+        stranger.send(Kind.MESSAGE, b"no message")
+
+        assert stranger.refusal() == "malformed_message"
+        simulator.play([1, 2], 3)
+        assert [each.index for each in run.heard(EdgeCollectorLeft)] == [0]
+        simulator.vanish()

@@ -1,0 +1,352 @@
+"""A place for an edge collector in an attempt: on one side the pool's channel, on the other a stream, if it is taken.
+
+What the pool sends with descriptors of shared memory goes on with its contents. What the edge collector sends is
+checked; the rows of its segments are written into blocks that the pool has lent to this place.
+"""
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+import numpy as np
+import structlog
+
+from ludus.collector import commands, messages
+from ludus.collector.arena import Arena
+from ludus.collector.channel import Channel, ChannelClosedError, Frame
+from ludus.collector.edge.columns import scatter
+from ludus.collector.edge.frames import BadFrame, FrameAssembler, pack
+from ludus.collector.messages import Kind, Message, pack_numbered, unpack_numbered
+from ludus.collector.segments import Segments
+from ludus.collector.settings import CollectorSettings
+from ludus.collector.shared_memory import unfreeze
+from ludus.collector.weights import WeightBuffers, WeightsLayout
+from worker.collectors.edge.checks import (
+    QuotaCheck,
+    Violation,
+    check_columns,
+    check_episodes,
+    check_records,
+    check_snapshot,
+    read_message,
+    records_of,
+)
+
+log = structlog.get_logger()
+
+EOF: Final[Any] = getattr(grpc.aio, "EOF")  # noqa: B009  the type stubs do not know it
+BROKEN: Final = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
+SILENCE_SECONDS: Final = 60.0
+"""An edge collector that has sent nothing for so long is frozen, or cut off."""
+
+
+@dataclass(slots=True)
+class _Runner:
+    """The learner's memory of a behavior, mapped into this process."""
+
+    arena: Arena
+    horizon: int
+    weights: WeightBuffers | None
+    """None for a behavior that does not learn."""
+    blocks: list[int] = field(default_factory=list)
+    """Lent by the pool, free to be written."""
+    lent: asyncio.Event = field(default_factory=asyncio.Event)
+    asked: bool = False
+    """Whether the pool was asked for blocks."""
+    quota: QuotaCheck = field(default_factory=QuotaCheck)
+    sent_version: int = -1
+    """Newest version that the edge collector was sent."""
+    unread: bool = False
+    """Whether it has not acknowledged that version."""
+    newer: tuple[commands.Weights, bytes] | None = None
+    """The newest version, while it reads an older one."""
+
+
+class Place:
+    """One place. All methods are called in the event loop of the reader."""
+
+    def __init__(
+        self, index: int, channel: Channel, port: Callable[[], int], closed: Callable[["Place"], None]
+    ) -> None:
+        self.index = index
+        self.channel = channel
+        self.taken_by: str | None = None
+        """Session id of the edge collector that has the place."""
+        self.settings: commands.Settings | None = None
+        """The first message for a collector; None until it came."""
+        self._restored: bytes | None = None
+        self._port = port
+        self._on_close = closed
+        self._loop = asyncio.get_running_loop()
+        self._runners: dict[int, _Runner] = {}
+        self._numbers: set[int] = set()
+        """Of the simulators that have connected here."""
+        self._outgoing: deque[bytes] = deque()
+        self._has_outgoing = asyncio.Event()
+        self._serving: asyncio.Task[None] | None = None
+        self._closed = False
+        self._loop.add_reader(channel.fileno(), self._receive)
+
+    @property
+    def ready(self) -> bool:
+        """Whether an edge collector can take the place."""
+        settings = self.settings
+        return settings is not None and not self._closed and (not settings.restored or self._restored is not None)
+
+    async def serve(self, context: Any, session_id: str, frames: FrameAssembler) -> None:
+        """Serve an edge collector until its stream ends. Raises Violation."""
+        self.taken_by = session_id
+        self._serving = asyncio.current_task()
+        settings = self.settings
+        assert settings is not None, "the place is ready"
+        self._put(Kind.MESSAGE, replace(settings, settings=_for_strangers(settings.settings)).pack())
+        if self._restored is not None:
+            self._put(Kind.RESTORED, self._restored)
+        writing = asyncio.ensure_future(self._write(context))
+        try:
+            await self._read(context, frames)
+        except Violation as error:
+            self._tell_pool(messages.Failed(f"{error.code}: {error}"))
+            raise
+        except BROKEN:
+            pass
+        finally:
+            writing.cancel()
+            self.close()
+
+    async def _read(self, context: Any, frames: FrameAssembler) -> None:
+        """Handle what comes to the end of the stream. Raises Violation."""
+        while True:
+            try:
+                async with asyncio.timeout(SILENCE_SECONDS):
+                    message = await context.read()
+                if message is EOF:
+                    return
+                frame = frames.take(message)
+            except TimeoutError:
+                raise Violation("collector_silent", f"nothing came for {SILENCE_SECONDS:.0f} s") from None
+            except BadFrame as error:
+                raise Violation("malformed_message", str(error)) from None
+            if frame is not None:
+                await self._handle(frame)
+
+    def close(self) -> None:
+        """Tell the pool that the place has lost its collector, if it had one. The pool opens it again."""
+        if self._closed:
+            return
+        self._closed = True
+        self._loop.remove_reader(self.channel.fileno())
+        self._loop.remove_writer(self.channel.fileno())
+        with suppress(ChannelClosedError):
+            self.channel.flush()
+        self.channel.close()
+        for runner in self._runners.values():
+            runner.arena.close()
+            runner.lent.set()
+        self._on_close(self)
+
+    def end(self) -> None:
+        """End the stream, if there is one: the pool has closed the place."""
+        if self._serving is not None:
+            self._serving.cancel()
+        self.close()
+
+    # From the pool ----------------------------------------------------------------------------------------------
+
+    def _receive(self) -> None:
+        try:
+            frames = self.channel.receive()
+        except ChannelClosedError:
+            self.end()
+            return
+        for frame in frames:
+            self._forward(frame)
+
+    def _forward(self, frame: Frame) -> None:
+        """Take a frame of the pool, and send the edge collector what is its own."""
+        if frame.kind == Kind.BLOCKS:
+            number, payload = unpack_numbered(frame.payload)
+            runner = self._runners[number]
+            runner.blocks.extend(np.frombuffer(payload, np.int32).tolist())
+            runner.asked = False
+            runner.lent.set()
+            return
+        if frame.kind == Kind.RESTORED:
+            self._restored = frame.payload
+            return
+        match message := messages.read(frame):
+            case commands.Settings():
+                self.settings = message
+                return
+            case commands.Admit():
+                self._put(Kind.MESSAGE, frame.payload, self._admit(message, frame.descriptors))
+                return
+            case commands.Weights():
+                self._take_weights(message)
+                return
+            case commands.FrozenPolicy():
+                (fd,) = frame.descriptors
+                self._put(Kind.MESSAGE, frame.payload, [unfreeze(fd).tobytes()])
+                return
+            case commands.GrantSteps():
+                self._runners[message.runner].quota.grant(message.round, message.steps, message.size)
+            case _:
+                pass
+        self._put(Kind.MESSAGE, frame.payload)
+
+    def _admit(self, message: commands.Admit, descriptors: Sequence[int]) -> list[bytes]:
+        """Map the memory of a behavior; return the weights of the policies of an evaluation."""
+        arena_fd, *weights_fds = descriptors
+        arena = Arena(arena_fd, message.arena)
+        arena.close()  # the mapping stays
+        policy = message.policy
+        if policy.evaluated:
+            self._runners[message.runner] = _Runner(arena, policy.time_horizon, None)
+            return [unfreeze(fd).tobytes() for fd in weights_fds]
+        (weights_fd,) = weights_fds
+        weights = WeightBuffers(weights_fd, WeightsLayout(policy.weights_size, message.weight_buffers))
+        weights.close()
+        self._runners[message.runner] = _Runner(arena, policy.time_horizon, weights)
+        return []
+
+    def _take_weights(self, message: commands.Weights) -> None:
+        """Read a version, and send it as soon as the edge collector has read the one before."""
+        runner = self._runners[message.runner]
+        assert runner.weights is not None, "weights are published for behaviors that learn"
+        runner.newer = (message, runner.weights.read(message.index, message.version).tobytes())
+        self._tell_pool(messages.WeightsRead(message.runner, message.index))
+        self._send_weights(runner)
+
+    def _send_weights(self, runner: _Runner) -> None:
+        if runner.newer is None or runner.unread:
+            return
+        message, data = runner.newer
+        runner.newer, runner.unread, runner.sent_version = None, True, message.version
+        self._put(Kind.MESSAGE, message.pack(), [data])
+
+    # From the edge collector ------------------------------------------------------------------------------------
+
+    async def _handle(self, frame: Frame) -> None:
+        """Check a frame, and tell the pool. Raises Violation."""
+        match frame.kind:
+            case Kind.SEGMENTS:
+                await self._take_segments(frame)
+            case Kind.EPISODES:
+                number, payload = unpack_numbered(frame.payload)
+                self._runner(number)
+                check_episodes(payload)
+                self._send_pool(Kind.EPISODES, frame.payload)
+            case Kind.SNAPSHOTS:
+                check_snapshot(frame.payload)
+                self._send_pool(Kind.SNAPSHOTS, frame.payload)
+            case Kind.MESSAGE:
+                self._take_message(read_message(frame), frame)
+            case _:
+                raise Violation("unexpected_message", f"a frame of kind {frame.kind} is none of a collector")
+
+    def _take_message(self, message: Message, frame: Frame) -> None:
+        match message:
+            case messages.Listening():
+                self._tell_pool(messages.Listening(self._port()))
+                return
+            case messages.WeightsRead():
+                runner = self._runner(message.runner)
+                runner.unread = False
+                self._send_weights(runner)
+                return
+            case messages.WantBlocks():
+                return  # of its own arena, which is as large as it is
+            case messages.SimulatorConnected():
+                assert self.settings is not None, "the place is taken"
+                self._numbers.add(message.number)
+                self._tell_pool(replace(message, collector=self.index))
+                return
+            case messages.QuotaProgress():
+                self._runner(message.runner)
+            case messages.Failed():
+                log.warning("edge_collector_failed", index=self.index, reason=message.reason)
+            case _:
+                pass
+        self._send_pool(Kind.MESSAGE, frame.payload)
+
+    async def _take_segments(self, frame: Frame) -> None:
+        """Write the rows of segments into blocks of the pool, and deliver them."""
+        number, payload = unpack_numbered(frame.payload)
+        runner = self._runner(number)
+        segments = records_of(payload)
+        check_records(segments, runner.arena, runner.horizon, self._numbers)
+        runner.quota.deliver(segments)
+        needed = int(segments.records["blocks"].sum())
+        while len(runner.blocks) < needed:  # the learner holds them all: nothing more is read from this stream
+            if self._closed:
+                return
+            if not runner.asked:
+                runner.asked = True
+                self._tell_pool(messages.WantBlocks(number))
+            runner.lent.clear()
+            await runner.lent.wait()
+        written = Segments(segments.records, np.array(runner.blocks[-needed:], np.int32))
+        try:
+            scatter(runner.arena, written, frame.contents)
+        except ValueError as error:
+            raise Violation("bad_experience", str(error)) from None
+        check_columns(runner.arena, written, runner.sent_version)
+        del runner.blocks[-needed:]
+        self._send_pool(Kind.SEGMENTS, pack_numbered(number, written.pack()))
+
+    def _runner(self, number: int) -> _Runner:
+        runner = self._runners.get(number)
+        if runner is None:
+            raise Violation("unexpected_message", f"runner {number} was not admitted")
+        return runner
+
+    # Sending ----------------------------------------------------------------------------------------------------
+
+    def _tell_pool(self, message: Message) -> None:
+        self._send_pool(Kind.MESSAGE, message.pack())
+
+    def _send_pool(self, kind: Kind, payload: bytes) -> None:
+        if self._closed:
+            return
+        try:
+            self.channel.send(kind, payload)
+            if self.channel.pending:
+                self._loop.add_writer(self.channel.fileno(), self._flush)
+        except ChannelClosedError:
+            self.end()
+
+    def _flush(self) -> None:
+        try:
+            self.channel.flush()
+        except ChannelClosedError:
+            self.end()
+            return
+        if not self.channel.pending:
+            self._loop.remove_writer(self.channel.fileno())
+
+    def _put(self, kind: Kind, payload: bytes, contents: Sequence[bytes] = ()) -> None:
+        self._outgoing.extend(pack(kind, payload, contents))
+        self._has_outgoing.set()
+
+    async def _write(self, context: Any) -> None:
+        with suppress(*BROKEN):  # reading finds out
+            while True:
+                while self._outgoing:
+                    await context.write(self._outgoing.popleft())
+                self._has_outgoing.clear()
+                await self._has_outgoing.wait()
+
+
+def _for_strangers(text: str) -> str:
+    """Return collector settings without what is the worker's own: addresses, keys, and paths."""
+    settings = CollectorSettings.from_json(text)
+    own = asdict(CollectorSettings(settings.run_id, settings.attempt, settings.seed))
+    kept = ("bind_host", "advertise_host", "port_range", "ticket_key", "tls_certificate", "tls_key", "tls_client_ca")
+    hidden = {name: own[name] for name in (*kept, "unity_port", "log_path")}
+    return json.dumps({**json.loads(text), **hidden})
