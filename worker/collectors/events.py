@@ -49,6 +49,7 @@ class CollectorDied:
     """A collector process ended unasked. Its blocks and reservations are back, and a new one is being started."""
 
     index: int
+    """`EDGE_READER`: it was the edge reader; its places end with events of their own."""
     exit_code: int
     """As in `subprocess`: negative = killed by that signal."""
     reason: str

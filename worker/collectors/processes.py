@@ -371,6 +371,11 @@ class CollectorProcesses:
             child.generation += 1
             child.restart_at = time.monotonic() + child.backoff.pause(lived)
         self._pool.died(child, exit_code)
+        if child is self.reader:  # one of its places may have been opened again before its own end was noticed
+            for place in self._children:
+                if isinstance(place.warm, PlaceLine):
+                    self._reap(place)
+            self.retire([])
 
     def _end(self, child: CollectorProcess, timeout: float) -> int:
         if child.warm is None:

@@ -41,7 +41,7 @@ from worker.collectors.events import (
     TeamAnnounced,
 )
 from worker.collectors.pool import CollectorPool
-from worker.collectors.processes import WarmCollector
+from worker.collectors.processes import EDGE_READER, WarmCollector
 from worker.learning.algorithms.numeric_check import Diverged
 from worker.trainer.amendments import Amendments
 from worker.trainer.assessment import Assessment
@@ -244,9 +244,10 @@ class Trainer:
 
     def _collector_died(self, event: CollectorDied) -> None:
         self._endpoints.pop(event.index, None)
+        who = "The edge reader" if event.index == EDGE_READER else f"Collector {event.index}"
         self._attempt.report(
             "collector_died",
-            f"Collector {event.index} died ({event.reason}); {event.lost_steps} steps are lost",
+            f"{who} died ({event.reason}); {event.lost_steps} steps are lost",
             level="warning",
             **asdict(event),
         )

@@ -5,10 +5,16 @@ import time
 import numpy as np
 import pytest
 
-from tests.ludus.collector.stack import Learner, learner, player
+from tests.ludus.collector.stack import PATIENCE, Learner, learner, player
 from tests.worker.collectors.edge.world import edge_collectors
 from worker.collectors import processes
-from worker.collectors.events import CollectorDied, EdgeCollectorJoined, EdgeCollectorLeft, RoundCollected
+from worker.collectors.events import (
+    CollectorDied,
+    CollectorListening,
+    EdgeCollectorJoined,
+    EdgeCollectorLeft,
+    RoundCollected,
+)
 from worker.collectors.processes import WarmCollector
 from worker.experience.rollout import Rollout
 
@@ -82,6 +88,23 @@ def test_the_death_of_one_end_costs_its_steps_and_nothing_else(victim: str) -> N
         local.play([1, 2], 3)
         for simulator in (local, remote):
             simulator.vanish()
+
+
+def test_a_place_that_was_opened_to_a_dead_edge_reader_is_opened_to_the_next_one() -> None:
+    with learner(count=1, edge_places=1) as it:
+        children = it.pool._children
+        reader = children.reader
+        assert reader is not None
+        assert isinstance(reader.warm, WarmCollector)
+        with it.pool._lock:  # the pool's thread hears of the place's end first, and of the reader's only then
+            reader.warm.process.kill()
+            reader.warm.process.end(PATIENCE)
+            children._reap(children[0])
+            children._launch(children[0])
+        it.wait_for(CollectorListening)
+
+        with edge_collectors(it):
+            it.wait_for(EdgeCollectorJoined)
 
 
 def test_an_edge_collector_that_is_interrupted_tells_its_simulators_to_join_again() -> None:

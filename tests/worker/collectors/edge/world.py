@@ -88,7 +88,10 @@ class Edge:
 def edge_collectors(learner: Learner, count: int = 1) -> Iterator[list[Edge]]:
     """Start edge collectors that join the attempt of a learner."""
     places = Places()
-    places.address = next(each.address for each in learner.endpoints if each.edge)
+    reader = learner.pool._children.reader
+    assert reader is not None
+    assert reader.endpoint is not None
+    places.address = reader.endpoint.address
     edges = [Edge(places) for _ in range(count)]
     try:
         yield edges
