@@ -46,13 +46,13 @@ OWN_PACKAGES = frozenset({"ludus", "server", "worker"})
 
 EXTRAS: Mapping[str, str] = {
     "admin": "server",
-    "collect": "collector",
+    "collect": "collect",
     "gateway": "server",
     "migrate": "server",
     "play": "play",
     "server": "server",
     "simulate": "gymnasium",
-    "unity": "collector",
+    "unity": "collect",
     "controller": "server",
     "up": "worker",
     "worker": "worker",

@@ -118,7 +118,7 @@ def _train(client: Client, settings: LearnSettings, addresses: Addresses, typed:
         say(info(f"Run {run.id} on {client.server}; games dial {addresses.gateway}."))
         token = None if os.environ.get(SIMULATOR_TOKEN) else typed.token
         target = Target(addresses.gateway, run.id, token, ca_file=typed.ca_file)
-        players = None if typed.remote_env else players_of(settings, target, folder.logs, say)
+        players = None if settings.remote_env else players_of(settings, target, folder.logs, say)
         mirror = Mirror(
             client,
             run,

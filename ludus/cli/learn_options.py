@@ -80,6 +80,8 @@ class LearnSettings:
     checkpoints: CheckpointSettings
     config_path: Path | None = None
     warnings: list[str] = field(default_factory=list)
+    remote_env: bool = False
+    """Whether this command launches no game."""
 
     @property
     def folder(self) -> Path:
@@ -193,6 +195,7 @@ def read_settings(typed: argparse.Namespace) -> LearnSettings:
         _build(CheckpointSettings, sections["checkpoint_settings"]),
         path,
         warnings,
+        bool(typed.remote_env),
     )
 
 

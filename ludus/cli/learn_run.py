@@ -26,6 +26,7 @@ from ludus.client import (
 )
 from ludus.client.backoff import ServerBackoff
 from ludus.demonstrations import FOLDER_SUFFIXES
+from ludus.games.collecting import can_collect_here
 from ludus.mlagents.results import Folder, Mirror
 from ludus.mlagents.results.console import info, warning
 from ludus.mlagents.results.folder import Journal
@@ -84,9 +85,13 @@ def server_document(client: Client, settings: LearnSettings, say: Say) -> dict[s
     if settings.environment.seed >= 0:
         document["seed"] = settings.environment.seed
     simulators = document.get("simulators") or {}
-    if settings.environment.env_path is None and isinstance(simulators, dict):
-        # A person presses Play in the Editor, at any time.
-        document["simulators"] = {"startup_grace_seconds": None, **simulators}
+    if isinstance(simulators, dict):
+        if can_collect_here() and not settings.remote_env:  # the games of this command will
+            simulators = {"collectors": {"local": 0}, **simulators}
+        if settings.environment.env_path is None:
+            # A person presses Play in the Editor, at any time.
+            simulators = {"startup_grace_seconds": None, **simulators}
+        document["simulators"] = simulators
     for name, section in (("env_settings", settings.environment), ("engine_settings", settings.engine)):
         changed = _changed(section)
         if changed:

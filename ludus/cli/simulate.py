@@ -4,6 +4,7 @@ The command checks the game, then starts processes (`ludus.cli.simulate_process`
 the run ends. A process that crashes is started again, after growing pauses, until it has crashed too often.
 """
 
+import asyncio
 import json
 import os
 import platform
@@ -20,7 +21,7 @@ import click
 
 from ludus.backoff import Backoff
 from ludus.child_process import ChildProcess, RestartedProcess
-from ludus.cli.exits import GAMES_HELP, INTERRUPTED, Exit, sigterm_interrupts
+from ludus.cli.exits import GAMES_HELP, INTERRUPTED, Exit, exit_of_end, exit_of_error, sigterm_interrupts
 from ludus.cli.options import (
     SEED,
     ca_file_option,
@@ -32,10 +33,16 @@ from ludus.cli.options import (
     record_option,
     token_option,
 )
+from ludus.cli.own_collector import CLIENT, OwnCollector
 from ludus.cli.render import echo
 from ludus.cli.sources import GAME_METAVAR, RANDOM, SCRIPTED, SOURCE, Source, check, game_options
+from ludus.cli.until_end import printed_games
 from ludus.demonstrations import DemonstrationError, Recorder, inspect, read
+from ludus.games.collecting import Collect, collects_here
 from ludus.protocol.credentials import SIMULATOR_TOKEN
+from ludus.protocol.tls import is_this_machine
+from ludus.sdk.errors import SimulatorError
+from ludus.sdk.join import RunEnd, Target
 
 CRASHED: Final = 70
 """Exit code of a process that ended by an unexpected error."""
@@ -108,6 +115,12 @@ class Plan:
     default=10,
     help="Maximum number of restarts in a row of a crashed process.",
 )
+@click.option(
+    "--collect",
+    type=click.Choice(["here", "there"]),
+    help="Where actions are computed: on this machine, or on the worker's. [there if the server is on this machine; "
+    "else here, where the run allows it]",
+)
 @connect_timeout_option
 @record_option("the episodes", " With several processes each has its own, FILE-0.npz and so on.")
 def simulate(
@@ -126,6 +139,7 @@ def simulate(
     run: str,
     server: str,
     connect_timeout: float,
+    collect: Collect | None,
     **lineup: Any,
 ) -> None:
     """Play games in a run until it ends: COUNT processes with ENVS games each.
@@ -138,6 +152,8 @@ def simulate(
     source = replace(source, arguments=dict(arguments), **lineup)
     check(source, dict(scripted))
     recordings = name_recordings(record, count)
+    label = label or f"{source.name} x{envs} on {platform.node()}".encode()[:200].decode(errors="ignore")
+    target = Target(server, run, token, label, ca_file, connect_timeout)
     plans = [
         Plan(
             source=source,
@@ -147,15 +163,15 @@ def simulate(
             seed=None if seed is None else seed + index,
             server=server,
             run=run,
-            label=label or f"{source.name} x{envs} on {platform.node()}".encode()[:200].decode(errors="ignore"),
+            label=label,
             ca_file=None if ca_file is None else str(ca_file),
             connect_timeout_seconds=connect_timeout,
             record=None if recording is None else str(recording),
         )
         for index, recording in enumerate(recordings)
     ]
-    with sigterm_interrupts():
-        code = supervise(plans, token, restarts)
+    with sigterm_interrupts(), printed_games():
+        code = play_all(plans, target, restarts, collect)
     for recording in recordings:
         if recording is not None:
             finish_recording(recording)
@@ -247,13 +263,32 @@ class MergedOutput:
                 echo(f"process {index}: {sentence}", err=True)  # simulators have their numbers from the run
 
 
-def supervise(plans: list[Plan], token: str | None, restarts: int) -> int:
-    """Run all processes until each has ended or one has seen the run finish; return the exit code of the command."""
+def play_all(plans: list[Plan], target: Target, restarts: int, wanted: Collect | None) -> int:
+    """Play with or without an edge collector of this command; return the exit code."""
+    try:
+        # On the worker's own machine its collectors are as near, and their experience needs no stream.
+        default: Collect | None = "there" if is_this_machine(target.server) else None
+        if not asyncio.run(collects_here(target, CLIENT, wanted or default)):
+            return supervise(plans, target.token, restarts)
+    except SimulatorError as error:
+        echo(f"Error: {error}", err=True)
+        return exit_of_error(error.code)
+    with OwnCollector(target) as collector:
+        nearer = [replace(plan, server=collector.address, ca_file=None, token_given=True) for plan in plans]
+        return supervise(nearer, "", restarts, collector)
+
+
+def supervise(plans: list[Plan], token: str | None, restarts: int, collector: OwnCollector | None = None) -> int:
+    """Run all processes until each has ended, one has seen the run finish, or their collector has ended.
+
+    Returns the exit code of the command.
+    """
     output = MergedOutput()
     simulators = [Simulator(index, plan, token, output, restarts) for index, plan in enumerate(plans)]
 
     def finished() -> bool:
-        return any(simulator.outcome == Exit.OK for simulator in simulators)
+        ended = collector is not None and collector.outcome is not None
+        return ended or any(simulator.outcome == Exit.OK for simulator in simulators)
 
     def poll_until(over: Callable[[], bool]) -> None:
         while any(simulator.outcome is None for simulator in simulators) and not over():
@@ -271,6 +306,10 @@ def supervise(plans: list[Plan], token: str | None, restarts: int) -> int:
             for simulator in simulators:
                 simulator.restarts = 0
             poll_until(lambda: time.monotonic() > until)
+            if collector is not None and isinstance(collector.outcome, SimulatorError):
+                return exit_of_error(collector.outcome.code)
+            if collector is not None and isinstance(collector.outcome, RunEnd):
+                return exit_of_end(collector.outcome.code)
             return Exit.OK
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -96,11 +96,10 @@ class _TakesTheRest(click.Command):
     type=FOLDER,
     help="Folder of the player logs. [default: results/RUN/run_logs]",
 )
-@option(
+@click.option(
     "--collect",
     type=click.Choice(["here", "there"]),
-    default="there",
-    help="Where actions are computed: on this machine (the run needs simulators.collectors.edge), or the worker's.",
+    help="Where actions are computed: on this machine, or on the worker's. [here, where the run allows it]",
 )
 @gateway_option
 @token_option
@@ -118,7 +117,6 @@ def unity(
     ca_file: Path | None,
     label: str,
     connect_timeout: float,
-    collect: str,
     **settings: Any,
 ) -> None:
     """Connect Unity games to RUN (an id or a name) until it ends: copies of a build, or the Editor.
@@ -134,7 +132,5 @@ def unity(
     # A name that every file system accepts.
     folder = re.sub(r"[^0-9A-Za-z._-]", "_", run).strip(".") or "run"
     logs = logs or Path("results", folder, "run_logs")
-    settings_of_games = GameSettings(
-        target, env=env, num_envs=num_envs, engine=engine, logs=logs, collect=collect == "here", **settings
-    )
+    settings_of_games = GameSettings(target, env=env, num_envs=num_envs, engine=engine, logs=logs, **settings)
     sys.exit(run_until_end(play(settings_of_games), INTERRUPTED_ONCE))

@@ -1,9 +1,10 @@
-"""Shared by `ludus unity` and `ludus collect`: work for a run until it ends, and return the exit code."""
+"""Shared by the commands that play for a run: work until it ends, print what happens, and return the exit code."""
 
 import asyncio
 import logging
 import signal
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -18,22 +19,30 @@ def run_until_end(work: Coroutine[Any, Any, RunEnd], farewell: str) -> int:
 
     Ctrl-C or SIGTERM cancels it and prints `farewell`; so does each further one.
     """
+    try:
+        with printed_games():
+            end = asyncio.run(_interruptible(work, farewell))
+    except SimulatorError as error:
+        return exit_of_error(error.code)
+    if end is None:
+        return INTERRUPTED
+    echo(end.reason, err=True)
+    return exit_of_end(end.code)
+
+
+@contextmanager
+def printed_games() -> Iterator[None]:
+    """Print what `ludus.games` logs during the block."""
     handler = _Echo()
     logger = logging.getLogger("ludus.games")
     level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     try:
-        end = asyncio.run(_interruptible(work, farewell))
-    except SimulatorError as error:
-        return exit_of_error(error.code)
+        yield
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
-    if end is None:
-        return INTERRUPTED
-    echo(end.reason, err=True)
-    return exit_of_end(end.code)
 
 
 async def _interruptible(work: Coroutine[Any, Any, RunEnd], farewell: str) -> RunEnd | None:

@@ -67,7 +67,9 @@ class Settings(Message):
     generation: int
     """Counts the processes of this collector."""
     first_number: int
-    """Number of the first simulator that comes without a ticket; the others follow in steps of `count`."""
+    """Number of the first simulator that comes without a ticket."""
+    number_step: int
+    """Distance to the number of the next one."""
     settings: str
     restored: bool = False
     """Whether a frame of kind RESTORED follows: the snapshots of a former attempt (`snapshots.state.pack`)."""

@@ -55,7 +55,7 @@ class CollectorServer:
         """Open sessions."""
         self._by_session_id: dict[str, Session] = {}
         self._connections = Connections()
-        self.numbers = itertools.count(start.first_number, settings.count)
+        self.numbers = itertools.count(start.first_number, start.number_step)
         """Numbers for simulators that come without a ticket, unique among the collectors."""
         self._spent: dict[str, float] = {}
         """Tickets that have opened a session, until they expire: a copy of one opens none."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from ludus.games.collecting import Collect
 from ludus.games.engine import EngineOverrides
 from ludus.games.reporter import GameReporter
 from ludus.games.unity.bridge import BridgeSession
@@ -46,8 +47,10 @@ class GameSettings:
     restarts_rate_limit_period_seconds: float = 60.0
     logs: Path | None = None
     """Folder of the player logs; None: nothing is kept."""
-    collect: bool = False
-    """Whether the games' actions are computed in this process, by an edge collector (needs `ludus[collector]`)."""
+    collect: Collect | None = None
+    """Where the games' actions are computed: `here`, by an edge collector in this process (needs `ludus[collect]`), or
+    `there`, by the worker. None: here, where the run and this installation allow it.
+    """
     side_channels: SideChannelHook | None = None
     """Your own code for raw bytes and float properties; None: they are dropped."""
 

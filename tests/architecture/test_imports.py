@@ -17,7 +17,7 @@ from importlinter.contracts.layers import LayersContract
 ROOT = Path(__file__).resolve().parents[2]
 POSIX_ONLY = ["fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios", "tty"]
 EXTRAS = ("ludus.adapters.", "ludus.cli.simulate_process", "ludus.collector", "ludus.logging")
-"""What imports the packages of an extra: environments, or `ludus[collector]`, whose memory is shared on Linux alone."""
+"""What imports the packages of an extra: environments, or `ludus[collect]`, whose memory is shared on Linux alone."""
 
 HEAVY = {"torch", "fastapi", "pydantic", "sqlalchemy", "celery", "structlog", "gymnasium", "server", "worker"}
 """What a light installation lacks."""

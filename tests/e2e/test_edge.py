@@ -67,7 +67,8 @@ def test_in_lockstep_a_run_with_an_edge_collector_ends_with_the_same_bits_as_wit
 
 
 def test_collecting_for_a_run_without_places_ends_with_the_reason(stack: LudusUp, client: Client) -> None:
-    run = client.runs.create(cartpole(STEPS), name="edge-without-places")
+    nowhere = {"simulators": {"collectors": {"edge": 0}}}
+    run = client.runs.create({**cartpole(STEPS), **nowhere}, name="edge-without-places")
 
     with collecting(stack, run.id) as (_, process):
         _, said = process.communicate(timeout=20)

@@ -26,7 +26,7 @@ from ludus.collector.commands import OpponentAssignment, PolicySpec
 from ludus.collector.messages import Kind, Message, SimulatorConnected, SimulatorLeft, unpack_numbered
 from ludus.collector.segments import Segments
 from ludus.collector.settings import CollectorSettings
-from ludus.collector.snapshots.state import State, first_free_number, merged, pack, unpack
+from ludus.collector.snapshots.state import State, merged, pack, unpack
 from ludus.protocol.environment_parameters import ParameterValue
 from ludus.protocol.spec import BehaviorSpec
 from worker.collectors.behaviors import RegisteredBehavior
@@ -100,9 +100,7 @@ class CollectorPool:
         """Restore simulators that come back: states of `HandedOver` of an earlier attempt. Before `start`."""
         self._kept = list(collectors)
         self._away = {session["session_id"] for each in collectors for session in each["sessions"]}
-        first = first_free_number(collectors)
-        for child in self._children:
-            child.first_number = first + (child.index - first) % self._settings.count
+        self._children.number_from([session["number"] for each in collectors for session in each["sessions"]])
 
     def hold(self, timeout: float) -> set[int]:
         """Stop all answers and request snapshots (`HandedOver`); return which collectors will send one.
@@ -240,7 +238,8 @@ class CollectorPool:
         # A collector that is started again has lost its simulators' episodes: they begin again.
         restored = bool(self._kept) and child.generation == 0 and child is not self._children.reader
         settings = self._settings.to_json()
-        message = commands.Settings(child.index, child.generation, child.first_number, settings, restored)
+        numbers = (child.first_number, child.number_step)
+        message = commands.Settings(child.index, child.generation, *numbers, settings, restored)
         self._children.send_message(child, message)
         if restored:
             self._children.send(child, Kind.RESTORED, pack(merged(self._kept, child.index)))
@@ -395,5 +394,5 @@ class CollectorPool:
                 reason = "a newer stream of this session id took its place"
                 self._children.send_message(other, commands.EndSession(message.session_id, "superseded", reason))
         child.simulators[message.session_id] = message
-        child.first_number = max(child.first_number, message.number + self._settings.count)
+        child.first_number = max(child.first_number, message.number + child.number_step)
         self._report(message)

@@ -37,9 +37,8 @@ EDGE_READER: Final = -1
 """Its index; those of collectors begin at 0."""
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 """The policy's products are small: threads would cost more than they bring."""
-EDGE_NUMBERS: Final = 1 << 20
-"""Number of the first simulator of an edge collector, where local collectors serve others: those are numbered from 0,
-by the gateway."""
+NUMBERS: Final = 1 << 20
+"""Simulators' numbers in the range of a place, and in that of the local collectors."""
 CLOSE_SECONDS = 5.0
 START_SECONDS = 30.0
 """How long a collector may take until it listens."""
@@ -120,6 +119,8 @@ class CollectorProcess:
     simulators: dict[str, messages.SimulatorConnected] = field(default_factory=dict)
     first_number: int = 0
     """Number of the next simulator that comes without a ticket."""
+    number_step: int = 1
+    """Distance to the one after it."""
     backoff: Backoff = field(default_factory=lambda: Backoff(0.5, 10.0, immediate=1))
     restart_at: float | None = None
     silence: Silence | None = None
@@ -158,11 +159,9 @@ class CollectorProcesses:
         self._pool = pool
         self._lock = lock
         local = count - edge_places
-        first_of_edge = EDGE_NUMBERS if local else 0
-        self._children = [
-            CollectorProcess(index, index >= local, first_number=index + first_of_edge * (index >= local))
-            for index in range(count)
-        ]
+        self._local = local
+        self._children = [CollectorProcess(index, index >= local) for index in range(count)]
+        self.number_from()
         self.reader = CollectorProcess(EDGE_READER, edge=True) if edge_places else None
         """The process that serves the places; None without any."""
         for child, process in zip(self._children[:local], warm, strict=False):
@@ -195,6 +194,18 @@ class CollectorProcesses:
     def listening(self) -> list[CollectorProcess]:
         """Those that serve simulators."""
         return [child for child in self._children if child.warm is not None and child.endpoint is not None]
+
+    def number_from(self, taken: Sequence[int] = ()) -> None:
+        """Set the first number of simulators that each will have; no two have one in common, none is taken.
+
+        Local collectors share a range, where the gateway counts too; each place has a range of its own.
+        """
+        for child in self._children:
+            place = child.index - self._local
+            begin = (place + bool(self._local)) * NUMBERS if child.edge else 0
+            first = 1 + max((number for number in taken if begin <= number < begin + NUMBERS), default=begin - 1)
+            child.number_step = 1 if child.edge else self._local
+            child.first_number = first + (0 if child.edge else (child.index - first) % self._local)
 
     def start(self) -> None:
         """Start the processes, and serve them."""

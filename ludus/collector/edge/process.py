@@ -13,6 +13,7 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 import structlog
+from threadpoolctl import threadpool_limits
 
 from ludus.collector import commands
 from ludus.collector.acting import PolicyFactory
@@ -103,6 +104,11 @@ class EdgeCollector:
 
         Raises CannotConnect where joining is pointless or takes too long, SessionRefused where the attempt says so.
         """
+        # The products of a policy are small: more threads cost more than they bring.
+        with threadpool_limits(1, "blas"):
+            return await self._run()
+
+    async def _run(self) -> RunEnd:
         async with JoinClient(self._target, self._report, client_name(CLIENT), COLLECTOR_SERVICE) as client:
             self._client = client
             client.warn()

@@ -65,11 +65,6 @@ def merged(collectors: Sequence[Mapping[str, Any]], index: int) -> State:
     return {"lanes": runners, "sessions": list(sessions.values())}
 
 
-def first_free_number(collectors: Sequence[Mapping[str, Any]]) -> int:
-    """Return the first number that is greater than those of all sessions that were handed over."""
-    return 1 + max((session["number"] for each in collectors for session in each["sessions"]), default=-1)
-
-
 def pack(state: State) -> bytes:
     """Write a tree as one archive."""
     arrays: dict[str, np.ndarray[Any, Any]] = {}
