@@ -4,39 +4,47 @@
 actions.
 A spec that no network handles is refused here, before anything is built.
 
-A layout is *plain* where every observation is a float32 vector, without memory and without a hypernetwork: learners
-then have derivatives by hand (`worker.learning.networks.dense`), and collectors act without torch
-(`ludus.collector.policy`). The flat vector of a plain actor follows `ActorLayout.sections`, so neither side knows more
-about the other than this:
+The flat vector of an actor follows `ActorLayout.sections`, so collectors, which act in numpy, and the learner, which has
+torch modules (`worker.learning.networks.actor`), know no more about each other than this:
 
     normalizer mean (O), normalizer standard deviation (O)      only with `normalize`
-    for each hidden layer: weight (out, in), bias (out)
-    head weight (H, hidden), head bias (H)                      outputs for continuous columns, then for choices
+    encoders: each picture's, then those of entities            only with pictures or entities
+    hidden layers: weight (out, in), bias (out) of each         with goals also those of the hypernetwork
+    LSTM: weights (4 U, in), (4 U, U), two biases (4 U)         only with memory
+    head weight (H, features), head bias (H)                    outputs for continuous columns, then for choices
     parameters of the head, as log_sigma (C)                    see `ludus.collector.heads`
 
-For all others both sides build the same torch modules, and the order is that of their parameters
-(`worker.learning.networks.actor`).
+Names and order are those of the torch modules' parameters.
+
+A layout is *plain* where every observation is a float32 vector, without memory and without a hypernetwork: learners
+then have derivatives by hand (`worker.learning.networks.dense`), and collectors a shorter way (`ludus.collector.policy`).
 
 How an observation is treated, as in ML-Agents: rank 1 is a vector; rank 3 a picture (channels, height, width); rank 2
 with the properties (VARIABLE_SIZE, NONE) a table of up to so many entities. Any other is refused.
 
 Dimensions: `O` elements of all vector observations together, `C` continuous columns, `M` choices of all branches,
-`H` columns of the head: `C + M`, or `2 C + M` where deviations are columns, too.
+`H` columns of the head: `C + M`, or `2 C + M` where deviations are columns, too; `U` width of the LSTM's output.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import pairwise
 from math import prod
 from typing import Any
 
 from ludus.collector.heads import HEADS
 from ludus.collector.heads.head import Head
 from ludus.collector.heads.squashed import Squashed
+from ludus.collector.networks.convolutions import MINIMUM_SIZES, Shape, kernels, output_shape
 from ludus.protocol.spec import BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 
-MINIMUM_SIZES: Mapping[str, int] = {"fully_connected": 1, "match3": 5, "resnet": 15, "simple": 20, "nature_cnn": 36}
-"""Visual encoders (`network_settings.vis_encode_type`), and the least height and width of a picture for each."""
+EMBEDDING_SIZE = 128
+"""Width of the embedding of entities, and of what attention makes of them."""
+HYPER_LAYERS = 2
+"""Hidden layers of a hypernetwork."""
+Section = tuple[str, tuple[int, ...]]
+"""A part of a flat vector: its name and shape."""
 
 
 class UnsupportedSpec(ValueError):
@@ -138,10 +146,76 @@ class BodyLayout:
         """Return whether an observation is a goal that conditions the network."""
         return self.conditioned and _is_goal(self.observations[index])
 
+    @property
+    def encoded_size(self) -> int:
+        """Width of what the encoders make of observations, where entities are left out."""
+        return self.vector_size + self.hidden_units * len(self.of_kind(ObservationKind.VISUAL))
+
+    @property
+    def input_size(self) -> int:
+        """Width of what the hidden layers get."""
+        return self.encoded_size + (EMBEDDING_SIZE if ObservationKind.ENTITIES in self.kinds else 0)
+
+    def goal_columns(self) -> list[tuple[int, int]]:
+        """Return where the encodings of goals lie in what the hidden layers get: from, to."""
+        columns, start = {}, 0
+        for kind in (ObservationKind.VECTOR, ObservationKind.VISUAL):
+            for index in self.of_kind(kind):
+                size = self.observations[index].size if kind is ObservationKind.VECTOR else self.hidden_units
+                columns[index] = (start, start + size)
+                start += size
+        return [columns[index] for index in range(len(self.kinds)) if self.is_goal(index)]
+
+    @property
+    def goal_size(self) -> int:
+        """Width of all goals' encodings."""
+        return sum(stop - start for start, stop in self.goal_columns())
+
+    def picture_shape(self, index: int) -> Shape:
+        """Return the channels, height and width of a visual observation."""
+        channels, height, width = self.observations[index].shape
+        return channels, height, width
+
+    def sections(self) -> Iterator[Section]:
+        """Yield the name and shape of each part of the flat vector, in order, without the normalizer's."""
+        yield from self._encoder_sections()
+        units, inputs = self.hidden_units, self.input_size
+        if not self.conditioned:
+            yield from _dense_sections("hidden", [inputs, *[units] * self.num_layers])
+        else:
+            yield "hidden.bias", (units,)
+            yield from _dense_sections("hidden.before", [inputs, *[units] * (self.num_layers - 1)])
+            yield from _dense_sections("hidden.hyper", [self.goal_size, *[units] * HYPER_LAYERS])
+            yield from _linear("hidden.weights", units, units * (units if self.num_layers > 1 else inputs))
+        if self.memory_size:
+            gates = 4 * self.features
+            yield "memory.input_weight", (gates, units)
+            yield "memory.hidden_weight", (gates, self.features)
+            yield "memory.input_bias", (gates,)
+            yield "memory.hidden_bias", (gates,)
+
+    def _encoder_sections(self) -> Iterator[Section]:
+        for place, index in enumerate(self.of_kind(ObservationKind.VISUAL)):
+            name, shape = f"encoder.visuals.{place}", self.picture_shape(index)
+            yield from _linear(f"{name}.dense", prod(output_shape(self.visual_encoder, shape)), self.hidden_units)
+            for layer, kernel in kernels(self.visual_encoder, shape[0]):
+                yield f"{name}.layers.{layer}.weight", kernel
+                yield f"{name}.layers.{layer}.bias", kernel[:1]
+        entities = self.of_kind(ObservationKind.ENTITIES)
+        embedded = 0
+        if entities and self.encoded_size:
+            yield from _linear("encoder.own_embedding", self.encoded_size, EMBEDDING_SIZE)
+            embedded = EMBEDDING_SIZE
+        for place, index in enumerate(entities):
+            inputs = embedded + self.observations[index].shape[1]
+            yield from _linear(f"encoder.embeddings.{place}.dense", inputs, EMBEDDING_SIZE)
+        for layer in ("query", "key", "value", "out") if entities else ():
+            yield from _linear(f"encoder.attention.{layer}", EMBEDDING_SIZE, EMBEDDING_SIZE)
+
 
 @dataclass(frozen=True, slots=True)
 class ActorLayout:
-    """The shape of an actor: everything that is needed to build one and, if it is plain, to read its flat weights."""
+    """The shape of an actor: everything that is needed to build one and to read its flat weights."""
 
     body: BodyLayout
     continuous_size: int
@@ -179,7 +253,7 @@ class ActorLayout:
 
     @property
     def plain(self) -> bool:
-        """Whether collectors act without torch, and `sections` describes the flat vector."""
+        """Whether there are float32 vectors only, no memory and no hypernetwork."""
         return self.body.plain
 
     @property
@@ -198,27 +272,30 @@ class ActorLayout:
         """`H`, the columns of the actor's head."""
         return self.logits_start + sum(self.discrete_branches)
 
-    def sections(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Yield the name and shape of each part of a plain actor's flat vector, in order."""
-        assert self.plain, "the flat vector of other actors is described by their modules"
-        body = self.body
-        if body.normalize:
-            yield "normalizer.mean", (body.vector_size,)
-            yield "normalizer.std", (body.vector_size,)
-        width = body.vector_size
-        for layer in range(body.num_layers):
-            yield f"body.{layer}.weight", (body.hidden_units, width)
-            yield f"body.{layer}.bias", (body.hidden_units,)
-            width = body.hidden_units
-        yield "head.weight", (self.head_size, width)
-        yield "head.bias", (self.head_size,)
+    def sections(self) -> Iterator[Section]:
+        """Yield the name and shape of each part of the flat vector, in order."""
+        if self.body.normalize:
+            yield "normalizer.mean", (self.body.vector_size,)
+            yield "normalizer.std", (self.body.vector_size,)
+        yield from ((f"body.{name}", shape) for name, shape in self.body.sections())
+        yield from _linear("head", self.body.features, self.head_size)
         for parameter in self.kind.parameters(self.continuous_size):
             yield parameter.name, (parameter.size,)
 
     @property
     def flat_size(self) -> int:
-        """Number of float32 values in a plain actor's flat vector."""
+        """Number of float32 values in the flat vector."""
         return sum(prod(shape) for _, shape in self.sections())
+
+
+def _linear(name: str, inputs: int, outputs: int) -> Iterator[Section]:
+    yield f"{name}.weight", (outputs, inputs)
+    yield f"{name}.bias", (outputs,)
+
+
+def _dense_sections(name: str, widths: Sequence[int]) -> Iterator[Section]:
+    for place, (inputs, outputs) in enumerate(pairwise(widths)):
+        yield from _linear(f"{name}.layers.{place}", inputs, outputs)
 
 
 def _is_goal(observation: ObservationSpec) -> bool:

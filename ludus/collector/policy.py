@@ -124,7 +124,7 @@ def split(layout: ActorLayout, flat: FloatArray) -> tuple[dict[str, FloatArray],
     for name, shape in layout.sections():
         sections[name] = flat[..., start : start + prod(shape)].reshape(*flat.shape[:-1], *shape)
         start += prod(shape)
-    names = [*(f"body.{layer}" for layer in range(layout.body.num_layers)), "head"]
+    names = [*(f"body.hidden.layers.{layer}" for layer in range(layout.body.num_layers)), "head"]
     # Transposed copies: a product with a transposed view costs half as much again for a dozen rows.
     weights = [np.ascontiguousarray(np.swapaxes(sections[f"{name}.weight"], -2, -1)) for name in names]
     biases = [sections[f"{name}.bias"][..., None, :] for name in names]  # one row, for all rows of a batch

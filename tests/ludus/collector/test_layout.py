@@ -4,7 +4,8 @@ from itertools import product
 
 import pytest
 
-from ludus.collector.layout import MINIMUM_SIZES, ActorLayout, BodyLayout, ObservationKind, UnsupportedSpec
+from ludus.collector.layout import ActorLayout, BodyLayout, ObservationKind, UnsupportedSpec
+from ludus.collector.networks.convolutions import MINIMUM_SIZES
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 from tests.worker.rollouts import make_spec
 
