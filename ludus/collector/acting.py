@@ -1,11 +1,12 @@
-"""Makes the policies that a collector acts with. This one makes those of dense layers, which act in numpy."""
+"""Makes the policies that a collector acts with, in numpy."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from ludus.collector.layout import ActorLayout, UnsupportedSpec
-from ludus.collector.policy import ActingPolicy, Policy
-from ludus.collector.stacked import StackedActing, StackedPolicies
+from ludus.collector.layout import ActorLayout
+from ludus.collector.policy import ActingPolicy, NetworkPolicy, Policy
+from ludus.collector.stacked import StackedActing, StackedNetworks, StackedPolicies
 from ludus.protocol.spec import BehaviorSpec
 
 
@@ -21,18 +22,14 @@ class PolicyFactory:
     ) -> Policy:
         """Make the policy of a behavior."""
         del device
-        _check(spec, network_settings, head)
-        return ActingPolicy(spec, network_settings, head=head)
+        kind = ActingPolicy if ActorLayout.of(spec, network_settings, head=head).plain else NetworkPolicy
+        return kind(spec, network_settings, head=head)
 
     def stacked(
         self, spec: BehaviorSpec, network_settings: Mapping[str, Any], head: str = "gaussian", device: str = "cpu"
     ) -> StackedPolicies:
         """Make several policies of one behavior, which answer a batch together."""
         del device
-        _check(spec, network_settings, head)
-        return StackedActing(spec, network_settings, head=head)
-
-
-def _check(spec: BehaviorSpec, network_settings: Mapping[str, Any], head: str) -> None:
-    if not ActorLayout.of(spec, network_settings, head=head).plain:
-        raise UnsupportedSpec(spec.name, "torch_missing", "its network needs torch, and this collector runs without it")
+        if ActorLayout.of(spec, network_settings, head=head).plain:
+            return StackedActing(spec, network_settings, head=head)
+        return StackedNetworks(partial(NetworkPolicy, spec, network_settings, head=head))

@@ -5,15 +5,14 @@ torch (2 x 128 units, one thread, microseconds: 1 row 10 against 14 and 23; 12 r
 measured on one core with numpy 2.4 and torch 2.13), and because a collector that needs no torch starts 0.9 s sooner
 and is 200 MB smaller. Set `OPENBLAS_NUM_THREADS=1` in a collector's environment.
 
-Other policies act with torch (`worker.learning.networks.torch_policy`, chosen by `worker.collectors.acting`) and
-shares `sample`. How outputs become actions is described in `ludus.collector.heads`; the distributions are those of
+On a GPU, other policies than plain ones act with torch (`worker.learning.networks.torch_policy`, chosen by
+`worker.collectors.acting`), and share `sample`. How outputs become actions is described in `ludus.collector.heads`; the distributions are those of
 `worker.learning.functional`, and a test holds both equal. Randomness comes from the generator that the caller passes,
 and from nowhere else.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -23,10 +22,9 @@ from ludus.collector.activations import FloatArray, numpy_function
 from ludus.collector.heads.head import FORBIDDEN
 from ludus.collector.heads.numpy_operations import NUMPY
 from ludus.collector.layout import ActorLayout
+from ludus.collector.networks.body import Network, sections_of
+from ludus.collector.networks.normalizer import joined_vectors
 from ludus.protocol.spec import BehaviorSpec
-
-NORMALIZED_LIMIT = 5.0
-"""Normalised vectors are clipped to `[-NORMALIZED_LIMIT, NORMALIZED_LIMIT]`, as in ML-Agents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,33 +113,56 @@ class ActingPolicy:
         return dense(joined_vectors(observations, mean, std), self._layers, self._activate)
 
 
+class NetworkPolicy:
+    """Any other actor in numpy: pictures, entities, memory, goals (`ludus.collector.networks`)."""
+
+    def __init__(self, spec: BehaviorSpec, network_settings: Mapping[str, Any], *, head: str = "gaussian") -> None:
+        """Raise `UnsupportedSpec` where there is no network for this behavior."""
+        self.layout = ActorLayout.of(spec, network_settings, head=head)
+        self.flat_size = self.layout.flat_size
+        self.memory_size = self.layout.body.memory_size
+        self.sections: dict[str, FloatArray] = {}
+        """The parts of the weights by name, those of the head among them."""
+        self._network: Network | None = None
+
+    def load(self, flat: FloatArray) -> None:
+        """Take a copy of the weights; the buffer may change afterwards."""
+        if flat.shape != (self.flat_size,):
+            raise ValueError(f"expected {self.flat_size} weights, got an array of shape {flat.shape}")
+        self.sections = sections_of(self.layout, np.array(flat, dtype=np.float32))
+        self._network = Network(self.layout, self.sections)
+
+    def act(
+        self,
+        observations: Sequence[NDArray[np.generic]],
+        masks: NDArray[np.bool_] | NDArray[np.uint8] | None,
+        memory: FloatArray | None,
+        rng: np.random.Generator,
+        noise: FloatArray | None = None,
+    ) -> Acted:
+        """Draw an action for each of `B` agents (`Policy.act`)."""
+        outputs, after = self.forward(observations, memory)
+        return sample(self.layout, outputs, self.sections, masks, rng, noise, after)
+
+    def forward(
+        self, observations: Sequence[NDArray[np.generic]], memory: FloatArray | None
+    ) -> tuple[FloatArray, FloatArray | None]:
+        """Return the columns of the head, `(B, H)`, and the memory after the step where there is one."""
+        assert self._network is not None, "load weights first"
+        return self._network.forward(observations, memory)
+
+
 def split(layout: ActorLayout, flat: FloatArray) -> tuple[dict[str, FloatArray], list[tuple[FloatArray, FloatArray]]]:
     """Return the parts of a plain actor's flat vector, `(n,)`, by name, and its layers: weights `(in, out)` and biases.
 
     Of `P` flat vectors, `(P, n)`, each part has a first dimension of `P`.
     """
-    sections, start = dict[str, FloatArray](), 0
-    for name, shape in layout.sections():
-        sections[name] = flat[..., start : start + prod(shape)].reshape(*flat.shape[:-1], *shape)
-        start += prod(shape)
+    sections = sections_of(layout, flat)
     names = [*(f"body.hidden.layers.{layer}" for layer in range(layout.body.num_layers)), "head"]
     # Transposed copies: a product with a transposed view costs half as much again for a dozen rows.
     weights = [np.ascontiguousarray(np.swapaxes(sections[f"{name}.weight"], -2, -1)) for name in names]
     biases = [sections[f"{name}.bias"][..., None, :] for name in names]  # one row, for all rows of a batch
     return sections, list(zip(weights, biases, strict=True))
-
-
-def joined_vectors(
-    observations: Sequence[NDArray[np.generic]], mean: FloatArray | None, std: FloatArray | None
-) -> FloatArray:
-    """Return vector observations side by side, `(B, O)`; normalised where there is a `mean`, `(O,)` or `(B, O)`."""
-    joined = observations[0] if len(observations) == 1 else np.concatenate(observations, 1)
-    vectors: FloatArray = joined.astype(np.float32, copy=False)
-    if mean is not None and std is not None:
-        vectors = vectors - mean
-        vectors /= std
-        vectors = clip(vectors, NORMALIZED_LIMIT)
-    return vectors
 
 
 def dense(
@@ -215,11 +236,6 @@ def _choose(
         log_probs[:, branch] = shifted[rows, index] - np.log(np.add.reduce(rates, axis=1))
         start += choices
     return chosen, log_probs
-
-
-def clip(values: FloatArray, limit: float) -> FloatArray:
-    """Limit to `[-limit, limit]`."""
-    return NUMPY.clip(values, -limit, limit)
 
 
 def _race(rates: FloatArray, rng: np.random.Generator) -> NDArray[np.intp]:

@@ -2,13 +2,13 @@
 
 In numpy the weights of all policies lie in one array per layer, `(P, in, out)`. Rows are sorted by policy into groups
 of equal length, padded with zeros, so that a layer is one batched product for all policies; a batch of one policy is a
-plain product. Policies that need torch are a network each, which answer one after the other: convolutions and an LSTM
-of other weights for each row can't be had as one operation that is any faster on a CPU.
+plain product. Other policies are a network each, which answer one after the other: convolutions and an LSTM of other
+weights for each row can't be had as one operation that is any faster on a CPU.
 
 Dimensions: `P` policies, `U` of them in a batch, `B` rows, `N` rows of the largest group, `H` columns of the head.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from ludus.collector.activations import FloatArray, numpy_function
 from ludus.collector.layout import ActorLayout
-from ludus.collector.policy import Acted, dense, joined_vectors, sample, split
+from ludus.collector.networks.normalizer import joined_vectors
+from ludus.collector.policy import Acted, Policy, dense, sample, split
 from ludus.protocol.spec import BehaviorSpec
 
 Rows = NDArray[np.intp]
@@ -95,6 +96,57 @@ class StackedActing:
         rows = group[which], place
         padded[rows] = hidden
         return dense(padded, layers, self._activate)[rows]
+
+
+class NetworkOfOne(Policy, Protocol):
+    """A policy whose network can be asked without sampling (`NetworkPolicy`, and in torch)."""
+
+    sections: dict[str, FloatArray]
+
+    def forward(
+        self, observations: Sequence[NDArray[np.generic]], memory: FloatArray | None
+    ) -> tuple[FloatArray, FloatArray | None]:
+        """Return the columns of the head, `(B, H)`, and the memory after the step where there is one."""
+
+
+class StackedNetworks:
+    """Any actors: a network for each policy, which answer one after the other."""
+
+    def __init__(self, make: Callable[[], NetworkOfOne]) -> None:
+        """`make` returns a policy without weights."""
+        self._make = make
+        self._policies = [make()]
+        self.layout = self._policies[0].layout
+        self.memory_size = self._policies[0].memory_size
+
+    def load(self, weights: Sequence[FloatArray]) -> None:
+        """Take copies of the flat weights of `P` policies."""
+        self._policies += [self._make() for _ in range(len(weights) - len(self._policies))]
+        del self._policies[len(weights) :]
+        for policy, flat in zip(self._policies, weights, strict=True):
+            policy.load(flat)
+
+    def act(
+        self,
+        which: Rows,
+        observations: Sequence[NDArray[np.generic]],
+        masks: NDArray[np.bool_] | NDArray[np.uint8] | None,
+        memory: FloatArray | None,
+        rng: np.random.Generator,
+    ) -> Acted:
+        """Draw an action for each of `B` agents (`StackedPolicies.act`)."""
+        outputs = np.empty((len(which), self.layout.head_size), np.float32)
+        after = np.empty((len(which), self.memory_size), np.float32) if self.memory_size else None
+        for policy, rows in rows_of(which):
+            seen = [part[rows] for part in observations]
+            outputs[rows], state = self._policies[policy].forward(seen, None if memory is None else memory[rows])
+            if after is not None and state is not None:
+                after[rows] = state
+        parameters = {
+            own.name: np.stack([policy.sections[own.name] for policy in self._policies])[which]
+            for own in self.layout.kind.parameters(self.layout.continuous_size)
+        }
+        return sample(self.layout, outputs, parameters, masks, rng, memory=after)
 
 
 def rows_of(which: Rows) -> list[tuple[int, Rows]]:

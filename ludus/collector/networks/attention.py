@@ -49,7 +49,9 @@ class ResidualSelfAttention:
     """Norm, attention with four heads, residual, norm, mean over the real entities."""
 
     def __init__(self, sections: Sections, name: str) -> None:
-        layers = [(sections[f"{name}.{part}.weight"], sections[f"{name}.{part}.bias"]) for part in ("query", "key", "value")]
+        layers = [
+            (sections[f"{name}.{part}.weight"], sections[f"{name}.{part}.bias"]) for part in ("query", "key", "value")
+        ]
         width = len(layers[0][0])
         scale = np.float32(1.0 / math.sqrt(width))  # of the scores: once here, not for each of them
         layers[0] = (layers[0][0] * scale, layers[0][1] * scale)

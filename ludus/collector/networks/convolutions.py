@@ -35,6 +35,10 @@ PLAIN: Mapping[str, tuple[Convolution, ...]] = {
     "nature_cnn": (Convolution(32, 8, 4), Convolution(64, 4, 2), Convolution(64, 3, 1)),
 }
 """Encoders that are a chain of convolutions, each with its activation."""
+LEAK = 0.01
+"""Slope of LeakyReLU below 0."""
+BRIGHTEST = 255.0
+"""Of bytes."""
 RESIDUAL = "resnet"
 STACKS = (16, 32, 32)
 """Channels of the stacks of `resnet`."""

@@ -1,6 +1,7 @@
 """From observations to one vector for each row: vectors, the features of each picture, and attention over entities."""
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,8 @@ from ludus.collector.networks.dense import Dense, Sections, swish
 from ludus.collector.networks.normalizer import joined_vectors
 from ludus.collector.networks.visual import VisualEncoder
 
+T = TypeVar("T", bound=np.generic)
+
 
 class ObservationEncoder:
     """The encoders of a behavior's observations."""
@@ -20,7 +23,13 @@ class ObservationEncoder:
         self._vectors, self._visuals, self._entities = (layout.of_kind(kind) for kind in ObservationKind)
         self._mean, self._std = sections.get("normalizer.mean"), sections.get("normalizer.std")
         self._pictures = [
-            VisualEncoder(layout.visual_encoder, layout.observations[index], sections, f"{name}.visuals.{place}")
+            VisualEncoder(
+                layout.visual_encoder,
+                layout.picture_shape(index),
+                sections,
+                f"{name}.visuals.{place}",
+                of_bytes=layout.observations[index].dtype == "uint8",
+            )
             for place, index in enumerate(self._visuals)
         ]
         embeds_itself = bool(self._entities and layout.encoded_size)
@@ -46,5 +55,5 @@ class ObservationEncoder:
         return _side_by_side(parts)
 
 
-def _side_by_side[T: np.generic](parts: Sequence[NDArray[T]]) -> NDArray[T]:
+def _side_by_side(parts: Sequence[NDArray[T]]) -> NDArray[T]:
     return parts[0] if len(parts) == 1 else np.concatenate(parts, 1)

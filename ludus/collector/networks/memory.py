@@ -34,9 +34,7 @@ class Memory:
         gates = np.concatenate([inputs, state[:, :units]], 1) @ self._weight
         gates += self._bias
         np.tanh(gates, out=gates)
-        entering, forgetting, candidate, leaving = (
-            gates[:, gate * units : (gate + 1) * units] for gate in range(4)
-        )
+        entering, forgetting, candidate, leaving = (gates[:, gate * units : (gate + 1) * units] for gate in range(4))
         after = np.empty((len(inputs), 2 * units), np.float32)
         hidden, cell = after[:, :units], after[:, units:]
         for gate in (entering, forgetting, leaving):

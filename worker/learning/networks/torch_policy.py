@@ -1,4 +1,4 @@
-"""Acting with torch, where numpy would have to repeat convolutions, attention and an LSTM.
+"""Acting with torch, on a GPU: pictures, entities, memory and goals.
 
 The modules are the learner's own (`worker.learning.networks.actor`), in float32 on the device that the run's
 configuration names, the CPU if it names none. Sampling is that of `ludus.collector.policy`, on the CPU everywhere, with
@@ -7,7 +7,6 @@ bytes, and the columns of the head back, with the memory where there is one.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from numpy.typing import NDArray
 
 from ludus.collector.activations import FloatArray
 from ludus.collector.policy import Acted, sample
-from ludus.collector.stacked import Rows, rows_of
 from ludus.protocol.spec import BehaviorSpec
 from server.config.network import NetworkSettings
 from worker.learning.networks.actor import Actor
@@ -41,13 +39,13 @@ class TorchPolicy:
         self.layout = self._actor.layout
         self.flat_size = self._actor.flat_size
         self.memory_size = self._actor.memory_size
-        self.parameters: dict[str, FloatArray] = {}
-        """Of the head, by name."""
+        self.sections: dict[str, FloatArray] = {}
+        """The head's parameters by name."""
 
     def load(self, flat: FloatArray) -> None:
         """Take a copy of the weights; the buffer may change afterwards."""
         self._actor.load_flat(flat)
-        self.parameters = {name: values.cpu().numpy() for name, values in self._actor.head_parameters().items()}
+        self.sections = {name: values.cpu().numpy() for name, values in self._actor.head_parameters().items()}
 
     def act(
         self,
@@ -59,7 +57,7 @@ class TorchPolicy:
     ) -> Acted:
         """Draw an action for each of `B` agents (`Policy.act`)."""
         head, state = self.forward(observations, memory)
-        return sample(self.layout, head, self.parameters, masks, rng, noise, state)
+        return sample(self.layout, head, self.sections, masks, rng, noise, state)
 
     def forward(
         self, observations: Sequence[NDArray[np.generic]], memory: FloatArray | None
@@ -74,50 +72,3 @@ class TorchPolicy:
     def _sent(self, array: NDArray[np.generic]) -> torch.Tensor:
         """Return an array on the device; what came off the wire is read-only, and torch has no such tensors."""
         return torch.from_numpy(np.require(array, requirements=("C", "W"))).to(self._device)
-
-
-class StackedTorch:
-    """Any actors, in torch, on one device (`networks.stacked.StackedPolicies`): one network for each policy."""
-
-    def __init__(
-        self,
-        spec: BehaviorSpec,
-        network_settings: Mapping[str, Any],
-        *,
-        head: str = "gaussian",
-        device: torch.device | str = "cpu",
-    ) -> None:
-        """Raise `UnsupportedSpec` where there is no network for this behavior."""
-        self._make = partial(TorchPolicy, spec, network_settings, head=head, device=device)
-        self._policies = [self._make()]
-        self.layout = self._policies[0].layout
-        self.memory_size = self._policies[0].memory_size
-
-    def load(self, weights: Sequence[FloatArray]) -> None:
-        """Take copies of the flat weights of `P` policies."""
-        self._policies += [self._make() for _ in range(len(weights) - len(self._policies))]
-        del self._policies[len(weights) :]
-        for policy, flat in zip(self._policies, weights, strict=True):
-            policy.load(flat)
-
-    def act(
-        self,
-        which: Rows,
-        observations: Sequence[NDArray[np.generic]],
-        masks: NDArray[np.bool_] | NDArray[np.uint8] | None,
-        memory: FloatArray | None,
-        rng: np.random.Generator,
-    ) -> Acted:
-        """Draw an action for each of `B` agents (`StackedPolicies.act`)."""
-        head = np.empty((len(which), self.layout.head_size), np.float32)
-        after = np.empty((len(which), self.memory_size), np.float32) if self.memory_size else None
-        for policy, rows in rows_of(which):
-            seen = [part[rows] for part in observations]
-            head[rows], state = self._policies[policy].forward(seen, None if memory is None else memory[rows])
-            if after is not None and state is not None:
-                after[rows] = state
-        parameters = {
-            name: np.stack([policy.parameters[name] for policy in self._policies])[which]
-            for name in self._policies[0].parameters
-        }
-        return sample(self.layout, head, parameters, masks, rng, memory=after)
