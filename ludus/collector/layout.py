@@ -4,8 +4,8 @@
 actions.
 A spec that no network handles is refused here, before anything is built.
 
-The flat vector of an actor follows `ActorLayout.sections`, so collectors, which act in numpy, and the learner, which has
-torch modules (`worker.learning.networks.actor`), know no more about each other than this:
+The flat vector of an actor follows `ActorLayout.sections`, so collectors, which act in numpy, and the learner, which
+has torch modules (`worker.learning.networks.actor`), know no more about each other than this:
 
     normalizer mean (O), normalizer standard deviation (O)      only with `normalize`
     encoders: each picture's, then those of entities            only with pictures or entities
@@ -17,7 +17,8 @@ torch modules (`worker.learning.networks.actor`), know no more about each other 
 Names and order are those of the torch modules' parameters.
 
 A layout is *plain* where every observation is a float32 vector, without memory and without a hypernetwork: learners
-then have derivatives by hand (`worker.learning.networks.dense`), and collectors a shorter way (`ludus.collector.policy`).
+then have derivatives by hand (`worker.learning.networks.dense`), and collectors a shorter way
+(`ludus.collector.policy`).
 
 How an observation is treated, as in ML-Agents: rank 1 is a vector; rank 3 a picture (channels, height, width); rank 2
 with the properties (VARIABLE_SIZE, NONE) a table of up to so many entities. Any other is refused.

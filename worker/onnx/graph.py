@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ludus.collector.activations import ACTIVATIONS
 from ludus.collector.layout import BodyLayout, ObservationKind
-from ludus.collector.policy import NORMALIZED_LIMIT
+from ludus.collector.networks.normalizer import NORMALIZED_LIMIT
 from worker.learning.networks.attention import (
     EPSILON,
     NO_NUMBER,

@@ -37,9 +37,9 @@ class Memory:
         entering, forgetting, candidate, leaving = (gates[:, gate * units : (gate + 1) * units] for gate in range(4))
         after = np.empty((len(inputs), 2 * units), np.float32)
         hidden, cell = after[:, :units], after[:, units:]
-        for gate in (entering, forgetting, leaving):
-            gate *= HALF
-            gate += HALF
+        for half in (entering, forgetting, leaving):
+            np.multiply(half, HALF, out=half)
+            np.add(half, HALF, out=half)
         np.multiply(forgetting, state[:, units:], out=cell)
         entering *= candidate
         cell += entering
