@@ -6,9 +6,9 @@ measured on one core with numpy 2.4 and torch 2.13), and because a collector tha
 and is 200 MB smaller. Set `OPENBLAS_NUM_THREADS=1` in a collector's environment.
 
 On a GPU, other policies than plain ones act with torch (`worker.learning.networks.torch_policy`, chosen by
-`worker.collectors.acting`), and share `sample`. How outputs become actions is described in `ludus.collector.heads`; the distributions are those of
-`worker.learning.functional`, and a test holds both equal. Randomness comes from the generator that the caller passes,
-and from nowhere else.
+`worker.collectors.acting`), and share `sample`. How outputs become actions is described in `ludus.collector.heads`; the
+distributions are those of `worker.learning.functional`, and a test holds both equal. Randomness comes from the
+generator that the caller passes, and from nowhere else.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Goal conditioning: a hypernetwork makes the last hidden layer from the goal (`worker.learning.networks.conditional`)."""
+"""Goal conditioning in numpy: a hypernetwork makes the last hidden layer (`worker.learning.networks.conditional`)."""
 
 from collections.abc import Callable
 

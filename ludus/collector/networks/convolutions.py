@@ -1,4 +1,4 @@
-"""The convolutions of each visual encoder: which there are, and the sizes of their weights. Needs neither torch nor numpy.
+"""The convolutions of each visual encoder, and the sizes of their weights. Needs neither torch nor numpy.
 
     fully_connected     none
     match3              35@3x3, 144@3x3

@@ -139,9 +139,11 @@ def max_pool(inputs: FloatArray) -> FloatArray:
 
 def leaky_relu(inputs: FloatArray) -> FloatArray:
     """Return `max(x, LEAK x)` in place of its argument."""
-    return np.maximum(inputs, inputs * np.float32(LEAK), out=inputs)
+    np.maximum(inputs, inputs * np.float32(LEAK), out=inputs)
+    return inputs
 
 
 def relu(inputs: FloatArray) -> FloatArray:
     """Return `max(x, 0)` in place of its argument."""
-    return np.maximum(inputs, np.float32(0.0), out=inputs)
+    np.maximum(inputs, np.float32(0.0), out=inputs)
+    return inputs
