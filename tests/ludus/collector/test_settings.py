@@ -110,8 +110,7 @@ def test_what_an_operator_sets_for_a_worker_arrives_at_its_collectors(
     arrived = CollectorSettings.from_json(collector_settings(job, job.config).to_json())
 
     assert (
-    local = arrived.count - arrived.edge_places
-        local,
+        arrived.count - arrived.edge_places,
         arrived.bind_host,
         arrived.advertise_host,
         arrived.port_range,
