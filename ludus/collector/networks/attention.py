@@ -38,9 +38,9 @@ class EntityEmbedding:
         self._entity = np.ascontiguousarray(weight[:, own:].T)
 
     def __call__(self, entities: FloatArray, own: FloatArray | None) -> FloatArray:
-        """Return `(B, E, A)` of entities `(B, E, F)`. `own` `(B, K)` is what the agent knows of itself, None without."""
+        """Return `(B, E, A)` of entities `(B, E, F)`. `own` `(B, K)`: what the agent knows of itself, or None."""
         rows, count, size = entities.shape
-        embedded = (entities.reshape(rows * count, size) @ self._entity).reshape(rows, count, -1)
+        embedded = (entities.reshape(rows * count, size) @ self._entity).reshape(rows, count, self._entity.shape[1])
         embedded += self._own.bias if own is None else self._own(own)[:, None]
         return swish(embedded)
 

@@ -1,6 +1,13 @@
 """A whole network in numpy, from observations to the head's columns, of the parts of a flat vector.
 
 It is made anew with each version of the weights, which are copied into the forms in which the products are fastest.
+
+numpy, because edge collectors have no torch, and act as local ones do, bit by bit. Times beside those of the learner's
+own modules in eager torch, one thread of one core, without sampling (numpy 2.4, torch 2.13, 2026-11-24; beside other
+work), as torch's time over numpy's for 1, 12 and 64 rows: `simple` on 84 x 84 x 3: 2.6, 0.84, 0.61; `nature_cnn` on the
+same: 1.9, 0.91, 0.71; `resnet` on 64 x 64 x 3: 1.2, 0.56, 0.44; `match3` on 8 x 8 x 6: 2.7, 2.0, 1.6; 20 entities of 8
+and a vector: 2.7, 1.6, 1.05; a vector and an LSTM of 128: 6.8, 4.1, 2.1; a hypernetwork: 1.3, 1.2, 0.95. A run with
+large pictures and many agents in a batch gives its collectors a GPU.
 """
 
 from collections.abc import Sequence

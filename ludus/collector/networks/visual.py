@@ -55,7 +55,7 @@ class VisualEncoder:
             hidden /= self._brightest
         for layer in self._layers:
             hidden = layer(hidden)
-        return self._last(self._dense(hidden.reshape(len(hidden), -1)))
+        return self._last(self._dense(hidden.reshape(count, len(self._dense.weight))))
 
 
 class Convolution:
@@ -97,7 +97,7 @@ class Convolution:
                 end = begin + chosen.size // self._side
                 np.matmul(windows.reshape(-1, size), self._kernels, out=outputs[begin:end])
         outputs += self._bias
-        return outputs.reshape(pictures, high, wide, -1)
+        return outputs.reshape(pictures, high, wide, outputs.shape[1])
 
 
 class ResidualBlock:
