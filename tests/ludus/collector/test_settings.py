@@ -109,7 +109,13 @@ def test_what_an_operator_sets_for_a_worker_arrives_at_its_collectors(
 
     arrived = CollectorSettings.from_json(collector_settings(job, job.config).to_json())
 
-    assert (arrived.count - arrived.edge_places, arrived.bind_host, arrived.advertise_host, arrived.port_range, arrived.ticket_key) == (
+    assert (
+        arrived.count - arrived.edge_places,
+        arrived.bind_host,
+        arrived.advertise_host,
+        arrived.port_range,
+        arrived.ticket_key,
+    ) == (
         worker.collectors,
         worker.bind_host,
         worker.advertise_host,
