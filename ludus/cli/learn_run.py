@@ -34,6 +34,8 @@ from ludus.protocol.options import COMMUNICATION_VERSION
 from ludus.schemas import Checkpoint, Run
 
 POLL_SECONDS: Final = 1.0
+PLACES: Final = 16
+"""Places for edge collectors: of this command, and of others that connect games to its run."""
 Say = Callable[[str], None]
 _LOCAL_KEYS: Final = frozenset({"env_path", "base_port", "seed"})
 """Keys of `env_settings` that only this machine needs, or that the document has at its top."""
@@ -87,7 +89,7 @@ def server_document(client: Client, settings: LearnSettings, say: Say) -> dict[s
     simulators = document.get("simulators") or {}
     if isinstance(simulators, dict):
         if can_collect_here() and not settings.remote_env:  # the games of this command will
-            simulators = {"collectors": {"local": 0}, **simulators}
+            simulators = {"collectors": {"local": 0, "edge": PLACES}, **simulators}
         if settings.environment.env_path is None:
             # A person presses Play in the Editor, at any time.
             simulators = {"startup_grace_seconds": None, **simulators}

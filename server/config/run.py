@@ -43,7 +43,7 @@ class CollectorsConfig(Section):
     """Collectors on the worker's host; null = as many as the worker is set to (`LUDUS_WORKER__COLLECTORS`). With 0 all
     games connect through edge collectors.
     """
-    edge: Own[Whole] = Field(default=16, ge=0, le=256)
+    edge: Own[Whole] = Field(default=0, ge=0, le=256)
     """Edge collectors that can collect for the run at the same time: `ludus collect RUN`, or `ludus unity` and `ludus
     simulate` with `--collect here`, on the games' machines.
     """

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from ludus.cli.learn_options import LearnError, LearnSettings, parse, read_settings
-from ludus.cli.learn_run import recordings, run_name, server_document
+from ludus.cli.learn_run import PLACES, recordings, run_name, server_document
 from ludus.client import Client
 from ludus.demonstrations import write
 from ludus.mlagents.results.folder import pack
@@ -499,7 +499,7 @@ def test_a_build_that_is_launched_is_not_waited_for_without_limit(folder: Path) 
     with Client("http://127.0.0.1:9") as client:  # nothing is uploaded
         document = server_document(client, settings, print)
 
-    assert document["simulators"] == {"collectors": {"local": 0}}  # its actions are computed beside it
+    assert document["simulators"] == {"collectors": {"local": 0, "edge": PLACES}}  # its actions are computed beside it
 
 
 def test_a_paused_run_is_told_of_once_and_stayed_with(folder: Path, cli: Invoke, world: World) -> None:
