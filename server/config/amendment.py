@@ -28,7 +28,7 @@ _SECTION: Final = frozenset({"max_steps", "checkpoint_interval", "keep_checkpoin
 _RATE: Final = frozenset({"learning_rate", "learning_rate_schedule"})
 _ON_POLICY: Final = _RATE | {
     *("beta", "beta_schedule", "epsilon", "epsilon_schedule", "lambd", "num_epoch", "max_grad_norm"),
-    "clip_value_loss",
+    *("clip_value_loss", "vtrace"),
 }
 _EXPLORATION: Final = frozenset(
     {"exploration_schedule", "exploration_initial_eps", "exploration_final_eps", "exploration_steps"}

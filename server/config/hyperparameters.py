@@ -85,6 +85,11 @@ class OnPolicyHyperparameters(_Buffered):
     """Clip values around those before the update by `epsilon` in the critic's loss. ML-Agents intends this, but its
     clip has no effect (ml-agents#6281).
     """
+    vtrace: Own[Flag] = False
+    """Correct returns and advantages for steps that an older policy took (V-trace, Espeholt et al. 2018). Steps of the
+    policy that is updated count as without it, so that it changes nothing in lockstep. For `threaded: true` and for
+    collectors on slow links, where `Policy/Lag` is above 1.
+    """
 
     @property
     def minibatches_per_epoch(self) -> int:

@@ -1,6 +1,8 @@
-"""The bootstrap test tells worse from equal."""
+"""The tests of samples tell worse from equal."""
 
-from tests.learning.statistics import probability_of_worse
+import pytest
+
+from tests.learning.statistics import chance_of_as_much_worse, probability_of_worse
 
 
 def test_equal_samples_are_not_called_worse() -> None:
@@ -17,3 +19,10 @@ def test_a_difference_within_the_margin_is_not_called_worse() -> None:
 
 def test_a_better_sample_is_never_called_worse() -> None:
     assert probability_of_worse([500.0] * 3, [480.0, 500.0, 470.0, 500.0, 490.0], margin=0.0) == 0.0
+
+
+def test_the_permutation_test_counts_the_ways_to_deal_the_scores() -> None:
+    # Of the six ways to deal 1, 2, 3 and 4 to two sides, one gives us 1 and 2, and one gives us 3 and 4.
+    assert chance_of_as_much_worse([1.0, 2.0], [3.0, 4.0]) == pytest.approx(1 / 6)
+    assert chance_of_as_much_worse([3.0, 4.0], [1.0, 2.0]) == 1.0
+    assert chance_of_as_much_worse([5.0, 5.0], [5.0, 5.0]) == 1.0

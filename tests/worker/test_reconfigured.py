@@ -24,6 +24,7 @@ NEW_OF_PPO: dict[str, Any] = {
     "num_epoch": 2,
     "max_grad_norm": 0.1,
     "clip_value_loss": True,
+    "vtrace": True,
 }
 NEW: dict[str, dict[str, Any]] = {
     "ppo": NEW_OF_PPO,

@@ -158,6 +158,7 @@ def test_defaults_are_those_of_ml_agents() -> None:
                     "critic_learning_rate": None,
                     "max_grad_norm": None,
                     "clip_value_loss": False,
+                    "vtrace": False,
                     "learning_rate_schedule": "linear",
                     "beta_schedule": "linear",
                     "epsilon_schedule": "linear",

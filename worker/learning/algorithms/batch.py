@@ -57,7 +57,7 @@ class Batch(NamedTuple):
     log_prob: Float[Tensor, " N"]
     """Joint log-probability of the action by the policy that acted."""
     advantage: Float[Tensor, " N"]
-    """Mean over signals, normalised over the whole rollout."""
+    """Mean over signals, normalised over the whole rollout; with V-trace, weighted by its `rho`."""
     values: Float[Tensor, "N S"]
     """The critic's values before the update."""
     returns: Float[Tensor, "N S"]
@@ -128,10 +128,12 @@ def batch_with_targets(
     terminated: Bool[Tensor, " B"],
     signals: SignalSet,
     lambd: float,
+    importance: Float[Tensor, " N"] | None = None,
 ) -> tuple[Batch, Float[Tensor, "B S"]]:
     """Return the steps of a rollout with returns and advantages, and the rewards of each segment.
 
-    `pool` is all steps, then the segments' successors. The values of the latter count unless `terminated`.
+    `pool` is all steps, then the segments' successors. The values of the latter count unless `terminated`. `importance`
+    is V-trace's `rho` of each step; None: all are the policy's own.
     """
     values, bootstrap, baselines = estimates
     device, masks = values.device, rollout.action_masks
@@ -142,19 +144,26 @@ def batch_with_targets(
         values,
         beyond_termination(bootstrap, terminated, values[firsts.to(device)], goes_on),
         rollout.lengths,
-        terminated,
+        terminated.to(device).unsqueeze(1) & ~goes_on,
         gamma=signals.gamma,
         lambd=lambd,
-        ignores_termination=goes_on,
+        importance=importance,
     )
     returns = advantages + values
+    if importance is None:
+        advantage = normalized((advantages if baselines is None else returns - baselines).mean(1))
+    else:
+        # Without its own rho, since the surrogate's ratio weights a step already. Where rho is 0 it is unknown.
+        alone = advantages / importance.clamp(min=1e-20).unsqueeze(1)
+        alone = alone if baselines is None else alone + (values - baselines)
+        advantage = normalized(alone.mean(1), weights=importance)
     batch = Batch(
         encoded=[part[: rollout.steps] for part in pool],
         continuous=rollout.continuous.to(device),
         discrete=transitions.discrete,
         masks=None if masks is None or bool(masks.all()) else masks.to(device),
         log_prob=rollout.log_probs.to(device).sum(1),
-        advantage=normalized((advantages if baselines is None else returns - baselines).mean(1)),
+        advantage=advantage,
         values=values,
         returns=returns,
         steps=transitions.index,

@@ -18,6 +18,7 @@ from ludus.protocol.spec import BehaviorSpec
 from server.config.behavior import POCAConfig, PPOConfig
 from worker.experience.demonstrations import DemonstrationBuffer
 from worker.experience.rollout import Rollout
+from worker.experience.sequences import sequences_of
 from worker.experience.transitions import Transitions
 from worker.learning.algorithms.algorithm import Algorithm
 from worker.learning.algorithms.batch import Batch
@@ -27,7 +28,9 @@ from worker.learning.algorithms.ppo_stats import PolicyCheck
 from worker.learning.algorithms.recurrent_critic import CriticMemories
 from worker.learning.algorithms.training_state import Changed, TrainingState
 from worker.learning.fast.adam import FlatAdam
+from worker.learning.functional.distributions import joint_distribution
 from worker.learning.functional.schedules import BETA_FLOOR, EPSILON_FLOOR, LEARNING_RATE_FLOOR, Schedule
+from worker.learning.networks.encoder import Encoded
 from worker.learning.rewards.episodes import EpisodeReturns, episode_rewards
 from worker.learning.rewards.signals import SignalSet, extrinsic_alone
 
@@ -170,6 +173,37 @@ class OnPolicy(Algorithm, ABC, Generic[E, M]):
     def changed(self) -> list[Changed]:
         """Return the further parts that an update changes."""
         return []
+
+    def importance(self, rollout: Rollout, pool: Encoded, transitions: Transitions) -> Float[Tensor, " N"] | None:
+        """Return V-trace's `rho = min(1, pi / mu)` of each step: how much likelier the policy is to act so than the one
+        that did. None if no step is an older policy's, or V-trace is not asked for.
+
+        `pool` is all steps, encoded, then what followed the segments. A memory starts each sequence as it was when the
+        agent acted, as it does in `loss`.
+        """
+        current = rollout.versions == self.version
+        if not self.config.hyperparameters.vtrace or bool(current.all()):
+            return None
+        encoded, memory, length = [part[: rollout.steps] for part in pool], None, 1
+        unpadded: Tensor | slice = slice(None)
+        if rollout.memories is not None:
+            sequences, length = sequences_of(rollout.lengths, self._length), self._length
+            rows = sequences.rows.reshape(-1).to(self.device)
+            encoded = [part[rows] for part in encoded]
+            memory = rollout.memories[sequences.first].to(self.device)
+            unpadded = sequences.mask.reshape(-1).to(self.device)
+        head, _ = self.actor(encoded, memory, length=length)
+        joint = joint_distribution(
+            head[unpadded],
+            self.actor.log_sigma,
+            rollout.continuous.to(self.device),
+            transitions.discrete,
+            None if rollout.action_masks is None else rollout.action_masks.to(self.device),
+            self.actor.layout.discrete_branches,
+        )
+        acted = rollout.log_probs.to(self.device).sum(1)
+        # Networks act in numpy and learn in torch: a policy's own steps count as 1, whatever the last bit says.
+        return (joint.log_prob - acted).exp().clamp(max=1.0).masked_fill(current.to(self.device), 1.0)
 
     # The update -------------------------------------------------------------------------------------------------
 

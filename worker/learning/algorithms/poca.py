@@ -24,8 +24,8 @@ Details, as in ML-Agents 1.1.0 (`poca/optimizer_torch.py`, `poca/trainer.py`) un
     the one who judges what its agent had to start from.
 
 Deviations from ML-Agents, on purpose (those of `algorithms.ppo` as to the joint ratio, the time at which statistics are
-merged, logarithms, the sign of the policy loss, small rollouts, the value behind a termination, and updates that are
-taken back hold here, too):
+merged, logarithms, the sign of the policy loss, small rollouts, V-trace, the value behind a termination, and updates
+that are taken back hold here, too):
  a. The value behind an agent that died is that of its mates at that moment, as in the paper. ML-Agents adds the dead
     agent's last observation to the team, in which the critic has never seen one: it only learns from the living.
  b. Rewards of mates that decide at other times count once, when they come, within the step that they fall into.
@@ -133,7 +133,14 @@ class POCA(OnPolicy[TeamExperience, Minibatch]):
         estimates, critic_memories = self._estimate(rollout, teams, pool, actions, sequences)
         lambd = self.config.hyperparameters.lambd
         batch, episodes = batch_with_targets(
-            rollout, transitions, pool, estimates, ~teams.bootstraps, self._signals, lambd
+            rollout,
+            transitions,
+            pool,
+            estimates,
+            ~teams.bootstraps,
+            self._signals,
+            lambd,
+            self.importance(rollout, pool, transitions),
         )
         baselines = estimates.baselines
         assert baselines is not None, "this critic makes them"

@@ -42,7 +42,13 @@ Deviations from ML-Agents, on purpose:
  h. `critic_learning_rate` (Ludus' own key) is the step size of the critic's parameters, on the actor's schedule.
  i. The critic's memory is each agent's own; in ML-Agents all agents share one (see `algorithms.recurrent_critic`).
  j. Advantages are normalised over the steps, not over padding.
- k. The value behind a termination, for signals that go on beyond it, is the mean value of the rollout's first steps of
+ k. `vtrace: true` (Ludus' own key) corrects for steps that an older policy took (Espeholt et al. 2018): returns and
+    advantages are those of `functional.returns` with `rho = min(1, pi / mu)`, `pi` being the policy before the update.
+    The ratio that is clipped stays the one to the policy `mu` that acted, which weights each step already, so that an
+    advantage goes without its own `rho` (as Petrenko et al. 2020). Clipping the ratio to `pi` instead, with `rho` as
+    the weight (Hilton et al. 2022), was tried: with steps of four updates ago CartPole then ends at 39 to 159 of 200
+    where it ends at 177 to 200 so, because each update may go as far again on what all those before it have seen.
+ l. The value behind a termination, for signals that go on beyond it, is the mean value of the rollout's first steps of
     episodes. ML-Agents takes the value of the terminal observation, which is never learned. On MountainCar-v0 with RND,
     whose rewards are above 0, the mean RND value fell to -357 in 450,000 steps so, twice as low every 25,000; with the
     same seed the last 100 episodes are worth -143 so, and -120 as it is here.
@@ -182,7 +188,10 @@ class PPO(OnPolicy[PPOExperience, Batch]):
         estimates, recurrence = self._estimate(rollout, pool)
         terminated = rollout.endings == SegmentEnd.TERMINATED
         lambd = self.config.hyperparameters.lambd
-        batch, episodes = batch_with_targets(rollout, transitions, pool, estimates, terminated, self._signals, lambd)
+        importance = self.importance(rollout, pool, transitions)
+        batch, episodes = batch_with_targets(
+            rollout, transitions, pool, estimates, terminated, self._signals, lambd, importance
+        )
         return PPOExperience(batch, transitions, episodes, recurrence)
 
     def minibatches(self, experience: PPOExperience) -> Iterator[Batch]:

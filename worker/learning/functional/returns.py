@@ -9,6 +9,14 @@ The recurrence stops at the end of each segment. The value `V(t+1)` there depend
 A signal that ignores termination (curiosity, RND: Burda et al. 2018, section 2.3) bootstraps everywhere; behind a
 termination there is then the beginning of another episode (`beyond_termination`).
 
+Steps that an older policy took are corrected by V-trace (Espeholt et al. 2018, equations 1 and 2, both limits 1). With
+`rho_t = min(1, pi(a_t) / mu(a_t))`, where `pi` is the policy that is updated and `mu` the one that acted:
+
+    A_t = rho_t * (delta_t + gamma_s * lambda * A_(t+1))
+
+`A_t + V(t)` is then the paper's target `v_t`, and `A_t` its policy gradient's weight `rho_t (r_t + gamma v_(t+1) -
+V(t))` with lambda also in that step. Where `pi` acted, `rho_t` is 1, and it is the recurrence above.
+
 The reverse recurrence is solved by recursive doubling (Hillis & Steele 1986): `log2(longest segment)` passes over flat
 tensors, whatever the number and the lengths of the segments. Nothing is padded.
 """
@@ -24,27 +32,29 @@ def generalized_advantages(
     values: Float[Tensor, "N S"],
     bootstrap: Float[Tensor, "B S"],
     lengths: Int[Tensor, " B"],
-    terminated: Bool[Tensor, " B"],
+    terminated: Bool[Tensor, "B T"],
     *,
     gamma: Float[Tensor, " S"],
     lambd: float,
-    ignores_termination: Bool[Tensor, " S"] | None = None,
+    importance: Float[Tensor, " N"] | None = None,
 ) -> Float[Tensor, "N S"]:
     """Return the advantage of each step for each signal; `advantages + values` are the returns.
 
+    `importance` is V-trace's `rho` of each step; None: 1 everywhere.
+
     `bootstrap` holds the value of the observation after each segment's last step. `terminated` is true only where the
-    episode really ended: never for a time limit, never for a segment that was cut. Both it and `lengths` may lie on
-    the CPU, where rollouts come from; `lengths` should, since its largest value is waited for.
+    episode really ended: never for a time limit, never for a segment that was cut, never for a signal that goes on
+    beyond termination. Its `T` columns are those of the signals, or one for all. It may lie on the CPU, and so may
+    `lengths`, whose largest value is waited for.
     """
     ends = (lengths.cumsum(0) - 1).to(values.device)  # (B,) the row of each segment's last step
-    alive = ~terminated.to(values.device).unsqueeze(1)  # (B, 1)
-    if ignores_termination is not None:
-        alive = alive | ignores_termination.unsqueeze(0)  # (B, S)
     following = values.roll(-1, 0)  # (N, S) the last row of each segment is replaced at once
-    following[ends] = torch.where(alive, bootstrap, 0.0)
+    following[ends] = torch.where(terminated.to(values.device), 0.0, bootstrap)
     deltas = rewards + gamma * following - values
     decay = (gamma * lambd).expand_as(deltas).clone()  # (N, S)
     decay[ends] = 0.0
+    if importance is not None:
+        deltas, decay = deltas * importance.unsqueeze(1), decay * importance.unsqueeze(1)
     return _reverse_recurrence(deltas, decay, longest=int(lengths.max()))
 
 
@@ -83,8 +93,17 @@ def _reverse_recurrence(
     return sums
 
 
-def normalized(advantages: Float[Tensor, " N"], epsilon: float = 1e-10) -> Float[Tensor, " N"]:
-    """Shift and scale to mean 0 and standard deviation 1 over the whole buffer. A constant becomes 0."""
+def normalized(
+    advantages: Float[Tensor, " N"], epsilon: float = 1e-10, weights: Float[Tensor, " N"] | None = None
+) -> Float[Tensor, " N"]:
+    """Shift and scale to mean 0 and standard deviation 1 over the whole buffer. A constant becomes 0.
+
+    With `weights` (V-trace's `rho`) each step counts by its weight in both.
+    """
+    if weights is not None:
+        share = weights / weights.sum().clamp(min=1e-20)
+        centred = advantages - torch.dot(share, advantages)
+        return centred / (torch.dot(share, centred.square()).sqrt() + epsilon)
     centred = advantages - advantages.mean()
     return centred / (centred.square().mean().sqrt() + epsilon)
 

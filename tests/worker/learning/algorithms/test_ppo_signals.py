@@ -85,10 +85,9 @@ def test_each_signal_has_its_own_returns_and_the_advantage_is_their_mean() -> No
                 prepared.batch.values[:, column],
                 behind,
                 rollout.lengths,
-                rollout.endings == SegmentEnd.TERMINATED,
+                (rollout.endings == SegmentEnd.TERMINATED).unsqueeze(1) & (not goes_on),
                 gamma=torch.tensor([0.9 + index / 100]),
                 lambd=0.95,
-                ignores_termination=torch.tensor([goes_on]),
             )
         )
     advantages = torch.cat(alone, 1)

@@ -30,7 +30,7 @@ def advantages(
         torch.tensor(values).unsqueeze(1),
         torch.tensor(bootstrap).unsqueeze(1),
         torch.tensor(lengths),
-        torch.tensor(terminated),
+        torch.tensor(terminated).unsqueeze(1),
         gamma=torch.tensor([gamma]),
         lambd=lambd,
     )
@@ -58,7 +58,7 @@ def test_signals_have_their_own_discount() -> None:
         torch.tensor([[0.0, 0.0]]),
         torch.tensor([[10.0, 10.0]]),
         torch.tensor([1]),
-        torch.tensor([False]),
+        torch.tensor([[False]]),
         gamma=torch.tensor([0.5, 0.9]),
         lambd=0.95,
     )
@@ -72,10 +72,9 @@ def test_a_signal_may_ignore_termination() -> None:
         torch.tensor([[0.0, 0.0]]),
         torch.tensor([[10.0, 10.0]]),
         torch.tensor([1]),
-        torch.tensor([True]),
+        torch.tensor([[True, False]]),
         gamma=torch.tensor([0.5, 0.5]),
         lambd=0.95,
-        ignores_termination=torch.tensor([False, True]),
     )
 
     assert result.tolist() == [[1.0, 6.0]]  # 1 + 0 and 1 + 0.5 * 10
@@ -116,7 +115,7 @@ def ragged(draw: st.DrawFn) -> dict[str, Tensor]:
         "values": normal(steps),
         "bootstrap": normal(segments),
         "lengths": torch.tensor(lengths),
-        "terminated": torch.rand(segments, generator=generator) < 0.5,
+        "terminated": torch.rand(segments, 1, generator=generator) < 0.5,
     }
 
 
@@ -136,7 +135,7 @@ def per_segment(data: dict[str, Tensor]) -> list[tuple[Tensor, Tensor, Tensor]]:
     """Rewards, values and the value behind the end (0 where terminated) of each segment."""
     lengths = data["lengths"].tolist()
     rewards, values = data["rewards"].split(lengths), data["values"].split(lengths)
-    behind = data["bootstrap"] * ~data["terminated"].unsqueeze(1)
+    behind = data["bootstrap"] * ~data["terminated"]
     return list(zip(rewards, values, behind, strict=True))
 
 
@@ -154,6 +153,27 @@ def test_equals_the_quadratic_definition(data: dict[str, Tensor], lambd: float) 
             expected.append((powers * deltas[start:]).sum(0))
 
     torch.testing.assert_close(gae(data, GAMMA, lambd), torch.stack(expected))
+
+
+@given(ragged(), st.floats(0, 1), st.randoms(use_true_random=False))
+def test_importance_makes_returns_those_of_vtraces_definition(
+    data: dict[str, Tensor], lambd: float, random: object
+) -> None:
+    steps, seed = len(data["rewards"]), hash(random) % 2**31
+    rho = torch.rand(steps, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    expected, begin = [], 0
+    for rewards, values, behind in per_segment(data):
+        own = rho[begin : begin + len(rewards), None]
+        deltas = own * (rewards + GAMMA * torch.cat([values[1:], behind.unsqueeze(0)]) - values)
+        # Equation 1: the sum over t of gamma^(t-s) (prod of c_i, i = s .. t-1) rho_t delta_t; c_i = lambda * rho_i.
+        for start in range(len(deltas)):
+            passed = (GAMMA * lambd * own[start:-1]).cumprod(0) if start < len(own) - 1 else GAMMA.new_zeros((0, 2))
+            expected.append((torch.cat([GAMMA.new_ones((1, 2)), passed]) * deltas[start:]).sum(0))
+        begin += len(rewards)
+
+    result = generalized_advantages(**data, gamma=GAMMA, lambd=lambd, importance=rho)
+
+    torch.testing.assert_close(result, torch.stack(expected))
 
 
 @given(ragged())
@@ -229,15 +249,13 @@ def test_any_length_is_summed_whole(length: int) -> None:
 def test_signals_side_by_side_equal_each_signal_alone(data: dict[str, Tensor]) -> None:
     signals = data["values"].shape[1]
     gamma = torch.linspace(0.5, 0.99, signals, dtype=torch.float64)
-    ignores = torch.arange(signals) % 2 == 1
-    together = generalized_advantages(**data, gamma=gamma, lambd=0.9, ignores_termination=ignores)
+    data["terminated"] = data["terminated"] & (torch.arange(signals) % 2 == 0)
+    together = generalized_advantages(**data, gamma=gamma, lambd=0.9)
 
     for signal in range(signals):
         column = slice(signal, signal + 1)
-        own = {key: data[key][:, column] for key in ("rewards", "values", "bootstrap")}
-        alone = generalized_advantages(
-            **{**data, **own}, gamma=gamma[column], lambd=0.9, ignores_termination=ignores[column]
-        )
+        own = {key: data[key][:, column] for key in ("rewards", "values", "bootstrap", "terminated")}
+        alone = generalized_advantages(**{**data, **own}, gamma=gamma[column], lambd=0.9)
         torch.testing.assert_close(together[:, column], alone)
 
 
@@ -246,6 +264,14 @@ def test_normalized_has_mean_zero_and_deviation_one() -> None:
     deviation = (2 / 3) ** 0.5
 
     assert normalized(torch.tensor([1.0, 2.0, 3.0])).tolist() == pytest.approx([-1 / deviation, 0.0, 1 / deviation])
+
+
+def test_weights_say_how_much_a_step_counts_in_mean_and_deviation() -> None:
+    whole = normalized(torch.tensor([1.0, 2.0, 2.0]))
+
+    weighted = normalized(torch.tensor([1.0, 2.0, 50.0]), weights=torch.tensor([0.5, 1.0, 0.0]))
+
+    assert weighted[:2].tolist() == pytest.approx(whole[:2].tolist())
 
 
 def test_normalized_constant_is_zero() -> None:

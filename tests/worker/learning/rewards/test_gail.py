@@ -241,10 +241,9 @@ def test_a_constant_reward_makes_survival_worth_something_only_where_termination
         values,
         torch.full((1, 1), always),
         torch.tensor([steps]),
-        torch.tensor([True]),
+        torch.tensor([[not gail.ignores_termination]]),
         gamma=torch.tensor([gamma]),
         lambd=1.0,
-        ignores_termination=torch.tensor([gail.ignores_termination]),
     )
 
     returns = (advantages + values)[:, 0]

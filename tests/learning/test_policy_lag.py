@@ -1,0 +1,78 @@
+"""Steps that a policy of four updates ago took: what they cost, and what V-trace makes of them.
+
+Every round is played by the policy of `lag` updates before, as behind a slow link, and learned from by the newest one.
+Figures are in benchmarks/README.md.
+"""
+
+from collections import deque
+from functools import cache
+
+import numpy as np
+import pytest
+
+from tests.learning.statistics import chance_of_as_much_worse
+from tests.toys.balance import Balance, Ball, CartPole
+from tests.toys.playing import training
+
+pytestmark = [pytest.mark.learning, pytest.mark.timeout(1800)]
+
+GAMES: dict[str, tuple[type[CartPole] | type[Ball], float]] = {"cartpole": (CartPole, 3e-3), "ball": (Ball, 1e-3)}
+"""The game, and the learning rate."""
+SEEDS, ROUNDS, LAST = range(1, 9), 80, 10
+
+
+@cache
+def curves(name: str, trainer: str, lag: int, vtrace: bool) -> list[list[float]]:
+    """Return the mean return in each round, for each seed."""
+    return [curve(name, trainer, lag, vtrace, seed) for seed in SEEDS]
+
+
+def curve(name: str, trainer: str, lag: int, vtrace: bool, seed: int) -> list[float]:
+    kind, learning_rate = GAMES[name]
+    game: Balance = kind(seed=seed)
+    trained = training(
+        game,
+        trainer=trainer,
+        seed=seed,
+        batch_size=64,
+        buffer_size=512,
+        num_epoch=4,
+        learning_rate=learning_rate,
+        vtrace=vtrace,
+    )
+    past, scores = deque[tuple[np.ndarray, int]](maxlen=lag + 1), []
+    for _ in range(ROUNDS):
+        past.append((trained.algorithm.flat_weights(), trained.algorithm.version))
+        rollout = trained.arcade.collect(*past[0])
+        trained.step += rollout.steps
+        trained.metrics = trained.algorithm.update(rollout, trained.step) or {}
+        scores.append(game.score())
+    assert trained.metrics["Policy/Lag"] == lag
+    return scores
+
+
+def at_the_end(scores: list[list[float]]) -> list[float]:
+    return [float(np.nanmean(of_seed[-LAST:])) for of_seed in scores]
+
+
+def on_the_way(scores: list[list[float]]) -> list[float]:
+    return [float(np.nanmean(of_seed)) for of_seed in scores]
+
+
+@pytest.mark.parametrize("trainer", ["ppo", "poca"])
+@pytest.mark.parametrize("name", sorted(GAMES))
+def test_with_vtrace_steps_of_four_updates_ago_lead_to_the_returns_of_lockstep(name: str, trainer: str) -> None:
+    lockstep, late, corrected = (curves(name, trainer, *how) for how in ((0, False), (4, False), (4, True)))
+    for title, scores in (("lockstep", lockstep), ("lag 4", late), ("lag 4, vtrace", corrected)):
+        ends, way = at_the_end(scores), on_the_way(scores)
+        line = f"{name} {trainer} {title}: end {np.mean(ends):.1f} (worst {min(ends):.1f}), mean {np.mean(way):.1f}"
+        print(line)  # noqa: T201  (the figures that docs tell)
+
+    assert chance_of_as_much_worse(at_the_end(corrected), at_the_end(lockstep)) > 0.05
+
+
+@pytest.mark.parametrize("trainer", ["ppo", "poca"])
+def test_without_vtrace_a_late_ball_is_learned_more_slowly(trainer: str) -> None:
+    late, corrected = (on_the_way(curves("ball", trainer, 4, vtrace)) for vtrace in (False, True))
+
+    assert chance_of_as_much_worse(late, corrected) < 0.05
