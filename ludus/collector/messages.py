@@ -192,6 +192,16 @@ class QuotaProgress(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class CollectorLags(Message):
+    """So much waits for the network that an edge collector answers no agent until half of it is sent."""
+
+    collector: int
+    """Its place, which the edge reader knows."""
+    waiting: int
+    """Bytes."""
+
+
+@dataclass(frozen=True, slots=True)
 class GhostStepsPlayed(Message):
     """Decisions that were answered for the teams of a behavior that do not learn, since the last such message."""
 

@@ -16,11 +16,13 @@ class CollectorPart(_message.Message):
     def __init__(self, data: _Optional[bytes] = ..., more: _Optional[bool] = ...) -> None: ...
 
 class CollectorFrame(_message.Message):
-    __slots__ = ("kind", "payload", "contents")
+    __slots__ = ("kind", "payload", "contents", "compressed")
     KIND_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     CONTENTS_FIELD_NUMBER: _ClassVar[int]
+    COMPRESSED_FIELD_NUMBER: _ClassVar[int]
     kind: int
     payload: bytes
     contents: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, kind: _Optional[int] = ..., payload: _Optional[bytes] = ..., contents: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    compressed: bool
+    def __init__(self, kind: _Optional[int] = ..., payload: _Optional[bytes] = ..., contents: _Optional[_Iterable[bytes]] = ..., compressed: _Optional[bool] = ...) -> None: ...

@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from ludus.collector.messages import (
     BehaviorAnnounced,
+    CollectorLags,
     EvaluationEnded,
     GhostStepsPlayed,
     MatchesEnded,
@@ -135,6 +136,7 @@ CollectorEvent = (
     | CollectorDied
     | EdgeCollectorJoined
     | EdgeCollectorLeft
+    | CollectorLags
     | BehaviorAnnounced
     | TeamAnnounced
     | SimulatorConnected

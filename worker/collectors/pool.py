@@ -300,6 +300,7 @@ class CollectorPool:
                 | messages.MatchesEnded()
                 | messages.EvaluationEnded()
                 | messages.SimulatorProblem()
+                | messages.CollectorLags()
             ):
                 self._report(message)
             case messages.Stats():

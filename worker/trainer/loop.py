@@ -16,6 +16,7 @@ import structlog
 
 from ludus.collector.messages import (
     BehaviorAnnounced,
+    CollectorLags,
     EvaluationEnded,
     GhostStepsPlayed,
     MatchesEnded,
@@ -220,6 +221,14 @@ class Trainer:
                 attempt.report(
                     "collector_left",
                     f"Edge collector {event.index} left ({event.reason}); {event.lost_steps} steps are lost",
+                    level="warning",
+                    **asdict(event),
+                )
+            case CollectorLags():
+                attempt.report(
+                    "collector_lags",
+                    f"Edge collector {event.collector} lags: {event.waiting >> 20} MiB wait for its network, which is "
+                    "slower than its games. They play on when half of it is sent",
                     level="warning",
                     **asdict(event),
                 )

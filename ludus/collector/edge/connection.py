@@ -1,10 +1,11 @@
 """The connection of an edge collector to its attempt: a stream of frames, with memory of its own on this side."""
 
 import asyncio
+import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
 import grpc
@@ -18,7 +19,7 @@ from ludus.collector.commands import Admit, Weights
 from ludus.collector.edge.columns import gather, in_frames
 from ludus.collector.edge.frames import BadFrame, FrameAssembler, pack
 from ludus.collector.learner_connection import AdmittedMemory, LearnerConnection
-from ludus.collector.messages import Kind, pack_numbered
+from ludus.collector.messages import CollectorLags, Kind, pack_numbered
 from ludus.collector.segments import Segments
 
 ARENA_BYTES = 4 << 30
@@ -26,6 +27,14 @@ ARENA_BYTES = 4 << 30
 FEWEST_BLOCKS = 1_000
 MOST_WAITING = 64 << 20
 """With more bytes than this waiting for the stream, no agent is answered: the network is slower than the games."""
+COMPRESSED_ABOVE = 1 << 20
+"""With more bytes than this waiting, columns are compressed, where that pays."""
+WORST_RATIO = 0.9
+"""Compression pays if not more than this share of the bytes is left."""
+TRIED_EVERY = 16
+"""Where it did not pay, so many frames go as they are before it is tried again."""
+ZLIB_LEVEL = 1
+"""The fastest: random numbers lose nothing at any level, and pictures lose most at this one."""
 
 _EOF: Final[Any] = getattr(grpc.aio, "EOF")  # noqa: B009  the type stubs do not know it
 _BROKEN: Final = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
@@ -33,6 +42,20 @@ _BROKEN: Final = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
 
 class StreamEnded(Exception):
     """The attempt ended the stream before it had sent what was waited for."""
+
+
+@dataclass(slots=True)
+class _Outgoing:
+    """A frame that waits for the stream."""
+
+    kind: Kind
+    payload: bytes
+    contents: Sequence[bytes] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes, before compression."""
+        return len(self.payload) + sum(len(each) for each in self.contents)
 
 
 class EdgeConnection(LearnerConnection):
@@ -46,7 +69,9 @@ class EdgeConnection(LearnerConnection):
         self.error: grpc.aio.AioRpcError | BadFrame | None = None
         """Why the stream ended, unless the attempt ended it in good order."""
         self._call = call
-        self._outgoing: deque[bytes] = deque()
+        self._untried = 0
+        """Frames that go as they are before compression is tried again."""
+        self._outgoing: deque[_Outgoing] = deque()
         self._has_outgoing = asyncio.Event()
         self._early: asyncio.Queue[Frame | None] = asyncio.Queue()
         """Frames that came before `begin`; None is the end."""
@@ -121,31 +146,55 @@ class EdgeConnection(LearnerConnection):
         with suppress(*_BROKEN):  # reading finds out
             while True:
                 while self._outgoing:
-                    message = self._outgoing.popleft()
-                    await self._call.write(message)
-                    self.waiting -= len(message)
+                    frame = self._outgoing.popleft()
+                    compressed = await self._compress(frame.contents)
+                    contents = frame.contents if compressed is None else compressed
+                    try:
+                        for part in pack(frame.kind, frame.payload, contents, compressed=compressed is not None):
+                            await self._call.write(part)
+                    except BadFrame as error:
+                        self.error = error
+                        self._call.cancel()
+                        return
+                    self.waiting -= frame.size
                     if self._is_congested and self.waiting < MOST_WAITING // 2:
                         self._is_congested = False
                         self.congested(False)
                 self._has_outgoing.clear()
                 await self._has_outgoing.wait()
 
-    def _put(self, messages: Iterable[bytes]) -> None:
+    async def _compress(self, contents: Sequence[bytes]) -> list[bytes] | None:
+        """Return the contents compressed, while the network is slower than the games and if it pays."""
+        if self.waiting < COMPRESSED_ABOVE or not contents:
+            return None
+        if self._untried:
+            self._untried -= 1
+            return None
+        # In a thread: the event loop answers agents, and zlib works without the interpreter's lock.
+        compressed = await asyncio.to_thread(lambda: [zlib.compress(each, ZLIB_LEVEL) for each in contents])
+        if sum(map(len, compressed)) <= WORST_RATIO * sum(map(len, contents)):
+            return compressed
+        self._untried = TRIED_EVERY
+        return None
+
+    def _put(self, frame: _Outgoing) -> None:
         if self._ended:
             return
-        for message in messages:
-            self._outgoing.append(message)
-            self.waiting += len(message)
-        self._has_outgoing.set()
+        self._outgoing.append(frame)
+        self.waiting += frame.size
         if self.waiting > MOST_WAITING and not self._is_congested:
             self._is_congested = True
+            lags = _Outgoing(Kind.MESSAGE, CollectorLags(0, self.waiting).pack())
+            self._outgoing.appendleft(lags)  # what waits would take it too long
+            self.waiting += lags.size
             self.congested(True)
+        self._has_outgoing.set()
 
     # LearnerConnection ------------------------------------------------------------------------------------------
 
     def send(self, kind: Kind, payload: bytes) -> None:
         """Send a frame."""
-        self._put(pack(kind, payload))
+        self._put(_Outgoing(kind, payload))
 
     def admitted(self, message: Admit, frame: Frame) -> AdmittedMemory:
         """Make an arena in the memory of this process; all of its blocks may be written."""
@@ -168,7 +217,7 @@ class EdgeConnection(LearnerConnection):
         """Send the rows of the segments; their blocks are free."""
         for portion in in_frames(arena, segments):
             records = pack_numbered(runner, portion.records.tobytes())
-            self._put(pack(Kind.SEGMENTS, records, gather(arena, portion)))
+            self._put(_Outgoing(Kind.SEGMENTS, records, gather(arena, portion)))
         blocks: list[int] = segments.blocks.tolist()
         return blocks
 

@@ -1,5 +1,6 @@
 """Frames on the stream between an edge collector and its attempt (`proto/ludus/v1/collector.proto`)."""
 
+import zlib
 from collections.abc import Iterator, Sequence
 
 from google.protobuf.message import DecodeError
@@ -17,9 +18,10 @@ class BadFrame(ValueError):
     """The bytes are not a frame, or the frame is too long."""
 
 
-def pack(kind: int, payload: bytes, contents: Sequence[bytes] = ()) -> Iterator[bytes]:
-    """Yield the messages of a frame. Raises BadFrame if it is too long."""
-    data = pb.CollectorFrame(kind=kind, payload=payload, contents=contents).SerializeToString()
+def pack(kind: int, payload: bytes, contents: Sequence[bytes] = (), *, compressed: bool = False) -> Iterator[bytes]:
+    """Yield the messages of a frame, whose contents were `compressed` by zlib. Raises BadFrame if it is too long."""
+    frame = pb.CollectorFrame(kind=kind, payload=payload, contents=contents, compressed=compressed)
+    data = frame.SerializeToString()
     if len(data) > MAX_FRAME_BYTES:
         raise BadFrame(f"a frame of kind {kind} has {len(data):,} bytes, at most {MAX_FRAME_BYTES:,} are possible")
     for begin in range(0, len(data), PART_BYTES):
@@ -50,4 +52,22 @@ class FrameAssembler:
             frame = pb.CollectorFrame.FromString(data)
         except DecodeError:
             raise BadFrame(f"a message of {len(message):,} bytes is no part of a frame") from None
-        return Frame(frame.kind, frame.payload, contents=tuple(frame.contents))
+        contents = tuple(_decompress(frame.contents) if frame.compressed else frame.contents)
+        return Frame(frame.kind, frame.payload, contents=contents)
+
+
+def _decompress(contents: Sequence[bytes]) -> Iterator[bytes]:
+    """Yield the contents of zlib streams. Raises BadFrame, and never makes more bytes than a frame may have."""
+    left = MAX_FRAME_BYTES
+    for data in contents:
+        stream = zlib.decompressobj()
+        try:
+            content = stream.decompress(data, left + 1)
+        except zlib.error as error:
+            raise BadFrame(f"a content of {len(data):,} bytes cannot be decompressed: {error}") from None
+        left -= len(content)
+        if left < 0:
+            raise BadFrame(f"the contents of a frame have more than {MAX_FRAME_BYTES:,} bytes")
+        if not stream.eof or stream.unused_data:
+            raise BadFrame(f"a content of {len(data):,} bytes is not one whole zlib stream")
+        yield content

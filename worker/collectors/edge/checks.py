@@ -44,6 +44,7 @@ ALLOWED: Final[frozenset[type[Message]]] = frozenset(
         messages.SimulatorProblem,
         messages.Stats,
         messages.QuotaProgress,
+        messages.CollectorLags,
         messages.GhostStepsPlayed,
         messages.MatchesEnded,
         messages.EvaluationEnded,

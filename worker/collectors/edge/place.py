@@ -267,6 +267,9 @@ class Place:
                 self._numbers.add(message.number)
                 self._tell_pool(replace(message, collector=self.index))
                 return
+            case messages.CollectorLags():
+                self._tell_pool(replace(message, collector=self.index))
+                return
             case messages.QuotaProgress():
                 self._runner(message.runner)
             case messages.Failed():

@@ -97,6 +97,14 @@ def test_what_keeps_the_contract_is_delivered(run: Learner, stranger: Stranger) 
     assert run.wait_for(SegmentsDelivered).segments.steps == 3
 
 
+def test_a_collector_that_lags_is_reported_with_its_place(run: Learner, stranger: Stranger) -> None:
+    stranger.admitted()
+
+    stranger.tell(messages.CollectorLags(4711, 5 << 20))
+
+    assert run.wait_for(messages.CollectorLags) == messages.CollectorLags(0, 5 << 20)
+
+
 def test_what_breaks_the_contract_ends_the_place_and_is_not_delivered(run: Learner, stranger: Stranger) -> None:
     arena = stranger.admitted()
     arena.versions[:] = 1
