@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from ludus.protocol import simulation_pb2 as ludus_dot_protocol_dot_simulation__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eludus/protocol/collector.proto\x12\x08ludus.v1\x1a\x1fludus/protocol/simulation.proto\"+\n\rCollectorPart\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x0c\n\x04more\x18\x02 \x01(\x08\"U\n\x0e\x43ollectorFrame\x12\x0c\n\x04kind\x18\x01 \x01(\r\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\x12\x10\n\x08\x63ontents\x18\x03 \x03(\x0c\x12\x12\n\ncompressed\x18\x04 \x01(\x08\x32\x8a\x01\n\x10\x43ollectorService\x12\x35\n\x04Join\x12\x15.ludus.v1.JoinRequest\x1a\x16.ludus.v1.JoinResponse\x12?\n\x07\x43ollect\x12\x17.ludus.v1.CollectorPart\x1a\x17.ludus.v1.CollectorPart(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eludus/protocol/collector.proto\x12\x08ludus.v1\x1a\x1fludus/protocol/simulation.proto\"+\n\rCollectorPart\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x0c\n\x04more\x18\x02 \x01(\x08\"U\n\x0e\x43ollectorFrame\x12\x0c\n\x04kind\x18\x01 \x01(\r\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\x12\x10\n\x08\x63ontents\x18\x03 \x03(\x0c\x12\x12\n\ncompressed\x18\x04 \x03(\r2\x8a\x01\n\x10\x43ollectorService\x12\x35\n\x04Join\x12\x15.ludus.v1.JoinRequest\x1a\x16.ludus.v1.JoinResponse\x12?\n\x07\x43ollect\x12\x17.ludus.v1.CollectorPart\x1a\x17.ludus.v1.CollectorPart(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)

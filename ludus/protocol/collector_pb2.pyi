@@ -24,5 +24,5 @@ class CollectorFrame(_message.Message):
     kind: int
     payload: bytes
     contents: _containers.RepeatedScalarFieldContainer[bytes]
-    compressed: bool
-    def __init__(self, kind: _Optional[int] = ..., payload: _Optional[bytes] = ..., contents: _Optional[_Iterable[bytes]] = ..., compressed: _Optional[bool] = ...) -> None: ...
+    compressed: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, kind: _Optional[int] = ..., payload: _Optional[bytes] = ..., contents: _Optional[_Iterable[bytes]] = ..., compressed: _Optional[_Iterable[int]] = ...) -> None: ...

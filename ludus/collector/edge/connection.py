@@ -27,14 +27,15 @@ ARENA_BYTES = 4 << 30
 FEWEST_BLOCKS = 1_000
 MOST_WAITING = 64 << 20
 """With more bytes than this waiting for the stream, no agent is answered: the network is slower than the games."""
-COMPRESSED_ABOVE = 1 << 20
-"""With more bytes than this waiting, columns are compressed, where that pays."""
-WORST_RATIO = 0.9
-"""Compression pays if not more than this share of the bytes is left."""
-TRIED_EVERY = 16
-"""Where it did not pay, so many frames go as they are before it is tried again."""
+BEHIND = 1 << 20
+"""With more bytes than this waiting, the network is slower than the games."""
+PROBE_BYTES = 2048
+"""Of the middle of a column, to see whether compression pays."""
+WORST_RATIO, WORST_RATIO_BEHIND = 0.5, 0.9
+"""A column is compressed if no more than this share of its bytes is left. While the network is behind, all that can be
+saved is; else wide columns (a quarter of a frame or more: pictures) go as they are, or zlib would be what limits."""
 ZLIB_LEVEL = 1
-"""The fastest: random numbers lose nothing at any level, and pictures lose most at this one."""
+"""The fastest: random numbers lose nothing at any level, and what repeats loses most at this one."""
 
 _EOF: Final[Any] = getattr(grpc.aio, "EOF")  # noqa: B009  the type stubs do not know it
 _BROKEN: Final = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
@@ -69,8 +70,6 @@ class EdgeConnection(LearnerConnection):
         self.error: grpc.aio.AioRpcError | BadFrame | None = None
         """Why the stream ended, unless the attempt ended it in good order."""
         self._call = call
-        self._untried = 0
-        """Frames that go as they are before compression is tried again."""
         self._outgoing: deque[_Outgoing] = deque()
         self._has_outgoing = asyncio.Event()
         self._early: asyncio.Queue[Frame | None] = asyncio.Queue()
@@ -147,10 +146,13 @@ class EdgeConnection(LearnerConnection):
             while True:
                 while self._outgoing:
                     frame = self._outgoing.popleft()
-                    compressed = await self._compress(frame.contents)
-                    contents = frame.contents if compressed is None else compressed
+                    contents, compressed = frame.contents, list[int]()
+                    if contents:
+                        # In a thread: the event loop answers agents, and zlib works without the interpreter's lock.
+                        behind = self.waiting > BEHIND
+                        contents, compressed = await asyncio.to_thread(_compress, contents, behind=behind)
                     try:
-                        for part in pack(frame.kind, frame.payload, contents, compressed=compressed is not None):
+                        for part in pack(frame.kind, frame.payload, contents, compressed):
                             await self._call.write(part)
                     except BadFrame as error:
                         self.error = error
@@ -162,20 +164,6 @@ class EdgeConnection(LearnerConnection):
                         self.congested(False)
                 self._has_outgoing.clear()
                 await self._has_outgoing.wait()
-
-    async def _compress(self, contents: Sequence[bytes]) -> list[bytes] | None:
-        """Return the contents compressed, while the network is slower than the games and if it pays."""
-        if self.waiting < COMPRESSED_ABOVE or not contents:
-            return None
-        if self._untried:
-            self._untried -= 1
-            return None
-        # In a thread: the event loop answers agents, and zlib works without the interpreter's lock.
-        compressed = await asyncio.to_thread(lambda: [zlib.compress(each, ZLIB_LEVEL) for each in contents])
-        if sum(map(len, compressed)) <= WORST_RATIO * sum(map(len, contents)):
-            return compressed
-        self._untried = TRIED_EVERY
-        return None
 
     def _put(self, frame: _Outgoing) -> None:
         if self._ended:
@@ -228,3 +216,17 @@ def own_layout(layout: ArenaLayout) -> ArenaLayout:
     Blocks that hold no open segment are free at once here, while the learner keeps a round of them.
     """
     return replace(layout, blocks=max(min(layout.blocks, ARENA_BYTES // layout.block_bytes), FEWEST_BLOCKS))
+
+
+def _compress(contents: Sequence[bytes], *, behind: bool) -> tuple[Sequence[bytes], list[int]]:
+    """Compress the contents of a frame where that pays; return them, and the numbers of those that are compressed."""
+    size = sum(map(len, contents))
+    sent, compressed = list(contents), list[int]()
+    for number, data in enumerate(contents):
+        if len(data) < 2 * PROBE_BYTES or (not behind and 4 * len(data) >= size):
+            continue
+        worst, middle = WORST_RATIO_BEHIND if behind else WORST_RATIO, len(data) // 2
+        if len(zlib.compress(data[middle : middle + PROBE_BYTES], ZLIB_LEVEL)) <= worst * PROBE_BYTES:
+            sent[number] = zlib.compress(data, ZLIB_LEVEL)
+            compressed.append(number)
+    return sent, compressed

@@ -1,7 +1,7 @@
 """Frames on the stream between an edge collector and its attempt (`proto/ludus/v1/collector.proto`)."""
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 from google.protobuf.message import DecodeError
 
@@ -18,8 +18,11 @@ class BadFrame(ValueError):
     """The bytes are not a frame, or the frame is too long."""
 
 
-def pack(kind: int, payload: bytes, contents: Sequence[bytes] = (), *, compressed: bool = False) -> Iterator[bytes]:
-    """Yield the messages of a frame, whose contents were `compressed` by zlib. Raises BadFrame if it is too long."""
+def pack(kind: int, payload: bytes, contents: Sequence[bytes] = (), compressed: Sequence[int] = ()) -> Iterator[bytes]:
+    """Yield the messages of a frame. Raises BadFrame if it is too long.
+
+    `compressed` are the numbers of those contents that are zlib streams.
+    """
     frame = pb.CollectorFrame(kind=kind, payload=payload, contents=contents, compressed=compressed)
     data = frame.SerializeToString()
     if len(data) > MAX_FRAME_BYTES:
@@ -52,14 +55,16 @@ class FrameAssembler:
             frame = pb.CollectorFrame.FromString(data)
         except DecodeError:
             raise BadFrame(f"a message of {len(message):,} bytes is no part of a frame") from None
-        contents = tuple(_decompress(frame.contents) if frame.compressed else frame.contents)
-        return Frame(frame.kind, frame.payload, contents=contents)
+        return Frame(frame.kind, frame.payload, contents=tuple(_decompress(frame.contents, set(frame.compressed))))
 
 
-def _decompress(contents: Sequence[bytes]) -> Iterator[bytes]:
-    """Yield the contents of zlib streams. Raises BadFrame, and never makes more bytes than a frame may have."""
+def _decompress(contents: Sequence[bytes], compressed: Container[int]) -> Iterator[bytes]:
+    """Yield the contents of a frame. Raises BadFrame, and never makes more bytes of it than a frame may have."""
     left = MAX_FRAME_BYTES
-    for data in contents:
+    for number, data in enumerate(contents):
+        if number not in compressed:
+            yield data
+            continue
         stream = zlib.decompressobj()
         try:
             content = stream.decompress(data, left + 1)

@@ -4,7 +4,7 @@ The other end is a server that reads when the test lets it; in between are gRPC'
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import grpc
@@ -16,6 +16,7 @@ from ludus.collector import messages
 from ludus.collector.arena import Arena
 from ludus.collector.channel import Frame
 from ludus.collector.edge import connection as edge
+from ludus.collector.edge.columns import gather
 from ludus.collector.edge.connection import EdgeConnection
 from ludus.collector.edge.frames import FrameAssembler
 from ludus.collector.messages import Kind
@@ -27,6 +28,8 @@ from tests.segments import Segment, columns_of
 METHOD = "/tests.Slow/Collect"
 SPEC = BehaviorSpec("Seer", (ObservationSpec((3, 40, 40), "picture", "uint8"),), ActionSpec(1))
 STEPS = 64
+PICTURE = 0
+"""Number of the column of pictures."""
 PATIENCE = 20.0
 
 
@@ -36,8 +39,8 @@ class Server:
     def __init__(self) -> None:
         self.reads = asyncio.Event()
         self.frames: list[Frame] = []
-        self.compressed: list[bool] = []
-        """Of each frame of segments."""
+        self.compressed: list[set[int]] = []
+        """The numbers of the columns, for each frame of segments."""
         self.size = 0
 
     async def collect(self, _: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
@@ -50,7 +53,7 @@ class Server:
             if not part.more:
                 whole = pb.CollectorFrame.FromString(bytes(parts))
                 if whole.kind == Kind.SEGMENTS:
-                    self.compressed.append(whole.compressed)
+                    self.compressed.append(set(whole.compressed))
                 parts.clear()
             frame = frames.take(message)
             if frame is not None:
@@ -121,9 +124,9 @@ def test_pictures_are_compressed_while_the_network_is_slower_and_come_out_the_sa
         server.reads.set()
         await until(lambda: len(server.frames) == 16)
         assert connection.waiting == 0
-        behind = -(-edge.COMPRESSED_ABOVE // one)
-        assert server.compressed[:8] == [True] * 8
-        assert server.compressed[-behind + 1 :] == [False] * (behind - 1), "when it has caught up, nothing is"
+        behind = -(-edge.BEHIND // one)
+        assert all(PICTURE in numbers for numbers in server.compressed[:8])
+        assert not any(PICTURE in numbers for numbers in server.compressed[-behind + 1 :]), "it has caught up"
         assert server.size < 16 * one / 3
         (same,) = set(contents(server))
         assert same.startswith(sky().tobytes())
@@ -131,7 +134,7 @@ def test_pictures_are_compressed_while_the_network_is_slower_and_come_out_the_sa
     played(work)
 
 
-def test_a_network_that_keeps_up_is_sent_everything_as_it_is() -> None:
+def test_a_network_that_keeps_up_is_sent_pictures_as_they_are() -> None:
     arena = Arena.create(SPEC, 4 * STEPS)
     segments = segment(arena, sky())
 
@@ -140,33 +143,47 @@ def test_a_network_that_keeps_up_is_sent_everything_as_it_is() -> None:
         for count in range(1, 9):
             connection.deliver(0, arena, segments)
             await until(lambda count=count: len(server.frames) == count)  # type: ignore[misc]
-        assert server.compressed == [False] * 8
+        assert not any(PICTURE in numbers for numbers in server.compressed)
 
     played(work)
 
 
-def test_what_cannot_be_compressed_is_tried_now_and_then() -> None:
+def test_what_cannot_be_compressed_goes_as_it_is() -> None:
     arena = Arena.create(SPEC, 4 * STEPS)
     segments = segment(arena, noise())
 
     async def work(server: Server, connection: EdgeConnection) -> None:
-        tried = 0
-
-        async def counted(contents: Sequence[bytes]) -> list[bytes] | None:
-            nonlocal tried
-            before = connection._untried
-            answer = await compress(contents)
-            tried += connection._untried > before
-            return answer
-
-        compress = connection._compress
-        connection._compress = counted  # type: ignore[method-assign, assignment]
-        for _ in range(2 * edge.TRIED_EVERY + 10):
+        for _ in range(16):
             connection.deliver(0, arena, segments)
         server.reads.set()
-        await until(lambda: len(server.frames) == 2 * edge.TRIED_EVERY + 10)
-        assert not any(server.compressed)
-        assert tried == 3
+        await until(lambda: len(server.frames) == 16)
+        assert not any(PICTURE in numbers for numbers in server.compressed)
+        assert set(contents(server)) == {contents(server)[0]}
+        assert contents(server)[0].startswith(noise().tobytes())
+
+    played(work)
+
+
+def test_columns_that_hardly_change_are_always_compressed_and_come_out_the_same() -> None:
+    spec = BehaviorSpec("Walker", (ObservationSpec((8,)),), ActionSpec(2))
+    arena = Arena.create(spec, 2048)
+    blocks = tuple(range(2048 // arena.layout.rows))
+    segments = columns_of([Segment(0, 1, 0, 0, 0, 2048, 0, SegmentEnd.CUT, blocks)])
+    rows = arena.rows_of(segments)
+    arena.observations[0][rows] = np.random.default_rng(1).normal(size=(2048, 8))
+    arena.versions[rows], arena.ticks[rows] = 7, np.arange(2048)
+    whole = gather(arena, segments)
+    names = [column.name for column in arena.layout.columns()]
+
+    async def work(server: Server, connection: EdgeConnection) -> None:
+        server.reads.set()
+        connection.deliver(0, arena, segments)
+        await until(lambda: len(server.frames) == 1)
+        (numbers,) = server.compressed
+        assert {"versions", "ticks", "group_rewards"} <= {names[number] for number in numbers}
+        assert 0 not in numbers
+        assert list(server.frames[0].contents) == whole
+        assert server.size < 0.85 * sum(map(len, whole))
 
     played(work)
 
