@@ -162,13 +162,14 @@ class Cluster:
 class Simulators:
     """Games, each in a process of its own, that join a run."""
 
-    def __init__(self, cluster: Cluster, run: str, count: int = 2) -> None:
-        self._cluster = cluster
+    def __init__(self, cluster: Cluster, run: str, count: int = 2, server: str | None = None) -> None:
+        """`server` is where they join; the cluster's gateway unless told."""
+        self._server = cluster.gateway if server is None else server
         self._run = run
         self._processes = [self._start() for _ in range(count)]
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        game = [*LUDUS, "simulate", "gymnasium:CartPole-v1", "--run", self._run, "--server", self._cluster.gateway]
+        game = [*LUDUS, "simulate", "gymnasium:CartPole-v1", "--run", self._run, "--server", self._server]
         return subprocess.Popen(
             [*game, "--count", "1", "--envs", "4"],
             stdin=subprocess.DEVNULL,
@@ -194,6 +195,10 @@ class Simulators:
         """Let everything go on."""
         for process in self._processes:
             os.killpg(process.pid, signal.SIGCONT)
+
+    def running(self) -> list[int]:
+        """Return the process ids of those that have not ended."""
+        return [process.pid for process in self._processes if process.poll() is None]
 
     def stop(self) -> None:
         """kill -9 all of them."""
