@@ -7,7 +7,8 @@ Each arm is a run of `ludus up`, with `ludus collect` for each edge collector an
 agents that see 8 numbers and give 2, as Unity's 3DBall; their steps cost nothing). A proxy carries what collectors and
 server say to each other, counts its bytes, and holds it up for half the round trip where one is asked for. Processor
 time is that of the trainer process alone, and of the trainer with its collectors or its edge reader. `--crowd` starts
-so many edge collectors with four games each, and watches the memory of learner, reader and gateway.
+so many edge collectors with four games each, and watches the memory of learner, reader and gateway (PSS: the reader
+maps the learner's arena once for each place, and the resident size counts the same pages as often).
 """
 
 import argparse
@@ -19,6 +20,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -78,11 +80,15 @@ class Ball(Simulation):
         self._asked = time.perf_counter()
 
 
-def play(run: str, server: str, report: Path) -> None:
-    """Be a game until the run ends; then write the latencies of its newest actions, in seconds."""
-    game = Ball()
-    connect(game, run=run, server=server)
-    late = np.array(game.latencies)[len(game.latencies) // 2 :]
+def play(run: str, server: str, report: Path, count: int) -> None:
+    """Be some games until the run ends; then write the latencies of their newer actions, in seconds."""
+    games = [Ball() for _ in range(count)]
+    threads = [threading.Thread(target=connect, args=(game,), kwargs={"run": run, "server": server}) for game in games]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    late = np.concatenate([np.array(game.latencies)[len(game.latencies) // 2 :] for game in games])
     report.write_text(json.dumps({"p50": float(np.quantile(late, 0.5)), "p99": float(np.quantile(late, 0.99))}))
 
 
@@ -139,7 +145,10 @@ class Arm:
     round_trip: float = 0.0
     """Seconds."""
     threaded: bool = False
-    games: int = GAMES
+    processes: int = GAMES
+    """Of games."""
+    games: int = 1
+    """In each of them."""
 
 
 ARMS = (
@@ -199,7 +208,7 @@ def running(arm: Arm, scratch: Path) -> Iterator[tuple[LudusUp, str, Path, list[
         LUDUS_WORKER__ADVERTISE_HOST=FAR if arm.collectors else "127.0.0.1",
     )
     this, counts, log = [sys.executable, "-m", "benchmarks.edge"], scratch / "carried", scratch / "log"
-    reports = [scratch / f"game-{number}.json" for number in range(arm.games)]
+    reports = [scratch / f"game-{number}.json" for number in range(arm.processes)]
     with contextlib.ExitStack() as over:
         over.callback(stack.stop)
         gateway = int(stack.gateway.rpartition(":")[2])
@@ -216,7 +225,7 @@ def running(arm: Arm, scratch: Path) -> Iterator[tuple[LudusUp, str, Path, list[
                 command = [*LUDUS, "collect", run, "--port", str(near + number), "--server", f"{FAR}:{gateway}"]
                 over.enter_context(started(command, log))
         for number, report in enumerate(reports):
-            command = [*this, "--play", run, servers[number % len(servers)], str(report)]
+            command = [*this, "--play", run, servers[number % len(servers)], str(report), str(arm.games)]
             over.enter_context(started(command, log))
         yield stack, run, counts, reports
 
@@ -266,7 +275,7 @@ def measure(arm: Arm, seconds: float) -> dict[str, float]:
 def crowd(collectors: int, seconds: float) -> None:
     """Print the memory of the parts of a run with many edge collectors, every tenth of the time."""
     with tempfile.TemporaryDirectory() as folder:
-        arm = Arm("crowd", collectors, games=4 * collectors)
+        arm = Arm("crowd", collectors, processes=collectors, games=4)
         with running(arm, Path(folder)) as (stack, run, _, _):
             client = stack.client()
             eventually(lambda: client.runs.get(run).step >= WARM_STEPS, "the run is warm", 600)
@@ -278,11 +287,10 @@ def crowd(collectors: int, seconds: float) -> None:
             for _ in range(11):
                 now = client.runs.get(run)
                 memory = {
-                    name: f"{sum(each.memory_info().rss for each in processes) / 2**20:.0f} MiB"
+                    name: f"{sum(each.memory_full_info().pss for each in processes) / 2**20:.0f} MiB"
                     for name, processes in parts.items()
                 }
-                here = len(client.runs.simulators(run)) if hasattr(client.runs, "simulators") else "?"
-                print(f"step {now.step:>9,}  {now.state}  simulators {here}  {memory}", flush=True)
+                print(f"step {now.step:>11,}  {now.state}  simulators {now.simulators}  {memory}", flush=True)
                 time.sleep(seconds / 10)
 
 
@@ -294,12 +302,12 @@ def main() -> None:
     parser.add_argument("--only", action="append", choices=[arm.name for arm in ARMS], help="an arm; all by default")
     parser.add_argument("--json", type=Path, help="file for the figures")
     parser.add_argument("--crowd", type=int, help="so many edge collectors with four games each, in place of the arms")
-    parser.add_argument("--play", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--play", nargs=4, help=argparse.SUPPRESS)
     parser.add_argument("--carry", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.play is not None:
-        run, server, report = options.play
-        return play(run, server, Path(report))
+        run, server, report, count = options.play
+        return play(run, server, Path(report), int(count))
     if options.carry is not None:
         lines, delay, counts = options.carry
         return asyncio.run(carry([(host, port) for host, port in json.loads(lines)], float(delay), Path(counts)))
