@@ -23,7 +23,15 @@ from ludus.collector import commands, messages
 from ludus.collector.arena import Arena
 from ludus.collector.channel import Frame
 from ludus.collector.commands import OpponentAssignment, PolicySpec
-from ludus.collector.messages import Kind, Message, SimulatorConnected, SimulatorLeft, unpack_numbered
+from ludus.collector.messages import (
+    Kind,
+    Message,
+    SimulatorConnected,
+    SimulatorLeft,
+    SimulatorProblem,
+    SimulatorStarted,
+    unpack_numbered,
+)
 from ludus.collector.segments import Segments
 from ludus.collector.settings import CollectorSettings
 from ludus.collector.snapshots.state import State, merged, pack, unpack
@@ -44,11 +52,9 @@ from worker.collectors.events import (
     TeamAnnounced,
 )
 from worker.collectors.processes import START_SECONDS, CollectorProcess, CollectorProcesses, WarmCollector
+from worker.collectors.sessions import SimulatorSessions
 
 log = structlog.get_logger()
-
-COLLECTOR_DIED = "collector_died"
-"""Code of simulators that were connected to a collector when it died."""
 
 
 class CollectorStartError(RuntimeError):
@@ -63,6 +69,7 @@ class CollectorPool:
         self._lock = threading.Condition()
         """Notified when an event has come, and when a collector listens or has failed."""
         self._children = CollectorProcesses(settings.count, settings.edge_places, warm, self, self._lock)
+        self._sessions = SimulatorSessions(self._children, self._report)
         self._events: deque[CollectorEvent] = deque()
         self._behaviors: dict[str, RegisteredBehavior] = {}
         self._runners: list[RegisteredBehavior] = []
@@ -71,8 +78,6 @@ class CollectorPool:
         self._refusals: dict[str, commands.Refuse] = {}
         self._kept: list[State] = []
         """Snapshots of an earlier attempt, by collector."""
-        self._away: set[str] = set()
-        """Session ids of simulators in it that have not come back."""
 
     # The learner's methods --------------------------------------------------------------------------------------
 
@@ -99,7 +104,7 @@ class CollectorPool:
     def restore(self, collectors: Sequence[State]) -> None:
         """Restore simulators that come back: states of `HandedOver` of an earlier attempt. Before `start`."""
         self._kept = list(collectors)
-        self._away = {session["session_id"] for each in collectors for session in each["sessions"]}
+        self._sessions.restore(session["session_id"] for each in collectors for session in each["sessions"])
         self._children.number_from([session["number"] for each in collectors for session in each["sessions"]])
 
     def hold(self, timeout: float) -> set[int]:
@@ -249,18 +254,7 @@ class CollectorPool:
         assert child.failure is not None, "the dead have a reason"
         is_reader = child is self._children.reader
         lost = 0 if is_reader else sum(behavior.forget(child) for behavior in self._runners)
-        for simulator in child.simulators.values():
-            self._report(
-                SimulatorLeft(
-                    simulator.session_id,
-                    simulator.number,
-                    COLLECTOR_DIED,
-                    f"its collector ended ({child.failure})",
-                    0,
-                    simulator.peer,
-                )
-            )
-        child.simulators.clear()
+        self._sessions.lose(child)
         if self._children.closing:
             return
         if child.edge and not is_reader:
@@ -299,7 +293,6 @@ class CollectorPool:
                 messages.GhostStepsPlayed()
                 | messages.MatchesEnded()
                 | messages.EvaluationEnded()
-                | messages.SimulatorProblem()
                 | messages.CollectorLags()
             ):
                 self._report(message)
@@ -314,20 +307,8 @@ class CollectorPool:
                 self._runners[message.runner].lend_blocks(child)
             case messages.BehaviorAnnounced():
                 self._behavior_announced(child, message)
-            case SimulatorConnected():
-                self._connected(child, message)
-            case messages.SimulatorStarted():
-                if message.session_id in self._away:  # it is connected here now: the others forget its snapshot
-                    self._away.discard(message.session_id)
-                    for other in self._children.listening:
-                        if other is not child:
-                            self._children.send_message(other, commands.Forget(message.session_id))
-                self._report(message)
-            case SimulatorLeft():
-                known = child.simulators.get(message.session_id)
-                if known is not None and known.peer == message.peer:
-                    del child.simulators[message.session_id]
-                self._report(message)
+            case SimulatorConnected() | SimulatorStarted() | SimulatorLeft() | SimulatorProblem():
+                self._sessions.take(child, message)
             case messages.Alive():
                 pass
             case messages.Listening():
@@ -388,12 +369,3 @@ class CollectorPool:
         if (spec.behavior, spec.team) not in self._teams:
             self._teams.add((spec.behavior, spec.team))
             self._report(TeamAnnounced(spec.behavior, spec.team))
-
-    def _connected(self, child: CollectorProcess, message: SimulatorConnected) -> None:
-        for other in self._children:
-            if other is not child and message.session_id in other.simulators:
-                reason = "a newer stream of this session id took its place"
-                self._children.send_message(other, commands.EndSession(message.session_id, "superseded", reason))
-        child.simulators[message.session_id] = message
-        child.first_number = max(child.first_number, message.number + child.number_step)
-        self._report(message)

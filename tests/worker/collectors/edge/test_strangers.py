@@ -97,6 +97,41 @@ def test_what_keeps_the_contract_is_delivered(run: Learner, stranger: Stranger) 
     assert run.wait_for(SegmentsDelivered).segments.steps == 3
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        messages.SimulatorConnected("player-1", 40, 0, "there", "tests/1", (SPEC.name,)),
+        messages.SimulatorStarted("player-1", ("Other?team=3",), 7),
+        messages.SimulatorLeft("player-1", 0, "left", "it is gone", 0, "here"),
+        messages.SimulatorProblem("player-1", 0, "nonsense", "it cheats"),
+    ],
+    ids=["connected", "started", "left", "problem"],
+)
+def test_a_stranger_that_names_the_session_of_another_collectors_simulator_changes_nothing(
+    said: Message,
+) -> None:
+    with learner(count=2, edge_places=1) as run:
+        local, reader = sorted(run.endpoints, key=lambda each: each.edge)
+        simulator = player(local.address, session_id="player-1")
+        simulator.play([1, 2], 3)
+        stranger = Stranger(reader.address)
+        stranger.tell(messages.Introduction(VERSION, "stranger", "elsewhere"))
+        stranger.receive(commands.Settings)
+        connected = messages.SimulatorConnected("sim-1", NUMBER, 0, "there", "tests/1", (SPEC.name,))
+
+        stranger.tell(messages.Listening(0), said, connected)
+
+        run.wait_for(messages.SimulatorConnected, lambda event: event.session_id == "sim-1")  # what came before is done
+        if isinstance(said, messages.SimulatorConnected):
+            told = messages.read(stranger.receive(commands.EndSession))
+            assert isinstance(told, commands.EndSession)
+            assert (told.session_id, told.code) == ("player-1", "superseded")
+        assert said not in run.heard(type(said))
+        simulator.play([1, 2], 3)
+        simulator.vanish()
+        stranger.close()
+
+
 def test_a_collector_that_lags_is_reported_with_its_place(run: Learner, stranger: Stranger) -> None:
     stranger.admitted()
 
