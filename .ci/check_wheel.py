@@ -8,6 +8,8 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+COLLECT_BYTES = 150_000_000
+"""Most bytes of `ludus[collect]` with all that it needs, as installed and before any module is compiled."""
 
 PROGRAM = """
 import sys
@@ -38,6 +40,21 @@ try:
     sys.exit(0 if ending.finished and server.wait(30) == 0 else told)
 finally:
     server.kill()  # it would keep the output open of which the caller waits for the end
+"""
+
+
+COLLECTING = """
+import sys
+import numpy as np
+import ludus.cli.own_collector, ludus.collector.edge.process
+from ludus.collector.policy import ActingPolicy
+from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
+
+spec = BehaviorSpec("Game", (ObservationSpec((4,)),), ActionSpec(2, (3,)))
+policy = ActingPolicy(spec, {"hidden_units": 32})
+policy.load(np.zeros(policy.flat_size, np.float32))
+heavy = {"torch", "fastapi", "sqlalchemy", "celery", "server", "worker"} & set(sys.modules)
+sys.exit(f"an edge collector imported {sorted(heavy)}" if heavy else 0)
 """
 
 
@@ -76,7 +93,7 @@ def main() -> None:
         constraints = ROOT / "constraints.txt"
         run(python, *pip[1:], "install", "--constraint", constraints, wheel, cwd=folder)
         help_text = run(folder / "venv" / "bin" / "ludus", "--help", cwd=folder)
-        for command in ("run", "config", "checkpoint", "simulate", "proto", "fake-server"):
+        for command in ("run", "config", "checkpoint", "simulate", "collect", "proto", "fake-server"):
             if f"\n  {command} " not in help_text:
                 sys.exit(f"`ludus --help` of the light installation does not name `{command}`:\n{help_text}")
         if "\n  up " in help_text:
@@ -87,7 +104,14 @@ def main() -> None:
             if (folder / "contract" / file).read_bytes() != (ROOT / "proto" / file).read_bytes():
                 sys.exit(f"`ludus proto` writes another {file} than the repository has")
         run(python, "-c", PLAYED, cwd=folder)
-        sys.stdout.write(f"{wheel.name} holds `ludus` alone and works by itself\n")
+
+        edge = (python, *pip[1:], "install", "--no-compile", "--constraint", constraints)
+        run(*edge, "--target", folder / "edge", f"{wheel}[collect]", cwd=folder)
+        size = sum(path.stat().st_size for path in (folder / "edge").rglob("*") if path.is_file())
+        if size > COLLECT_BYTES:
+            sys.exit(f"ludus[collect] takes {size:,} bytes, more than {COLLECT_BYTES:,}")
+        run(python, "-c", f"import sys; sys.path.insert(0, {str(folder / 'edge')!r}){COLLECTING}", cwd=folder)
+        sys.stdout.write(f"{wheel.name} holds `ludus` alone and works by itself; with [collect] {size / 1e6:.0f} MB\n")
 
 
 if __name__ == "__main__":
