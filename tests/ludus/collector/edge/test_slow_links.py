@@ -86,7 +86,7 @@ def played(work: Callable[[Server, EdgeConnection], Awaitable[None]]) -> None:
 
 async def until(condition: Callable[[], bool]) -> None:
     while not condition():
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(0.005)  # allow: sleep, because it looks, in the event loop, until `played` gives up
 
 
 def segment(arena: Arena, pixels: np.ndarray) -> Segments:
