@@ -46,22 +46,52 @@ def weights(client: Client, run: str, folder: Path, behavior: str = "CartPole") 
     return {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
 
 
+def lights(**network: Any) -> dict[str, Any]:
+    """A run that learns from pictures."""
+    behavior = {
+        "trainer_type": "ppo",
+        "hyperparameters": {"batch_size": 64, "buffer_size": 256},
+        "network_settings": {"hidden_units": 16, **network},
+        "max_steps": 1024,
+        "time_horizon": 16,
+    }
+    return {"behaviors": {"Lights": behavior}, "seed": 1, "simulators": {"grace_seconds": 60}}
+
+
+@pytest.mark.parametrize(
+    ("config", "behavior", "game"),
+    [
+        pytest.param(cartpole(STEPS), "CartPole", "gymnasium:CartPole-v1", id="vectors"),
+        pytest.param(lights(), "Lights", "python:tests/toys/lights.py:Lights", id="pictures"),
+        pytest.param(
+            lights(memory={"memory_size": 8, "sequence_length": 4}),
+            "Lights",
+            "python:tests/toys/lights.py:Lights",
+            id="pictures-and-memory",
+        ),
+    ],
+)
 def test_in_lockstep_a_run_with_an_edge_collector_ends_with_the_same_bits_as_with_a_local_one(
-    stack: LudusUp, client: Client, play: Callable[..., Player], tmp_path: Path
+    stack: LudusUp,
+    client: Client,
+    play: Callable[..., Player],
+    tmp_path: Path,
+    config: dict[str, Any],
+    behavior: str,
+    game: str,
 ) -> None:
-    config = cartpole(STEPS)
-    local = client.runs.create(config, name="edge-local")
-    play(local.id)
+    local = client.runs.create(config)
+    play(local.id, game=game)
     assert client.runs.wait(local.id, timeout=60).state == "SUCCEEDED"
     places = {"simulators": {"grace_seconds": 60, "collectors": {"local": 0, "edge": 1}}}
-    edge = client.runs.create({**config, **places}, name="edge-edge")
+    edge = client.runs.create({**config, **places})
     with collecting(stack, edge.id) as (address, process):
-        play(edge.id, "--server", address)
+        play(edge.id, "--server", address, game=game)
         assert client.runs.wait(edge.id, timeout=60).state == "SUCCEEDED"
         _, said = process.communicate(timeout=20)
 
     assert process.returncode == Exit.OK, said
-    expected, actual = weights(client, local.id, tmp_path), weights(client, edge.id, tmp_path)
+    expected, actual = (weights(client, run.id, tmp_path, behavior) for run in (local, edge))
     assert actual.keys() == expected.keys()
     assert all(np.array_equal(actual[name], expected[name]) for name in expected)
 
