@@ -14,7 +14,7 @@ from tests.learning.statistics import chance_of_as_much_worse
 from tests.toys.balance import Balance, Ball, CartPole
 from tests.toys.playing import training
 
-pytestmark = [pytest.mark.learning, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.learning, pytest.mark.hours, pytest.mark.timeout(1800)]
 
 GAMES: dict[str, tuple[type[CartPole] | type[Ball], float]] = {"cartpole": (CartPole, 3e-3), "ball": (Ball, 1e-3)}
 """The game, and the learning rate."""
