@@ -46,7 +46,7 @@ Deviations from ML-Agents, on purpose:
     advantages are those of `functional.returns` with `rho = min(1, pi / mu)`, `pi` being the policy before the update.
     The ratio that is clipped stays the one to the policy `mu` that acted, which weights each step already, so that an
     advantage goes without its own `rho` (as Petrenko et al. 2020). Clipping the ratio to `pi` instead, with `rho` as
-    the weight (Hilton et al. 2022), was tried: with steps of four updates ago CartPole then ends at 39 to 159 of 200
+    the weight (Hilton et al. 2022), was tried: with steps of four updates ago CartPole then ends at 55 to 182 of 200
     where it ends at 177 to 200 so, because each update may go as far again on what all those before it have seen.
  l. The value behind a termination, for signals that go on beyond it, is the mean value of the rollout's first steps of
     episodes. ML-Agents takes the value of the terminal observation, which is never learned. On MountainCar-v0 with RND,
