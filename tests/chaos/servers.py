@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -121,6 +122,15 @@ class Redis(Server):
             return False
         finally:
             client.close()
+
+
+def cut_for(cables: Sequence["Cable"], seconds: float) -> None:
+    """Let nothing through some cables for a while."""
+    for cable in cables:
+        cable.cut()
+    time.sleep(seconds)  # allow: sleep, because the outage lasts so long
+    for cable in cables:
+        cable.mend()
 
 
 class Cable:

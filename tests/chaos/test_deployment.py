@@ -25,7 +25,7 @@ from server.kit.queue import WakeUpQueue, make_celery
 from server.kit.settings import Settings
 from tests.chaos.cluster import WORKERS, Cluster, Simulators
 from tests.chaos.disturbances import TO_PROCESSES, Scene, going_on
-from tests.chaos.servers import Cable, Postgres, Redis
+from tests.chaos.servers import Cable, Postgres, Redis, cut_for
 from tests.chaos.witness import METRIC, Witness
 from tests.ports import free_port
 from tests.waiting import eventually
@@ -131,11 +131,7 @@ class Deployment:
 
     def cut_cables(self, scene: Scene) -> None:
         """Nobody reaches the collectors for a while, neither simulators nor the gateway."""
-        for cable in self.cables:
-            cable.cut()
-        time.sleep(OUTAGE_SECONDS)  # allow: sleep, because the outage lasts so long
-        for cable in self.cables:
-            cable.mend()
+        cut_for(self.cables, OUTAGE_SECONDS)
 
     def fill_the_disk(self, scene: Scene) -> None:
         """Checkpoints find no room, which costs them and nothing else."""

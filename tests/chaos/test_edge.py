@@ -14,7 +14,7 @@ import structlog
 
 from tests.chaos.cluster import WORKERS, Cluster, Simulators
 from tests.chaos.disturbances import TO_PROCESSES, Scene, going_on
-from tests.chaos.servers import Cable
+from tests.chaos.servers import Cable, cut_for
 from tests.chaos.witness import Witness
 from tests.e2e.stack import LUDUS, cartpole, environment
 from tests.ports import free_port
@@ -77,11 +77,7 @@ class Distance:
 
     def cut_the_cables(self, scene: Scene) -> None:
         """Nothing comes through for half a minute."""
-        for cable in self._cables:
-            cable.cut()
-        time.sleep(OUTAGE_SECONDS)  # allow: sleep, because the outage lasts so long
-        for cable in self._cables:
-            cable.mend()
+        cut_for(self._cables, OUTAGE_SECONDS)
 
     def stop(self) -> None:
         """Leave nothing behind."""

@@ -67,6 +67,8 @@ class EdgeConnection(LearnerConnection):
         """Bytes that wait for the stream."""
         self.congested: Callable[[bool], None] = lambda _: None
         """Called with True when too much waits for the stream, and with False when that is over."""
+        self.lagging: Callable[[], None] = lambda: None
+        """Called the first time that too much waits."""
         self.error: grpc.aio.AioRpcError | BadFrame | None = None
         """Why the stream ended, unless the attempt ended it in good order."""
         self._call = call
@@ -77,6 +79,7 @@ class EdgeConnection(LearnerConnection):
         self._take: Callable[[Sequence[Frame]], None] | None = None
         self._lost: Callable[[], None] = lambda: None
         self._is_congested = False
+        self._has_lagged = False
         self._ended = False
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -172,9 +175,12 @@ class EdgeConnection(LearnerConnection):
         self.waiting += frame.size
         if self.waiting > MOST_WAITING and not self._is_congested:
             self._is_congested = True
-            lags = _Outgoing(Kind.MESSAGE, CollectorLags(0, self.waiting).pack())
-            self._outgoing.appendleft(lags)  # what waits would take it too long
-            self.waiting += lags.size
+            if not self._has_lagged:
+                self._has_lagged = True
+                lags = _Outgoing(Kind.MESSAGE, CollectorLags(0, self.waiting).pack())
+                self._outgoing.appendleft(lags)  # it overtakes what waits
+                self.waiting += lags.size
+                self.lagging()
             self.congested(True)
         self._has_outgoing.set()
 

@@ -164,7 +164,9 @@ class EdgeCollector:
                 return _failure(endpoint, connection)
             endpoint.welcomed()
             collector = CollectorServer(connection, self._policies, start, restored)
-            connection.congested = lambda held: self._hold_for_network(collector, held)
+            connection.congested = collector.hold_for_network
+            slow = "the network is slower than the games: they wait until it has caught up"
+            connection.lagging = lambda: self._report(logging.WARNING, slow)
             connection.tell(Listening(0))
             collector.listen()
             self.sessions += 1
@@ -176,11 +178,6 @@ class EdgeCollector:
             if closed is None:
                 return _failure(endpoint, connection)
             return client.interpret_close(pb.Close(code=closed.code, reason=closed.reason, rejoin=closed.rejoin))
-
-    def _hold_for_network(self, collector: CollectorServer, held: bool) -> None:
-        collector.hold_for_network(held)
-        if held:
-            self._report(logging.WARNING, "the network is slower than the games: they wait until it has caught up")
 
     async def _serve(self, collector: CollectorServer, connection: EdgeConnection) -> commands.CloseAll | None:
         """Serve games until the attempt ends; return its last message, None if the connection broke."""

@@ -89,6 +89,8 @@ class Place:
         """Of the simulators that have connected here."""
         self._outgoing: deque[bytes] = deque()
         self._has_outgoing = asyncio.Event()
+        self._lags = False
+        """Whether the edge collector has said that it lags: a link that stays slow is one event, not thousands."""
         self._serving: asyncio.Task[None] | None = None
         self._closed = False
         self._loop.add_reader(channel.fileno(), self._receive)
@@ -268,7 +270,9 @@ class Place:
                 self._tell_pool(replace(message, collector=self.index))
                 return
             case messages.CollectorLags():
-                self._tell_pool(replace(message, collector=self.index))
+                if not self._lags:
+                    self._lags = True
+                    self._tell_pool(replace(message, collector=self.index))
                 return
             case messages.QuotaProgress():
                 self._runner(message.runner)

@@ -213,5 +213,11 @@ def test_beyond_the_limit_games_wait_the_run_is_told_first_and_they_play_on_at_h
         assert isinstance(told, messages.CollectorLags)
         assert told.waiting > 4 << 20
         assert number <= 2, "it does not wait behind what waits"
+        server.reads.clear()
+        for _ in range(64):  # a link that stays slow
+            connection.deliver(0, arena, segments)
+        assert [now for now, _ in held] == [True, False, True]
+        await until(lambda: connection.waiting == 0)
+        assert sum(frame.kind == Kind.MESSAGE for frame in server.frames) == 1, "it is said once"
 
     played(work)

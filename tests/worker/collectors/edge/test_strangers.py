@@ -132,12 +132,15 @@ def test_a_stranger_that_names_the_session_of_another_collectors_simulator_chang
         stranger.close()
 
 
-def test_a_collector_that_lags_is_reported_with_its_place(run: Learner, stranger: Stranger) -> None:
+def test_a_collector_that_lags_is_reported_once_with_its_place(run: Learner, stranger: Stranger) -> None:
     stranger.admitted()
 
-    stranger.tell(messages.CollectorLags(4711, 5 << 20))
+    stranger.tell(*[messages.CollectorLags(4711, waiting << 20) for waiting in (5, 6, 7)])
+    stranger.tell(messages.GhostStepsPlayed(SPEC.behavior, 1))
 
     assert run.wait_for(messages.CollectorLags) == messages.CollectorLags(0, 5 << 20)
+    run.wait_for(messages.GhostStepsPlayed)
+    assert len(run.heard(messages.CollectorLags)) == 1, "nobody fills the events of a run with it"
 
 
 def test_what_breaks_the_contract_ends_the_place_and_is_not_delivered(run: Learner, stranger: Stranger) -> None:
