@@ -1,8 +1,8 @@
 """Which collector serves which simulator, and who may say so.
 
 A simulator that joins again with its session id belongs to the collector that it comes to: an older stream elsewhere
-has not noticed yet that it is dead. Edge collectors are strangers, and may name any id: the session of a simulator that
-a collector of this host serves is none of theirs.
+has not noticed yet that it is dead. Edge collectors are strangers, and may name any id. They cannot take over a session
+that a collector of this host serves, and say nothing about one that another collector serves and they do not.
 """
 
 from collections.abc import Callable, Iterable
@@ -36,13 +36,17 @@ class SimulatorSessions:
         """Handle what a collector says about one of its sessions."""
         session_id = message.session_id
         others = [each for each in self._children if each is not child and session_id in each.simulators]
-        if child.edge and any(not each.edge for each in others):
-            log.warning("session_of_another_named", index=child.index, session_id=session_id)
-            if isinstance(message, SimulatorConnected):
+        match message:
+            case SimulatorConnected() if child.edge and any(not each.edge for each in others):
+                log.warning("session_of_another_named", index=child.index, session_id=session_id)
                 reason = "a simulator with this session id plays elsewhere"
                 self._children.send_message(child, commands.EndSession(session_id, "superseded", reason))
-            return
-        match message:
+                return
+            case SimulatorStarted() | SimulatorLeft() | SimulatorProblem() if (
+                child.edge and others and session_id not in child.simulators
+            ):
+                log.warning("session_of_another_named", index=child.index, session_id=session_id)
+                return
             case SimulatorConnected():
                 for other in others:
                     reason = "a newer stream of this session id took its place"

@@ -132,6 +132,24 @@ def test_a_stranger_that_names_the_session_of_another_collectors_simulator_chang
         stranger.close()
 
 
+def test_a_stranger_that_ends_the_session_of_another_edge_collectors_simulator_changes_nothing(
+    run: Learner, stranger: Stranger
+) -> None:
+    stranger.admitted()
+    with edge_collectors(run) as (edge,):
+        run.until(lambda: len(run.heard(EdgeCollectorJoined)) == 2)
+        simulator = player(edge.address, session_id="player-1")
+        simulator.play([1, 2], 3)
+
+        stranger.tell(messages.SimulatorLeft("player-1", NUMBER, "left", "it is gone", 0, "there"))
+        stranger.tell(messages.CollectorLags(0, 5 << 20))
+
+        run.wait_for(messages.CollectorLags)  # what came before is done
+        assert not run.heard(messages.SimulatorLeft)
+        simulator.play([1, 2], 3)
+        simulator.vanish()
+
+
 def test_a_collector_that_lags_is_reported_once_with_its_place(run: Learner, stranger: Stranger) -> None:
     stranger.admitted()
 
