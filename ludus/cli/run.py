@@ -283,10 +283,20 @@ def _facts(client: Client, record: Run) -> list[tuple[str, object]]:
         ("Elo", record.self_play and ", ".join(f"{name} {elo:.1f}" for name, elo in record.self_play.elo.items())),
         ("trained on", _trained_on(client, record)),
         ("simulators", f"{len(connected_now)} connected, {sum(each.agents for each in connected_now)} agents"),
+        ("bottleneck", _bottleneck(client, record)),
         ("created", ago(record.created_at)),
         ("finished", ended and ago(ended)),
         ("trained for", length),
     ]
+
+
+def _bottleneck(client: Client, record: Run) -> str | None:
+    """Return what holds a run back in one sentence; None where nothing is measured."""
+    found = client.runs.bottleneck(record.id) if record.state == "RUNNING" else None
+    if found is None or found.cause is None:
+        return None
+    gain = f"{found.steps_per_second:,.0f} steps/s could be {found.steps_per_second_without:,.0f} without that"
+    return f"{found.message}. {gain}: {found.advice}"
 
 
 def _trained_on(client: Client, record: Run) -> str | None:

@@ -13,6 +13,7 @@ from ludus.schemas import (
     Amendments,
     Assessment,
     Attempt,
+    Bottleneck,
     EvaluationResult,
     MatchResult,
     PlannedRun,
@@ -106,6 +107,10 @@ class Runs(Resource):
     def attempts(self, run: str) -> Sequence[Attempt]:
         """Return all attempts of a run, oldest first."""
         return self._transport.read_all(Attempt, self._transport.document(f"{_path(run)}/attempts"), "attempts")
+
+    def bottleneck(self, run: str) -> Bottleneck:
+        """Return what holds a run back, with figures and advice."""
+        return self._transport.get(Bottleneck, f"{_path(run)}/bottleneck")
 
     def amendments(self, run: str) -> Amendments:
         """Return the configuration that a run was created with, the present one, and the changes between them."""

@@ -192,6 +192,40 @@ class QuotaProgress(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class SimulatorTimes:
+    """The times of one simulator in a period."""
+
+    number: int
+    steps: int
+    """Messages in which agents acted or ended."""
+    away: float
+    """Seconds from an answer to its next step: in the game, and on the way there and back."""
+    game: float
+    """Of these, in the game, where the simulator says so; else 0."""
+    delayed: float
+    """Seconds of all agents that waited for the end of a round, in which this simulator's step came last."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimesMeasured(Message):
+    """Where the time of a collector and its agents went since its last such message."""
+
+    collector: int
+    """Its index, which the pool knows."""
+    seconds: float
+    """Length of the period."""
+    busy: float
+    """Processor seconds of the thread that does the collector's work."""
+    learner: float
+    """Seconds in which agents waited for this reason (`ludus.collector.agent_waits`), as the three below."""
+    stragglers: float
+    checkpoint: float
+    network: float
+    simulators: tuple[SimulatorTimes, ...]
+    """Those that play."""
+
+
+@dataclass(frozen=True, slots=True)
 class CollectorLags(Message):
     """So much waits for the network that an edge collector answers no agent until half of it is sent."""
 

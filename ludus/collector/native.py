@@ -67,7 +67,7 @@ class NativeSession(Session):
         self, step_id: int, agent_index: AgentIndex, agents: Ints | None, continuous: Floats, discrete: Ints
     ) -> None:
         """Send actions (called by the batcher)."""
-        self.last_activity = self._collector.now()
+        self._note_answer()
         ids = b"" if agents is None else agents.tobytes()
         news = self._news() if self._has_news else b""
         self._send(encode_answer(step_id, agent_index.name, ids, continuous.tobytes(), discrete.tobytes(), news))
@@ -177,6 +177,7 @@ class NativeSession(Session):
         step_id = step.step_id
         check_step_order(step, last_step=self._step_id, last_reset=self._reset_id)
         self._step_id = step_id
+        self._note_step(step.game_seconds)
         if self.checkpoints.resumes:
             self.checkpoints.step(resumed=step.resumed)
         stats = decode_stats(step) if step.stats else []

@@ -15,6 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
+from ludus.collector.agent_waits import LEARNER, STRAGGLERS, AgentWaits, WaitReason
 from ludus.collector.agents import AgentIndex, Agents
 from ludus.collector.batch import Batch, Part, SessionCallbacks, Staged
 from ludus.collector.exploration import PinkNoise
@@ -75,8 +76,9 @@ class PolicyRunner(ABC):
     staged: list[Staged] = field(default_factory=list)
     waiting: list[Batch] = field(default_factory=list)
     """Batches that were not answered in the turn of their arrival, oldest first."""
-    held: bool = False
-    """Whether no agent is answered, because a checkpoint is taken."""
+    held_for: WaitReason | None = None
+    """Why no agent is answered: a checkpoint is taken, or the network lags."""
+    waits: AgentWaits = field(default_factory=AgentWaits)
     returning: ReturningSessions = field(default_factory=ReturningSessions)
     """Sessions that go on from a checkpoint."""
     peers: "Collection[PolicyRunner]" = ()
@@ -146,6 +148,20 @@ class PolicyRunner(ABC):
         self._notify_peers()
         return self._report()
 
+    def note_waits(self, now: float, last: int | None) -> None:
+        """Measure what agents wait for after a turn; `last` is the simulator of the newest step in it, if any."""
+        if not self.waiting and self.waits.reason is None:
+            return  # as in most turns
+        quota, reason, share = self.quota, self.held_for, 0.0
+        if not self.waiting or self.version < 0 or quota.number is None:
+            reason = None  # none waits, or nothing has begun
+        else:
+            waiting = sum(batch.rows for batch in self.waiting)
+            share = waiting / (waiting + sum(quota.outstanding.values()))
+            if reason is None:
+                reason = STRAGGLERS if self._is_ready and quota.left <= 0 and not quota.complete else LEARNER
+        self.waits.note(reason, share, now, last)
+
     def drop(self, agent_index: AgentIndex) -> None:
         """Forget a session."""
         self.staged = [item for item in self.staged if item.agent_index is not agent_index]
@@ -186,7 +202,7 @@ class PolicyRunner(ABC):
     @property
     def _is_ready(self) -> bool:
         """Whether agents may be answered: no checkpoint is taken, and the weights are new enough."""
-        return not self.held and self.version >= max(self.required_version, 0)
+        return self.held_for is None and self.version >= max(self.required_version, 0)
 
     def _may_answer(self, rows: int) -> bool:
         """Whether so many decisions fit into the quota and the free blocks."""

@@ -6,6 +6,7 @@ Everything here runs in the event loop and returns at once (see `process.py`).
 import asyncio
 import itertools
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ import structlog
 
 from ludus.collector import commands, messages
 from ludus.collector.acting import PolicyFactory
+from ludus.collector.agent_waits import CHECKPOINT, LEARNER, NETWORK, STRAGGLERS, WaitReason
 from ludus.collector.behaviors import Behaviors
 from ludus.collector.channel import Frame
 from ludus.collector.learner_connection import LearnerConnection
@@ -67,7 +69,9 @@ class CollectorServer:
         self.behaviors = Behaviors(link, factory, self._ticks, self.barrier)
         self._runners = self.behaviors.runners
         self._next_stats = 0.0
-        self._held_by: set[str] = set()
+        self._measured = (self._loop.time(), time.thread_time())
+        """Up to when times are reported: on the clock, and of this thread's processor time."""
+        self._held_by: set[WaitReason] = set()
         """Reasons for which no agent is answered."""
         self.done: asyncio.Future[commands.CloseAll | None] = self._loop.create_future()
         """Set when the process should end; None = the learner is gone."""
@@ -207,11 +211,11 @@ class CollectorServer:
                 self._take_parameters(message)
             case commands.Hold():
                 self.barrier.begin(self.now() + message.timeout)
-                self._hold("checkpoint", held=True)
+                self._hold(CHECKPOINT, held=True)
                 self.came_to_rest()
             case commands.Release():
                 self.barrier.end()
-                self._hold("checkpoint", held=False)
+                self._hold(CHECKPOINT, held=False)
             case commands.Forget():
                 self.barrier.forget(message.session_id)
             case commands.CloseAll():
@@ -222,16 +226,16 @@ class CollectorServer:
 
     def hold_for_network(self, congested: bool) -> None:
         """Stop answering while too much waits for the network, or begin again."""
-        self._hold("network", held=congested)
+        self._hold(NETWORK, held=congested)
 
-    def _hold(self, reason: str, *, held: bool) -> None:
+    def _hold(self, reason: WaitReason, *, held: bool) -> None:
         """Stop answering for a reason, or begin again when there is none left."""
         if held:
             self._held_by.add(reason)
         else:
             self._held_by.discard(reason)
         for runner in self._runners.values():
-            runner.held = bool(self._held_by)
+            runner.held_for = next(iter(self._held_by), None)
             runner.schedule()
 
     def _take_parameters(self, message: commands.Parameters) -> None:
@@ -264,6 +268,23 @@ class CollectorServer:
         if now >= self._next_stats:
             self._next_stats = now + STATS_SECONDS
             self._ticks.report_stats()
+            self._report_times(now)
+
+    def _report_times(self, now: float) -> None:
+        """Send the learner where the time went since the last report."""
+        (since, busy), self._measured = self._measured, (now, time.thread_time())
+        waits: defaultdict[WaitReason, float] = defaultdict(float)
+        delays: defaultdict[int, float] = defaultdict(float)
+        learning = [one for one in self._runners.values() if one.recorded and one.quota.number is not None]
+        for runner in learning:
+            seconds, delayed = runner.waits.take(now)
+            for reason, each in seconds.items():
+                waits[reason] += each / len(learning)
+            for simulator, each in delayed.items():
+                delays[simulator] += each
+        simulators = [one.take_times(now, delays[one.number]) for one in self.sessions if one.started]
+        times = (waits[LEARNER], waits[STRAGGLERS], waits[CHECKPOINT], waits[NETWORK], tuple(simulators))
+        self.link.tell(messages.TimesMeasured(self._index, now - since, self._measured[1] - busy, *times))
 
     def _release_late_agents(self, runner: LearningRunner, now: float) -> None:
         """Move steps that do not return to later rounds, so that other agents take their places in this one.
@@ -291,6 +312,7 @@ class CollectorServer:
                 if silent or goes_on:
                     late.append(agent_index)
         if late:
+            runner.waits.delayed_by(late[0].simulator, now)
             runner.release_late_agents(late)
 
     def close_sessions(self, message: commands.CloseAll) -> None:

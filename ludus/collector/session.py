@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from ludus.collector.agents import AgentIndex
+from ludus.collector.messages import SimulatorTimes
 from ludus.collector.runners import PolicyRunner
 from ludus.protocol.batches import BehaviorBatch, Floats, Ints, StatValue
 from ludus.protocol.codec import CloseCode, ProtocolError
@@ -32,6 +33,8 @@ LEFT = "left"
 DISCONNECTED = "disconnected"
 """Code of a session whose connection broke."""
 CONNECTION_LOST = "the connection to the simulator was lost"
+LONGEST_STEP = 86_400.0
+"""Seconds in a game that are believed."""
 MISTAKE = ProtocolError(CloseCode.INTERNAL_ERROR, "the collector made a mistake; its log has the details")
 """The end of a session that failed by an error of the collector."""
 
@@ -71,6 +74,10 @@ class Session(ABC):
         self.unadmitted: defaultdict[str, list[tuple[int, BehaviorBatch]]] = defaultdict(list)
         """Steps of behaviors that are not admitted yet."""
         self._past_steps = 0
+        self._away_since: float | None = None
+        """When the newest answer left, until the next step comes."""
+        self._times = [0, 0.0, 0.0]
+        """Since the last `take_times`: steps, seconds away, and seconds that the game says it took."""
 
     # Differences of the protocols -------------------------------------------------------------------------------
 
@@ -104,6 +111,27 @@ class Session(ABC):
         """Send the simulator the end of the session."""
 
     # Common parts ----------------------------------------------------------------------------------------------
+
+    def take_times(self, now: float, delayed: float) -> SimulatorTimes:
+        """Return the times since the last call; `delayed`: see `SimulatorTimes`."""
+        if self._away_since is not None:
+            self._times[1] += now - self._away_since
+            self._away_since = now
+        (steps, away, game), self._times = self._times, [0, 0.0, 0.0]
+        return SimulatorTimes(self.number, int(steps), away, game, delayed)
+
+    def _note_answer(self) -> None:
+        """Record that an answer leaves."""
+        self.last_activity = self._away_since = self._collector.now()
+
+    def _note_step(self, game_seconds: float = 0.0) -> None:
+        """Record that a step has come, at `last_activity`; the game says that it took so long (0: nothing)."""
+        if self._away_since is not None:
+            self._times[0] += 1
+            self._times[1] += self.last_activity - self._away_since
+            self._away_since = None
+            if 0 < game_seconds < LONGEST_STEP:  # not for NaN
+                self._times[2] += game_seconds
 
     @property
     def steps(self) -> int:

@@ -67,7 +67,9 @@ class BatchTicks:
             self._failed(error)
 
     def _run(self, runner: PolicyRunner) -> None:
+        last = runner.staged[-1].agent_index.simulator if runner.staged else None
         report = runner.run()
+        runner.note_waits(self._loop.time(), last)
         if isinstance(runner, EvaluationRunner):
             self._report_evaluations(runner)
         if not isinstance(runner, LearningRunner):

@@ -221,18 +221,20 @@ class Tensor(_message.Message):
     def __init__(self, dtype: _Optional[_Union[DType, str]] = ..., shape: _Optional[_Iterable[int]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class Step(_message.Message):
-    __slots__ = ("step_id", "behaviors", "stats", "reset_id", "resumed")
+    __slots__ = ("step_id", "behaviors", "stats", "reset_id", "resumed", "game_seconds")
     STEP_ID_FIELD_NUMBER: _ClassVar[int]
     BEHAVIORS_FIELD_NUMBER: _ClassVar[int]
     STATS_FIELD_NUMBER: _ClassVar[int]
     RESET_ID_FIELD_NUMBER: _ClassVar[int]
     RESUMED_FIELD_NUMBER: _ClassVar[int]
+    GAME_SECONDS_FIELD_NUMBER: _ClassVar[int]
     step_id: int
     behaviors: _containers.RepeatedCompositeFieldContainer[BehaviorStep]
     stats: _containers.RepeatedCompositeFieldContainer[Stat]
     reset_id: int
     resumed: bool
-    def __init__(self, step_id: _Optional[int] = ..., behaviors: _Optional[_Iterable[_Union[BehaviorStep, _Mapping]]] = ..., stats: _Optional[_Iterable[_Union[Stat, _Mapping]]] = ..., reset_id: _Optional[int] = ..., resumed: _Optional[bool] = ...) -> None: ...
+    game_seconds: float
+    def __init__(self, step_id: _Optional[int] = ..., behaviors: _Optional[_Iterable[_Union[BehaviorStep, _Mapping]]] = ..., stats: _Optional[_Iterable[_Union[Stat, _Mapping]]] = ..., reset_id: _Optional[int] = ..., resumed: _Optional[bool] = ..., game_seconds: _Optional[float] = ...) -> None: ...
 
 class BehaviorStep(_message.Message):
     __slots__ = ("behavior", "decisions", "terminals")

@@ -59,6 +59,8 @@ from ludus.schemas.metrics import Series as Series
 from ludus.schemas.runs import Amendment as Amendment
 from ludus.schemas.runs import Amendments as Amendments
 from ludus.schemas.runs import Attempt as Attempt
+from ludus.schemas.runs import Bottleneck as Bottleneck
+from ludus.schemas.runs import BottleneckCause as BottleneckCause
 from ludus.schemas.runs import Change as Change
 from ludus.schemas.runs import DifferingKey as DifferingKey
 from ludus.schemas.runs import PlannedRun as PlannedRun

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
 from ludus.schemas.configs import ConfigWarning, ResolvedConfig
@@ -189,3 +190,45 @@ class Attempt:
     outcome: str | None = None
     """How it ended: a stop reason, `lease_expired`, `released`, `paused`."""
     detail: str | None = None
+
+
+class BottleneckCause(StrEnum):
+    """What holds a run back."""
+
+    GAMES = "games"
+    """The games take most of the time."""
+    ACTING = "acting"
+    """A collector's processor: decoding, the forward pass, the answers."""
+    NETWORK = "network"
+    """The way to the games and back, or an edge collector's link that is slower than its games."""
+    LEARNER = "learner"
+    """Simulators wait for an update."""
+    STRAGGLERS = "stragglers"
+    """Simulators wait for the last steps of a round."""
+    TOO_FEW_SIMULATORS = "too_few_simulators"
+    """Nothing is busy: simulators and collectors wait for each other in turn, or no simulator plays."""
+    CHECKPOINTS = "checkpoints"
+    """Simulators wait while a checkpoint is taken."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bottleneck:
+    """What holds a run back, measured over the last half minute."""
+
+    cause: BottleneckCause | None = None
+    """Null where nothing is measured: the run does not train, or has just begun to."""
+    message: str
+    """The cause with its figure, as a sentence for people."""
+    advice: str | None = None
+    """What to change."""
+    share: float | None = None
+    """Of the simulators' time that the cause takes, from 0 to 1."""
+    steps_per_second: float | None = None
+    """Agent steps of all behaviors."""
+    steps_per_second_without: float | None = None
+    """The same if the cause took no time: `steps_per_second / (1 - share)`."""
+    simulator: int | None = None
+    """Number of the simulator that the others wait for, where the cause is `stragglers`."""
+    measured_at: datetime | None = None
+    shares: dict[str, float] = field(default_factory=dict)
+    """The shares of all causes, by name."""

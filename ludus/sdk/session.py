@@ -4,6 +4,7 @@ One session per stream; after a reconnection everything starts again with Hello.
 proto/README.md.
 """
 
+import time
 from collections.abc import Iterable
 
 import numpy as np
@@ -40,6 +41,8 @@ class Session:
         """Behavior -> agent -> step whose answer it waits for."""
         self.parameters = EnvironmentParameters()
         """The newest parameters from the server."""
+        self._answered_at: float | None = None
+        """When the newest actions came, until the next step is sent."""
         self.decisions = 0
         """Decisions that were asked for."""
         self.episodes = 0
@@ -103,6 +106,9 @@ class Session:
             self._unanswered[self._step_id] = sum(map(len, asked.values()))
         step = encode_step(self._step_id, batches, builder.stats, self._reset_id)
         step.resumed = resumed
+        if self._answered_at is not None:
+            step.game_seconds = time.monotonic() - self._answered_at
+            self._answered_at = None
         messages.append(pb.ConnectRequest(step=step))
         return messages
 
@@ -118,6 +124,7 @@ class Session:
 
     def actions(self, message: pb.Actions) -> Actions:
         """Interpret an answer. Agents whose decision has become void meanwhile are left out."""
+        self._answered_at = time.monotonic()
         if message.environment_parameters:
             self._change_parameters(message)
         asked = self._in_flight.get(message.step_id, {})

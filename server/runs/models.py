@@ -141,6 +141,8 @@ class Attempt(Base):
     detail: Mapped[str | None] = mapped_column(Text)
     started_at: Mapped[float] = mapped_column(Timestamp)
     ended_at: Mapped[float | None] = mapped_column(Timestamp)
+    time_spent: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    """Where its newest time went (`server.runs.bottleneck.times.TimeSpent`), as of the last heartbeat."""
 
 
 class DeletedRun(Owned, Base):

@@ -16,6 +16,7 @@ from ludus.collector.messages import (
     SimulatorProblem,
     SimulatorStarted,
     StatsReported,
+    TimesMeasured,
 )
 from ludus.collector.segments import Segments
 from ludus.collector.snapshots.state import State
@@ -150,5 +151,6 @@ CollectorEvent = (
     | MatchesEnded
     | EvaluationEnded
     | StatsReported
+    | TimesMeasured
     | HandedOver
 )

@@ -296,6 +296,8 @@ class CollectorPool:
                 | messages.CollectorLags()
             ):
                 self._report(message)
+            case messages.TimesMeasured():
+                self._report(replace(message, collector=child.index))
             case messages.Stats():
                 for stat in message.stats:
                     self._report(stat)

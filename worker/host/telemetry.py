@@ -18,6 +18,7 @@ from server.kit.settings import TelemetrySettings
 from server.kit.states import Intent
 from server.kit.telemetry import BUCKETS, serve_metrics
 from server.lifecycle.attempts.repository import AttemptLedger
+from server.runs.bottleneck.times import TimeSpent
 
 
 class WorkerTelemetry:
@@ -54,11 +55,11 @@ class MeasuredLedger(AttemptLedger):
         self._telemetry = telemetry
         self.checkpoints.on_add = self._count_checkpoint
 
-    def heartbeat(self, lease_seconds: float, step: int) -> Intent:
+    def heartbeat(self, lease_seconds: float, step: int, time_spent: TimeSpent | None = None) -> Intent:
         """Renew the lease, and measure how long that takes."""
         began, outcome = time.monotonic(), "ok"
         try:
-            return super().heartbeat(lease_seconds, step)
+            return super().heartbeat(lease_seconds, step, time_spent)
         except LudusError as error:
             outcome = error.code
             raise

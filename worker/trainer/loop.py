@@ -25,6 +25,7 @@ from ludus.collector.messages import (
     SimulatorProblem,
     SimulatorStarted,
     StatsReported,
+    TimesMeasured,
 )
 from ludus.protocol.codes import CloseCode
 from ludus.schemas.states import StopReason
@@ -72,6 +73,7 @@ from worker.trainer.messages import (
 from worker.trainer.registry import BehaviorRegistry
 from worker.trainer.selfplay import SelfPlayCoordinator
 from worker.trainer.supervisor_port import SupervisorPort
+from worker.trainer.time_meter import TimeMeter
 from worker.trainer.waiting import WaitingLimits
 
 log = structlog.get_logger()
@@ -116,6 +118,7 @@ class Trainer:
         barrier = CheckpointBarrier(attempt, self._handle)
         self._checkpoints = Checkpoints(attempt, self._parameters, self._selfplay, self._amendments, barrier)
         self._limits = WaitingLimits(attempt)
+        self._time_meter = TimeMeter()
         self._endpoints: dict[int, Endpoint] = {}
         self._next_progress = 0.0
         if job.attempt > 1:
@@ -160,7 +163,8 @@ class Trainer:
                 finished = self._checkpoints.finish(*ending)
             if finished is not None:
                 return finished
-            self._checkpoints.poll()
+            with self._time_meter.checkpointing():
+                self._checkpoints.poll()
             self._report()
 
     # events of collectors ---------------------------------------------------------------------------------------
@@ -179,6 +183,8 @@ class Trainer:
             case StatsReported():
                 for learner in attempt.learners.values():
                     learner.recorder.reported(event)
+            case TimesMeasured():
+                self._time_meter.collected(event)
             case GhostStepsPlayed():
                 self._selfplay.ghosts.played(event.behavior, event.steps)
             case MatchesEnded():
@@ -270,7 +276,8 @@ class Trainer:
             if not learner.ready:
                 continue
             try:
-                rolled_back = learner.learn()
+                with self._time_meter.learning():
+                    rolled_back = learner.learn()
             except Diverged as error:  # the weights are those before the update: to look at, or to go on from
                 self._report_rollback(learner, str(error))
                 detail = self._with_signs(f"{learner.name}: {error} ({MAX_ROLLBACKS} in a row)")
@@ -285,7 +292,8 @@ class Trainer:
             detail = self._with_signs("every behavior reached its max_steps")
             return self._checkpoints.finish("succeeded", StopReason.COMPLETED, detail)
         if any(learner.checkpoint_due for learner in learners.values()):
-            self._checkpoints.begin()
+            with self._time_meter.checkpointing():
+                self._checkpoints.begin()
         return None
 
     def _report_rollback(self, learner: Learner, reason: str) -> None:
@@ -327,7 +335,8 @@ class Trainer:
                     pass
                 case _:
                     assert_never(message)
-        self._checkpoints.write_requested()
+        with self._time_meter.checkpointing():
+            self._checkpoints.write_requested()
         return None
 
     # reports ----------------------------------------------------------------------------------------------------
@@ -345,7 +354,9 @@ class Trainer:
         if at_once or now >= self._next_progress:
             self._next_progress = now + PROGRESS_SECONDS
             attempt = self._attempt
-            attempt.supervisor.post(Progress(step=attempt.step, simulators=len(attempt.simulators)))
+            spent = self._time_meter.spent(attempt.step) if self._assessment is None else None
+            progress = Progress(step=attempt.step, simulators=len(attempt.simulators), time_spent=spent)
+            attempt.supervisor.post(progress)
 
     def _report_endpoints(self) -> None:
         self._attempt.supervisor.post(Listening(endpoints=list(self._endpoints.values())))

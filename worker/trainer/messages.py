@@ -17,6 +17,7 @@ from server.config.run import RunConfig
 from server.ladders.refs import PlayedMatch
 from server.metrics.points import MetricPoint
 from server.runs.amendments.refs import AmendmentRef
+from server.runs.bottleneck.times import TimeSpent
 from worker.collectors.events import Endpoint
 
 Action = Literal["pause", "stop", "cancel", "release"]
@@ -151,6 +152,8 @@ class Progress(_Frozen):
 
     step: int
     simulators: int
+    time_spent: TimeSpent | None = None
+    """Where the newest time went; None before it is known."""
 
 
 class Metrics(_Frozen):

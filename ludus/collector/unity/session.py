@@ -158,7 +158,7 @@ class UnitySession(Session):
     def goes_out(self) -> None:
         """Record that the reply leaves only now."""
         self.is_queued = False
-        self.last_activity = self._collector.now()
+        self._note_answer()
 
     def is_gone(self) -> bool:
         """Whether the connection has broken that the player was known by."""
@@ -213,7 +213,7 @@ class UnitySession(Session):
             error = diagnostics.reply_too_large(len(reply))
             asyncio.get_running_loop().call_soon(lambda: self.end(error.code.value, error.message, rejoin=False))
             return
-        self.last_activity = self._collector.now()
+        self._note_answer()
         self._reply.set_result(reply)
 
     # Calls ------------------------------------------------------------------------------------------------------
@@ -261,6 +261,7 @@ class UnitySession(Session):
         self._send(reply.SerializeToString())
 
     def _step(self, output: shallow.Output) -> None:
+        self._note_step()
         agents = output.rl_output
         stats = self._hear(agents.side_channel) if agents.side_channel else []
         for brain in output.rl_initialization_output.brain_parameters:

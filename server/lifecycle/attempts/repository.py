@@ -1,6 +1,7 @@
 """The queue that hands runs to workers, and the writes of an attempt (`server.runs.attempts.repository`: the fence)."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import select, text, update
@@ -30,6 +31,7 @@ from server.metrics.writer import MetricWriter
 from server.runs.amendments.repository import AmendmentRepository
 from server.runs.amendments.writer import AmendmentWriter
 from server.runs.attempts.repository import AttemptFence
+from server.runs.bottleneck.times import TimeSpent
 from server.runs.environment_parameters.writer import ParameterWriter
 from server.runs.events.repository import UNTRACKED, Note, lock_run, move
 from server.runs.models import CLAIMABLE_SQL, Attempt, Log, Run
@@ -111,10 +113,12 @@ class AttemptLedger:
         with self._fence.database.read() as session:
             return InitialCheckpoints(session).of_run(self._claim.run_id)
 
-    def heartbeat(self, lease_seconds: float, step: int) -> Intent:
+    def heartbeat(self, lease_seconds: float, step: int, time_spent: TimeSpent | None = None) -> Intent:
         """Renew the lease from now on the database's clock, note the progress, and return the user's intent."""
+        spent = None if time_spent is None else asdict(time_spent)
         with self._fence.write() as (session, run):
-            self._fence.set(session, lease_expires_at=now() + lease_seconds, heartbeat_at=now(), step=step)
+            alive = {"lease_expires_at": now() + lease_seconds, "heartbeat_at": now(), "step": step}
+            self._fence.set(session, **alive, **({} if spent is None else {"time_spent": spent}))
             if run.step != step:
                 session.execute(update(Run).where(Run.id == run.id).values(step=step, updated_at=now()))
             alive = {"heartbeat_at": now(), "run_id": run.id}

@@ -6,7 +6,7 @@ places notice its end, nothing else.
 
 import io
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any, Final, get_type_hints
 
@@ -45,6 +45,7 @@ ALLOWED: Final[frozenset[type[Message]]] = frozenset(
         messages.Stats,
         messages.QuotaProgress,
         messages.CollectorLags,
+        messages.TimesMeasured,
         messages.GhostStepsPlayed,
         messages.MatchesEnded,
         messages.EvaluationEnded,
@@ -81,6 +82,11 @@ def read_message(frame: Frame) -> Message:
         case messages.SimulatorConnected() | messages.SimulatorStarted():
             if SESSION_ID.fullmatch(message.session_id) is None:
                 raise Violation("bad_session_id", f"{message.session_id[:80]!r} is no session id")
+        case messages.TimesMeasured():
+            _demand(
+                all(value >= 0 for each in (message, *message.simulators) for value in _floats(each)),
+                "a measured time is below 0",
+            )
         case _:
             pass
     return message
@@ -208,6 +214,10 @@ def records_of(payload: memoryview) -> Segments:
     if not len(payload) or len(payload) % SEGMENT_DTYPE.itemsize:
         raise Violation("malformed_message", f"{len(payload):,} bytes are no records of segments")
     return Segments(np.frombuffer(payload, SEGMENT_DTYPE).copy(), np.empty(0, np.int32))
+
+
+def _floats(record: Any) -> Iterator[float]:
+    yield from (value for each in fields(record) if isinstance(value := getattr(record, each.name), float))
 
 
 def _demand(holds: bool, otherwise: str) -> None:

@@ -9,6 +9,7 @@ from server.kit.settings import WorkerSettings
 from server.kit.states import Intent
 from server.lifecycle.attempts.claim import Claim
 from server.lifecycle.attempts.repository import AttemptLedger
+from server.runs.bottleneck.times import TimeSpent
 
 log = structlog.get_logger()
 
@@ -24,10 +25,12 @@ class Lease:
         self._answered = time.monotonic()
         self.step = claim.resume.step if claim.resume is not None else 0
         """Agent steps of all behaviors of the run. Renewals write it."""
+        self.time_spent: TimeSpent | None = None
+        """Where the trainer's newest time went. Renewals write it, too."""
 
     def renew(self) -> Intent:
         """Renew the lease, and return the users' intent. Raises LeaseLost and Unavailable."""
-        intent = self._ledger.heartbeat(self._settings.lease_seconds, self.step)
+        intent = self._ledger.heartbeat(self._settings.lease_seconds, self.step, self.time_spent)
         self._answered = time.monotonic()
         return intent
 

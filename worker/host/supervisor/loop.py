@@ -271,7 +271,7 @@ class Supervisor:
     def _handle(self, message: ToSupervisor) -> None:
         match message:
             case Progress():
-                self._lease.step = message.step
+                self._lease.step, self._lease.time_spent = message.step, message.time_spent
                 self._begun_with = message.step if self._begun_with is None else self._begun_with
                 if message.step > self._begun_with:
                     self._begin()  # clones learn without a simulator

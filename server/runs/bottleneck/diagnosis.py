@@ -1,0 +1,111 @@
+"""Names what holds a run back, from the measurements of its trainer.
+
+The simulators' time is split into what they spend it on; the largest part is the cause. Without that part, steps per
+second would be higher by 1 / (1 - share): that is the figure of what would be won, until another limit is reached.
+"""
+
+from datetime import UTC, datetime
+from typing import Final
+
+from ludus.schemas.runs import Bottleneck, BottleneckCause
+from server.config.behavior import ReinforcementConfig
+from server.config.run import RunConfig
+from server.runs.bottleneck.times import TimeSpent
+
+Cause = BottleneckCause
+SLOW_WAY_SECONDS: Final = 0.002
+"""A step that takes less to the game and back does not cross a network: it is the work of messages."""
+BUSY: Final = 0.6
+"""A collector that uses this share of its processor while agents wait for it is busy; below, it waits itself."""
+
+
+def diagnose(spent: TimeSpent, config: RunConfig) -> Bottleneck:
+    """Return the cause with its figures, and what to change."""
+    shares = _shares(spent)
+    cause = max(shares, key=lambda each: shares[each])
+    share = min(shares[cause], 0.99)
+    speed = spent.steps / spent.seconds
+    message, advice = _words(cause, share, spent, config)
+    return Bottleneck(
+        cause=cause,
+        message=message,
+        advice=advice,
+        share=share,
+        steps_per_second=speed,
+        steps_per_second_without=speed / (1.0 - share),
+        simulator=spent.straggler if cause is Cause.STRAGGLERS else None,
+        measured_at=datetime.fromtimestamp(spent.at, UTC),
+        shares={each.value: round(value, 4) for each, value in shares.items()},
+    )
+
+
+def _shares(spent: TimeSpent) -> dict[BottleneckCause, float]:
+    if not spent.simulators:
+        return {Cause.TOO_FEW_SIMULATORS: 1.0}
+    # While agents wait for the learner it may be at a checkpoint, or be waiting itself: for another collector's round.
+    waited = spent.waiting_for_learner
+    checkpoint = min(max(spent.checkpointing - spent.waiting_for_checkpoint, 0.0), waited)
+    learner = min(spent.learning, waited - checkpoint) if spent.collectors > 1 else waited - checkpoint
+    stragglers = spent.waiting_for_stragglers + (waited - checkpoint - learner)
+    way = spent.away - spent.game if spent.way_seconds >= SLOW_WAY_SECONDS else 0.0
+    waits = waited + spent.waiting_for_stragglers + spent.waiting_for_checkpoint + spent.waiting_for_network
+    rest = max(1.0 - waits - spent.game - way, 0.0)
+    is_busy = spent.busy >= BUSY * max(1.0 - waits, 0.05)
+    return {
+        Cause.GAMES: spent.game,
+        Cause.ACTING: rest if is_busy else 0.0,
+        Cause.NETWORK: way + spent.waiting_for_network,
+        Cause.LEARNER: learner,
+        Cause.STRAGGLERS: stragglers,
+        Cause.TOO_FEW_SIMULATORS: 0.0 if is_busy else rest,
+        Cause.CHECKPOINTS: checkpoint + spent.waiting_for_checkpoint,
+    }
+
+
+def _words(cause: BottleneckCause, share: float, spent: TimeSpent, config: RunConfig) -> tuple[str, str]:
+    """Return the sentence, and the advice."""
+    of_time = f"{share:.0%} of the simulators' time"
+    idle = f"collectors are idle {1.0 - min(spent.busy, 1.0):.0%} of the time, the learner {1.0 - spent.learning:.0%}"
+    step, way = (f"{1000 * seconds:.1f} ms" for seconds in (spent.game_seconds, spent.way_seconds))
+    match cause:
+        case Cause.GAMES:
+            message = f"The games take {of_time}, {step} for a step; {idle}"
+            advice = (
+                "start more simulators, on more machines if these have no idle processor, or make the games faster "
+                f"(Unity: engine_settings.time_scale, now {config.engine_settings.time_scale:g})"
+            )
+        case Cause.ACTING:
+            message = (
+                f"Acting takes {of_time}; of {spent.collectors} collectors the busiest uses {spent.busy:.0%} of a "
+                "processor"
+            )
+            advice = (
+                f"set simulators.collectors.local to {spent.collectors + 1}, or let edge collectors act beside the "
+                "games (ludus collect)"
+            )
+        case Cause.NETWORK if spent.waiting_for_network > spent.away - spent.game:
+            message = f"The network of an edge collector is slower than its games, which wait for it {of_time}"
+            advice = "move the games closer to the server, or give each edge collector fewer of them"
+        case Cause.NETWORK:
+            message = f"The network takes {of_time}, {way} for a step to a game and back"
+            advice = "let an edge collector act beside the games: ludus collect, or --collect here"
+        case Cause.LEARNER:
+            message = f"Simulators wait for the learner {of_time}; it is busy {spent.learning:.0%} of its own"
+            behaviors = [each for each in config.behaviors.values() if isinstance(each, ReinforcementConfig)]
+            ways = [] if all(each.threaded for each in behaviors) else ["set threaded: true, so that games play on"]
+            advice = ", or ".join([*ways, "train on a GPU", "use fewer epochs or a smaller network"])
+        case Cause.STRAGGLERS:
+            message = f"Simulators wait for the last steps of a round {of_time}"
+            if spent.straggler is not None:
+                message += f", {spent.straggler_share:.0%} of that for simulator {spent.straggler}"
+            advice = "look at the slowest simulator, let rounds be longer (a larger buffer_size), or set threaded: true"
+        case Cause.TOO_FEW_SIMULATORS if not spent.simulators:
+            message = "No simulator plays"
+            advice = "start simulators (ludus simulate, ludus unity)"
+        case Cause.TOO_FEW_SIMULATORS:
+            message = f"There are too few simulators ({spent.simulators}): {idle}, and a game's step takes only {step}"
+            advice = "start more simulators, or put more agents into each"
+        case Cause.CHECKPOINTS:
+            message = f"Simulators wait for checkpoints {of_time}"
+            advice = "use a larger checkpoint_interval, or a faster disk for the worker's scratch folder"
+    return message, advice

@@ -1,0 +1,43 @@
+"""Where the newest time of an attempt went, as its trainer measures it."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeSpent:
+    """Means over `seconds`. Shares are from 0 to 1.
+
+    Simulators share one time: `away` + `waiting_for_...` + what is left, in which collectors act for them, is 1.
+    """
+
+    at: float
+    """Seconds since 1970."""
+    seconds: float
+    steps: int
+    """Agent steps of all behaviors in this time."""
+    learning: float
+    """Share of the trainer's time in updates."""
+    checkpointing: float
+    """Share of the trainer's time in work on checkpoints."""
+    collectors: int
+    simulators: int
+    """That play."""
+    busy: float
+    """Processor time of the busiest collector, as a share of the time."""
+    waiting_for_learner: float
+    """Share of the simulators' time in which agents wait for a reason of `ludus.collector.agent_waits`."""
+    waiting_for_stragglers: float
+    waiting_for_checkpoint: float
+    waiting_for_network: float
+    away: float
+    """Share of the simulators' time between an answer and the next step, in the game and on the way."""
+    game: float
+    """Share of it in the game; all of `away` where no simulator says how long its game takes (Unity's do not)."""
+    game_seconds: float
+    """Of one step."""
+    way_seconds: float
+    """To the game and back, of one step; 0 where no simulator says how long its game takes."""
+    straggler: int | None
+    """Number of the simulator that the others waited for the longest."""
+    straggler_share: float
+    """Share of these waits that were for it."""
