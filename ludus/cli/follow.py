@@ -1,4 +1,4 @@
-"""`ludus run wait | watch | logs`: commands that follow a run."""
+"""`ludus run wait | watch | logs | profile`: commands that follow a run."""
 
 import queue
 import re
@@ -9,14 +9,25 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
 import click
 
 from ludus.cli import exits
 from ludus.cli.client import Failure, connected
 from ludus.cli.exits import INTERRUPTED, OUTCOMES, Exit
-from ludus.cli.options import json_option, keep_waiting_option, require_option, timeout_option
-from ludus.cli.render import LINES, echo, event_line, number, print_json, print_json_line, printable, steps_of
+from ludus.cli.options import json_option, keep_waiting_option, option, require_option, timeout_option
+from ludus.cli.render import (
+    LINES,
+    echo,
+    event_line,
+    number,
+    print_answer,
+    print_json,
+    print_json_line,
+    printable,
+    steps_of,
+)
 from ludus.cli.reports import Report, ReportedCommand, report_options
 from ludus.cli.require import ALIASES, Requirement, evaluate
 from ludus.client import TERMINAL_STATES, ApiError, Client, RunStalled, WaitTimedOut
@@ -168,6 +179,29 @@ def logs(
                 return
             time.sleep(REFRESH_SECONDS)
         part = client.logs.read(record.id, log.attempt, log.name, offset=part.next_offset)
+
+
+@click.command()
+@click.argument("run")
+@option("--seconds", type=click.FloatRange(1, 300), default=10.0, help="How long stacks are sampled.")
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="File to write; RUN-profile-1.svg.")
+@json_option
+@connected
+def profile(client: Client, *, run: str, seconds: float, output: Path | None, as_json: bool) -> None:
+    """Sample the stacks of a run's trainer and collectors, and download the flame graph. The run goes on."""
+    asked = client.runs.profile(run, seconds)
+    while not asked.answered:
+        time.sleep(REFRESH_SECONDS)
+        newest = client.runs.get_profile(asked.run_id)
+        state = client.runs.get(asked.run_id).state
+        if (newest.attempt, newest.number) != (asked.attempt, asked.number) or state != "RUNNING":
+            raise Failure(f"the attempt ended before its profile was made; the run is {state}", Exit.REFUSED)
+        asked = newest
+    if asked.log is None:
+        raise Failure(f"there is no profile: {asked.problem}", Exit.REFUSED)
+    target = output or Path(f"{asked.run_id}-{asked.log}")
+    client.logs.download(asked.run_id, asked.attempt, asked.log, target)
+    print_answer(asked, lambda _: echo(str(target)), as_json=as_json)
 
 
 @dataclass

@@ -11,7 +11,7 @@ import click
 
 from ludus.cli.client import connected, place, sending
 from ludus.cli.diff import diff
-from ludus.cli.follow import await_end, logs, wait, watch
+from ludus.cli.follow import await_end, logs, profile, wait, watch
 from ludus.cli.lessons import COMMANDS as LESSONS
 from ludus.cli.lifecycle import COMMANDS as LIFECYCLE
 from ludus.cli.mirror import mirror
@@ -228,7 +228,7 @@ def cancel(client: Client, run: str) -> Run:
     return client.runs.cancel(run)
 
 
-for command in (*LIFECYCLE, *LESSONS, *TIDYING, wait, watch, logs, diff, series, mirror):
+for command in (*LIFECYCLE, *LESSONS, *TIDYING, wait, watch, logs, profile, diff, series, mirror):
     run.add_command(command)
 
 

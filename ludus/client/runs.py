@@ -17,6 +17,7 @@ from ludus.schemas import (
     EvaluationResult,
     MatchResult,
     PlannedRun,
+    Profile,
     Run,
     RunComparison,
     RunListed,
@@ -111,6 +112,14 @@ class Runs(Resource):
     def bottleneck(self, run: str) -> Bottleneck:
         """Return what holds a run back, with figures and advice."""
         return self._transport.get(Bottleneck, f"{_path(run)}/bottleneck")
+
+    def profile(self, run: str, seconds: float = 10.0) -> Profile:
+        """Sample the stacks of a running run's trainer and collectors; `get_profile` says when that is done."""
+        return self._transport.post(Profile, f"{_path(run)}:profile", {"seconds": seconds})
+
+    def get_profile(self, run: str) -> Profile:
+        """Return the newest profile of a run's newest attempt. Raises NotFound where none was asked for."""
+        return self._transport.get(Profile, f"{_path(run)}/profile")
 
     def amendments(self, run: str) -> Amendments:
         """Return the configuration that a run was created with, the present one, and the changes between them."""

@@ -64,6 +64,7 @@ from ludus.schemas.runs import BottleneckCause as BottleneckCause
 from ludus.schemas.runs import Change as Change
 from ludus.schemas.runs import DifferingKey as DifferingKey
 from ludus.schemas.runs import PlannedRun as PlannedRun
+from ludus.schemas.runs import Profile as Profile
 from ludus.schemas.runs import Run as Run
 from ludus.schemas.runs import RunComparison as RunComparison
 from ludus.schemas.runs import RunListed as RunListed

@@ -232,3 +232,21 @@ class Bottleneck:
     measured_at: datetime | None = None
     shares: dict[str, float] = field(default_factory=dict)
     """The shares of all causes, by name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """A request for sampled stacks of a trainer and its collectors."""
+
+    run_id: str
+    attempt: int
+    number: int
+    """Counts 1, 2, 3, ... per attempt."""
+    seconds: float
+    """How long stacks are sampled."""
+    answered: bool = False
+    """Whether it is finished, or has failed."""
+    log: str | None = None
+    """Name of the flame graph (SVG) among the attempt's logs."""
+    problem: str | None = None
+    """Why there is none, as a sentence for people."""

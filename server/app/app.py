@@ -45,6 +45,7 @@ from server.runs.bottleneck.routes import router as bottleneck
 from server.runs.environment_parameters.routes import router as parameters
 from server.runs.events.routes import of_project as project_events
 from server.runs.events.routes import router as events
+from server.runs.profiles.routes import router as profiles
 from server.runs.waits import LIMIT as WAITERS
 from server.simulators.routes import of_all_runs as all_simulators
 from server.simulators.routes import router as simulators
@@ -69,6 +70,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     aliases,
     attempts,
     bottleneck,
+    profiles,
     simulators,
     all_simulators,
     configs,

@@ -143,6 +143,8 @@ class Attempt(Base):
     ended_at: Mapped[float | None] = mapped_column(Timestamp)
     time_spent: Mapped[dict[str, Any] | None] = mapped_column(Json)
     """Where its newest time went (`server.runs.bottleneck.times.TimeSpent`), as of the last heartbeat."""
+    profile: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    """The newest request for a profile: `ludus.schemas.Profile` without run and attempt."""
 
 
 class DeletedRun(Owned, Base):

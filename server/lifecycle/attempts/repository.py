@@ -35,6 +35,7 @@ from server.runs.bottleneck.times import TimeSpent
 from server.runs.environment_parameters.writer import ParameterWriter
 from server.runs.events.repository import UNTRACKED, Note, lock_run, move
 from server.runs.models import CLAIMABLE_SQL, Attempt, Log, Run
+from server.runs.profiles.repository import ProfileWriter
 from server.runs.scheduling.demand import Offer
 from server.runs.scheduling.order import in_order
 from server.runs.scheduling.repository import WaitingRuns
@@ -101,6 +102,7 @@ class AttemptLedger:
         self.matches = MatchWriter(fence)
         self.metrics = MetricWriter(fence)
         self.parameters = ParameterWriter(fence)
+        self.profiles = ProfileWriter(fence)
         self.simulators = SimulatorWriter(fence)
 
     def demonstrations(self) -> list[DemonstrationRef]:

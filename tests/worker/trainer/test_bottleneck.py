@@ -112,8 +112,9 @@ def cause_of(
             connect(game, run="alone", server=server, connect_timeout_seconds=1.0)
 
     with way(address) if way is not None else _direct(address) as server:
-        for number, game in enumerate(games):
-            threading.Thread(target=play, args=(game, server), daemon=True).start()
+        players = [threading.Thread(target=play, args=(game, server), daemon=True) for game in games]
+        for number, player in enumerate(players):
+            player.start()
             while number == 0 and next(reports)["type"] != "simulator_connected":
                 pass  # the first game is number 0
         first: float | None = None
@@ -125,6 +126,8 @@ def cause_of(
             first = spent["at"] if first is None else first
             if spent["at"] >= first + 2 * MEASURED_SECONDS:
                 trainer.end()
+                for player in players:
+                    player.join(30)
                 resolved, _ = review(config, local=True)
                 return diagnose(TimeSpent(**spent), resolved)
     raise AssertionError("the trainer ended")
@@ -175,9 +178,8 @@ def test_games_that_take_long_are_the_games(start: StartTrainer) -> None:
 
 
 def test_a_large_network_for_many_agents_is_acting(start: StartTrainer) -> None:
-    config = document({"buffer_size": 16_384, "batch_size": 16_384}, units=512, time_horizon=8)
-    config["behaviors"]["Paced"]["network_settings"]["num_layers"] = 3
-    config["behaviors"]["Paced"]["threaded"] = True
+    config = document({}, units=512, trainer_type="sac")
+    config["behaviors"]["Paced"]["hyperparameters"] = {"steps_per_update": 16_384, "batch_size": 32}
 
     found = cause_of(start, config, [Paced(agents=512, size=64)])
 

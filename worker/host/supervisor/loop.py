@@ -41,6 +41,7 @@ from worker.host.supervisor.checkpoints import CheckpointCommits
 from worker.host.supervisor.job import ConfigUnreadable, NoGoodCheckpoint, configuration, prepare
 from worker.host.supervisor.lease import Lease
 from worker.host.supervisor.logs import LogPublisher
+from worker.host.supervisor.profiles import Profiles
 from worker.host.supervisor.reports import write
 from worker.host.supervisor.requests import UserRequests
 from worker.host.supervisor.resources import ResourceRecorder
@@ -100,6 +101,7 @@ class Supervisor:
         self._writes = Writes()
         self._checkpoints = CheckpointCommits(claim, ledger, self._transfer)
         self._log = LogPublisher(claim, ledger, self._transfer, self._writes, scratch)
+        self._profiles = Profiles(claim, ledger, self._transfer, self._writes, self._scratch.folder)
         self._state = RunState.STARTING
         self._requests = UserRequests(claim, ledger)
         self._begun_with: int | None = None
@@ -169,6 +171,7 @@ class Supervisor:
             if self._finished is not None:
                 self._await_exit(trainer)
         finally:
+            self._profiles.close()
             trainer.end()
         self._log.publish(last=True)
         return ending
@@ -183,12 +186,14 @@ class Supervisor:
             if intent is not None:
                 self._apply_intent(trainer, intent)
                 self._requests.send(trainer.connection)
+                self._profiles.begin(trainer.pid)
                 self._check_memory(trainer, self._settings.trainer_memory_bytes)
             try:
                 if self._receive(trainer):
                     last_message = now
             except ConnectionClosed:
                 return self._trainer_gone(trainer)
+            self._profiles.poll()
             self._flush(trainer)
             if now >= next_log:
                 next_log = now + LOG_SECONDS

@@ -1,0 +1,1 @@
+"""Profiles of running runs: sampled stacks of a trainer and its collectors as a flame graph."""
