@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ludus.collector.agent_waits import LEARNER, STRAGGLERS, AgentWaits, WaitReason
+from ludus.collector.agent_waits import AgentWaits, WaitReason
 from ludus.collector.agents import AgentIndex, Agents
 from ludus.collector.batch import Batch, Part, SessionCallbacks, Staged
 from ludus.collector.exploration import PinkNoise
@@ -147,20 +147,6 @@ class PolicyRunner(ABC):
             self._answer_waiting()
         self._notify_peers()
         return self._report()
-
-    def note_waits(self, now: float, last: int | None) -> None:
-        """Measure what agents wait for after a turn; `last` is the simulator of the newest step in it, if any."""
-        if not self.waiting and self.waits.reason is None:
-            return  # as in most turns
-        quota, reason, share = self.quota, self.held_for, 0.0
-        if not self.waiting or self.version < 0 or quota.number is None:
-            reason = None  # none waits, or nothing has begun
-        else:
-            waiting = sum(batch.rows for batch in self.waiting)
-            share = waiting / (waiting + sum(quota.outstanding.values()))
-            if reason is None:
-                reason = STRAGGLERS if self._is_ready and quota.left <= 0 and not quota.complete else LEARNER
-        self.waits.note(reason, share, now, last)
 
     def drop(self, agent_index: AgentIndex) -> None:
         """Forget a session."""

@@ -69,7 +69,8 @@ class BatchTicks:
     def _run(self, runner: PolicyRunner) -> None:
         last = runner.staged[-1].agent_index.simulator if runner.staged else None
         report = runner.run()
-        runner.note_waits(self._loop.time(), last)
+        if runner.waiting or runner.waits.reason is not None:  # in most turns, neither
+            runner.waits.observe(runner, self._loop.time(), last)
         if isinstance(runner, EvaluationRunner):
             self._report_evaluations(runner)
         if not isinstance(runner, LearningRunner):

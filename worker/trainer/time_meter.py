@@ -87,8 +87,8 @@ class TimeMeter:
         total = max(agents["all"], 1e-9)
         game = min(agents["game"] / agents["told"], 1.0) if agents["told"] else 1.0
         way = max(agents["told"] - agents["game"], 0.0) / max(agents["told_steps"], 1.0)
-        straggler = max(delays, key=lambda number: delays[number], default=None)
-        delayed = 0.0 if straggler is None else delays[straggler] / max(sum(delays.values()), 1e-9)
+        latest_simulator = max(delays, key=lambda number: delays[number], default=None)
+        delayed = 0.0 if latest_simulator is None else delays[latest_simulator] / max(sum(delays.values()), 1e-9)
         return TimeSpent(
             at=time.time(),
             seconds=seconds,
@@ -106,6 +106,6 @@ class TimeMeter:
             game=min(agents["away"] / total, 1.0) * game,
             game_seconds=agents["away"] * game / max(agents["steps"], 1.0),
             way_seconds=way,
-            straggler=straggler if delayed else None,
-            straggler_share=delayed,
+            latest_simulator=latest_simulator if delayed else None,
+            latest_simulator_share=delayed,
         )

@@ -33,7 +33,7 @@ def diagnose(spent: TimeSpent, config: RunConfig) -> Bottleneck:
         share=share,
         steps_per_second=speed,
         steps_per_second_without=speed / (1.0 - share),
-        simulator=spent.straggler if cause is Cause.STRAGGLERS else None,
+        simulator=spent.latest_simulator if cause is Cause.STRAGGLERS else None,
         measured_at=datetime.fromtimestamp(spent.at, UTC),
         shares={each.value: round(value, 4) for each, value in shares.items()},
     )
@@ -96,8 +96,8 @@ def _words(cause: BottleneckCause, share: float, spent: TimeSpent, config: RunCo
             advice = ", or ".join([*ways, "train on a GPU", "use fewer epochs or a smaller network"])
         case Cause.STRAGGLERS:
             message = f"Simulators wait for the last steps of a round {of_time}"
-            if spent.straggler is not None:
-                message += f", {spent.straggler_share:.0%} of that for simulator {spent.straggler}"
+            if spent.latest_simulator is not None:
+                message += f", {spent.latest_simulator_share:.0%} of that for simulator {spent.latest_simulator}"
             advice = "look at the slowest simulator, let rounds be longer (a larger buffer_size), or set threaded: true"
         case Cause.TOO_FEW_SIMULATORS if not spent.simulators:
             message = "No simulator plays"

@@ -37,7 +37,7 @@ class TimeSpent:
     """Of one step."""
     way_seconds: float
     """To the game and back, of one step; 0 where no simulator says how long its game takes."""
-    straggler: int | None
+    latest_simulator: int | None
     """Number of the simulator that the others waited for the longest."""
-    straggler_share: float
+    latest_simulator_share: float
     """Share of these waits that were for it."""

@@ -15,6 +15,7 @@ from ludus.schemas.states import RunState, StopReason
 from server.metrics.points import MetricPoint
 from tests.ludus.cli.conftest import Invoke, as_json, printed
 from tests.server.app.world import CARTPOLE, World
+from tests.server.runs.test_bottleneck import SPENT
 from tests.waiting import eventually, never
 
 REWARD = "Environment/Cumulative Reward"
@@ -409,3 +410,58 @@ def test_changing_what_a_run_does_not_have_says_what_it_has(cli: Invoke, world: 
     assert 'there is 1 "pole"' in result.stderr
     assert cli("run", "set-parameter", run, "pole", "[").exit_code == 2
     assert cli("run", "lessons", world.create()["id"]).stdout == "The run has no environment parameters.\n"
+
+
+def test_show_says_what_holds_a_run_back(cli: Invoke, world: World) -> None:
+    trainer = world.claim(world.create(name="held")["id"]).start()
+    before = cli("run", "show", "held").stdout
+    trainer.ledger.heartbeat(60, 1, SPENT)
+
+    text = cli("run", "show", "held").stdout
+
+    assert "bottleneck" not in before
+    (line,) = [line for line in text.splitlines() if line.startswith("bottleneck")]
+    assert "The games take 75% of the simulators' time" in line
+    assert "100 steps/s could be 400 without that: start more simulators" in line
+
+
+def test_profile_downloads_the_flame_graph(cli: Invoke, world: World, tmp_path: Path) -> None:
+    trainer = world.claim(world.create(name="profiled")["id"]).start()
+    target = tmp_path / "graph.svg"
+
+    def make() -> None:
+        asked = eventually(trainer.ledger.profiles.requested)
+        (made := tmp_path / "made").mkdir()
+        (made / "profile-1.svg").write_text("<svg/>")
+        path = f"runs/{trainer.run_id}/1/logs/profile-1.svg"
+        (stored,) = world.services.artifacts.publish(made / "profile-1.svg", path)
+        trainer.ledger.log("profile-1.svg", path, stored.size)
+        trainer.ledger.profiles.answer(asked, log="profile-1.svg")
+
+    making = threading.Thread(target=make)
+    making.start()
+    result = cli("run", "profile", "profiled", "--seconds", "1", "--output", str(target))
+    making.join(10)
+
+    assert result.stdout.strip() == str(target)
+    assert target.read_text() == "<svg/>"
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["the run ends", "py-spy may not"])
+def test_profile_says_why_there_is_none(cli: Invoke, world: World, *, ends: bool) -> None:
+    trainer = world.claim(world.create(name="not-profiled")["id"]).start()
+
+    def refuse() -> None:
+        asked = eventually(trainer.ledger.profiles.requested)
+        if ends:
+            trainer.ledger.move(RunState.SUCCEEDED)
+        else:
+            trainer.ledger.profiles.answer(asked, problem="py-spy failed: Permission denied")
+
+    refusing = threading.Thread(target=refuse)
+    refusing.start()
+    result = cli("run", "profile", trainer.run_id)
+    refusing.join(10)
+
+    assert result.exit_code == Exit.REFUSED
+    assert ("the run is SUCCEEDED" if ends else "Permission denied") in result.stderr

@@ -1,5 +1,7 @@
 """The session remembers who waits for which step, so that late and partial answers find the right agents."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -155,3 +157,16 @@ def test_a_game_always_sees_the_newest_parameters(session: Session) -> None:
     assert dict(session.new_step().parameters) == {"wind": 7.0, "mass": 2.0}, "an answer without news changes nothing"
     session.reset(pb.Reset(reset_id=1, environment_parameters={"mass": 3}))
     assert dict(session.new_step().parameters) == {"mass": 3.0}
+
+
+def test_the_first_step_after_an_answer_says_how_long_the_game_took(session: Session) -> None:
+    (before,) = ask(session, 1)
+    answer(session, 1, count=1)
+    begun = time.monotonic()
+    time.sleep(0.05)  # allow: sleep, because this game takes so long for a step
+    (after,) = ask(session, 1)
+    (later,) = ask(session, 2)
+
+    assert before.step.game_seconds == 0, "it began without an answer"
+    assert 0.05 <= after.step.game_seconds <= time.monotonic() - begun + 0.01
+    assert later.step.game_seconds == 0, "no answer came before it"

@@ -25,8 +25,8 @@ SPENT = TimeSpent(
     game=0.75,
     game_seconds=0.02,
     way_seconds=0.001,
-    straggler=3,
-    straggler_share=0.9,
+    latest_simulator=3,
+    latest_simulator_share=0.9,
 )
 
 

@@ -214,3 +214,17 @@ def test_what_is_no_message_of_a_collector_is_refused(frame: Frame, code: str) -
         read_message(frame)
 
     assert caught.value.code == code
+
+
+TIMES = messages.TimesMeasured(0, 1.0, 0.5, 0.0, 0.0, 0.0, 0.0, (messages.SimulatorTimes(1, 2, 0.5, 0.1, 0.0),))
+
+
+@pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["busy", "seconds", "away", "game"])
+def test_a_time_that_cannot_be_is_refused(name: str, value: float) -> None:
+    (simulator,) = TIMES.simulators
+    wrong = {"simulators": (replace(simulator, **{name: value}),)} if hasattr(simulator, name) else {name: value}
+
+    assert read_message(Frame(Kind.MESSAGE, TIMES.pack())) == TIMES
+    with pytest.raises(Violation):
+        read_message(Frame(Kind.MESSAGE, replace(TIMES, **wrong).pack()))
