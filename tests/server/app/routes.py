@@ -83,6 +83,7 @@ def one_of_everything(world: World, folder: Path) -> dict[str, str]:
     trainer.write_log("trainer.log", b"hello", folder)
     checkpoint = trainer.save(100, {"CartPole.onnx": b"model"}, folder)
     made("/v1/configs/our-config/versions", json={"config": CARTPOLE})
+    made(f"/v1/runs/{run}:profile")
     alias = world.http.put("/v1/aliases/our-alias", headers=mine, json={"checkpoint_id": checkpoint})
     assert alias.is_success, alias.text
     return {

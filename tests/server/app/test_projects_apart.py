@@ -42,6 +42,9 @@ TABLE: dict[str, list[Step]] = {
         ("PATCH", NEXT, {"json": {"behaviors": {"CartPole": {"max_steps": 2000}}}}),
         ("GET", f"{NEXT}/amendments", {}),
         ("POST", f"{NEXT}:checkpoint", {}),
+        ("POST", f"{NEXT}:profile", {"json": {"seconds": 1}}),
+        ("GET", f"{NEXT}/profile", {}),
+        ("GET", f"{RUN}/bottleneck", {}),
         ("POST", f"{NEXT}:pause", {}),
         ("POST", f"{NEXT}:resume", {}),
         ("POST", f"{NEXT}:stop", {}),
@@ -133,7 +136,7 @@ TABLE: dict[str, list[Step]] = {
 """What each project does, by resource. Names are the same in both, wherever names can be chosen."""
 
 REFUSALS = {
-    "run": ["run_not_running", "illegal_transition", "assessment_not_found"],
+    "run": ["run_not_running", "run_not_training", "profile_not_found", "illegal_transition", "assessment_not_found"],
     "alias": ["alias_not_found"],
     "configuration": ["config_not_found"],
     "ladder": ["ladder_not_found", "invalid_config", "ladder_exists", "ladder_in_use"],
