@@ -162,10 +162,10 @@ class Stack:
             self._children[name] = RestartedProcess(launch, Backoff(0.5, 30.0))
             self._children[name].start()
 
-        start("migrate", "migrate")
-        self._await_migration()
         listening = api_socket.fileno()
-        start("worker", "worker")  # first: it takes the longest to be ready
+        start("migrate", "migrate")
+        start("worker", "worker")  # it takes the longest to be ready, and waits for the migration itself
+        self._await_migration()
         start("api", "server", "--fd", str(listening), descriptors=(listening,))
         start("gateway", "gateway")
         start("controller", "controller")
@@ -182,6 +182,7 @@ class Stack:
             **(
                 {} if self._settings.worker.slots is None else {"LUDUS_WORKER__SLOTS": str(self._settings.worker.slots)}
             ),
+            "LUDUS_DATABASE__AWAIT_SCHEMA_SECONDS": str(READY_SECONDS),
             "PYTHONSAFEPATH": "1",  # a folder named `server` where the user stands must not be taken for ours
             "PYTHONUNBUFFERED": "1",
             MARK: self._mark,

@@ -49,6 +49,10 @@ class DatabaseSettings(Group):
     """PostgreSQL's statement_timeout."""
     pool_size: int = Field(default=48, ge=1)
     """Maximum number of connections of one process, for reading and for writing each."""
+    await_schema_seconds: float = Field(default=0.0, ge=0)
+    """How long a worker that starts waits for `ludus migrate` to finish; 0: it takes the schema as it is. `ludus up`
+    sets it, and starts the worker, which takes the longest, beside the migration.
+    """
 
 
 class QueueSettings(Group):

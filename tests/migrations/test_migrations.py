@@ -7,12 +7,14 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from pydantic import SecretStr
 from sqlalchemy import inspect
 
 from server.app.models import Base
 from server.kit.db.database import Database
-from server.kit.db.migrate import _config, check, current, downgrade_database, upgrade_database
+from server.kit.db.migrate import _config, await_schema, check, current, downgrade_database, upgrade_database
 from server.kit.errors import SchemaOutdated
+from server.kit.settings import DatabaseSettings
 from tests.factories import make_run, read_run
 
 
@@ -105,3 +107,26 @@ def test_a_failed_migration_leaves_nothing_behind(database: Database) -> None:
     with database.engine.connect() as connection:
         assert current(connection) is None
         assert inspect(connection).get_table_names() == ["alembic_version"]
+
+
+def test_a_worker_that_starts_beside_the_migration_waits_for_it(database_url: str) -> None:
+    database = Database(database_url)
+    downgrade_database(database, "base")
+    migrating = threading.Timer(0.3, upgrade_database, (database,))
+    migrating.start()
+
+    await_schema(DatabaseSettings(url=SecretStr(database_url), await_schema_seconds=30))
+
+    check(database)
+    migrating.join(10)
+    database.close()
+
+
+def test_a_worker_that_waits_in_vain_says_which_schema_it_needs(database_url: str) -> None:
+    database = Database(database_url)
+    downgrade_database(database, "base")
+
+    with pytest.raises(SchemaOutdated, match="ludus migrate"):
+        await_schema(DatabaseSettings(url=SecretStr(database_url), await_schema_seconds=0.2))
+
+    database.close()

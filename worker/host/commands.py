@@ -49,6 +49,11 @@ def worker(slots: int | None) -> None:
     warnings.filterwarnings("ignore", message="You're running the worker with superuser privileges")
     # Numerical libraries in the slots' own processes never compute; trainers set their threads themselves.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    if settings.database.await_schema_seconds:
+        from server.kit.db.migrate import await_schema  # noqa: PLC0415  Alembic, which workers do not need otherwise
+
+        with one_sentence_errors():
+            await_schema(settings.database)
     resources = HostResources.find(settings.worker)
     if not settings.worker.share_gpus:
         with one_sentence_errors():

@@ -5,7 +5,9 @@ find nothing left to do (SQLite: `BEGIN IMMEDIATE`; PostgreSQL: an advisory lock
 behind.
 """
 
+import time
 from pathlib import Path
+from typing import Final
 
 import structlog
 from alembic import command
@@ -15,10 +17,11 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
 from server.kit.db.database import Database
-from server.kit.errors import SchemaOutdated
+from server.kit.errors import DatabaseUnavailable, SchemaOutdated
 from server.kit.settings import DatabaseSettings
 
 ROOT = Path(__file__).resolve().parents[3]
+LOOK_SECONDS: Final = 0.05
 _ADVISORY_LOCK = 0x6C75647573
 _log = structlog.get_logger(__name__)
 
@@ -63,6 +66,22 @@ def check(database: Database) -> None:
     known = {script.revision for script in scripts.walk_revisions()}
     if found is None or (found != needed and found in known):
         raise SchemaOutdated(found, needed)
+
+
+def await_schema(settings: DatabaseSettings) -> None:
+    """Wait until another process has migrated the database, at most `await_schema_seconds`. Raises SchemaOutdated."""
+    deadline = time.monotonic() + settings.await_schema_seconds
+    database = Database.from_settings(settings)
+    try:
+        while True:
+            try:
+                return check(database)
+            except (SchemaOutdated, DatabaseUnavailable):
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(LOOK_SECONDS)
+    finally:
+        database.close()
 
 
 def current(connection: Connection) -> str | None:
