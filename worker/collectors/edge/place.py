@@ -42,6 +42,8 @@ log = structlog.get_logger()
 
 EOF: Final[Any] = getattr(grpc.aio, "EOF")  # noqa: B009  the type stubs do not know it
 BROKEN: Final = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
+TIMES_SECONDS: Final = 0.5
+"""Half the period of an honest collector's `TimesMeasured`."""
 SILENCE_SECONDS: Final = 60.0
 """An edge collector that has sent nothing for so long is frozen, or cut off."""
 
@@ -91,6 +93,8 @@ class Place:
         self._has_outgoing = asyncio.Event()
         self._lags = False
         """Whether the edge collector has said that it lags: a link that stays slow is one event, not thousands."""
+        self._next_times = 0.0
+        """Measured times that come before are dropped."""
         self._serving: asyncio.Task[None] | None = None
         self._closed = False
         self._loop.add_reader(channel.fileno(), self._receive)
@@ -272,6 +276,14 @@ class Place:
             case messages.CollectorLags():
                 if not self._lags:
                     self._lags = True
+                    self._tell_pool(replace(message, collector=self.index))
+                return
+            case messages.TimesMeasured():
+                if not {each.number for each in message.simulators} <= self._numbers:
+                    raise Violation("malformed_message", "times are of a simulator that did not connect here")
+                now = self._loop.time()
+                if now >= self._next_times:  # the trainer keeps them for a while: nobody fills its memory with them
+                    self._next_times = now + TIMES_SECONDS
                     self._tell_pool(replace(message, collector=self.index))
                 return
             case messages.QuotaProgress():

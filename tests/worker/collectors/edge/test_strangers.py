@@ -161,6 +161,33 @@ def test_a_collector_that_lags_is_reported_once_with_its_place(run: Learner, str
     assert len(run.heard(messages.CollectorLags)) == 1, "nobody fills the events of a run with it"
 
 
+def times(number: int = NUMBER) -> messages.TimesMeasured:
+    simulator = messages.SimulatorTimes(number, 1, 0.5, 0.1, 0.0)
+    return messages.TimesMeasured(4711, 1.0, 0.5, 0.0, 0.0, 0.0, 0.0, (simulator,))
+
+
+def test_measured_times_arrive_with_their_place_and_no_more_often_than_an_honest_collector_sends_them(
+    run: Learner, stranger: Stranger
+) -> None:
+    stranger.admitted()
+
+    stranger.tell(*[times() for _ in range(100)])
+    stranger.tell(messages.GhostStepsPlayed(SPEC.behavior, 1))
+
+    assert run.wait_for(messages.TimesMeasured).collector == 0
+    run.wait_for(messages.GhostStepsPlayed)
+    assert len(run.heard(messages.TimesMeasured)) == 1
+
+
+def test_times_of_a_simulator_that_is_not_its_own_end_the_place(run: Learner, stranger: Stranger) -> None:
+    stranger.admitted()
+
+    stranger.tell(times(NUMBER + 1))
+
+    assert stranger.refusal() == "malformed_message"
+    assert not run.heard(messages.TimesMeasured)
+
+
 def test_what_breaks_the_contract_ends_the_place_and_is_not_delivered(run: Learner, stranger: Stranger) -> None:
     arena = stranger.admitted()
     arena.versions[:] = 1
