@@ -1,6 +1,7 @@
 """Each cause that can hold a run back is provoked in a real trainer with real collectors, and named rightly."""
 
 import asyncio
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -141,27 +142,43 @@ def _direct(address: str) -> Iterator[str]:
 @contextmanager
 def far_away(address: str) -> Iterator[str]:
     """Delay all bytes by 20 ms in either direction."""
-    loop = asyncio.new_event_loop()
     host, port = address.rsplit(":", 1)
+    ports: queue.SimpleQueue[int] = queue.SimpleQueue()
+    loop = asyncio.new_event_loop()
+    over = asyncio.Event()
 
     async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(65536):
-            loop.call_later(0.02, writer.write, data)
+        with suppress(ConnectionError):
+            while data := await reader.read(65536):
+                loop.call_later(0.02, writer.write, data)
         writer.close()
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, back = await asyncio.open_connection(host, int(port))
-        with suppress(ConnectionError):
-            await asyncio.gather(pass_on(reader, back), pass_on(there, writer))
+        await asyncio.gather(pass_on(reader, back), pass_on(there, writer))
 
-    server = loop.run_until_complete(asyncio.start_server(accept, "127.0.0.1", 0))
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    async def serve() -> None:
+        server = await asyncio.start_server(accept, "127.0.0.1", 0)
+        ports.put(server.sockets[0].getsockname()[1])
+        await over.wait()
+        server.close()
+        connections = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.wait_for(asyncio.gather(*connections), 10)
+
+    def run() -> None:
+        try:
+            loop.run_until_complete(serve())
+        finally:
+            loop.close()
+
+    thread = threading.Thread(target=run)
     thread.start()
     try:
-        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        yield f"127.0.0.1:{ports.get(timeout=10)}"
     finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
+        loop.call_soon_threadsafe(over.set)
+        thread.join(20)
+        assert not thread.is_alive()
 
 
 def test_games_that_take_long_are_the_games(start: StartTrainer) -> None:
