@@ -34,6 +34,8 @@ from ludus.client import TERMINAL_STATES, ApiError, Client, RunStalled, WaitTime
 from ludus.schemas import Event, Run
 
 REFRESH_SECONDS = 1.0
+PROFILE_SECONDS = 120.0
+"""How long a profile may take beyond the time that it samples: a little longer than the worker gives py-spy."""
 
 
 @click.command(cls=ReportedCommand, epilog=exits.HELP)
@@ -183,14 +185,17 @@ def logs(
 
 @click.command()
 @click.argument("run")
-@option("--seconds", type=click.FloatRange(1, 300), default=10.0, help="How long stacks are sampled.")
+@option("--seconds", type=click.IntRange(1, 300), default=10, help="How long stacks are sampled.")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="File to write; RUN-profile-1.svg.")
 @json_option
 @connected
-def profile(client: Client, *, run: str, seconds: float, output: Path | None, as_json: bool) -> None:
+def profile(client: Client, *, run: str, seconds: int, output: Path | None, as_json: bool) -> None:
     """Sample the stacks of a run's trainer and collectors, and download the flame graph. The run goes on."""
     asked = client.runs.profile(run, seconds)
+    deadline = time.monotonic() + asked.seconds + PROFILE_SECONDS
     while not asked.answered:
+        if time.monotonic() > deadline:  # a worker of an older release never answers
+            raise Failure("the worker has not answered in time; it may be of an older release", Exit.TIMED_OUT)
         time.sleep(REFRESH_SECONDS)
         newest = client.runs.get_profile(asked.run_id)
         state = client.runs.get(asked.run_id).state

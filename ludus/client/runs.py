@@ -113,7 +113,7 @@ class Runs(Resource):
         """Return what holds a run back, with figures and advice."""
         return self._transport.get(Bottleneck, f"{_path(run)}/bottleneck")
 
-    def profile(self, run: str, seconds: float = 10.0) -> Profile:
+    def profile(self, run: str, seconds: int = 10) -> Profile:
         """Sample the stacks of a running run's trainer and collectors; `get_profile` says when that is done."""
         return self._transport.post(Profile, f"{_path(run)}:profile", {"seconds": seconds})
 

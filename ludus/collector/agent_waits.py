@@ -1,4 +1,4 @@
-"""What the agents of a runner wait for: the measurements behind `ludus run show`'s sentence on what holds a run back.
+"""Measures what the agents of a runner wait for. The bottleneck of a run is found from these measurements.
 
 An agent is with its game (it acts), or it has asked for an action. Most asking agents are answered in the same turn.
 Where they are not, their wait has one of the reasons below, and counts with the share of the agents that share it: one
@@ -20,7 +20,7 @@ STRAGGLERS: Final = "stragglers"
 CHECKPOINT: Final = "checkpoint"
 """A checkpoint is taken."""
 NETWORK: Final = "network"
-"""What an edge collector has collected waits to be sent."""
+"""The network of an edge collector is slower than its games: segments wait to be sent."""
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class AgentWaits:
     """The waits of one runner's agents since the last `take`."""
 
     reason: WaitReason | None = None
-    """What some agents wait for now; None: none waits."""
+    """The reason why some agents wait now; None: no agent waits."""
     _share: float = 0.0
     """Of the agents, that wait for it."""
     _since: float = 0.0

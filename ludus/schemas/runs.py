@@ -193,7 +193,7 @@ class Attempt:
 
 
 class BottleneckCause(StrEnum):
-    """What holds a run back."""
+    """The part of a run that limits its speed."""
 
     GAMES = "games"
     """The games take most of the time."""
@@ -213,14 +213,14 @@ class BottleneckCause(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Bottleneck:
-    """What holds a run back, measured over the last half minute."""
+    """The part that limits a run's speed, measured over the last half minute."""
 
     cause: BottleneckCause | None = None
     """Null where nothing is measured: the run does not train, or has just begun to."""
     message: str
     """The cause with its figure, as a sentence for people."""
     advice: str | None = None
-    """What to change."""
+    """The change that helps, as a sentence for people."""
     share: float | None = None
     """Of the simulators' time that the cause takes, from 0 to 1."""
     steps_per_second: float | None = None
@@ -242,7 +242,7 @@ class Profile:
     attempt: int
     number: int
     """Counts 1, 2, 3, ... per attempt."""
-    seconds: float
+    seconds: int
     """How long stacks are sampled."""
     answered: bool = False
     """Whether it is finished, or has failed."""

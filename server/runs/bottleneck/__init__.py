@@ -1,1 +1,1 @@
-"""What holds a run back: the measurements of its newest attempt, and the sentence about them."""
+"""The bottleneck of a run: the measurements of its newest attempt, and the sentence about them."""

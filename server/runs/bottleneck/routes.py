@@ -1,4 +1,4 @@
-"""What holds a run back, over HTTP."""
+"""The bottleneck of a run, over HTTP."""
 
 from fastapi import APIRouter
 

@@ -23,14 +23,14 @@ class ProfileRepository(Repository):
             return None
         return Profile(run_id=run.id, attempt=run.attempt, **attempt.profile)
 
-    def add(self, run: Run, seconds: float) -> Profile:
+    def add(self, run: Run, seconds: int) -> Profile:
         """Record the next request of a locked run; while one is pending, return that one."""
         newest = self.newest(run)
         if newest is not None and not newest.answered:
             return newest
         number = 1 if newest is None else newest.number + 1
         _set(self._session, run.id, run.attempt, {"number": number, "seconds": seconds})
-        note = Note("profile_requested", f"A user asked for a profile of {seconds:g} s.", data={"number": number})
+        note = Note("profile_requested", f"A user asked for a profile of {seconds} s.", data={"number": number})
         record(self._session, run.id, note, attempt=run.attempt)
         return Profile(run_id=run.id, attempt=run.attempt, number=number, seconds=seconds)
 

@@ -22,8 +22,8 @@ router = APIRouter(prefix="/v1/runs/{run:name}", tags=["runs"])
 class ProfileWrite(Write):
     """What to profile."""
 
-    seconds: float = Field(default=10.0, ge=1, le=300)
-    """How long stacks are sampled."""
+    seconds: int = Field(default=10, ge=1, le=300)
+    """How long stacks are sampled: whole seconds."""
 
 
 @router.post(

@@ -465,3 +465,15 @@ def test_profile_says_why_there_is_none(cli: Invoke, world: World, *, ends: bool
 
     assert result.exit_code == Exit.REFUSED
     assert ("the run is SUCCEEDED" if ends else "Permission denied") in result.stderr
+
+
+def test_profile_does_not_wait_for_ever_for_a_worker_that_does_not_answer(
+    cli: Invoke, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ludus.cli.follow.PROFILE_SECONDS", 0.0)
+    trainer = world.claim(world.create(name="silent")["id"]).start()
+
+    result = cli("run", "profile", trainer.run_id, "--seconds", "1")
+
+    assert result.exit_code == Exit.TIMED_OUT
+    assert "has not answered" in result.stderr

@@ -58,7 +58,7 @@ BASES: dict[str, Any] = {
     "POST /v1/configs:upgrade": {"config": "behaviors: {}", "curriculum": {"a": "x"}, "sampler": "s"},
     "PATCH /v1/runs/{run}": {"behaviors": {"CartPole": {"max_steps": 1000, "hyperparameters": {"beta": 0.1}}}},
     "POST /v1/runs/{run}:resume": {"behaviors": {"CartPole": {"max_steps": 1000}}},
-    "POST /v1/runs/{run}:profile": {"seconds": 1.0},
+    "POST /v1/runs/{run}:profile": {"seconds": 1},
     "PATCH /v1/runs/{run}/environment_parameters": {"parameters": {"mass": {"value": 1.0, "lesson": 1}}},
     "POST /v1/runs/{run}/checkpoints/{checkpoint}:score": {"metric": "m", "value": 1.0},
     "POST /v1/runs/{run}/simulator_tokens": {"name": "n", "expires_in_seconds": 60.0},

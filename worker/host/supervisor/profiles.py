@@ -55,7 +55,7 @@ class Profiles:
         if program is None:
             self._answer(problem=MISSING)
             return
-        words = ["record", "--subprocesses", "--format", "flamegraph", "--duration", f"{max(round(asked.seconds), 1)}"]
+        words = ["record", "--subprocesses", "--format", "flamegraph", "--duration", str(asked.seconds)]
         command = [program, *words, "--output", str(self._file), "--pid", str(pid)]
         self._deadline = time.monotonic() + asked.seconds + GRACE_SECONDS
         with self._errors.open("wb") as errors:

@@ -49,7 +49,7 @@ class Attempt:
         self.profiles = Profiles(claim, self.ledger, self._transfer, self._writes, scratch)
         with database.write() as session:
             self.run_id = claim.run_id
-            ProfileRepository(session).add(RunRepository(session).lock(claim.run_id), 1.0)
+            ProfileRepository(session).add(RunRepository(session).lock(claim.run_id), 1)
 
     def answered(self, seconds: float = 60.0) -> Profile:
         """Serve the request as a supervisor does, until it is answered."""
