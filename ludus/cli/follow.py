@@ -197,11 +197,10 @@ def profile(client: Client, *, run: str, seconds: int, output: Path | None, as_j
         if time.monotonic() > deadline:  # a worker of an older release never answers
             raise Failure("the worker has not answered in time; it may be of an older release", Exit.TIMED_OUT)
         time.sleep(REFRESH_SECONDS)
-        newest = client.runs.get_profile(asked.run_id)
-        state = client.runs.get(asked.run_id).state
-        if (newest.attempt, newest.number) != (asked.attempt, asked.number) or state != "RUNNING":
-            raise Failure(f"the attempt ended before its profile was made; the run is {state}", Exit.REFUSED)
-        asked = newest
+        record = client.runs.get(asked.run_id)
+        if record.attempt != asked.attempt or record.state != "RUNNING":
+            raise Failure(f"the attempt ended before its profile was made; the run is {record.state}", Exit.REFUSED)
+        asked = client.runs.get_profile(asked.run_id)
     if asked.log is None:
         raise Failure(f"there is no profile: {asked.problem}", Exit.REFUSED)
     target = output or Path(f"{asked.run_id}-{asked.log}")

@@ -2,6 +2,7 @@ import json
 import re
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -447,24 +448,24 @@ def test_profile_downloads_the_flame_graph(cli: Invoke, world: World, tmp_path: 
     assert target.read_text() == "<svg/>"
 
 
-@pytest.mark.parametrize("ends", [True, False], ids=["the run ends", "py-spy may not"])
-def test_profile_says_why_there_is_none(cli: Invoke, world: World, *, ends: bool) -> None:
+@pytest.mark.parametrize(
+    ("ending", "said"),
+    [
+        (lambda ledger, _: ledger.move(RunState.SUCCEEDED), "the run is SUCCEEDED"),
+        (lambda ledger, _: ledger.release("trainer_lost", "it was killed"), "the attempt ended before its profile"),
+        (lambda ledger, asked: ledger.profiles.answer(asked, problem="Permission denied"), "Permission denied"),
+    ],
+    ids=["the run ends", "the trainer dies", "py-spy may not"],
+)
+def test_profile_says_why_there_is_none(cli: Invoke, world: World, ending: Callable[..., None], said: str) -> None:
     trainer = world.claim(world.create(name="not-profiled")["id"]).start()
-
-    def refuse() -> None:
-        asked = eventually(trainer.ledger.profiles.requested)
-        if ends:
-            trainer.ledger.move(RunState.SUCCEEDED)
-        else:
-            trainer.ledger.profiles.answer(asked, problem="py-spy failed: Permission denied")
-
-    refusing = threading.Thread(target=refuse)
+    refusing = threading.Thread(target=lambda: ending(trainer.ledger, eventually(trainer.ledger.profiles.requested)))
     refusing.start()
     result = cli("run", "profile", trainer.run_id)
     refusing.join(10)
 
     assert result.exit_code == Exit.REFUSED
-    assert ("the run is SUCCEEDED" if ends else "Permission denied") in result.stderr
+    assert said in result.stderr
 
 
 def test_profile_does_not_wait_for_ever_for_a_worker_that_does_not_answer(
