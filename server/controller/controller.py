@@ -8,8 +8,8 @@ looks expired although every worker lives. So it takes runs away only after it h
 one full lease, on the database's clock: in that time every living worker could have renewed its lease.
 
 Background tasks with threads of their own wake workers (`server.controller.notifier`), rate matches
-(`server.ladders.ratings.job`), clean the artifact store (`server.checkpoints.retention.job`) and send webhooks
-(`server.webhooks.deliveries.sender`): each may take long and must not delay the others.
+(`server.ladders.ratings.job`), clean the artifact store (`server.checkpoints.retention.job`), delete old rows (`server.lifecycle.retention.job`) and
+send webhooks (`server.webhooks.deliveries.sender`): each may take long and must not delay the others.
 """
 
 import signal
@@ -38,6 +38,7 @@ from server.kit.telemetry import ControllerTelemetry, serve_metrics
 from server.kit.wake_up import WakeUp
 from server.ladders.ratings.job import RatingJob
 from server.lifecycle.leases.repository import ExpiredLease, LeaseRepository
+from server.lifecycle.retention.job import RowRetentionJob
 from server.metrics.repository import MetricRepository
 from server.runs.events.repository import lock_run
 from server.runs.scheduling.order import Account, Obstacle, obstacle
@@ -238,6 +239,7 @@ def main(settings: Settings) -> None:
     tasks: dict[str, BackgroundTask] = {
         "notifier": notifier,
         "ratings": RatingJob(database),
+        "row retention": RowRetentionJob(database, settings.controller),
         "retention": RetentionJob(database, open_store(settings.storage), settings.storage),
         "webhooks": Sender(database, settings.webhooks, telemetry),
     }

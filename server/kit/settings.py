@@ -241,8 +241,28 @@ class ControllerSettings(Group):
     """How long the answer to an idempotent request is kept."""
     audit_days: float = Field(default=90, gt=0)
     """How long entries of the audit log are kept."""
+    run_days: float | None = Field(default=None, gt=0)
+    """Age after its end at which a run is deleted with all that belongs to it, unless something needs it (a pinned
+    checkpoint, an alias, a ladder, another run). Default: no limit.
+    """
+    event_days: float | None = Field(default=365, gt=0)
+    """How long routine events are kept. Changes of a run's state, warnings and errors stay as long as the run. Empty:
+    no limit.
+    """
+    simulator_days: float | None = Field(default=30, gt=0)
+    """How long a simulator stays in the list after it has left. Empty: no limit."""
+    match_days: float | None = Field(default=365, gt=0)
+    """How long rated matches of ended runs, and reported ones, are kept. Ratings, their history and the payoffs stay.
+    Empty: no limit.
+    """
     worker_seconds: Seconds = 86400
     """How long a silent or stopped worker stays in the list."""
+
+
+    @field_validator("run_days", "event_days", "simulator_days", "match_days", mode="before")
+    @classmethod
+    def _empty_is_no_limit(cls, value: object) -> object:
+        return None if value == "" else value
 
 
 class WebhookSettings(Group):

@@ -4,12 +4,12 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from sqlalchemy import ColumnElement, Select, Subquery, delete, exists, func, not_, select
+from sqlalchemy import ColumnElement, Select, Subquery, delete, exists, func, not_, select, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, defer
 
 from ludus.schemas.states import RunState
 from server.config.run import RunConfig
-from server.kit.db.clock import now
+from server.kit.db.clock import DAY_SECONDS, now
 from server.kit.db.ids import new_id
 from server.kit.db.keyset import Columns, compare, opaque, parts, rarest, select_page
 from server.kit.db.projects import project_of
@@ -88,6 +88,17 @@ class RunRepository(Repository):
     def without_config(self, run: str) -> Run:
         """Return the same as `get`, without its configuration. Raises RunNotFound."""
         return self._found(select(Run).options(defer(Run.config)), run)
+
+    def ended_before(self, days: float, after: tuple[float, str], limit: int) -> Sequence[tuple[float, str]]:
+        """Return end and id of at most `limit` runs that ended so many days ago, in this order, beyond `after`."""
+        place = tuple_(Run.finished_at, Run.id)
+        query = select(Run.finished_at, Run.id).where(Run.finished_at < now() - days * DAY_SECONDS, place > after)
+        rows = self._session.execute(query.order_by(Run.finished_at, Run.id).limit(limit))
+        return [(finished_at or 0, run_id) for finished_at, run_id in rows]
+
+    def ids_after(self, run_id: str, limit: int) -> Sequence[str]:
+        """Return at most `limit` ids of runs beyond this one, in the order of ids."""
+        return self._session.scalars(select(Run.id).where(Run.id > run_id).order_by(Run.id).limit(limit)).all()
 
     def newest_named(self, name: str) -> str | None:
         """Return the id of the newest run of this name; None where there is none."""

@@ -1,16 +1,17 @@
 """Assigns joining simulators to a run's live attempt, and records connections."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from sqlalchemy import Select, select, tuple_, update
+from sqlalchemy import Select, delete, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from ludus.schemas.states import RunState, StopReason
-from server.kit.db.clock import now
+from server.kit.db.clock import DAY_SECONDS, now
 from server.kit.db.database import Database, after_commit
-from server.kit.db.keyset import Columns, compare, opaque, rarest, select_page
+from server.kit.db.keyset import Columns, compare, opaque, parts, rarest, select_page
 from server.kit.db.projects import project_of
 from server.kit.db.repository import Repository, upsert
 from server.kit.db.texts import storable
@@ -233,6 +234,18 @@ class SimulatorRepository(Repository):
                 state=LEFT, left_at=now(), leave_code=storable(code, 64), leave_reason=storable(reason), steps=steps
             )
         )
+
+    def forget(self, days: float, limit: int) -> int:
+        """Delete at most `limit` simulators that left so many days ago, the longest gone first; return how many."""
+        gone = select(Simulator.run_id, Simulator.session_id).where(Simulator.left_at < now() - days * DAY_SECONDS)
+        of_run = defaultdict[str, list[str]](list)
+        for run_id, session_id in self._session.execute(gone.order_by(Simulator.left_at).limit(limit)):
+            of_run[run_id].append(session_id)
+        for run_id, sessions in of_run.items():
+            for some in parts(sessions):
+                of_them = (Simulator.run_id == run_id, Simulator.session_id.in_(some), Simulator.left_at.is_not(None))
+                self._session.execute(delete(Simulator).where(*of_them))
+        return sum(map(len, of_run.values()))
 
     def mark_disconnected(self, run_id: str, attempt: int, code: str, reason: str) -> None:
         """Record that all simulators of an attempt are gone, because the attempt is."""

@@ -5,12 +5,10 @@ from typing import ClassVar
 from sqlalchemy import delete, select
 
 from server.access.audit.models import AuditEntry
-from server.kit.db.clock import now
+from server.kit.db.clock import DAY_SECONDS, now
 from server.kit.db.keyset import Columns, select_page
 from server.kit.db.repository import Repository
 from server.kit.listing import ListQuery, Page
-
-DAY_SECONDS = 86400.0
 
 
 class AuditRepository(Repository):

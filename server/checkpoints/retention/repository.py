@@ -77,7 +77,8 @@ class RetentionRepository(Repository):
         old = []
         if limits.seconds is not None:
             old = beyond_age(every, stay, self.clock() - limits.seconds)
-        left = [each for each in every if each not in set(old)]
+        gone = {each.id for each in old}
+        left = [each for each in every if each.id not in gone]
         large = [] if limits.bytes is None else beyond_size(left, stay, limits.bytes)
         return [ExpiredCheckpoint(each, "age") for each in old] + [ExpiredCheckpoint(each, "size") for each in large]
 

@@ -11,6 +11,8 @@ from sqlalchemy import Double
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import FunctionElement
 
+DAY_SECONDS = 86400.0
+
 
 class now(FunctionElement[float]):  # noqa: N801  # reads as the SQL function that it is
     """SQL expression: the database's present time in seconds, with at least millisecond resolution."""

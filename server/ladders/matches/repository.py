@@ -1,4 +1,5 @@
-"""The ledger of matches: played by runs, or reported over the API. Rows are only ever added.
+"""The ledger of matches: played by runs, or reported over the API. Rows are only added, until retention deletes the
+oldest.
 
 A match of a run has a number per behavior, which goes on where the checkpoint stood that an attempt resumed from. What
 an earlier attempt played beyond that checkpoint is superseded when the new one begins (`resume`), before it has played
@@ -12,16 +13,18 @@ visible in the order of their numbers.
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, ClassVar
 
-from sqlalchemy import ColumnElement, func, insert, not_, or_, select, update
+from sqlalchemy import ColumnElement, delete, false, func, insert, not_, or_, select, update
 from sqlalchemy.orm import Session, joinedload
 from sqlalchemy.orm.attributes import set_committed_value
 
-from server.kit.db.clock import now
+from server.kit.db.clock import DAY_SECONDS, now
 from server.kit.db.keyset import Columns, check, parts, select_page
 from server.kit.db.repository import Repository
 from server.kit.listing import Condition, ListQuery, Operator, Page
+from server.kit.states import TERMINAL
 from server.ladders.errors import MatchInvalid
 from server.ladders.models import Ladder, LadderMatch, LadderParticipant
 from server.ladders.rating_systems import ranks
@@ -29,6 +32,7 @@ from server.ladders.ratings.repository import RatingRepository
 from server.ladders.refs import Outcome, PlayedMatch
 from server.ladders.repository import LadderRepository, PlayerRepository, Policy
 from server.ladders.requests import MatchReport
+from server.runs.models import Run
 
 _RANKS: dict[Outcome, tuple[int, int]] = {"win": (1, 2), "draw": (1, 1), "loss": (2, 1)}
 """Outcome -> rank of the first participant, and of every other one."""
@@ -73,6 +77,15 @@ class MatchRepository(Repository):
         match = self._session.get_one(LadderMatch, (ladder_id, seq))
         self._load_participants(ladder_id, [match])
         return match
+
+    def ladders_after(self, ladder_id: str, days: float, limit: int) -> Sequence[tuple[str, bool]]:
+        """Return at most `limit` ids of ladders beyond this one, in the order of ids, each with whether its first match
+        is so many days old.
+        """
+        first = select(LadderMatch.at).where(LadderMatch.ladder_id == Ladder.id).order_by(LadderMatch.seq).limit(1)
+        old = func.coalesce(first.scalar_subquery() < now() - days * DAY_SECONDS, false())
+        query = select(Ladder.id, old).where(Ladder.id > ladder_id).order_by(Ladder.id).limit(limit)
+        return [(found, bool(aged)) for found, aged in self._session.execute(query)]
 
     def _load_participants(self, ladder_id: str, matches: Sequence[LadderMatch]) -> None:
         """Load the participants of some matches of a ladder.
@@ -154,6 +167,29 @@ class MatchLedger(Repository):
             RatingRepository(self._session).rewind(ladder.id, first)
             marked = update(LadderMatch).where(*stale, or_(*beyond)).values(superseded_by=attempt)
             self._session.execute(marked, execution_options={"synchronize_session": False})
+
+    def forget(self, ladder: Ladder, days: float, limit: int) -> int:
+        """Delete the oldest matches of a locked ladder, at most `limit`; return how many.
+
+        Those from the first one on that are so many days old, dealt with by the rating job, and of no run that goes on
+        (it could still take them back). The first other one ends them: what remains is the ledger's end without a hole,
+        from which ratings can be computed again.
+        """
+        columns = (LadderMatch.seq, (LadderMatch.at < now() - days * DAY_SECONDS).label("old"), Run.state)
+        oldest = (
+            select(*columns)
+            .outerjoin(Run, Run.id == LadderMatch.run_id)
+            .where(LadderMatch.ladder_id == ladder.id, LadderMatch.seq <= ladder.rated_through)
+            .order_by(LadderMatch.seq)
+            .limit(limit)
+        )
+        gone = list(
+            takewhile(lambda row: row.old and (row.state is None or row.state in TERMINAL), self._session.execute(oldest))
+        )
+        if gone:
+            through = LadderMatch.seq <= gone[-1].seq
+            self._session.execute(delete(LadderMatch).where(LadderMatch.ladder_id == ladder.id, through))
+        return len(gone)
 
     def report(self, ladder: Ladder, match: MatchReport) -> LadderMatch:
         """Add a match that was played elsewhere to a locked ladder; return it with its participants.

@@ -159,9 +159,12 @@ class RatingRepository(Repository):
     def rewind(self, ladder_id: str, first: int) -> None:
         """Take back the ratings, histories and counts of match `first` and of all that follow it.
 
-        To be called before those matches are marked, in a transaction that has locked the ladder's row.
+        To be called before those matches are marked, in a transaction that has locked the ladder's row. Matches that
+        retention has deleted are not taken back: the ratings after them are the beginning.
         """
+        oldest = select(func.min(LadderMatch.seq)).where(LadderMatch.ladder_id == ladder_id)
         rated = self._session.scalar(select(Ladder.rated_through).where(Ladder.id == ladder_id)) or 0
+        first = max(first, self._session.scalar(oldest) or rated + 1)
         if first <= rated:
             if first <= 1:
                 self._forget(ladder_id)

@@ -24,8 +24,11 @@ class DeletionService:
         self._session = session
         self._deletions = DeletionRepository(session)
 
-    def delete(self, run_id: str) -> None:
-        """Delete a run; one that was deleted before stays so. Raises RunNotFound, RunNotEnded, RunInUse."""
+    def delete(self, run_id: str, why: str = "A user deleted the run.") -> None:
+        """Delete a run; one that was deleted before stays so. Its last event says why.
+
+        Raises RunNotFound, RunNotEnded, RunInUse.
+        """
         try:
             run = lock_run(self._session, run_id)
         except RunNotFound:
@@ -38,18 +41,16 @@ class DeletionService:
         users = list(self._deletions.users(run))
         if users:
             raise RunInUse(run.id, users)
-        self._announce(run)
+        self._announce(run, why)
         self._deletions.delete(run)
 
-    def _announce(self, run: Run) -> None:
+    def _announce(self, run: Run, why: str) -> None:
         """Record the run's last event, and make messages of all its events that have none yet.
 
         The events go with the run: what the sender has not come to would be lost.
         """
         data = {"name": run.name, "state": run.state}
-        head = record(
-            self._session, run.id, Note("run_deleted", "A user deleted the run.", data=data), attempt=run.attempt
-        )
+        head = record(self._session, run.id, Note("run_deleted", why, data=data), attempt=run.attempt)
         subscriptions = WebhookRepository(self._session).subscriptions(lock=True)
         while subscriptions and (through := self._deletions.messages_through(run.id)) < head:
             Outbox(self._session).tell(PendingEvents(run.id, through, head), subscriptions)

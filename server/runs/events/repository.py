@@ -5,20 +5,22 @@ that inserts it. The update locks the run's row until the commit, so the numbers
 and a reader who has seen `seq` never meets a smaller one later.
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, overload
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.orm import Session, defer
 
 from ludus.schemas.states import RunState, StopReason
-from server.kit.db.clock import now
+from server.kit.db.clock import DAY_SECONDS, now
 from server.kit.db.database import actor_of
+from server.kit.db.keyset import parts
 from server.kit.db.repository import Repository
 from server.kit.db.texts import storable, storable_json
 from server.kit.errors import IllegalTransition, RunNotFound
-from server.kit.states import TERMINAL, TRANSITIONS
+from server.kit.states import EVENT_OF, TERMINAL, TRANSITIONS
 from server.runs.events.tailer import Head
 from server.runs.models import BEHIND, Event, Run
 
@@ -26,6 +28,8 @@ UNTRACKED = {"synchronize_session": False}
 """The statement's effect on objects in the session is read back where it matters, not guessed."""
 PAGE_SIZE = 200
 """Events that are read at once."""
+LASTING = frozenset({"run_created", *EVENT_OF.values()})
+"""Types of the events that tell of a run's state. Retention keeps them as long as the run."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,25 @@ class EventRepository(Repository):
                 return
             yield from events
             after = events[-1].seq
+
+    def forget(self, run_ids: Collection[str], days: float, limit: int) -> int:
+        """Delete at most `limit` routine events of these runs that are so many days old; return how many.
+
+        A run's newest event stays: its number is the run's `event_seq`, by which readers find it.
+        """
+        query = (
+            select(Event.run_id, Event.seq)
+            .join(Run, (Run.id == Event.run_id) & (Event.seq < Run.event_seq))
+            .where(Event.run_id.in_(run_ids), Event.at < now() - days * DAY_SECONDS)
+            .where(Event.level.in_(("debug", "info")), Event.type.not_in(LASTING))
+        )
+        of_run = defaultdict[str, list[int]](list)
+        for run_id, seq in self._session.execute(query.limit(limit)):
+            of_run[run_id].append(seq)
+        for run_id, old in of_run.items():
+            for some in parts(old):
+                self._session.execute(delete(Event).where(Event.run_id == run_id, Event.seq.in_(some)))
+        return sum(map(len, of_run.values()))
 
     def count(self, run_id: str) -> int:
         """Return how many events the run has."""

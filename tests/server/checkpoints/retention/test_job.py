@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import insert
 
 from server.checkpoints.models import Checkpoint
 from server.checkpoints.retention.job import RetentionJob
+from server.checkpoints.retention.repository import Limits, RetentionRepository
 from server.checkpoints.service import CheckpointService
 from server.config.run import RunConfig
 from server.kit.artifacts.folder import FolderStore
@@ -22,6 +24,7 @@ from server.runs.repository import NewRun
 from tests.factories import RecordingWakeUp, make_checkpoint, make_claim, make_ledger, make_run, read_run
 
 OLD = 30 * 86400.0
+NO_FILES = {"attempt": 1, "steps": {}, "reason": "interval", "size": 1, "files": [], "metrics": {}, "created_at": 1.0}
 
 
 @pytest.fixture
@@ -157,6 +160,27 @@ def test_what_is_too_much_goes_from_the_oldest_of_all_runs_on(
     assert janitor(database, store, retention_bytes=0).retain() == [ids["a", 100]]  # the newest of each stay
     listener.purge()
     assert read_run(database, "a").id
+
+
+def test_the_work_of_a_plan_grows_in_proportion_to_the_number_of_checkpoints(database: Database) -> None:
+    """Each step has the same processor time: four times the checkpoints take four times as long, not sixteen times."""
+    run = make_run(database, name="run").id
+
+    def plan_with(first: int, last: int) -> float:
+        rows = [
+            {**NO_FILES, "id": f"ckpt_{step:06}", "run_id": run, "step": step, "path": f"runs/{run}/1/{step}"}
+            for step in range(first, last)
+        ]
+        with database.write() as session:
+            session.connection().execute(insert(Checkpoint), rows)
+        with database.read() as session:
+            began = time.process_time()
+            assert len(RetentionRepository(session).plan(Limits(OLD, 0))) == last - 2  # all but the newest one
+            return time.process_time() - began
+
+    few = plan_with(1, 1500)
+
+    assert plan_with(1500, 6000) < 9 * few
 
 
 def test_only_old_files_that_no_row_names_are_orphans(database: Database, store: FolderStore, tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Retention of rows: deletes old runs, events, simulators and matches."""

@@ -1,0 +1,126 @@
+"""The row retention job: a thread of the controller that deletes old rows.
+
+The settings of `LUDUS_CONTROLLER__..._DAYS` say what is old. Each round deletes a bounded number of rows of each kind,
+in short transactions, so it delays no other writer for long. Events and matches have no index by age: a round looks at
+the next runs and ladders in the order of their ids, and begins again behind the last one. The place is only in memory,
+so a job that is killed loses nothing, and several may work at once: they find less to delete.
+
+Attempts, logs and checkpoints' rows live as long as their run: the history of metrics is hidden or shown by attempts.
+"""
+
+import threading
+from collections.abc import Callable
+from functools import partial
+
+import structlog
+
+from server.kit.db.database import Database, Session
+from server.kit.errors import RunNotFound, Unavailable
+from server.kit.settings import ControllerSettings
+from server.ladders.errors import LadderNotFound
+from server.ladders.matches.repository import MatchLedger, MatchRepository
+from server.ladders.repository import LadderRepository
+from server.lifecycle.deletion.service import DeletionService
+from server.lifecycle.errors import RunInUse, RunNotEnded
+from server.runs.events.repository import EventRepository
+from server.runs.repository import RunRepository
+from server.simulators.repository import SimulatorRepository
+
+PAUSE_SECONDS = 60.0
+"""Between two rounds."""
+ROWS = 1000
+"""Rows of one kind that one transaction deletes at most."""
+BATCHES = 10
+"""Transactions of one kind in one round at most."""
+LOOKED_AT = 200
+"""Runs, and ladders, that one round looks at for old events and matches."""
+_FIRST = (0.0, "")
+_log = structlog.get_logger(__name__)
+
+
+class RowRetentionJob:
+    """Deletes old rows."""
+
+    def __init__(self, database: Database, settings: ControllerSettings) -> None:
+        self._database = database
+        self._settings = settings
+        self._run = ""
+        """The last run whose events were looked at."""
+        self._ladder = ""
+        self._ended = _FIRST
+        """End and id of the last run that was deleted, or found in use."""
+
+    def run(self, stop: threading.Event) -> None:
+        """Delete until `stop` is set."""
+        while not stop.wait(PAUSE_SECONDS):
+            self.tick()
+
+    def tick(self) -> dict[str, int]:
+        """Do one round; return how many rows of each kind are gone. A database that doesn't answer is waited for."""
+        gone = dict.fromkeys(("runs", "events", "simulators", "matches"), 0)
+        settings = self._settings
+        try:
+            if settings.run_days is not None:
+                gone["runs"] = self._delete_runs(settings.run_days)
+            if settings.event_days is not None:
+                gone["events"] = self._delete_events(settings.event_days)
+            if settings.simulator_days is not None:
+                gone["simulators"] = self._delete_simulators(settings.simulator_days)
+            if settings.match_days is not None:
+                gone["matches"] = self._delete_matches(settings.match_days)
+        except Unavailable as error:
+            _log.warning("row_retention_failed", code=error.code, error=str(error))
+        if any(gone.values()):
+            _log.info("old_rows_deleted", **gone)
+        return gone
+
+    def _delete_runs(self, days: float) -> int:
+        """Delete runs that ended long ago, unless something needs them: the next round looks at later ones."""
+        with self._database.read() as session:
+            old = RunRepository(session).ended_before(days, self._ended, limit=BATCHES)
+        gone = 0
+        for place in old:
+            try:
+                with self._database.write() as session:
+                    DeletionService(session).delete(place[1], f"The run ended more than {days:g} days ago.")
+                gone += 1
+            except (RunInUse, RunNotEnded, RunNotFound) as why:
+                _log.debug("run_kept", run_id=place[1], reason=str(why))
+            self._ended = place
+        if len(old) < BATCHES:
+            self._ended = _FIRST
+        return gone
+
+    def _delete_events(self, days: float) -> int:
+        with self._database.read() as session:
+            runs = RunRepository(session).ids_after(self._run, LOOKED_AT)
+        self._run = runs[-1] if len(runs) == LOOKED_AT else ""
+        return self._in_batches(lambda session: EventRepository(session).forget(runs, days, ROWS))
+
+    def _delete_simulators(self, days: float) -> int:
+        return self._in_batches(lambda session: SimulatorRepository(session).forget(days, ROWS))
+
+    def _delete_matches(self, days: float) -> int:
+        with self._database.read() as session:
+            ladders = MatchRepository(session).ladders_after(self._ladder, days, LOOKED_AT)
+        self._ladder = ladders[-1][0] if len(ladders) == LOOKED_AT else ""
+        return sum(self._in_batches(partial(_forget_matches, ladder_id, days)) for ladder_id, old in ladders if old)
+
+    def _in_batches(self, forget: Callable[[Session], int]) -> int:
+        """Repeat a deletion, each time in a transaction of its own, until less than a full batch was left."""
+        gone = 0
+        for _ in range(BATCHES):
+            with self._database.write() as session:
+                deleted = forget(session)
+            gone += deleted
+            if deleted < ROWS:
+                break
+        return gone
+
+
+def _forget_matches(ladder_id: str, days: float, session: Session) -> int:
+    try:
+        ladder = LadderRepository(session).lock(ladder_id)
+    except LadderNotFound:  # deleted since
+        return 0
+    return MatchLedger(session).forget(ladder, days, ROWS)
