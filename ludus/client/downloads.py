@@ -33,13 +33,16 @@ class PartialDownload:
         """The SHA-256 of the received bytes."""
         return self._digest.hexdigest()
 
-    def receive(self, answer: httpx.Response) -> None:
-        """Write the body of an answer to the file. Raises httpx.TransportError if the connection breaks."""
+    def receive(self, answer: httpx.Response, etag: str | None = None) -> None:
+        """Write the body of an answer to the file. Raises httpx.TransportError if the connection breaks.
+
+        `etag` is the server's name of the file, if the answer comes from its artifact store.
+        """
         if answer.status_code != httpx.codes.PARTIAL_CONTENT:  # the server sends the file from its start
             self._file.seek(0)
             self._file.truncate()
             self._digest = hashlib.sha256()
-            self.etag, self.size = answer.headers.get("etag", ""), 0
+            self.etag, self.size = answer.headers.get("etag", "") if etag is None else etag, 0
         for block in answer.iter_bytes():
             self._file.write(block)
             self._digest.update(block)

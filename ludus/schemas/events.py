@@ -12,7 +12,7 @@ class Event:
     """Something that happened to a run."""
 
     seq: int
-    """Counts 1, 2, 3, ... per run, without gaps."""
+    """Counts 1, 2, 3, ... per run. Gaps are routine events that retention has deleted."""
     at: datetime
     attempt: int | None = None
     """Number of the attempt that it concerns; null where none does."""

@@ -24,7 +24,7 @@ from server.kit.errors import (
     StorageUnavailable,
 )
 from server.kit.http.bodies import BodyDep
-from server.kit.http.downloads import DOWNLOAD, ConditionalHeadersDep, Content, send
+from server.kit.http.downloads import DOWNLOAD, Content, DownloadRequestDep, send
 from server.kit.http.errors import RangeNotSatisfiable, UnsupportedFileType, deleted, problems
 from server.kit.http.fields import NAME, TEXT, CheckpointKey, FileName, Name, RunKey, Text, Write
 from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer, json_command
@@ -163,7 +163,7 @@ def verify_checkpoint(run: RunKey, checkpoint: CheckpointKey, services: Services
     },
 )
 def download_file(
-    run: RunKey, checkpoint: CheckpointKey, name: FileName, services: ServicesDep, headers: ConditionalHeadersDep
+    run: RunKey, checkpoint: CheckpointKey, name: FileName, services: ServicesDep, wanted: DownloadRequestDep
 ) -> Response:
     """Download one file of a checkpoint, or a part of it."""
     with services.database.read() as session:
@@ -171,7 +171,7 @@ def download_file(
     file = next((file for file in found.files if file.name == name), None)
     if file is None:
         raise ArtifactNotFound(name)
-    return send(Content.stored(services.artifacts, f"{found.path}/{file.name}", file.size, file.sha256), headers)
+    return send(Content.stored(services.artifacts, f"{found.path}/{file.name}", file.size, file.sha256), wanted)
 
 
 @uploads.post(

@@ -8,8 +8,9 @@ looks expired although every worker lives. So it takes runs away only after it h
 one full lease, on the database's clock: in that time every living worker could have renewed its lease.
 
 Background tasks with threads of their own wake workers (`server.controller.notifier`), rate matches
-(`server.ladders.ratings.job`), clean the artifact store (`server.checkpoints.retention.job`), delete old rows (`server.lifecycle.retention.job`) and
-send webhooks (`server.webhooks.deliveries.sender`): each may take long and must not delay the others.
+(`server.ladders.ratings.job`), clean the artifact store (`server.checkpoints.retention.job`), delete old rows
+(`server.lifecycle.retention.job`) and send webhooks (`server.webhooks.deliveries.sender`): each may take long and must
+not delay the others.
 """
 
 import signal

@@ -17,7 +17,7 @@ from server.demonstrations.requests import DemonstrationMerge, DemonstrationSubs
 from server.demonstrations.service import DemonstrationService
 from server.kit.errors import ArtifactNotFound, StorageFull
 from server.kit.http.bodies import BodyDep, declare_json
-from server.kit.http.downloads import DOWNLOAD, ConditionalHeadersDep, Content, send
+from server.kit.http.downloads import DOWNLOAD, Content, DownloadRequestDep, send
 from server.kit.http.errors import (
     BodyInvalid,
     RangeNotSatisfiable,
@@ -129,12 +129,12 @@ def subsample_demonstration(
     responses={**DOWNLOAD, **problems(DemonstrationNotFound, ArtifactNotFound, RangeNotSatisfiable)},
 )
 def download_demonstration(
-    demonstration: DemonstrationKey, services: ServicesDep, headers: ConditionalHeadersDep
+    demonstration: DemonstrationKey, services: ServicesDep, wanted: DownloadRequestDep
 ) -> Response:
     """Download the file, or a part of it, as it was uploaded or made."""
     with services.database.read() as session:
         found = DemonstrationRepository(session).get(demonstration)
-    return send(Content.stored(services.artifacts, found.path, found.size, found.sha256), headers)
+    return send(Content.stored(services.artifacts, found.path, found.size, found.sha256), wanted)
 
 
 @router.delete("/{demonstration:name}", status_code=204, responses=deleted(DemonstrationNotFound, DemonstrationInUse))

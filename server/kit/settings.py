@@ -120,6 +120,12 @@ class StorageSettings(Group):
     `s3://bucket/prefix?endpoint=http://host:9000&region=us-east-1`. The bucket must exist; prefix, endpoint (AWS needs
     none) and region are optional.
     """
+    public_endpoint: str | None = None
+    """Address at which clients reach the server of `url`: `https://files.example.com`. Large files are downloaded there,
+    by presigned addresses. Default: of AWS its own; of another server none, and the api passes all files on.
+    """
+    redirect_bytes: int = Field(default=16 << 20, ge=0)
+    """Smallest file that is downloaded from the server of `url` itself."""
     access_key: SecretStr | None = None
     """Access key for `url`. Without one boto3 uses its own sources: `AWS_...` variables, its shared files, the
     machine's role.
@@ -149,7 +155,7 @@ class StorageSettings(Group):
     checkpoint_bytes: int = Field(default=1 << 30, ge=1)
     """Largest file of another program's checkpoint that can be uploaded."""
 
-    @field_validator("url", "access_key", "secret_key", mode="before")
+    @field_validator("url", "public_endpoint", "access_key", "secret_key", mode="before")
     @classmethod
     def _empty_is_none(cls, value: object) -> object:
         """Take an empty variable, as a compose file passes it on, for none."""
@@ -159,6 +165,10 @@ class StorageSettings(Group):
     def _consistent(self) -> Self:
         if self.url is not None:
             S3Address.parse(self.url)
+        if self.public_endpoint is not None and not self.public_endpoint.startswith(("http://", "https://")):
+            raise ValueError(f"public_endpoint {self.public_endpoint!r} begins with neither http:// nor https://")
+        if self.public_endpoint is not None and self.url is None:
+            raise ValueError("public_endpoint is the address of an S3 server: set url too, or neither")
         if (self.access_key is None) != (self.secret_key is None):
             missing = "access_key" if self.access_key is None else "secret_key"
             raise ValueError(f"{missing} is missing: give both keys, or none to let boto3 look for them")
@@ -257,7 +267,6 @@ class ControllerSettings(Group):
     """
     worker_seconds: Seconds = 86400
     """How long a silent or stopped worker stays in the list."""
-
 
     @field_validator("run_days", "event_days", "simulator_days", "match_days", mode="before")
     @classmethod

@@ -162,7 +162,7 @@ class DeletedRun(Owned, Base):
 
 
 class Event(Base):
-    """Something that happened to a run. Append-only; `seq` counts 1, 2, 3, ... per run without gaps."""
+    """Something that happened to a run; `seq` counts 1, 2, 3, ... per run. Retention may delete some."""
 
     __tablename__ = "events"
 

@@ -52,6 +52,9 @@ class FolderStore:
         """Return a file's size in bytes. Raises ArtifactNotFound."""
         return self._file(path).stat().st_size
 
+    def download_url(self, path: str, size: int) -> None:
+        """Return None: a folder has no address."""
+
     def delete(self, path: str) -> None:
         """Remove a file or a folder. A folder disappears by one rename first, so that no reader finds a part of it."""
         target = self._root / check_path(path)

@@ -18,4 +18,6 @@ def open_store(settings: StorageSettings) -> ArtifactStore:
         settings.secret_key.get_secret_value() if settings.secret_key else None,
         timeout_seconds=settings.timeout_seconds,
         tries=settings.tries,
+        public_endpoint=settings.public_endpoint,
+        redirect_bytes=settings.redirect_bytes,
     )

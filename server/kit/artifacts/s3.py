@@ -14,15 +14,17 @@ import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
 
 from server.kit.artifacts.address import S3Address
-from server.kit.artifacts.store import BLOCK, FileRef, StoredFile, check_path, digest_of, files_of
+from server.kit.artifacts.store import BLOCK, DOWNLOAD_SECONDS, FileRef, StoredFile, check_path, digest_of, files_of
 from server.kit.errors import ArtifactNotFound, LudusError, StorageFull, StorageRefused, StorageUnavailable
 
 PART = 16 << 20
@@ -49,18 +51,26 @@ class S3Store:
         *,
         timeout_seconds: float = 30.0,
         tries: int = 5,
+        public_endpoint: str | None = None,
+        redirect_bytes: int = 16 << 20,
     ) -> None:
-        """Connect to nothing yet. Without keys boto3 looks for them: environment, shared files, the machine's role."""
+        """Connect to nothing yet. Without keys boto3 looks for them: environment, shared files, the machine's role.
+
+        Clients reach the store at `public_endpoint`; without one they reach AWS's own, and no other. They download
+        files of at least `redirect_bytes` there.
+        """
         self._address = address
         self._bucket = address.bucket
+        self._redirect_bytes = redirect_bytes
         # Checksums that newer SDKs add by themselves are unknown to older servers; MD5 is known to all.
-        self._client = boto3.session.Session().client(
+        make_client = partial(
+            boto3.session.Session().client,
             "s3",
-            endpoint_url=address.endpoint,
             region_name=address.region or ("us-east-1" if address.endpoint else None),
             aws_access_key_id=access_key,
             aws_secret_access_key=secret_key,
             config=Config(
+                signature_version="s3v4",
                 connect_timeout=min(timeout_seconds, 10.0),
                 read_timeout=timeout_seconds,
                 retries={"mode": "standard", "total_max_attempts": tries},
@@ -70,6 +80,12 @@ class S3Store:
                 s3={"addressing_style": "path" if address.endpoint else "auto"},
             ),
         )
+        self._client = make_client(endpoint_url=address.endpoint)
+        self._public: Any = None
+        if public_endpoint is not None:
+            self._public = make_client(endpoint_url=public_endpoint)
+        elif address.endpoint is None:
+            self._public = self._client
 
     def publish(self, source: Path, path: str) -> list[FileRef]:
         """Store a file or a folder; see ArtifactStore."""
@@ -104,6 +120,19 @@ class S3Store:
         """Return a file's size in bytes. Raises ArtifactNotFound."""
         with self._translated_errors(path):
             return int(self._client.head_object(Bucket=self._bucket, Key=self._key(path))["ContentLength"])
+
+    def download_url(self, path: str, size: int) -> str | None:
+        """Return a presigned address of a large file, signed here, without a request; see ArtifactStore."""
+        if self._public is None or size < self._redirect_bytes:
+            return None
+        name = quote(path.rpartition("/")[2])
+        wanted = {
+            "Bucket": self._bucket,
+            "Key": self._key(path),
+            "ResponseContentDisposition": f"attachment; filename*=UTF-8''{name}",
+        }
+        with self._translated_errors(path):
+            return str(self._public.generate_presigned_url("get_object", Params=wanted, ExpiresIn=DOWNLOAD_SECONDS))
 
     def delete(self, path: str) -> None:
         """Remove a file, or all files of a folder."""

@@ -39,6 +39,10 @@ class StoredFile:
     """Seconds since 1970, on the store's clock."""
 
 
+DOWNLOAD_SECONDS = 900
+"""How long the address of `download_url` is valid. A download that has begun by then goes on."""
+
+
 class ArtifactStore(Protocol):
     """Where artifacts live. All paths are relative to the store.
 
@@ -60,6 +64,12 @@ class ArtifactStore(Protocol):
 
     def size(self, path: str) -> int:
         """Return a file's size in bytes. Raises ArtifactNotFound."""
+        ...
+
+    def download_url(self, path: str, size: int) -> str | None:
+        """Return an address from which anybody can download a file of this size for DOWNLOAD_SECONDS; None where
+        clients have to download it through the api. The file is not looked for.
+        """
         ...
 
     def delete(self, path: str) -> None:

@@ -2,6 +2,9 @@
 
 A download that breaks off is resumed with `Range: bytes=N-` and `If-Range: ETAG`: it goes on where it was if the file
 is still the same one, and begins again if it is not. Several ranges at once are not served: such a request gets it all.
+
+A client that says `redirect=true` is sent to the artifact store for a large file, if clients can reach the store
+(`ArtifactStore.download_url`): the bytes do not pass through this process. The ETag of the redirect is the file's.
 """
 
 import base64
@@ -11,7 +14,7 @@ from dataclasses import dataclass
 from io import BufferedIOBase
 from typing import Annotated, Final, Self
 
-from fastapi import Depends, Header, Response
+from fastapi import Depends, Header, Query, Response
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
@@ -29,6 +32,10 @@ DOWNLOAD: Final[Responses] = {
     },
     206: {"description": "The part that `Range` asks for; `Content-Range` says which it is.", "content": _CONTENT},
     304: {"description": "The file is the one that `If-None-Match` names."},
+    307: {
+        "description": "With `redirect=true`, for a large file: its address in the artifact store, valid for minutes. "
+        "Send it no token. `ETag` and `Repr-Digest` are those of the file."
+    },
 }
 """The answers of a route that sends a file, besides its problems, which include RangeNotSatisfiable."""
 
@@ -44,11 +51,19 @@ class Content:
     """Lower-case hexadecimal."""
     open: Callable[[int], BufferedIOBase]
     """Open it for reading from a byte on."""
+    url: Callable[[], str | None] = lambda: None
+    """Return an address from which a client can download it without a token; None: only through this process."""
 
     @classmethod
     def stored(cls, store: ArtifactStore, path: str, size: int, sha256: str) -> Self:
         """Return an artifact. Sending it raises what opening it does."""
-        return cls(path.rpartition("/")[2], size, sha256, lambda start: store.open(path, start))
+        return cls(
+            path.rpartition("/")[2],
+            size,
+            sha256,
+            lambda start: store.open(path, start),
+            lambda: store.download_url(path, size),
+        )
 
     @property
     def etag(self) -> str:
@@ -57,16 +72,17 @@ class Content:
 
 
 @dataclass(frozen=True)
-class ConditionalHeaders:
-    """The conditional headers of a download: the file that the client has, and the part that it requests."""
+class DownloadRequest:
+    """The file that the client has, the part that it requests, and whether it follows a redirect to the store."""
 
     if_none_match: str
     if_range: str
     part: str
     """`Range`."""
+    redirect: bool = False
 
 
-def conditional_headers(
+def download_request(
     if_none_match: Annotated[str, Header(max_length=2000, description="ETags of the client's copies.")] = "",
     if_range: Annotated[
         str, Header(max_length=2000, description="ETag of the file that `Range` is meant for; another one comes whole.")
@@ -75,27 +91,34 @@ def conditional_headers(
         str,
         Header(alias="Range", max_length=2000, description="`bytes=FIRST-LAST`, `bytes=FIRST-` or `bytes=-LENGTH`."),
     ] = "",
-) -> ConditionalHeaders:
+    *,
+    redirect: Annotated[
+        bool, Query(description="Whether a large file may be answered with its address in the artifact store (307).")
+    ] = False,
+) -> DownloadRequest:
     """Return what the request says."""
-    return ConditionalHeaders(if_none_match, if_range.strip(), part.strip())
+    return DownloadRequest(if_none_match, if_range.strip(), part.strip(), redirect)
 
 
-ConditionalHeadersDep = Annotated[ConditionalHeaders, Depends(conditional_headers)]
+DownloadRequestDep = Annotated[DownloadRequest, Depends(download_request)]
 
 
-def send(content: Content, conditions: ConditionalHeaders) -> Response:
+def send(content: Content, wanted: DownloadRequest) -> Response:
     """Answer with a file, or with a part of it. Raises RangeNotSatisfiable, and what opening it raises."""
-    if content.etag in conditions.if_none_match:
+    if content.etag in wanted.if_none_match:
         return Response(status_code=304, headers={"ETag": content.etag})
-    part = part_of(conditions.part, content.size) if conditions.if_range in {"", content.etag} else None
+    part = part_of(wanted.part, content.size) if wanted.if_range in {"", content.etag} else None
     sent = range(content.size) if part is None else part
-    digest = base64.b64encode(bytes.fromhex(content.sha256)).decode()
+    digest = f"sha-256=:{base64.b64encode(bytes.fromhex(content.sha256)).decode()}:"
+    if wanted.redirect and (url := content.url()) is not None:
+        headers = {"Location": url, "ETag": content.etag, "Repr-Digest": digest, "Cache-Control": "no-store"}
+        return Response(status_code=307, headers=headers)
     headers = {
         "Content-Length": str(len(sent)),
         "Content-Disposition": f'attachment; filename="{content.name}"',
         "Accept-Ranges": "bytes",
         "ETag": content.etag,
-        "Repr-Digest": f"sha-256=:{digest}:",
+        "Repr-Digest": digest,
         "Cache-Control": "private, no-cache",
     }
     if part is not None:

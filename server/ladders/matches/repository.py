@@ -184,7 +184,9 @@ class MatchLedger(Repository):
             .limit(limit)
         )
         gone = list(
-            takewhile(lambda row: row.old and (row.state is None or row.state in TERMINAL), self._session.execute(oldest))
+            takewhile(
+                lambda row: row.old and (row.state is None or row.state in TERMINAL), self._session.execute(oldest)
+            )
         )
         if gone:
             through = LadderMatch.seq <= gone[-1].seq

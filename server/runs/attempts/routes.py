@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Response
 
 from ludus import schemas
 from server.kit.errors import ArtifactNotFound, LogNotFound, RunNotFound
-from server.kit.http.downloads import DOWNLOAD, ConditionalHeadersDep, Content, send
+from server.kit.http.downloads import DOWNLOAD, Content, DownloadRequestDep, send
 from server.kit.http.errors import RangeNotSatisfiable, problems
 from server.kit.http.fields import AttemptNumber, FileName, RunKey
 from server.kit.http.resources import list_of, resource
@@ -75,7 +75,7 @@ def read_log(
     responses={**DOWNLOAD, **problems(RunNotFound, LogNotFound, ArtifactNotFound, RangeNotSatisfiable)},
 )
 def download_log(
-    run: RunKey, attempt: AttemptNumber, name: FileName, services: ServicesDep, headers: ConditionalHeadersDep
+    run: RunKey, attempt: AttemptNumber, name: FileName, services: ServicesDep, wanted: DownloadRequestDep
 ) -> Response:
     """Download a log, or a part of it, byte for byte. One that has grown has another `ETag`."""
     with services.database.read() as session:
@@ -83,4 +83,4 @@ def download_log(
         path = runs.log(runs.id_of(run), attempt, name).path
     with services.artifacts.open(path) as file:
         data = file.read()  # a few MiB (`worker.host.supervisor.attempt_log`), which are published again while it grows
-    return send(Content(name, len(data), sha256(data).hexdigest(), lambda start: BytesIO(data[start:])), headers)
+    return send(Content(name, len(data), sha256(data).hexdigest(), lambda start: BytesIO(data[start:])), wanted)

@@ -24,7 +24,7 @@ from ludus.schemas.states import RunState
 from server.app.serve import ApiServer, uvicorn_config
 from server.app.services import Services
 from server.checkpoints.refs import NewCheckpoint
-from server.kit.artifacts.folder import FolderStore
+from server.kit.artifacts.opening import open_store
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
 from server.kit.settings import Settings
@@ -49,7 +49,7 @@ def build_services(home: Path, *, limits: StreamLimits | None = None, **settings
     else:
         upgrade_database(database)
     return Services.build(
-        chosen, database=database, wake_up=RecordingWakeUp(), artifacts=FolderStore(chosen.storage.root), limits=limits
+        chosen, database=database, wake_up=RecordingWakeUp(), artifacts=open_store(chosen.storage), limits=limits
     )
 
 

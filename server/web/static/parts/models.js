@@ -12,7 +12,7 @@ import { cardTable } from "./table.js";
 /** The address of a checkpoint's file. @param {any} checkpoint @param {any} file */
 function fileHref(checkpoint, file) {
   const name = file.name.split("/").map(encodeURIComponent).join("/");
-  return href(`v1/runs/${checkpoint.run_id}/checkpoints/${checkpoint.id}/files/${name}`);
+  return href(`v1/runs/${checkpoint.run_id}/checkpoints/${checkpoint.id}/files/${name}`, { redirect: true });
 }
 
 /** @param {any} checkpoint @returns {any[]} */
