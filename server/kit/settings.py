@@ -121,7 +121,7 @@ class StorageSettings(Group):
     none) and region are optional.
     """
     public_endpoint: str | None = None
-    """Address at which clients reach the server of `url`: `https://files.example.com`. Large files are downloaded there,
+    """Address at which clients reach the server of `url`: `https://files.example.com`. They download large files there,
     by presigned addresses. Default: of AWS its own; of another server none, and the api passes all files on.
     """
     redirect_bytes: int = Field(default=16 << 20, ge=0)
