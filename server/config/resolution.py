@@ -83,10 +83,29 @@ def review(document: Document, *, local: bool = False) -> tuple[RunConfig, list[
         problems += _own_problems(error, behaviors)
     else:
         problems += problems_of(config)
+        problems += _too_few_gpus(config)
         if not problems:
             return config, [*warnings, *warnings_of(config)]
     check_count(problems)
     raise InvalidConfig(problems)
+
+
+def _too_few_gpus(config: RunConfig) -> Iterator[Problem]:
+    """Yield the problem that a slot may lack the GPUs of `torch_settings.processes`.
+
+    Not a rule of `RunConfig`: runs of earlier releases have such configurations, and learn in one process.
+    """
+    torch, gpus = config.torch_settings, config.resources.gpu
+    if torch.processes == 1 or torch.device == "cpu":
+        return
+    device = torch.device or "cuda"
+    needed = int(device.partition(":")[2] or 0) + torch.processes
+    if gpus < needed:
+        message = (
+            f"is {torch.processes}, one GPU each from {device} on, but resources.gpu is {gpus}: the slot may have fewer "
+            f"than {needed}; set resources.gpu to {needed}, processes to 1, or torch_settings.device to cpu"
+        )
+        yield Problem("torch_settings.processes", "contradiction", message)
 
 
 def merge_behaviors(defaults: Mapping[str, Any] | None, behaviors: Mapping[str, Any]) -> dict[str, Any]:

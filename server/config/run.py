@@ -114,7 +114,8 @@ class TorchSettings(Section):
     """
     processes: Own[Whole] = Field(default=1, ge=1, le=64)
     """Processes that share each update, on the GPUs from `device` on (`cuda:0` and 4: the first four). Each computes a
-    shard of every minibatch, so the result is that of one process. Under SAC each holds the whole replay buffer.
+    shard of every minibatch, so the result is that of one process. Under SAC each holds the whole replay buffer. More
+    than one needs as many in `resources.gpu`, unless `device` is `cpu`.
     """
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from server.config.resolution import resolve, review
+from server.config.run import RunConfig
 from tests.server.config.checks import behavior, codes_of, problem_of
 
 
@@ -108,3 +109,31 @@ def test_a_policy_that_only_plays_itself_is_told_why_its_elo_stands_still(ratio:
     _, warnings = review(behavior(self_play={"play_against_latest_model_ratio": ratio}))
 
     assert any("`Self-play/ELO` is constant" in warning.message for warning in warnings) == stands
+
+
+@pytest.mark.parametrize(
+    ("torch", "gpus", "needed"),
+    [
+        ({"processes": 2}, 0, 2),
+        ({"processes": 4, "device": "cuda"}, 3, 4),
+        ({"processes": 2, "device": "cuda:1"}, 2, 3),
+    ],
+)
+def test_more_processes_than_gpus_are_refused_with_both_keys_and_the_fix(
+    torch: dict[str, Any], gpus: int, needed: int
+) -> None:
+    document = behavior() | {"torch_settings": torch, "resources": {"gpu": gpus}}
+
+    problem = problem_of(document)
+
+    assert (problem.path, problem.code) == ("torch_settings.processes", "contradiction")
+    assert f"resources.gpu is {gpus}" in problem.message
+    assert f"set resources.gpu to {needed}" in problem.message
+    assert resolve(document | {"resources": {"gpu": needed}}).torch_settings.processes == torch["processes"]
+
+
+def test_processes_on_a_cpu_need_no_gpu_and_a_stored_run_of_an_earlier_release_is_still_read() -> None:
+    on_cpu = resolve(behavior() | {"torch_settings": {"processes": 2, "device": "cpu"}})
+    stored = on_cpu.model_dump(mode="json") | {"torch_settings": {"processes": 2}}
+
+    assert RunConfig.model_validate(stored).torch_settings.processes == 2
