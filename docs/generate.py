@@ -21,6 +21,7 @@ from pydantic.fields import FieldInfo
 
 from server.config import reference
 from server.kit.docstrings import field_texts
+from server.kit.secret_files import SUFFIX, is_secret
 from server.kit.settings import Settings
 from server.kit.states import TERMINAL, TRANSITIONS
 
@@ -43,7 +44,9 @@ def settings() -> Iterator[tuple[str, str, FieldInfo, str]]:
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             texts = field_texts(field.annotation)
             for inner, inner_field in field.annotation.model_fields.items():
-                yield name, f"LUDUS_{name}__{inner}".upper(), inner_field, texts[inner]
+                variable = f"LUDUS_{name}__{inner}".upper()
+                file = f" Or the path of a file with it: `{variable}{SUFFIX}`." if is_secret(inner_field) else ""
+                yield name, variable, inner_field, f"{texts[inner]}{file}"
         else:
             yield "", f"LUDUS_{name}".upper(), field, field_texts(Settings)[name]
 
@@ -100,7 +103,10 @@ def settings_page() -> str:
         "<!-- Written by `make docs`; don't edit. -->\n\n# Settings\n\n"
         "Operators set these environment variables. Without any of them Ludus runs as the embedded stack: SQLite, a "
         "folder as queue and a folder of artifacts, all inside `LUDUS_HOME`. Users configure their runs by "
-        "[configuration.md](configuration.md)."
+        "[configuration.md](configuration.md).\n\n"
+        "Each secret can be in a file, as Docker and Kubernetes mount them: `LUDUS_API__TOKEN_FILE=/run/secrets/token` "
+        "instead of `LUDUS_API__TOKEN`. A line break at the end of the file is left out. Files are read when a process "
+        "starts; to set both variables, or to name a file that is missing, unreadable or empty, is an error."
     )
     parts = [introduction]
     group = None

@@ -171,9 +171,10 @@ class Stack:
         start("controller", "controller")
 
     def _environment(self, api_port: int, gateway_port: int) -> Mapping[str, str]:
+        # With tickets a simulator that comes back keeps its number, and so its seed. Every stack has its own key.
+        has_key = self._settings.gateway.ticket_key is not None
         return {
-            # With tickets a simulator that comes back keeps its number, and so its seed. Every stack has its own key.
-            "LUDUS_GATEWAY__TICKET_KEY": secrets.token_urlsafe(32),
+            **({} if has_key else {"LUDUS_GATEWAY__TICKET_KEY": secrets.token_urlsafe(32)}),
             "LUDUS_WEBHOOKS__PRIVATE_ADDRESSES": str(private_receivers(self._settings.api)).lower(),
             **os.environ,
             "LUDUS_HOME": str(self._settings.home),

@@ -2,6 +2,7 @@
 
     LUDUS_HOME=/var/lib/ludus  LUDUS_DATABASE__URL=postgresql+psycopg://...  LUDUS_WORKER__SLOTS=2
 
+Secrets may be in files: `LUDUS_DATABASE__URL_FILE=/run/secrets/database` (`server.kit.secret_files`).
 Only the `main`s construct `Settings()`; everything else is handed the part that it needs. Without any variable the
 embedded stack results: SQLite, Celery's file transport and a folder of artifacts, all inside `home`.
 The settings of a training run, which users make, are in `server.config`.
@@ -23,10 +24,11 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from server.kit.artifacts.address import S3Address
 from server.kit.listening import ApiSettings, GatewaySettings, Group, Port, Seconds
+from server.kit.secret_files import SUFFIX, read_secret_files
 
 Label = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$")]
 """The resources of a worker that a run may demand."""
@@ -343,6 +345,20 @@ class Settings(BaseSettings):
     telemetry: TelemetrySettings = TelemetrySettings()
     log: LogSettings = LogSettings()
 
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003  # pydantic passes all sources by name
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003  # the same
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Read the environment, secrets also from the files that it names. Raises SettingsError."""
+        assert isinstance(env_settings, EnvSettingsSource)
+        env_settings.env_vars = read_secret_files(env_settings.env_vars, settings_cls, "LUDUS_")
+        return init_settings, env_settings
+
     @model_validator(mode="before")
     @classmethod
     def _names_a_group(cls, data: Any) -> Any:
@@ -362,7 +378,7 @@ class Settings(BaseSettings):
         """Return the setting of a group that `api_token` means; None where it means none."""
         for group, field in cls.model_fields.items():
             inner = name.removeprefix(f"{group}_")
-            if inner != name and inner in getattr(field.annotation, "model_fields", ()):
+            if inner != name and inner.removesuffix(SUFFIX.lower()) in getattr(field.annotation, "model_fields", ()):
                 return f"{group}__{inner}"
         return None
 
