@@ -35,6 +35,7 @@ CLIENT_COMMANDS: Mapping[str, str] = {
     "token": "ludus.cli.token:token",
     "unity": "ludus.cli.unity:unity",
     "webhook": "ludus.cli.webhook:webhook",
+    "worker": "ludus.cli.worker:worker",
 }
 """Name of a command -> its module and attribute."""
 
@@ -42,6 +43,8 @@ PLUG_INS = "ludus.commands"
 """Entry point group; the wheel that users install names these entry points too, without the packages behind them."""
 
 
+EXTENDED = frozenset({"worker"})
+"""Client commands that a package extends: where it is installed, its command has the client's subcommands, too."""
 OWN_PACKAGES = frozenset({"ludus", "server", "worker"})
 
 EXTRAS: Mapping[str, str] = {
@@ -69,6 +72,8 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return one command."""
+        if cmd_name in EXTENDED and (whole := _plugged_in().get(cmd_name)) is not None:
+            return whole
         if cmd_name in CLIENT_COMMANDS:
             module, _, attribute = CLIENT_COMMANDS[cmd_name].partition(":")
             command = getattr(importlib.import_module(module), attribute)

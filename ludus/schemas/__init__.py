@@ -85,4 +85,5 @@ from ludus.schemas.webhooks import DeliveryAttempt as DeliveryAttempt
 from ludus.schemas.webhooks import DeliveryWithPayload as DeliveryWithPayload
 from ludus.schemas.webhooks import Webhook as Webhook
 from ludus.schemas.webhooks import WebhookWithSecret as WebhookWithSecret
+from ludus.schemas.workers import SelectedWorkers as SelectedWorkers
 from ludus.schemas.workers import Worker as Worker

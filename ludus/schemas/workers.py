@@ -22,3 +22,15 @@ class Worker:
     heartbeat_at: datetime
     last_claim_at: datetime | None = None
     stopped_at: datetime | None = None
+    cordoned: bool = False
+    """Whether it takes no run, because it or its host is cordoned."""
+    draining: bool = False
+    """Whether it hands its run back, too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectedWorkers:
+    """The slots that a name stands for: one slot, or all of a host."""
+
+    workers: tuple[Worker, ...]
+    """None, if the host is cordoned and has not been heard of for long."""

@@ -126,10 +126,10 @@ class MetricNotFound(NotFound, code="metric_not_found"):
 
 
 class WorkerNotFound(NotFound, code="worker_not_found"):
-    """No worker has this id."""
+    """No worker has this id, or is on a host of this name."""
 
     worker_id: str
-    sentence = "There is no worker {worker_id!r}. List the workers to see what there is."
+    sentence = "There is no worker {worker_id!r}, and no host of this name. List the workers to see what there is."
 
 
 class Gone(LudusError, code="gone"):

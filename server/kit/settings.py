@@ -87,6 +87,10 @@ class SchedulingSettings(Group):
     """The same for tokens by id, before `runs_per_token`, as JSON: `{"tok_01k...": 4, "": 1}`; the empty id stands for
     runs without a token.
     """
+    best_fit_seconds: Seconds = 600
+    """How long a slot leaves a waiting run to a slot that fits it better: to an idle one with fewer GPUs; or, if it is
+    the last idle slot with GPUs and the run demands none, to one without GPUs, even a busy one.
+    """
     explain_seconds: Seconds = 10
     """After this time of waiting, a run that no live worker can serve says so."""
 

@@ -35,9 +35,11 @@ CLAIMABLE = frozenset({S.QUEUED, S.RECOVERING})
 
 
 class Intent(StrEnum):
-    """A user's request to a supervisor, which reads it with each heartbeat. Each one outranks those above it."""
+    """A request to a supervisor, which reads it with each heartbeat. Each one outranks those above it."""
 
     NONE = "none"
+    RELEASE = "release"
+    """Checkpoint, then RECOVERING: another slot takes the run (an operator drains this one)."""
     PAUSE = "pause"
     """Checkpoint, then PAUSED with reason `user`; the worker is free."""
     STOP = "stop"

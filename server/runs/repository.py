@@ -238,6 +238,11 @@ class RunRepository(Repository):
         move(self._session, run, to, note, **columns)
         return run
 
+    def worker_of(self, run: Run) -> str | None:
+        """Return the id of the worker that executes the present attempt of a run; None if that has ended."""
+        live = (Attempt.run_id == run.id) & (Attempt.number == run.attempt) & Attempt.ended_at.is_(None)
+        return self._session.scalar(select(Attempt.worker_id).where(live))
+
     def intend(self, run: Run, intent: Intent, note: Note) -> Run:
         """Set the intent of a locked run; its supervisor reads it with the next heartbeat."""
         return self.annotate(run, note, intent=intent)

@@ -1,11 +1,24 @@
-"""Worker hosts and their slots."""
+"""Worker hosts and their slots, and the cordons that keep runs away from them."""
 
 from typing import Any
 
-from sqlalchemy import Integer, String
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy import Integer, String, exists
+from sqlalchemy.orm import Mapped, column_property, mapped_column
 
 from server.kit.db.base import Base, Json, Timestamp, ordered_text
+from server.runs.scheduling.demand import Offer
+
+
+class Cordon(Base):
+    """A host, or one slot, that takes no run until the cordon is lifted."""
+
+    __tablename__ = "cordons"
+
+    name: Mapped[str] = mapped_column(ordered_text(200), primary_key=True)
+    """`Worker.host` (all its slots, also those that start later) or `Worker.id` (one slot)."""
+    draining: Mapped[bool]
+    """Whether runs that the slots held were asked to hand themselves back."""
+    created_at: Mapped[float] = mapped_column(Timestamp)
 
 
 class Worker(Base):
@@ -27,3 +40,12 @@ class Worker(Base):
     run_id: Mapped[str | None] = mapped_column(String(40))
     """The run that the slot executes."""
     stopped_at: Mapped[float | None] = mapped_column(Timestamp)
+    cordoned: Mapped[bool] = column_property(exists().where(Cordon.name.in_([id, host])))
+    """Whether the slot takes no run, because it or its host is cordoned."""
+    draining: Mapped[bool] = column_property(exists().where(Cordon.name.in_([id, host]), Cordon.draining))
+    """Whether it is to hand its run back, too."""
+
+    @property
+    def offer(self) -> Offer:
+        """What it offers to runs."""
+        return Offer.of(self.labels, self.resources, cordoned=self.cordoned)

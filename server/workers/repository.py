@@ -1,19 +1,20 @@
-"""Workers: registered slots, their heartbeats, and their present runs."""
+"""Workers: registered slots, their heartbeats, their present runs, and cordons."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
-from sqlalchemy import delete, or_, select, update
+from sqlalchemy import ColumnElement, delete, or_, select, update
 
 from server.kit.db.clock import now
 from server.kit.db.database import Database
-from server.kit.db.keyset import Columns, select_page
+from server.kit.db.keyset import Columns, parts, select_page
 from server.kit.db.repository import Repository, upsert
 from server.kit.errors import WorkerNotFound
 from server.kit.listing import ListQuery, Order, Page
 from server.runs.scheduling.demand import Offer
-from server.workers.models import Worker
+from server.runs.scheduling.fit import Slot
+from server.workers.models import Cordon, Worker
 
 NEWEST_FIRST = ListQuery(Order("started_at"))
 
@@ -67,6 +68,7 @@ class WorkerRepository(Repository):
     """Reads workers, and forgets old ones."""
 
     COLUMNS: ClassVar[Columns] = {
+        "id": Worker.id,
         "host": Worker.host,
         "run_id": Worker.run_id,
         "version": Worker.version,
@@ -87,18 +89,69 @@ class WorkerRepository(Repository):
 
     def alive(self, within_seconds: float) -> Sequence[Worker]:
         """Return the workers that were heard of within so many seconds and have not stopped."""
-        query = select(Worker).where(Worker.stopped_at.is_(None), Worker.heartbeat_at > now() - within_seconds)
-        return self._session.scalars(query.order_by(Worker.id)).all()
+        return self._session.scalars(select(Worker).where(_alive(within_seconds)).order_by(Worker.id)).all()
 
     def offers(self, within_seconds: float) -> Sequence[Offer]:
         """Return what each live slot has."""
-        return [Offer.of(slot.labels, slot.resources) for slot in self.alive(within_seconds)]
+        return [slot.offer for slot in self.alive(within_seconds)]
+
+    def others(self, worker_id: str, within_seconds: float) -> Sequence[Slot]:
+        """Return the live slots but one, as that one sees them."""
+        query = select(Worker.labels, Worker.resources, Worker.cordoned, Worker.run_id.is_(None))
+        rows = self._session.execute(query.where(_alive(within_seconds), Worker.id != worker_id))
+        return [
+            Slot(Offer.of(labels, resources, cordoned=cordoned), idle) for labels, resources, cordoned, idle in rows
+        ]
 
     def idle(self, within_seconds: float) -> int:
-        """Return how many live slots have no run."""
-        return sum(slot.run_id is None for slot in self.alive(within_seconds))
+        """Return how many live slots have no run and may take one."""
+        return sum(slot.run_id is None and not slot.cordoned for slot in self.alive(within_seconds))
+
+    def named(self, name: str) -> Sequence[Worker]:
+        """Return the slots of a host, or the one slot with this id, also those that have stopped."""
+        query = select(Worker).where(or_(Worker.host == name, Worker.id == name)).order_by(Worker.id)
+        return self._session.scalars(query, execution_options={"populate_existing": True}).all()
 
     def forget(self, silent_seconds: float) -> int:
-        """Delete the rows of workers that were not heard of for so long; return how many."""
-        old = Worker.heartbeat_at < now() - silent_seconds
-        return len(self._session.scalars(delete(Worker).where(or_(old)).returning(Worker.id)).all())
+        """Delete the rows of workers that were not heard of for so long, and their cordons; return how many.
+
+        Cordons of hosts stay until they are lifted.
+        """
+        old = delete(Worker).where(Worker.heartbeat_at < now() - silent_seconds).returning(Worker.id)
+        forgotten = self._session.scalars(old).all()
+        for some in parts(forgotten):
+            self._session.execute(delete(Cordon).where(Cordon.name.in_(some)))
+        return len(forgotten)
+
+
+class CordonRepository(Repository):
+    """Cordons of hosts and slots."""
+
+    def covers(self, worker_id: str) -> bool:
+        """Return whether a slot, or its host, is cordoned."""
+        host = select(Worker.host).where(Worker.id == worker_id).scalar_subquery()
+        query = select(Cordon.name).where(or_(Cordon.name == worker_id, Cordon.name == host)).limit(1)
+        return self._session.scalar(query) is not None
+
+    def get(self, name: str) -> Cordon | None:
+        """Return the cordon of a host or slot; None if it has none of its own."""
+        return self._session.get(Cordon, name)
+
+    def add(self, name: str, *, draining: bool) -> None:
+        """Cordon a host or slot. A drain stays one when it is cordoned again."""
+        cordon = self.get(name)
+        if cordon is None:
+            self._session.add(Cordon(name=name, draining=draining, created_at=self.clock()))
+        else:
+            cordon.draining |= draining
+        self._session.flush()
+
+    def remove(self, names: Sequence[str]) -> None:
+        """Lift cordons."""
+        for some in parts(names):
+            self._session.execute(delete(Cordon).where(Cordon.name.in_(some)))
+
+
+def _alive(within_seconds: float) -> ColumnElement[bool]:
+    """Select the workers that were heard of within so many seconds and have not stopped."""
+    return Worker.stopped_at.is_(None) & (Worker.heartbeat_at > now() - within_seconds)

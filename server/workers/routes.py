@@ -1,17 +1,26 @@
-"""Workers over HTTP: slots and their present runs."""
+"""Workers over HTTP: slots and their present runs; cordon, uncordon, drain."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 
 from ludus import schemas
 from ludus.schemas.tokens import Scope
+from server.kit.db.database import Session
+from server.kit.errors import WorkerNotFound
 from server.kit.http.auth import needs
 from server.kit.http.errors import problems
+from server.kit.http.fields import WorkerKey
+from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer, Command
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
-from server.kit.http.services import DatabaseDep
+from server.kit.http.resources import resource
+from server.kit.http.services import DatabaseDep, WholeCommandDep
 from server.kit.listing import Order
+from server.workers.errors import HostCordoned
+from server.workers.models import Worker
 from server.workers.repository import WorkerRepository
+from server.workers.service import WorkerService
 
 router = APIRouter(prefix="/v1/workers", tags=["workers"])
 
@@ -21,7 +30,7 @@ WORKERS = ListForm(
     WorkerRepository.COLUMNS,
     orders=frozenset({"started_at", "heartbeat_at", "host"}),
     default=Order("started_at"),
-    equality={"run_id"},
+    equality={"id", "run_id"},
 )
 
 
@@ -34,3 +43,44 @@ WORKERS = ListForm(
 def list_workers(listing: ListingDep, database: DatabaseDep) -> dict[str, Any]:
     """List the slots of all worker hosts, newest first, also those that stopped or fell silent a while ago."""
     return listing.answer(WORKERS, database, lambda session, query: WorkerRepository(session).list(query))
+
+
+def _verb(effect: Callable[[WorkerService, str], Sequence[Worker]], command: Command, worker: str) -> Response:
+    def run(session: Session) -> Answer:
+        slots = effect(WorkerService(session), worker)
+        return Answer(200, schemas.SelectedWorkers(workers=tuple(resource(schemas.Worker, slot) for slot in slots)))
+
+    return command.run(run)
+
+
+@router.post(
+    "/{worker:worker}:cordon",
+    response_model=schemas.SelectedWorkers,
+    responses=problems(WorkerNotFound, *COMMAND_PROBLEMS),
+    openapi_extra=needs(Scope.ADMIN, everywhere=True),
+)
+def cordon_worker(worker: WorkerKey, command: WholeCommandDep) -> Response:
+    """Keep runs away from a slot, or from a host with all slots that it has and will have. Present runs go on."""
+    return _verb(WorkerService.cordon, command, worker)
+
+
+@router.post(
+    "/{worker:worker}:uncordon",
+    response_model=schemas.SelectedWorkers,
+    responses=problems(WorkerNotFound, HostCordoned, *COMMAND_PROBLEMS),
+    openapi_extra=needs(Scope.ADMIN, everywhere=True),
+)
+def uncordon_worker(worker: WorkerKey, command: WholeCommandDep) -> Response:
+    """Let a slot, or a host with all of its slots, take runs again."""
+    return _verb(WorkerService.uncordon, command, worker)
+
+
+@router.post(
+    "/{worker:worker}:drain",
+    response_model=schemas.SelectedWorkers,
+    responses=problems(WorkerNotFound, *COMMAND_PROBLEMS),
+    openapi_extra=needs(Scope.ADMIN, everywhere=True),
+)
+def drain_worker(worker: WorkerKey, command: WholeCommandDep) -> Response:
+    """Cordon a slot or host, and have its runs save a checkpoint and go to other slots: done when none has a `run_id`."""
+    return _verb(WorkerService.drain, command, worker)

@@ -1,6 +1,5 @@
-"""The worker's command: `ludus worker`."""
+"""The worker's command: `ludus worker`, with the client's subcommands about slots (`ludus.cli.worker`)."""
 
-import mmap
 import os
 import shutil
 import sys
@@ -11,6 +10,7 @@ from typing import Any
 
 import click
 
+from ludus.cli.options import DURATION
 from ludus.protocol.tls import is_loopback
 from server.commands import load_settings, one_sentence_errors
 from server.kit.ports import CannotStart
@@ -28,10 +28,47 @@ class Exposed(CannotStart):
         )
 
 
-@click.command()
+EXIT_CODES = """\b
+Exit codes:
+  0  stopped by a signal, after the one run of --once, or after the idle time of --idle-exit
+  1  it cannot start, or cannot go on; standard error says why
+  2  the command line or a setting is wrong"""
+
+
+class WorkerGroup(click.Group):
+    """The worker's command with the client's subcommands, which are imported when one of them is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the subcommands."""
+        from ludus.cli.worker import worker as client  # noqa: PLC0415
+
+        return client.list_commands(ctx)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return one subcommand."""
+        from ludus.cli.worker import worker as client  # noqa: PLC0415
+
+        return client.get_command(ctx, cmd_name)
+
+
+@click.group(cls=WorkerGroup, invoke_without_command=True, epilog=EXIT_CODES)
 @click.option("--slots", type=click.IntRange(min=1), help="Runs to train at once on this host. [one per GPU, else one]")
-def worker(slots: int | None) -> None:
-    """Execute training runs on this host."""
+@click.option("--once", is_flag=True, help="Execute one run, on one slot with all GPUs, then exit.")
+@click.option("--idle-exit", type=DURATION, help="Exit when no slot has had a run for this time, as in 60, 60s or 5m.")
+@click.pass_context
+def worker(ctx: click.Context, slots: int | None, once: bool, idle_exit: float | None) -> None:  # noqa: FBT001  # click's options
+    """Execute training runs on this host; or show, cordon and drain slots.
+
+    With --once and --idle-exit it also exits if no run comes. A run that fails does not change the exit code: its state
+    is in the database. SIGTERM hands runs back with a checkpoint.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    if once and slots not in {None, 1}:
+        raise click.UsageError(f"--once executes one run, on one slot, but --slots is {slots}: leave --slots out.")
+    options = ([] if slots is None else ["--slots", str(slots)]) + ["--once"] * once
+    options += [] if idle_exit is None else ["--idle-exit", str(idle_exit)]
+    slots = 1 if once else slots
     overrides: Mapping[str, Any] = {} if slots is None else {"worker": {"slots": slots}}
     settings = load_settings(**overrides)
     with one_sentence_errors():
@@ -40,8 +77,9 @@ def worker(slots: int | None) -> None:
     if settings.telemetry.worker_port:
         share_metrics(settings.worker.scratch / "metrics")
     from ludus.logging import configure_logging  # noqa: PLC0415
+    from worker.host.ending import Limits  # noqa: PLC0415
     from worker.host.gpus import check_free  # noqa: PLC0415
-    from worker.host.tasks import RESTARTING, HostResources, build  # noqa: PLC0415
+    from worker.host.tasks import HostResources, SharedState, build  # noqa: PLC0415
 
     configure_logging("worker", log_format=settings.log.format, level=settings.log.level)
     settings.worker.scratch.mkdir(parents=True, exist_ok=True)
@@ -58,9 +96,9 @@ def worker(slots: int | None) -> None:
     if not settings.worker.share_gpus:
         with one_sentence_errors():
             check_free([gpu for slot in resources.gpus or () for gpu in slot])
-    shared = mmap.mmap(-1, 2)  # anonymous and shared: children see what the parent writes, and the parent what they do
+    shared = SharedState(resources.slots)
     try:
-        build(settings, resources, shared).worker_main(
+        build(settings, resources, shared, Limits(once, idle_exit)).worker_main(
             [
                 "--quiet",  # its banner is not a log line
                 "worker",
@@ -73,10 +111,9 @@ def worker(slots: int | None) -> None:
             ]
         )
     finally:
-        if shared[RESTARTING]:
+        if shared.restarting:
             # The process keeps its id, so that its service manager sees no exit.
-            again = ["worker"] if slots is None else ["worker", "--slots", str(slots)]
-            os.execv(sys.executable, [sys.executable, "-m", "ludus.cli", *again])  # noqa: S606
+            os.execv(sys.executable, [sys.executable, "-m", "ludus.cli", "worker", *options])  # noqa: S606
 
 
 def share_metrics(folder: Path) -> None:

@@ -6,8 +6,8 @@ one by itself, because a message that arrived while all slots were busy is gone.
 
 Each prefork child is one slot. It has GPUs of its own, keeps a warm trainer (a fresh interpreter, never a fork of this
 process), announces itself in the `workers` table, and dies with its parent. The parent asks its children to hand their
-runs back through a byte of shared memory: signals would interrupt database calls. A slot that sees its parent leave
-messages in the queue restarts the parent (`worker.host.watchdog`).
+runs back through shared memory. A slot that sees its parent leave messages in the queue restarts the parent
+(`worker.host.watchdog`). A slot that does not take a run which another idle slot serves wakes that one.
 """
 
 import mmap
@@ -34,9 +34,11 @@ from server.kit.db.database import Database
 from server.kit.errors import LudusError
 from server.kit.queue import TaskName, WakeUpQueue, make_celery
 from server.kit.settings import Settings, WorkerSettings
+from server.lifecycle.attempts.claim import Claim
 from server.lifecycle.attempts.repository import RunQueue
 from server.runs.scheduling.demand import Offer
 from server.workers.repository import WorkerInfo, WorkerRegistry
+from worker.host.ending import Limits, WorkerEnd
 from worker.host.fingerprint import fingerprint
 from worker.host.gpus import VISIBLE, GpuInUse, assign, find_gpus, lock_gpus
 from worker.host.process import WarmTrainer
@@ -52,8 +54,12 @@ RESTART_SECONDS = 15.0
 """Time for a parent that restarts, beyond that for last checkpoints, before it is killed."""
 HOST_CHARACTERS = 60
 """Of a host's name in its workers' ids, which have 80 characters in the database."""
-STOPPING, RESTARTING = 0, 1
-"""Bytes of the shared memory: hand runs back; restart after that."""
+LOOK_SECONDS = 0.5
+"""How often a worker looks whether it ends by itself."""
+PASS_ON_SECONDS = 15.0
+"""A slot passes wake-ups on to other slots once in this time, so that they end if none takes the run."""
+YIELD_SECONDS = 0.5
+"""A slot that has passed a wake-up on receives none for so long, or it may be its own."""
 
 
 @dataclass(frozen=True)
@@ -80,13 +86,63 @@ class HostResources:
         return {} if self.gpus is None else {VISIBLE: ",".join(self.of(slot))}
 
 
+class SharedState:
+    """What a worker's processes tell one another: children see what the parent writes, and the parent what they do.
+
+    A byte each in anonymous shared memory: signals would interrupt database calls.
+    """
+
+    _STOPPING, _RESTARTING, _FINISHED, _SLOTS = range(4)
+
+    def __init__(self, slots: int) -> None:
+        self._bytes = mmap.mmap(-1, self._SLOTS + slots)
+        self._slots = slots
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the slots shall hand their runs back."""
+        return self._bytes[self._STOPPING] != 0
+
+    def stop(self) -> None:
+        """Have the slots hand their runs back."""
+        self._bytes[self._STOPPING] = 1
+
+    @property
+    def restarting(self) -> bool:
+        """Whether the worker starts again after it has stopped."""
+        return self._bytes[self._RESTARTING] != 0
+
+    def restart(self) -> None:
+        """Have the worker start again after it has stopped."""
+        self._bytes[self._RESTARTING] = 1
+
+    @property
+    def finished(self) -> bool:
+        """Whether a slot has executed the only run."""
+        return self._bytes[self._FINISHED] != 0
+
+    def finish(self) -> None:
+        """Record that the only run was executed."""
+        self._bytes[self._FINISHED] = 1
+
+    @property
+    def busy(self) -> bool:
+        """Whether any slot executes a run."""
+        return any(self._bytes[self._SLOTS :])
+
+    def set_busy(self, slot: int, *, busy: bool) -> None:
+        """Record whether a slot, by its number from 0, executes a run."""
+        self._bytes[self._SLOTS + slot % self._slots] = int(busy)
+
+
 class Slot:
     """One prefork child: everything that it keeps between runs."""
 
-    def __init__(self, settings: Settings, resources: HostResources, shared: mmap.mmap) -> None:
+    def __init__(self, settings: Settings, resources: HostResources, shared: SharedState, limits: Limits) -> None:
         self._settings = settings
         self._resources = resources
         self._shared = shared
+        self._limits = limits
         self._started = time.time()
         self._over = threading.Event()
         self._known = threading.Event()
@@ -100,7 +156,8 @@ class Slot:
         self.worker_id = f"{socket.gethostname()[:HOST_CHARACTERS]}/{os.getpid()}/{self._started:.0f}"
         os.environ[WORKER_VARIABLE] = self.worker_id  # trainers and collectors say whose they are
         bind_process(worker_id=self.worker_id)
-        number = current_process().index
+        self._number = number = current_process().index
+        self._shared.set_busy(number, busy=False)  # the child before this one may have died with a run
         self._gpus = self._resources.of(number)
         self._offer = Offer(len(self._gpus), frozenset(self._settings.worker.labels))
         self._database = Database.from_settings(self._settings.database)
@@ -115,7 +172,9 @@ class Slot:
         self._warm.prepare()
         if swept := sweep(self._settings.worker.scratch):
             log.info("leftovers_removed", folders=swept)
+        self._passed_on = -PASS_ON_SECONDS
         threading.Thread(target=self._beat, name="worker-beat", daemon=True).start()
+        threading.Thread(target=self._look_for_work, name="worker-look", daemon=True).start()
 
     def _lock(self) -> Sequence[int]:
         """Lock the slot's GPUs; return the descriptors, with which trainers keep the locks too."""
@@ -139,7 +198,7 @@ class Slot:
 
     def stopping(self) -> bool:
         """Whether the worker shall hand its runs back."""
-        return self._shared[STOPPING] != 0
+        return self._shared.stopping
 
     def work(self, hint: str) -> None:
         """Execute runs until none is eligible; `hint` is the one that rang."""
@@ -153,25 +212,56 @@ class Slot:
     def _execute(self, hint: str) -> None:
         wanted: str | None = hint
         self._known.wait(BEAT_SECONDS)  # the worker must be in the database before it holds a run
-        while not self.stopping():
+        while not self.stopping() and not self._shared.finished:
             claim = self._queue.claim(
                 self.worker_id, self._settings.worker.lease_seconds, wanted, self._offer, self._fingerprint
             )
             if claim is None:
+                self._pass_on(self._queue.for_another)
                 return
             wanted = None
-            with structlog.contextvars.bound_contextvars(run_id=claim.run_id, attempt=claim.attempt):
-                Supervisor(
-                    claim,
-                    MeasuredLedger(self._telemetry, self._database, claim, self._settings.controller.restart_budget),
-                    cast("ArtifactStore", MeasuredStore(self._store, self._telemetry)),
-                    self._settings.worker,
-                    self._settings.worker.scratch / f"{claim.run_id}-{claim.attempt}",
-                    self._settings.gateway,
-                    self.stopping,
-                    self._gpus,
-                ).run(self._warm)
-            self._warm.prepare()
+            self._shared.set_busy(self._number, busy=True)
+            try:
+                self._train(claim)
+            finally:
+                self._shared.set_busy(self._number, busy=False)
+                if self._limits.once:
+                    self._shared.finish()
+            if not self._shared.finished:
+                self._warm.prepare()
+
+    def _train(self, claim: Claim) -> None:
+        """Execute one attempt."""
+        with structlog.contextvars.bound_contextvars(run_id=claim.run_id, attempt=claim.attempt):
+            Supervisor(
+                claim,
+                MeasuredLedger(self._telemetry, self._database, claim, self._settings.controller.restart_budget),
+                cast("ArtifactStore", MeasuredStore(self._store, self._telemetry)),
+                self._settings.worker,
+                self._settings.worker.scratch / f"{claim.run_id}-{claim.attempt}",
+                self._settings.gateway,
+                self.stopping,
+                self._gpus,
+            ).run(self._warm)
+
+    def _pass_on(self, run_id: str | None) -> None:
+        """Wake another slot for a run that it serves: this one has received the wake-up, and does not take the run."""
+        if run_id is None or time.monotonic() - self._passed_on < PASS_ON_SECONDS:
+            return
+        self._passed_on = time.monotonic()
+        self._wake_ups.wake(run_id)
+        self._over.wait(YIELD_SECONDS)
+
+    def _look_for_work(self) -> None:
+        """Wake a slot if a run waits: its wake-up was sent before this slot was there."""
+        self._known.wait()
+        try:
+            run_id = self._queue.waiting()
+        except LudusError as error:
+            log.warning("queue_not_read", error=str(error))
+            return
+        if run_id is not None:
+            self._wake_ups.wake(run_id)
 
     def _beat(self) -> None:
         """Keep this slot's row current, and an eye on the queue."""
@@ -202,7 +292,7 @@ class Slot:
         if not self._watchdog.stalled(idle=idle, pending=self._wake_ups.pending() if idle else 0):
             return
         log.error("queue_stalled", seconds=self._settings.worker.stall_seconds)
-        self._shared[RESTARTING] = 1
+        self._shared.restart()
         os.kill(os.getppid(), signal.SIGTERM)
         seconds = self._settings.worker.stop_seconds + RESTART_SECONDS
         if not self._over.wait(seconds):
@@ -210,13 +300,21 @@ class Slot:
             os.kill(os.getppid(), signal.SIGKILL)  # and this process with it
 
 
-def build(settings: Settings, resources: HostResources, shared: mmap.mmap) -> Celery:
-    """Return the worker's Celery application, with its tasks and the hooks of its processes.
+def end_by_itself(shared: SharedState, end: WorkerEnd) -> None:
+    """Stop this process as SIGTERM does once there is a reason. The body of a thread of the parent."""
+    while not shared.stopping:
+        reason = end.reason(busy=shared.busy, finished=shared.finished)
+        if reason is not None:
+            log.info("worker_ends", reason=reason)
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
+        time.sleep(LOOK_SECONDS)
 
-    `shared` has two bytes that children see: `STOPPING` and `RESTARTING`.
-    """
+
+def build(settings: Settings, resources: HostResources, shared: SharedState, limits: Limits) -> Celery:
+    """Return the worker's Celery application, with its tasks and the hooks of its processes."""
     celery = make_celery(settings)
-    slot = Slot(settings, resources, shared)
+    slot = Slot(settings, resources, shared, limits)
 
     @celery.task(name=TaskName.TRAIN)  # type: ignore[untyped-decorator]
     def train(run_id: str) -> None:
@@ -226,6 +324,9 @@ def build(settings: Settings, resources: HostResources, shared: mmap.mmap) -> Ce
     @worker_ready.connect(weak=False)  # type: ignore[untyped-decorator]
     def _serve_metrics(**_: object) -> None:
         serve_slots(settings.telemetry)
+        if limits:
+            end = WorkerEnd(limits)
+            threading.Thread(target=end_by_itself, args=(shared, end), name="worker-end", daemon=True).start()
 
     @worker_process_init.connect(weak=False)  # type: ignore[untyped-decorator]
     def _open(**_: object) -> None:
@@ -237,6 +338,6 @@ def build(settings: Settings, resources: HostResources, shared: mmap.mmap) -> Ce
 
     @worker_shutting_down.connect(weak=False)  # type: ignore[untyped-decorator]
     def _hand_back(**_: object) -> None:
-        shared[STOPPING] = 1
+        shared.stop()
 
     return celery

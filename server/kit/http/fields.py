@@ -33,11 +33,21 @@ class TokenConvertor(StringConvertor):
     regex = "tok_[0-9a-z]+"
 
 
+class WorkerConvertor(StringConvertor):
+    """`{worker:worker}` in a path: a host's name, or a slot's id, `host/pid/start`."""
+
+    regex = "[^/:]+(?:/[0-9]+/[0-9]+)?"
+
+
 register_url_convertor("name", NameConvertor())
 register_url_convertor("token", TokenConvertor())
+register_url_convertor("worker", WorkerConvertor())
 
 RunKey = Annotated[
     str, Path(max_length=200, pattern=NAME, description="A run's id, or a name: the newest run of that name.")
+]
+WorkerKey = Annotated[
+    str, Path(max_length=200, description="A slot's id, `host/pid/start`, or a host's name: all of its slots.")
 ]
 CheckpointKey = Annotated[str, Path(max_length=40, pattern=NAME, description="A checkpoint's id, `latest` or `best`.")]
 ConfigName = Annotated[str, Path(max_length=200, pattern=NAME, description="Name of a stored configuration.")]

@@ -66,6 +66,15 @@ def database_of(services: ServicesDep) -> Database:
 
 DatabaseDep = Annotated[Database, Depends(database_of)]
 
+
+
+def whole_database_of(services: ServicesDep, auth: AuthDep) -> Database:
+    """Return the database with the rows of all projects, for routes that concern all of them (`needs`)."""
+    return services.database.within(None, auth.before_commit, auth.principal.name)
+
+
+WholeDatabaseDep = Annotated[Database, Depends(whole_database_of)]
+
 IdempotencyKeyHeader = Annotated[
     str | None,
     Header(
@@ -98,3 +107,18 @@ def command_of(
 
 
 CommandDep = Annotated[Command, Depends(command_of)]
+
+
+def whole_command_of(
+    request: Request,
+    services: ServicesDep,
+    auth: AuthDep,
+    database: WholeDatabaseDep,
+    body: BodyDep,
+    idempotency_key: IdempotencyKeyHeader = None,
+) -> Command:
+    """Return the command that this request is, whose transaction has the rows of all projects."""
+    return command_of(request, replace(services, database=database), auth, body, idempotency_key)
+
+
+WholeCommandDep = Annotated[Command, Depends(whole_command_of)]

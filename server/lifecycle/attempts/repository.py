@@ -1,7 +1,8 @@
 """The queue that hands runs to workers, and the writes of an attempt (`server.runs.attempts.repository`: the fence)."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+import time
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import asdict, replace
 from typing import Any
 
 from sqlalchemy import select, text, update
@@ -36,19 +37,31 @@ from server.runs.environment_parameters.writer import ParameterWriter
 from server.runs.events.repository import UNTRACKED, Note, lock_run, move
 from server.runs.models import CLAIMABLE_SQL, Attempt, Log, Run
 from server.runs.profiles.repository import ProfileWriter
-from server.runs.scheduling.demand import Offer
-from server.runs.scheduling.order import in_order
+from server.runs.scheduling.demand import Demand, Offer
+from server.runs.scheduling.fit import Slot, leaves
+from server.runs.scheduling.order import Waiting, in_order
 from server.runs.scheduling.repository import WaitingRuns
 from server.simulators.writer import SimulatorWriter
 from server.workers.models import Worker
+from server.workers.repository import CordonRepository, WorkerRepository
 
 
 class RunQueue:
-    """Hands runs to workers. Each call is one transaction."""
+    """Hands runs to the worker of one slot. Each call is one transaction."""
 
-    def __init__(self, database: Database, policy: SchedulingSettings | None = None) -> None:
+    def __init__(
+        self,
+        database: Database,
+        policy: SchedulingSettings | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._database = database
         self._policy = policy or SchedulingSettings()
+        self._monotonic = monotonic
+        self._left: Mapping[str, float] = {}
+        """Runs that wait and were left to a slot that fits better, and since when."""
+        self.for_another: str | None = None
+        """After a claim that found nothing: a run that waits and that another idle slot serves. Wake that one."""
 
     def claim(
         self,
@@ -66,20 +79,40 @@ class RunQueue:
         so that quotas hold; the chosen run is locked, passed over if it is busy, and taken by one conditional UPDATE on
         its state and attempt number.
         """
+        self.for_another = None
         with self._database.write() as session:
             runs = WaitingRuns(session)
             runs.lock_queue()
-            order = in_order(runs.heads(), runs.running(), offer or Offer(), self._policy, now=runs.clock(), hint=hint)
-            for one in order:
+            heads = runs.heads()
+            if not heads:
+                return None
+            running = runs.running()
+            offer = replace(offer or Offer(), cordoned=CordonRepository(session).covers(worker_id))
+            left: Set[str] = frozenset()
+            if offer.gpus and not offer.cordoned:
+                left = self._left_to_others(heads, offer, WorkerRepository(session).others(worker_id, lease_seconds))
+            mine = [one for one in heads if one.run_id not in left]
+            for one in in_order(mine, running, offer, self._policy, now=runs.clock(), hint=hint):
                 run = runs.lock(one.run_id)
                 if run is not None:
                     return _begin(session, run, worker_id, lease_seconds, fingerprint)
+            others = WorkerRepository(session).others(worker_id, lease_seconds)
+            offers = {other.offer for other in others if other.idle}
+            served = (in_order(heads, running, each, self._policy, now=runs.clock()) for each in offers)
+            self.for_another = next((order[0].run_id for order in served if order), None)
             return None
 
-    def waiting(self) -> bool:
-        """Return whether any run waits for a worker."""
+    def _left_to_others(self, heads: Sequence[Waiting], offer: Offer, others: Sequence[Slot]) -> Set[str]:
+        """Return the runs that this slot leaves to others now, as it has not for too long."""
+        now = self._monotonic()
+        leaving = [one.run_id for one in heads if leaves(Demand.parse(one.demand), offer, others)]
+        self._left = {run_id: self._left.get(run_id, now) for run_id in leaving}
+        return {run_id for run_id, since in self._left.items() if now - since < self._policy.best_fit_seconds}
+
+    def waiting(self) -> str | None:
+        """Return a run that waits for a worker; None if there is none."""
         with self._database.read() as session:
-            return session.scalar(select(Run.id).where(text(CLAIMABLE_SQL)).limit(1)) is not None
+            return session.scalar(select(Run.id).where(text(CLAIMABLE_SQL)).limit(1))
 
 
 class AttemptLedger:

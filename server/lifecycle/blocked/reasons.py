@@ -69,8 +69,14 @@ def held_by(holders: Iterable[Holder]) -> str:
     return named[0] if len(named) == 1 else f"{', '.join(named[:-1])} and {named[-1]}"
 
 
-def waits_for_a_slot(holders: list[Holder]) -> str:
-    """Return the sentence that all slots that could train a run are taken, with their holders."""
+def waits_for_a_slot(holders: list[Holder], *, keeps_last_gpu: bool = False) -> str:
+    """Return the sentence that all slots that could train a run are taken, with their holders.
+
+    `keeps_last_gpu`: one more is idle, and is kept for a run that demands a GPU.
+    """
+    if keeps_last_gpu:
+        kept = "the last idle one with GPUs is kept for a while for a run that demands one; the others are"
+        return f"A free slot: {kept} held by {held_by(holders)}."
     slots = "the only slot that can train it is" if len(holders) == 1 else f"all {len(holders)} slots are"
     return f"A free slot: {slots} held by {held_by(holders)}."
 

@@ -1,6 +1,6 @@
 """The reasons for which runs wait, computed when they are read: nothing is stored, so nothing is out of date."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from sqlalchemy import func, select, text
@@ -26,6 +26,7 @@ from server.lifecycle.blocked.reasons import (
 from server.runs.models import LEASED_SQL, Attempt, Event, Run
 from server.runs.repository import RunRepository
 from server.runs.scheduling.demand import Demand, Offer
+from server.runs.scheduling.fit import Slot, keeps_last_gpu
 from server.simulators.models import Simulator
 from server.simulators.repository import CONNECTED
 from server.workers.repository import WorkerRepository
@@ -104,9 +105,8 @@ class BlockedRepository(Repository):
         And those runs with a record that no live slot could serve.
         """
         slots = WorkerRepository(self._session).alive(self._alive_seconds)
-        offers = {slot.id: Offer.of(slot.labels, slot.resources) for slot in slots}
+        offers = {slot.id: slot.offer for slot in slots}
         held = self._held()
-        taken = {one.worker_id for one in held}
         for_group: dict[tuple[str, str], tuple[bool, str | None]] = {}  # many runs share few demands
         query = select(Run.id, Run.project, Run.demand, Run.waits_for)
         rows = [row for some in parts(run_ids) for row in self._session.execute(query.where(Run.id.in_(some)))]
@@ -116,9 +116,7 @@ class BlockedRepository(Repository):
             group = (demand, project)
             if group not in for_group:
                 serving = {slot for slot, offer in offers.items() if offer.serves(Demand.parse(demand))}
-                all_taken = bool(serving) and serving <= taken
-                holders = [one.seen_from(project) for one in held if one.worker_id in serving] if all_taken else []
-                for_group[group] = bool(serving), waits_for_a_slot(holders) if all_taken else None
+                for_group[group] = bool(serving), self._full(Demand.parse(demand), serving, offers, held, project)
             served, full = for_group[group]
             if noted is not None:
                 # With a slot that serves it, the obstacle is a quota: runs of its project are what it waits for.
@@ -129,6 +127,23 @@ class BlockedRepository(Repository):
             elif full is not None:
                 sentences[run_id] = full
         return sentences, unserved
+
+    def _full(
+        self, demand: Demand, serving: Set[str], offers: Mapping[str, Offer], held: Sequence[_Held], project: str
+    ) -> str | None:
+        """Return the sentence that no slot is free for a demand; None if one is, or if no slot serves it."""
+        taken = {one.worker_id for one in held}
+        free = serving - taken
+        kept = False
+        if free:
+            # No idle slot with fewer GPUs can serve it: the last idle one with GPUs may be kept for others.
+            smallest = min(free, key=lambda slot: offers[slot].gpus)
+            others = [Slot(offer, slot not in taken) for slot, offer in offers.items() if slot != smallest]
+            kept = keeps_last_gpu(demand, offers[smallest], others)
+        holders = [one.seen_from(project) for one in held if one.worker_id in serving - free]
+        if not holders or (free and not kept):
+            return None
+        return waits_for_a_slot(holders, keeps_last_gpu=kept)
 
     def _held(self) -> list[_Held]:
         """Return the slots that runs hold, of all projects; names only of those that this session may see."""

@@ -88,7 +88,7 @@ def end_without_result(
         return finish(session, run, RunState.FAILED, reason, why)
     data = {"outcome": outcome, "restarts_without_progress": spent, "restart_budget": restart_budget}
     note = Note(EVENT_OF[RunState.RECOVERING], detail, "warning" if counts else "info", data)
-    move(session, run, RunState.RECOVERING, note, restarts_without_progress=spent)
+    move(session, run, RunState.RECOVERING, note, restarts_without_progress=spent, intent=None)
     why = f"{detail} {left_behind(session, run)}"
     if intent == Intent.STOP:
         return finish(session, run, RunState.SUCCEEDED, StopReason.USER, why)

@@ -50,15 +50,21 @@ class Offer:
 
     gpus: int = 0
     labels: frozenset[str] = frozenset()
+    cordoned: bool = False
+    """Whether the slot takes no run at present."""
 
     @classmethod
-    def of(cls, labels: Iterable[str], resources: Mapping[str, Any]) -> Self:
+    def of(cls, labels: Iterable[str], resources: Mapping[str, Any], *, cordoned: bool = False) -> Self:
         """Return the offer of a row of the `workers` table."""
-        return cls(len(resources.get("gpus") or ()), frozenset(labels))
+        return cls(len(resources.get("gpus") or ()), frozenset(labels), cordoned)
+
+    def fits(self, demand: Demand) -> bool:
+        """Tell whether the slot has what a run with this demand needs."""
+        return demand.gpus <= self.gpus and demand.labels <= self.labels
 
     def serves(self, demand: Demand) -> bool:
-        """Tell whether a run with this demand may run here."""
-        return demand.gpus <= self.gpus and demand.labels <= self.labels
+        """Tell whether a run with this demand may run here now."""
+        return self.fits(demand) and not self.cordoned
 
 
 def no_slot_serves(demand: Demand, offers: Iterable[Offer]) -> str | None:
@@ -68,6 +74,9 @@ def no_slot_serves(demand: Demand, offers: Iterable[Offer]) -> str | None:
         return None
     if not offers:
         return "No worker is there: start one (`ludus worker`, or `ludus up`)."
+    if fitting := sum(offer.fits(demand) for offer in offers):
+        slots = "The only slot that fits is" if fitting == 1 else f"All {fitting} slots that fit are"
+        return f"{slots} cordoned: lift that (`ludus worker uncordon`), or start another worker."
     most = max(offer.gpus for offer in offers)
     missing = sorted(demand.labels - frozenset().union(*(offer.labels for offer in offers)))
     if missing:

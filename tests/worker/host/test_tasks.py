@@ -2,9 +2,11 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,8 +16,10 @@ from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
 from server.kit.queue import WakeUpQueue, make_celery
 from server.kit.settings import Settings
+from server.lifecycle.service import RunService
 from server.workers.models import Worker
 from server.workers.repository import WorkerRepository
+from server.workers.service import WorkerService
 from tests.factories import make_run, read_run
 from tests.waiting import eventually, never
 
@@ -84,3 +88,65 @@ def test_a_worker_that_takes_a_run_as_soon_as_it_starts_is_listed_with_it(databa
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(30)
+
+
+@contextmanager
+def started(home: Path, *options: str) -> "Iterator[subprocess.Popen[bytes]]":
+    command = [sys.executable, "-m", "ludus.cli", "worker", *options]
+    process = subprocess.Popen(command, env={**os.environ, "LUDUS_HOME": str(home)}, stderr=subprocess.DEVNULL)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_worker_of_one_run_takes_a_run_that_waits_without_a_message_and_exits_after_it(
+    database: Database, tmp_path: Path
+) -> None:
+    first, second = make_run(database, name="first"), make_run(database, name="second")
+
+    with started(tmp_path, "--once") as worker:
+        eventually(lambda: read_run(database, first.id).attempt == 1)
+        with database.write() as session:
+            RunService(session, WakeUpQueue(make_celery(Settings(home=tmp_path)))).cancel(first.id)
+        assert worker.wait(60) == 0
+
+    assert read_run(database, first.id).state == "CANCELLED"
+    assert (read_run(database, second.id).state, read_run(database, second.id).attempt) == ("QUEUED", 0)
+
+
+def test_an_idle_worker_exits_and_a_message_without_a_run_does_not_keep_it(database: Database, tmp_path: Path) -> None:
+    WakeUpQueue(make_celery(Settings(home=tmp_path))).wake("run_that_is_gone")
+
+    with started(tmp_path, "--once", "--idle-exit", "1s") as worker:
+        assert worker.wait(60) == 0
+
+    with database.read() as session:
+        (slot,) = WorkerRepository(session).list().items
+    assert slot.stopped_at is not None
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_drained_worker_hands_its_run_back_and_takes_it_again_when_the_cordon_is_lifted(
+    database: Database, tmp_path: Path
+) -> None:
+    queue = WakeUpQueue(make_celery(Settings(home=tmp_path)))
+    run = make_run(database, name="run")
+    queue.wake(run.id)
+    eventually(lambda: listed_runs(database) == [run.id])
+    host = socket.gethostname()
+
+    with database.write() as session:
+        WorkerService(session).drain(host)
+    eventually(lambda: listed_runs(database) == [None])
+    handed_back = read_run(database, run.id)
+    queue.wake(run.id)
+    never(lambda: listed_runs(database) == [run.id], "a cordoned worker takes a run", 1)
+    with database.write() as session:
+        WorkerService(session).uncordon(host)
+    queue.wake(run.id)
+
+    assert (handed_back.state, handed_back.restarts_without_progress) == ("RECOVERING", 0)
+    eventually(lambda: listed_runs(database) == [run.id])
+    assert read_run(database, run.id).attempt == 2

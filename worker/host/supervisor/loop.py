@@ -221,6 +221,9 @@ class Supervisor:
                 case Intent.NONE:
                     if self._stopping() and self._command is None:
                         self._send_command(trainer, "release", self._settings.stop_seconds)
+                case Intent.RELEASE:
+                    if self._command is None:
+                        self._send_command(trainer, "release", self._settings.stop_seconds, "its worker is drained")
                 case Intent.PAUSE:
                     if self._command is None:
                         self._move(RunState.PAUSING, StopReason.USER, "A user asked to pause the run.")

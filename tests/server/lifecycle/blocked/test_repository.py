@@ -15,21 +15,25 @@ from server.runs.repository import RunRepository
 from server.runs.scheduling.demand import Offer
 from server.runs.scheduling.order import Obstacle
 from server.runs.scheduling.repository import WaitingRuns
-from server.workers.repository import WorkerInfo, WorkerRegistry
+from server.workers.repository import WorkerInfo, WorkerRegistry, WorkerRepository
 from tests.factories import CONFIG, make_run
 
 ALIVE_SECONDS = 10.0
 
 
-def register(database: Database, *slots: str, labels: tuple[str, ...] = ()) -> None:
+def register(database: Database, *slots: str, labels: tuple[str, ...] = (), gpus: tuple[str, ...] = ()) -> None:
     for slot in slots:
-        WorkerRegistry(database).register(WorkerInfo(slot, "host", 1, "0", labels=labels))
+        info = WorkerInfo(slot, "host", 1, "0", labels=labels, resources={"gpus": list(gpus)})
+        WorkerRegistry(database).register(info)
 
 
 def take(database: Database, slot: str, state: RunState = RunState.STARTING, **fields: Any) -> AttemptLedger:
     """Have a slot take a new run."""
     run = make_run(database, **fields)
-    claim = RunQueue(database).claim(slot, 600, hint=run.id, offer=Offer(8, frozenset({"a100"})))
+    with database.read() as session:
+        offers = {each.id: each.offer for each in WorkerRepository(session).alive(ALIVE_SECONDS)}
+    offer = offers.get(slot, Offer(8, frozenset({"a100"})))
+    claim = RunQueue(database).claim(slot, 600, hint=run.id, offer=offer)
     assert claim is not None
     assert claim.run_id == run.id
     ledger = AttemptLedger(database, claim)
@@ -253,3 +257,18 @@ def test_configurations_of_earlier_releases_have_the_default_patience(database: 
         run.config = {key: value for key, value in run.config.items() if key != "simulators"}
 
     assert "pauses after 10 min" in (waits_for(database, "run") or "")
+
+
+def test_a_run_without_need_of_a_gpu_says_that_the_last_slot_with_gpus_is_kept_for_others(database: Database) -> None:
+    register(database, "plain")
+    take(database, "plain", name="here")
+    register(database, "graphics", gpus=("GPU-a",))
+    make_run(database, name="next")
+
+    sentence = waits_for(database, "next")
+    assert sentence is not None
+    assert "the last idle one with GPUs is kept for a while for a run that demands one" in sentence
+    assert "run here" in sentence
+
+    register(database, "more graphics", gpus=("GPU-b",))
+    assert waits_for(database, "next") is None

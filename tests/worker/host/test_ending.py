@@ -1,0 +1,47 @@
+"""When a worker ends by itself."""
+
+import pytest
+
+from tests.clock import Clock
+from worker.host.ending import Limits, WorkerEnd
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def test_an_idle_worker_ends_after_its_time_and_a_busy_one_begins_it_anew(clock: Clock) -> None:
+    end = WorkerEnd(Limits(idle_seconds=60), clock)
+    answers = []
+
+    for busy in (False, False, True, False, False, False):
+        clock.now += 30
+        answers.append(end.reason(busy=busy, finished=False))
+
+    over = "no slot has had a run for 60 s"
+    assert answers == [None, over, None, None, over, over]
+
+
+def test_a_worker_of_one_run_ends_after_it_and_waits_for_it_without_limit(clock: Clock) -> None:
+    end = WorkerEnd(Limits(once=True), clock)
+
+    clock.now += 1e6
+
+    assert end.reason(busy=False, finished=False) is None
+    assert end.reason(busy=False, finished=True) == "its only run was executed"
+
+
+def test_a_worker_of_one_run_with_an_idle_time_also_ends_if_no_run_comes(clock: Clock) -> None:
+    end = WorkerEnd(Limits(once=True, idle_seconds=60), clock)
+
+    clock.now += 59
+    assert end.reason(busy=False, finished=False) is None
+    clock.now += 1
+    assert end.reason(busy=False, finished=False) == "no slot has had a run for 60 s"
+
+
+def test_without_options_nothing_ends_a_worker() -> None:
+    assert not Limits()
+    assert Limits(once=True)
+    assert Limits(idle_seconds=0.0)
