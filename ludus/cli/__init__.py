@@ -29,6 +29,7 @@ CLIENT_COMMANDS: Mapping[str, str] = {
     "learn": "ludus.cli.learn:learn",
     "play": "ludus.cli.play:play",
     "proto": "ludus.cli.proto:proto",
+    "queue": "ludus.cli.queue:queue",
     "run": "ludus.cli.run:run",
     "simulate": "ludus.cli.simulate:simulate",
     "simulator": "ludus.cli.simulator:simulator",

@@ -19,6 +19,7 @@ from ludus.client.ladders import Ladders
 from ludus.client.logs import Logs
 from ludus.client.metrics import Metrics
 from ludus.client.presets import Presets
+from ludus.client.queue import Queues
 from ludus.client.runs import Runs
 from ludus.client.simulators import Simulators
 from ludus.client.tokens import AuditLog, Tokens
@@ -95,6 +96,7 @@ class Client:
         self.tokens = Tokens(self._transport)
         self.uploaded_checkpoints = UploadedCheckpoints(self._transport)
         self.webhooks = Webhooks(self._transport)
+        self.queue = Queues(self._transport)
         self.workers = Workers(self._transport)
 
     def __enter__(self) -> Self:

@@ -56,6 +56,9 @@ from ludus.schemas.logs import Log as Log
 from ludus.schemas.logs import LogText as LogText
 from ludus.schemas.metrics import Metric as Metric
 from ludus.schemas.metrics import Series as Series
+from ludus.schemas.queue import DemandSlots as DemandSlots
+from ludus.schemas.queue import Queue as Queue
+from ludus.schemas.queue import QueuedDemand as QueuedDemand
 from ludus.schemas.runs import Amendment as Amendment
 from ludus.schemas.runs import Amendments as Amendments
 from ludus.schemas.runs import Attempt as Attempt

@@ -51,6 +51,7 @@ from server.simulators.routes import of_all_runs as all_simulators
 from server.simulators.routes import router as simulators
 from server.web.pages import add_pages
 from server.webhooks.routes import router as webhooks
+from server.workers.queue.routes import router as queue
 from server.workers.routes import router as workers
 
 ROUTERS: tuple[APIRouter, ...] = (
@@ -79,6 +80,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     ladders,
     webhooks,
     workers,
+    queue,
     tokens,
     simulator_tokens,
     sessions,

@@ -44,7 +44,7 @@ def health() -> Health:
 
 @router.get("/readyz", responses=problems(NotReady))
 def readiness(probes: ReadinessDep) -> Health:
-    """Return `ok` if the database and the broker answer."""
+    """Return `ok` if this process can answer requests: the database answers and has the right schema."""
     probes.check()
     return Health(status="ok")
 

@@ -52,7 +52,8 @@ class Services(services.Services):
         """Build the objects that are not given as the settings say."""
         database = database or Database.from_settings(settings.database)
         wake_up = WakeUpQueue(make_celery(settings)) if wake_up is None else wake_up
-        telemetry = HttpTelemetry(FleetMetrics(database, settings.worker.lease_seconds))
+        fleet = FleetMetrics(database, wake_up, settings.scheduling, settings.worker.lease_seconds)
+        telemetry = HttpTelemetry(fleet)
         tailer = Tailer(DatabaseEvents(database))
         watcher = watch_credentials(database)
         token = None if settings.api.token is None else settings.api.token.get_secret_value()
@@ -66,7 +67,7 @@ class Services(services.Services):
             telemetry=telemetry,
             streams=EventStreams(tailer, ProjectEvents(database), watcher, telemetry, limits),
             waits=Waits(tailer, watcher, telemetry),
-            readiness=Readiness(database, wake_up),
+            readiness=Readiness(database),
             tokens=TokenChecker(database, token),
             sessions=SessionChecker(database, token),
             attempts=FailedAttempts(Rate(failures)),

@@ -68,6 +68,18 @@ class QueueSettings(Group):
     """How often an idle worker looks into the folder."""
 
 
+PoolName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$")]
+
+
+class Pool(Group):
+    """Slots that an autoscaler starts on demand."""
+
+    gpus: int = Field(default=0, ge=0, le=64)
+    """GPUs of each slot."""
+    labels: list[Label] = Field(default=[], max_length=8)
+    """Labels of its workers (`LUDUS_WORKER__LABELS`)."""
+
+
 class SchedulingSettings(Group):
     """The order in which free workers take waiting runs: one of the project with the fewest in training; of a project's
     runs the one with the highest priority, then of the token and the owner with the fewest, then the oldest.
@@ -90,6 +102,11 @@ class SchedulingSettings(Group):
     best_fit_seconds: Seconds = 600
     """How long a slot leaves a waiting run to a slot that fits it better: to an idle one with fewer GPUs; or, if it is
     the last idle slot with GPUs and the run demands none, to one without GPUs, even a busy one.
+    """
+    pools: dict[PoolName, Pool] = Field(default={})
+    """Pools of workers that an autoscaler starts on demand, by name, with the GPUs and labels of a slot, as JSON:
+    `{"cpu": {}, "a100": {"gpus": 1, "labels": ["a100"]}}`. A run that no live worker serves, but one of a pool would,
+    waits for that pool, without a warning. The same on the api and the controller.
     """
     explain_seconds: Seconds = 10
     """After this time of waiting, a run that no live worker can serve says so."""

@@ -95,10 +95,10 @@ class WorkerRepository(Repository):
         """Return what each live slot has."""
         return [slot.offer for slot in self.alive(within_seconds)]
 
-    def others(self, worker_id: str, within_seconds: float) -> Sequence[Slot]:
-        """Return the live slots but one, as that one sees them."""
+    def slots(self, within_seconds: float, *, but: str = "") -> Sequence[Slot]:
+        """Return the live slots, but the one with this id."""
         query = select(Worker.labels, Worker.resources, Worker.cordoned, Worker.run_id.is_(None))
-        rows = self._session.execute(query.where(_alive(within_seconds), Worker.id != worker_id))
+        rows = self._session.execute(query.where(_alive(within_seconds), Worker.id != but))
         return [
             Slot(Offer.of(labels, resources, cordoned=cordoned), idle) for labels, resources, cordoned, idle in rows
         ]

@@ -11,20 +11,22 @@ from prometheus_client.core import Metric
 
 from server.kit.db.database import Database
 from server.kit.http.telemetry import HttpTelemetry
+from server.kit.settings import SchedulingSettings
 from server.kit.telemetry import ControllerTelemetry, GatewayTelemetry
 from server.workers.fleet.collector import FleetMetrics
+from tests.factories import RecordingWakeUp
 from worker.host.telemetry import WorkerTelemetry
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "monitoring.md").read_text()
-LABELS = {"state", "outcome", "reason", "pool", "method", "route", "status", "call", "version"}
-"""What is told apart: kinds and outcomes, of which there are few."""
+LABELS = {"state", "outcome", "reason", "pool", "demand", "method", "route", "status", "call", "version"}
+"""What is told apart: kinds and outcomes, of which there are few; of demands those with the most runs."""
 UNITS = ("_seconds", "_bytes")
 
 
 @pytest.fixture
 def metrics(database: Database) -> dict[str, Metric]:
     """Return the metrics of all roles by name, as they are exposed, each counted once so that labels show."""
-    http = HttpTelemetry(FleetMetrics(database, 10.0))
+    http = HttpTelemetry(FleetMetrics(database, RecordingWakeUp(), SchedulingSettings(), 10.0))
     http.observe("GET", "/v1/runs", 200, 0.1)
     gateway, controller, worker = GatewayTelemetry(), ControllerTelemetry(), WorkerTelemetry()
     gateway.calls.labels("join", "ok").observe(0.1)

@@ -90,13 +90,13 @@ class RunQueue:
             offer = replace(offer or Offer(), cordoned=CordonRepository(session).covers(worker_id))
             left: Set[str] = frozenset()
             if offer.gpus and not offer.cordoned:
-                left = self._left_to_others(heads, offer, WorkerRepository(session).others(worker_id, lease_seconds))
+                left = self._left_to_others(heads, offer, WorkerRepository(session).slots(lease_seconds, but=worker_id))
             mine = [one for one in heads if one.run_id not in left]
             for one in in_order(mine, running, offer, self._policy, now=runs.clock(), hint=hint):
                 run = runs.lock(one.run_id)
                 if run is not None:
                     return _begin(session, run, worker_id, lease_seconds, fingerprint)
-            others = WorkerRepository(session).others(worker_id, lease_seconds)
+            others = WorkerRepository(session).slots(lease_seconds, but=worker_id)
             offers = {other.offer for other in others if other.idle}
             served = (in_order(heads, running, each, self._policy, now=runs.clock()) for each in offers)
             self.for_another = next((order[0].run_id for order in served if order), None)

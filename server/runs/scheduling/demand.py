@@ -4,12 +4,16 @@ A demand is stored with the run as one short text (`1;a100,linux`: one GPU and t
 same form a group in an index, and a slot looks only into the groups that it serves.
 """
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 LARGEST = 400
 """Characters of a demand's text: what 8 labels of 40 characters take, and a little more."""
+
+
+_NAME = re.compile(r"[0-9]{1,2}(;[A-Za-z0-9._-]{1,40}(,[A-Za-z0-9._-]{1,40}){0,7})?")
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,21 @@ class Demand:
     def text(self) -> str:
         """Equal for equal demands; empty where nothing is demanded."""
         return f"{self.gpus};{','.join(sorted(self.labels))}" if self.gpus or self.labels else ""
+
+    @property
+    def name(self) -> str:
+        """The text for people and addresses: `0`, `1`, `1;a100,linux`."""
+        return self.text.removesuffix(";") or "0"
+
+    @classmethod
+    def named(cls, name: str) -> Self:
+        """Read a name. Raises ValueError with the right form."""
+        if not _NAME.fullmatch(name):
+            raise ValueError(
+                "a demand is a number of GPUs, and labels after a semicolon, as in 0, 1 or 1;a100,linux (in an address "
+                "the semicolon is %3B)"
+            )
+        return cls.parse(name)
 
     def __str__(self) -> str:
         """Say it to a person."""
@@ -67,13 +86,17 @@ class Offer:
         return self.fits(demand) and not self.cordoned
 
 
-def no_slot_serves(demand: Demand, offers: Iterable[Offer]) -> str | None:
-    """Say why no slot can train a run with this demand, and what to do; None if one can."""
+def no_slot_serves(demand: Demand, offers: Iterable[Offer], pools: Collection[str] = ()) -> str | None:
+    """Say why no slot can train a run with this demand, and what to do; None if one can.
+
+    `pools` are the names of the declared pools, none of which serves it either.
+    """
     offers = list(offers)
     if any(offer.serves(demand) for offer in offers):
         return None
+    none = f" None of the pools {', '.join(sorted(pools))} has it (LUDUS_SCHEDULING__POOLS)." if pools else ""
     if not offers:
-        return "No worker is there: start one (`ludus worker`, or `ludus up`)."
+        return f"No worker is there: start one (`ludus worker`, or `ludus up`).{none}"
     if fitting := sum(offer.fits(demand) for offer in offers):
         slots = "The only slot that fits is" if fitting == 1 else f"All {fitting} slots that fit are"
         return f"{slots} cordoned: lift that (`ludus worker uncordon`), or start another worker."
@@ -87,6 +110,6 @@ def no_slot_serves(demand: Demand, offers: Iterable[Offer]) -> str | None:
         why = "none has all of it together"
     slots = f"{len(offers)} live slot{'s' * (len(offers) > 1)}"
     return (
-        f"No worker can train this run: it wants {demand}, and of {slots} {why}. Start a worker that has it "
+        f"No worker can train this run: it wants {demand}, and of {slots} {why}.{none} Start a worker that has it "
         "(LUDUS_WORKER__LABELS, LUDUS_WORKER__GPUS), or create the run with other `resources`."
     )

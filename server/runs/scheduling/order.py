@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from server.kit.settings import SchedulingSettings
 from server.runs.scheduling.demand import Demand, Offer, no_slot_serves
+from server.runs.scheduling.pools import pool_of
 
 
 @dataclass(frozen=True)
@@ -88,9 +89,14 @@ def obstacle(
     account: Account, demand: str, offers: Sequence[Offer], running: InTraining, policy: SchedulingSettings
 ) -> Obstacle | None:
     """Return why no slot takes an account's runs with this demand; None where they only wait for their turn."""
-    reason = no_slot_serves(Demand.parse(demand), offers)
+    wanted = Demand.parse(demand)
+    reason = no_slot_serves(wanted, offers, policy.pools)
     if reason is not None:
-        return Obstacle("no_worker_serves", reason)
+        pool = pool_of(wanted, policy)
+        if pool is not None and quota_reached(account, running, policy) is None:
+            return Obstacle("pool_awaited", f"It waits for a worker of the pool {pool} to start.", "info")
+        if pool is None:
+            return Obstacle("no_worker_serves", reason)
     reached = quota_reached(account, running, policy)
     return None if reached is None else Obstacle("quota_reached", reached, "info")
 

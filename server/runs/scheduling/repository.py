@@ -10,6 +10,7 @@ from server.kit.db.repository import Repository
 from server.runs.events.repository import Note, record
 from server.runs.models import CLAIMABLE_SQL, LEASED_SQL, WAITING_SQL, Run
 from server.runs.scheduling.order import Account, InTraining, Obstacle, Waiting
+from server.runs.scheduling.queue import WaitingGroup
 
 CLAIM_LOCK = 0x6C756475_73000001
 """PostgreSQL's advisory lock of claims ("ludus", 1)."""
@@ -59,6 +60,12 @@ class WaitingRuns(Repository):
         """Return how many runs of each account a worker holds."""
         query = select(*_ACCOUNT, func.count()).where(text(LEASED_SQL)).group_by(*_ACCOUNT)
         return InTraining({Account(*account): count for *account, count in self._session.execute(query)})
+
+    def groups(self) -> list[WaitingGroup]:
+        """Return how many runs of each account and demand wait, and since when."""
+        query = select(*_ACCOUNT, Run.demand, func.count(), func.min(Run.queued_at)).where(text(WAITING_SQL))
+        rows = self._session.execute(query.group_by(*_ACCOUNT, Run.demand))
+        return [WaitingGroup(Account(*account), demand, runs, since or 0) for *account, demand, runs, since in rows]
 
     def lock(self, run_id: str) -> Run | None:
         """Return a waiting run, locked until the commit; None if it no longer waits, or is locked by another."""

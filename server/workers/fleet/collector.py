@@ -5,7 +5,8 @@ Every api process exposes the same numbers: take the `max` over them, never the 
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import structlog
@@ -14,21 +15,29 @@ from prometheus_client.registry import Collector
 
 from server.kit.db.database import Database
 from server.kit.errors import Unavailable
+from server.kit.settings import SchedulingSettings
+from server.kit.wake_up import WakeUp
+from server.runs.scheduling.demand import Demand
 from server.workers.fleet.repository import Fleet, FleetRepository
 
 FRESH_SECONDS: Final = 5.0
 """Time for which the numbers are reused."""
+DEMANDS: Final = 50
+"""Demands that are label values, those with the most runs; the runs of all others count as `other`."""
 _log = structlog.get_logger(__name__)
 
 
 class FleetMetrics(Collector):
     """Exposes the newest numbers; while the database does not answer, only that."""
 
-    def __init__(self, database: Database, silent_seconds: float) -> None:
+    def __init__(self, database: Database, wake_up: WakeUp, policy: SchedulingSettings, silent_seconds: float) -> None:
         self._database = database
+        self._wake_up = wake_up
+        self._policy = policy
         self._silent_seconds = silent_seconds
         self._lock = threading.Lock()
         self._fleet: Fleet | None = None
+        self._broker_up = False
         self._read_at = -FRESH_SECONDS
 
     def collect(self) -> Iterator[Metric]:
@@ -37,9 +46,12 @@ class FleetMetrics(Collector):
         yield GaugeMetricFamily(
             "ludus_database_up", "Whether the database answered when it was last asked (1 or 0).", float(bool(fleet))
         )
+        yield GaugeMetricFamily(
+            "ludus_broker_up", "Whether the broker answered when it was last asked (1 or 0).", float(self._broker_up)
+        )
         yield from self._connections()
         if fleet is not None:
-            yield from _metrics(fleet)
+            yield from _metrics(fleet, self._policy.pools)
 
     def describe(self) -> Iterator[Metric]:
         """Name the metrics without asking the database."""
@@ -50,10 +62,17 @@ class FleetMetrics(Collector):
             if time.monotonic() - self._read_at >= FRESH_SECONDS:
                 try:
                     with self._database.read() as session:
-                        self._fleet = FleetRepository(session).read(self._silent_seconds)
+                        self._fleet = FleetRepository(session).read(self._policy, self._silent_seconds)
                 except Unavailable as error:
                     _log.warning("fleet_not_read", code=error.code, error=str(error))
                     self._fleet = None
+                try:
+                    self._wake_up.ping()
+                except Unavailable as error:
+                    _log.warning("broker_not_reached", code=error.code, error=str(error))
+                    self._broker_up = False
+                else:
+                    self._broker_up = True
                 self._read_at = time.monotonic()
             return self._fleet
 
@@ -71,14 +90,29 @@ class FleetMetrics(Collector):
         yield most
 
 
-def _metrics(fleet: Fleet) -> Iterator[Metric]:
-    waiting = fleet.runs["QUEUED"] + fleet.runs["RECOVERING"]
+def _metrics(fleet: Fleet, pools: Iterable[str]) -> Iterator[Metric]:
     yield _labelled(GaugeMetricFamily, "ludus_runs", "Runs by state.", "state", fleet.runs)
-    yield GaugeMetricFamily("ludus_queue_runs", "Runs that wait for a worker.", waiting)
+    waiting = {Demand().name: 0} if not fleet.queue else {}
+    waiting |= {each.demand.name: each.runs for each in fleet.queue[:DEMANDS]}
+    if rest := sum(each.runs for each in fleet.queue[DEMANDS:]):
+        waiting["other"] = rest
+    yield _labelled(
+        GaugeMetricFamily, "ludus_queue_runs", "Runs that wait for a worker, by their demand.", "demand", waiting
+    )
+    missing = Counter({pool: 0 for pool in (*pools, "none")})
+    for each in fleet.queue:
+        missing[each.pool or "none"] += each.missing_slots
+    yield _labelled(
+        GaugeMetricFamily,
+        "ludus_queue_missing_slots",
+        "Slots that waiting runs lack beyond the idle ones, by declared pool.",
+        "pool",
+        missing,
+    )
     yield GaugeMetricFamily(
         "ludus_queue_oldest_seconds", "How long the run has waited that waits longest.", fleet.oldest_queued_seconds
     )
-    workers = {"busy": fleet.workers_busy, "idle": fleet.workers_idle}
+    workers = {"busy": fleet.workers_busy, "idle": fleet.workers_idle, "cordoned": fleet.workers_cordoned}
     yield _labelled(GaugeMetricFamily, "ludus_workers", "Worker slots that are alive.", "state", workers)
     yield GaugeMetricFamily("ludus_simulators_connected", "Simulators that play in runs.", fleet.simulators)
     yield GaugeMetricFamily("ludus_attempts_live", "Attempts that hold a lease.", fleet.attempts_live)

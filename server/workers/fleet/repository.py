@@ -1,6 +1,6 @@
 """Counts runs by state, waiting times, attempts by outcome, and pending messages."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import func, select, text
@@ -8,11 +8,14 @@ from sqlalchemy import func, select, text
 from ludus.schemas.states import RunState
 from server.kit.db.clock import now
 from server.kit.db.repository import Repository
+from server.kit.settings import SchedulingSettings
 from server.kit.states import TERMINAL
 from server.runs.models import CLAIMABLE_SQL, Attempt, Run
+from server.runs.scheduling.queue import QueuedDemand
 from server.simulators.models import Simulator
 from server.webhooks.models import PENDING_SQL, Delivery, Webhook
-from server.workers.models import Worker
+from server.workers.queue.repository import QueueRepository
+from server.workers.repository import WorkerRepository
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +26,12 @@ class Fleet:
     """By state; every state is there."""
     oldest_queued_seconds: float
     """Longest time that a run has waited for a worker."""
+    queue: Sequence[QueuedDemand]
+    """The waiting runs by their demand, the demand with the most runs first."""
     workers_busy: int
     workers_idle: int
+    workers_cordoned: int
+    """Without a run, and not to take one."""
     simulators: int
     """Connected to runs that have not ended."""
     attempts_live: int
@@ -44,15 +51,13 @@ class Fleet:
 class FleetRepository(Repository):
     """Reads the numbers."""
 
-    def read(self, silent_seconds: float) -> Fleet:
+    def read(self, policy: SchedulingSettings, silent_seconds: float) -> Fleet:
         """Read all numbers. A worker without a heartbeat for `silent_seconds` does not count."""
         scalar, execute = self._session.scalar, self._session.execute
         runs = dict.fromkeys((state.value for state in RunState), 0)
         runs |= {row[0]: row[1] for row in execute(select(Run.state, func.count()).group_by(Run.state))}
-        slots = select(func.count(), func.count(Worker.run_id)).where(
-            Worker.stopped_at.is_(None), Worker.heartbeat_at > now() - silent_seconds
-        )
-        alive, busy = execute(slots).one()
+        slots = WorkerRepository(self._session).slots(silent_seconds)
+        idle = [slot.offer.cordoned for slot in slots if slot.idle]
         live_runs = select(Run.id).where(Run.state.in_([state for state in RunState if state not in TERMINAL]))
         leased = select(func.count(), now() - func.min(Attempt.heartbeat_at)).where(
             Attempt.lease_expires_at.is_not(None)
@@ -72,8 +77,10 @@ class FleetRepository(Repository):
             oldest_queued_seconds=max(
                 0.0, scalar(select(now() - func.min(Run.queued_at)).where(text(CLAIMABLE_SQL))) or 0.0
             ),
-            workers_busy=busy,
-            workers_idle=alive - busy,
+            queue=QueueRepository(self._session).read(policy, silent_seconds),
+            workers_busy=len(slots) - len(idle),
+            workers_idle=idle.count(False),
+            workers_cordoned=idle.count(True),
             simulators=scalar(
                 select(func.count()).where(Simulator.run_id.in_(live_runs), Simulator.state == "connected")
             )

@@ -26,6 +26,10 @@ EXCEPTIONS = {
     "DELETE /ui/session": (None, False),
     "GET /v1/audit": (Scope.ADMIN, False),
     "GET /v1/workers": (Scope.ADMIN, True),
+    "POST /v1/workers/{worker:worker}:cordon": (Scope.ADMIN, True),
+    "POST /v1/workers/{worker:worker}:drain": (Scope.ADMIN, True),
+    "POST /v1/workers/{worker:worker}:uncordon": (Scope.ADMIN, True),
+    "GET /v1/queue": (Scope.READ, True),
     "GET /metrics": (Scope.READ, True),
 }
 """All other routes need `read` to GET, and `run` for everything else."""

@@ -8,7 +8,7 @@ import pytest
 
 from server.kit import errors as domain
 from server.kit.db.migrate import downgrade_database
-from server.kit.errors import BrokerUnavailable, LudusError
+from server.kit.errors import BrokerUnavailable, DatabaseUnavailable, LudusError
 from server.kit.http import errors as http_errors
 from server.kit.http.errors import STATUS, status_of
 from server.kit.http.problems import Problem
@@ -111,20 +111,26 @@ def test_a_request_that_breaks_the_server_is_a_500_with_an_id(tmp_path: Path) ->
     assert Problem.model_validate(answer.json()).request_id
 
 
-def test_readiness_names_what_does_not_answer(tmp_path: Path) -> None:
+def test_an_api_without_a_broker_is_ready_and_one_without_a_database_is_not(tmp_path: Path) -> None:
     with open_world(tmp_path) as world:
-        assert world.http.get("/readyz").json() == {"status": "ok"}
 
         def gone() -> None:
             raise BrokerUnavailable("connection refused")
 
-        world.services.wake_up.ping = gone  # type: ignore[method-assign]
-        answer = world.http.get("/readyz")
+        def away() -> None:
+            raise DatabaseUnavailable("connection refused")
 
-    problem = answer.json()
-    assert (answer.status_code, problem["code"]) == (503, "not_ready")
-    assert [(item["path"], item["code"]) for item in problem["errors"]] == [("broker", "broker_unavailable")]
-    assert world.services.wake_up is not None
+        world.services.wake_up.ping = gone  # type: ignore[method-assign]
+        without_broker = world.http.get("/readyz")
+        world.services.database.ping = away  # type: ignore[method-assign]
+        without_database = world.http.get("/readyz")
+        alive = world.http.get("/healthz")
+
+    assert (without_broker.status_code, without_broker.json()) == (200, {"status": "ok"})
+    problem = without_database.json()
+    assert (without_database.status_code, problem["code"]) == (503, "not_ready")
+    assert [(item["path"], item["code"]) for item in problem["errors"]] == [("database", "database_unavailable")]
+    assert alive.status_code == 200
 
 
 def test_a_database_without_a_schema_is_not_ready(tmp_path: Path) -> None:

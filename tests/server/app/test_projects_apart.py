@@ -131,7 +131,12 @@ TABLE: dict[str, list[Step]] = {
         ("POST", "/v1/ladders", {"json": {"name": "twice"}, "headers": {"Idempotency-Key": "the-same"}}),
     ],
     "audit log": [("GET", "/v1/audit", {"params": {"filter": "status >= 400"}})],
-    "worker": [("GET", "/v1/workers", {}), ("GET", "/metrics", {})],
+    "worker": [
+        ("GET", "/v1/workers", {}),
+        *(("POST", f"/v1/workers/box:{verb}", {}) for verb in ("cordon", "drain", "uncordon")),
+        ("GET", "/v1/queue", {}),
+        ("GET", "/metrics", {}),
+    ],
 }
 """What each project does, by resource. Names are the same in both, wherever names can be chosen."""
 
@@ -142,7 +147,7 @@ REFUSALS = {
     "ladder": ["ladder_not_found", "invalid_config", "ladder_exists", "ladder_in_use"],
     "player": ["player_exists"],
     "idempotency key": ["idempotency_key_reused"],
-    "worker": ["scope_missing", "scope_missing"],
+    "worker": ["scope_missing"] * 6,
 }
 """What each project is refused, because of what it has itself, or has not."""
 

@@ -15,6 +15,9 @@ from server.runs.events.repository import EventRepository
 from server.runs.scheduling.demand import Offer
 from server.runs.scheduling.order import Account, Obstacle
 from server.runs.scheduling.repository import WaitingRuns
+from server.workers.repository import WorkerInfo, WorkerRegistry
+from server.workers.service import WorkerService
+from tests.clock import Clock
 from tests.factories import CONFIG, make_run, read_run
 
 
@@ -187,3 +190,56 @@ def explain(database: Database) -> str:
         connection.execute(text("ANALYZE"))
         command = "EXPLAIN QUERY PLAN" if database.engine.dialect.name == "sqlite" else "EXPLAIN"
         return "\n".join(str(row) for row in connection.execute(text(f"{command} {statements[0]}")))
+
+
+def register(database: Database, worker_id: str, *gpus: str) -> None:
+    WorkerRegistry(database).register(WorkerInfo(worker_id, "host", 1, "0", resources={"gpus": list(gpus)}))
+
+
+def test_a_slot_with_a_gpu_leaves_a_run_without_to_an_idle_slot_and_says_which_run_that_one_is_woken_for(
+    database: Database,
+) -> None:
+    register(database, "plain")
+    register(database, "graphics", "GPU-a")
+    plain, graphics = RunQueue(database), RunQueue(database)
+    run = make_run(database)
+
+    assert graphics.claim("graphics", 10, offer=Offer(1)) is None
+    assert graphics.for_another == run.id
+    claim = plain.claim("plain", 10, offer=Offer())
+    assert claim is not None
+    assert plain.for_another is None
+
+
+def test_the_last_idle_gpu_is_kept_for_a_while_and_a_run_that_demands_one_takes_it_at_once(database: Database) -> None:
+    register(database, "plain")
+    register(database, "graphics", "GPU-a")
+    clock = Clock()
+    graphics = RunQueue(database, SchedulingSettings(best_fit_seconds=600), clock)
+    make_run(database, name="busy")
+    assert RunQueue(database).claim("plain", 60) is not None
+    make_run(database, name="waits")
+
+    assert graphics.claim("graphics", 10, offer=Offer(1)) is None
+    assert graphics.for_another is None  # no idle slot serves it
+    make_run(database, name="graphic", config=demanding(1))
+    first = graphics.claim("graphics", 10, offer=Offer(1))
+    clock.now = 600
+    second = graphics.claim("graphics", 10, offer=Offer(1))
+
+    assert [claim and claim.name for claim in (first, second)] == ["graphic", "waits"]
+
+
+def test_a_wake_up_that_reaches_a_slot_which_cannot_take_the_run_is_for_another(database: Database) -> None:
+    register(database, "plain")
+    register(database, "graphics", "GPU-a")
+    run = make_run(database, config=demanding(1))
+    plain = RunQueue(database)
+
+    assert plain.claim("plain", 10) is None
+    assert plain.for_another == run.id
+    with database.write() as session:
+        WorkerService(session).cordon("graphics")
+    assert plain.claim("plain", 10) is None
+    assert plain.for_another is None
+    assert plain.claim("graphics", 10, offer=Offer(1)) is None

@@ -5,18 +5,20 @@ from prometheus_client import CollectorRegistry
 
 from ludus.schemas.states import RunState
 from server.kit.db.database import Database
-from server.kit.errors import DatabaseUnavailable
+from server.kit.errors import BrokerUnavailable, DatabaseUnavailable
+from server.kit.settings import SchedulingSettings
 from server.webhooks.requests import WebhookUpdate
 from server.webhooks.service import WebhookService
 from server.workers.fleet.collector import FleetMetrics
 from server.workers.fleet.repository import FleetRepository
 from server.workers.repository import WorkerInfo, WorkerRegistry
-from tests.factories import make_ledger, make_run
+from server.workers.service import WorkerService
+from tests.factories import CONFIG, RecordingWakeUp, make_ledger, make_run
 
 
 def sample(database: Database, name: str, **labels: str) -> float | None:
     registry = CollectorRegistry()
-    registry.register(FleetMetrics(database, 10.0))
+    registry.register(FleetMetrics(database, RecordingWakeUp(), SchedulingSettings(), 10.0))
     return registry.get_sample_value(name, labels)
 
 
@@ -36,7 +38,7 @@ def test_runs_queue_attempts_steps_and_workers_are_counted(database: Database) -
 
     assert value("ludus_runs", state="RUNNING") == 1
     assert value("ludus_runs", state="SUCCEEDED") == 0
-    assert value("ludus_queue_runs") == 2  # the one that lost its worker, and the new one
+    assert value("ludus_queue_runs", demand="0") == 2  # the one that lost its worker, and the new one
     assert 0 <= (value("ludus_queue_oldest_seconds") or -1) < 60
     assert value("ludus_attempts_live") == 1
     assert 0 <= (value("ludus_heartbeat_oldest_seconds") or 0) < 60
@@ -61,24 +63,64 @@ def test_messages_that_wait_and_disabled_webhooks_are_counted(database: Database
 
 def test_an_empty_installation_has_zeros_and_no_gaps(database: Database) -> None:
     with database.read() as session:
-        fleet = FleetRepository(session).read(10.0)
+        fleet = FleetRepository(session).read(SchedulingSettings(), 10.0)
 
     assert fleet.runs == dict.fromkeys(RunState, 0)
     assert (fleet.oldest_queued_seconds, fleet.oldest_heartbeat_seconds, fleet.agent_steps) == (0, 0, 0)
 
 
+def test_the_queue_is_counted_by_demand_with_few_label_values_and_by_pool(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.workers.fleet.collector.DEMANDS", 2)
+    for gpus in (0, 1, 1, 1, 2, 2, 4):
+        make_run(database, config={**CONFIG, "resources": {"gpu": gpus}})
+    registry = CollectorRegistry()
+    policy = SchedulingSettings(pools={"small": {"gpus": 1}})  # type: ignore[dict-item]  # pydantic reads mappings
+    registry.register(FleetMetrics(database, RecordingWakeUp(), policy, 10.0))
+
+    def samples(name: str) -> dict[str, float]:
+        (metric,) = [metric for metric in registry.collect() if metric.name == name]
+        return {next(iter(each.labels.values())): each.value for each in metric.samples}
+
+    assert samples("ludus_queue_runs") == {"1": 3, "2": 2, "other": 2}
+    assert samples("ludus_queue_missing_slots") == {"small": 4, "none": 3}
+
+
+def test_a_broker_that_does_not_answer_is_a_metric(database: Database) -> None:
+    class Away(RecordingWakeUp):
+        def ping(self) -> None:
+            raise BrokerUnavailable("connection refused")
+
+    for wake_up, up in ((RecordingWakeUp(), 1), (Away(), 0)):
+        registry = CollectorRegistry()
+        registry.register(FleetMetrics(database, wake_up, SchedulingSettings(), 10.0))
+        assert registry.get_sample_value("ludus_broker_up") == up
+        assert registry.get_sample_value("ludus_database_up") == 1
+
+
+def test_idle_slots_that_are_cordoned_are_told_apart(database: Database) -> None:
+    for worker_id in ("box/1/0", "box/2/0", "shelf/1/0"):
+        WorkerRegistry(database).register(WorkerInfo(worker_id, worker_id.partition("/")[0], 1, "1"))
+    with database.write() as session:
+        WorkerService(session).cordon("box")
+
+    assert sample(database, "ludus_workers", state="idle") == 1
+    assert sample(database, "ludus_workers", state="cordoned") == 2
+
+
 def test_the_answer_is_read_once_in_a_while_only(database: Database) -> None:
     registry = CollectorRegistry()
-    registry.register(FleetMetrics(database, 10.0))
-    before = registry.get_sample_value("ludus_queue_runs")
+    registry.register(FleetMetrics(database, RecordingWakeUp(), SchedulingSettings(), 10.0))
+    before = registry.get_sample_value("ludus_queue_runs", {"demand": "0"})
     make_run(database)
 
-    assert registry.get_sample_value("ludus_queue_runs") == before == 0
+    assert registry.get_sample_value("ludus_queue_runs", {"demand": "0"}) == before == 0
 
 
 def test_without_a_database_the_rest_is_still_told(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     registry = CollectorRegistry()
-    registry.register(FleetMetrics(database, 10.0))
+    registry.register(FleetMetrics(database, RecordingWakeUp(), SchedulingSettings(), 10.0))
 
     def unreachable() -> None:
         raise DatabaseUnavailable("down")
@@ -86,5 +128,5 @@ def test_without_a_database_the_rest_is_still_told(database: Database, monkeypat
     monkeypatch.setattr(database, "read", unreachable)
 
     assert registry.get_sample_value("ludus_database_up") == 0
-    assert registry.get_sample_value("ludus_queue_runs") is None
+    assert registry.get_sample_value("ludus_queue_runs", {"demand": "0"}) is None
     assert sum(sample.value for metric in registry.collect() for sample in metric.samples if "limit" in sample.name) > 0

@@ -1,0 +1,14 @@
+"""Pools: kinds of workers that an autoscaler starts on demand (`LUDUS_SCHEDULING__POOLS`). Pure: no database, no clock."""
+
+from server.kit.settings import SchedulingSettings
+from server.runs.scheduling.demand import Demand, Offer
+
+
+def pool_of(demand: Demand, policy: SchedulingSettings) -> str | None:
+    """Return the pool whose workers serve a demand: the one with the fewest GPUs, then labels; None if none does."""
+    serving = [
+        (pool.gpus, len(pool.labels), name)
+        for name, pool in policy.pools.items()
+        if Offer(pool.gpus, frozenset(pool.labels)).serves(demand)
+    ]
+    return min(serving)[2] if serving else None

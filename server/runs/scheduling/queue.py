@@ -1,0 +1,117 @@
+"""The queue by demand: how many runs wait, how many may start, and how many slots they lack. Pure."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from server.kit.settings import SchedulingSettings
+from server.runs.scheduling.demand import Demand, no_slot_serves
+from server.runs.scheduling.fit import Slot
+from server.runs.scheduling.order import Account, InTraining
+from server.runs.scheduling.pools import pool_of
+
+
+@dataclass(frozen=True)
+class WaitingGroup:
+    """The waiting runs of one account with one demand."""
+
+    account: Account
+    demand: str
+    runs: int
+    queued_at: float
+    """Of the run that has waited longest, on the database's clock."""
+
+
+@dataclass(frozen=True)
+class DemandSlots:
+    """Numbers of the live slots that have what a demand needs. A cordoned one counts as that alone."""
+
+    idle: int
+    busy: int
+    cordoned: int
+
+
+@dataclass(frozen=True)
+class QueuedDemand:
+    """The waiting runs with one demand."""
+
+    demand: Demand
+    runs: int
+    startable_runs: int
+    """Of them, those that quotas allow to be in training now."""
+    missing_slots: int
+    """Slots that the startable runs lack beyond the idle ones."""
+    oldest_seconds: float
+    """Waiting time of the run that has waited longest; 0 without runs."""
+    pool: str | None
+    """The declared pool that starts workers for it."""
+    slots: DemandSlots
+    explanation: str | None
+    """Why no slot takes the runs, if no live slot and no pool serves them."""
+
+
+def queue_by_demand(
+    groups: Iterable[WaitingGroup],
+    running: InTraining,
+    slots: Sequence[Slot],
+    policy: SchedulingSettings,
+    now: float,
+    asked: Demand | None = None,
+) -> list[QueuedDemand]:
+    """Return the queue, the demands with the most runs first; `asked` is there even if no run has this demand."""
+    groups = sorted(groups, key=lambda group: (group.queued_at, group.demand))
+    startable = _startable(groups, running, policy)
+    runs: Counter[Demand] = Counter() if asked is None else Counter({asked: 0})
+    since: dict[Demand, float] = {}
+    for group in groups:
+        demand = Demand.parse(group.demand)
+        runs[demand] += group.runs
+        since.setdefault(demand, group.queued_at)
+    missing = _missing(startable, slots)
+    found = []
+    for demand, count in sorted(runs.items(), key=lambda item: (-item[1], item[0].name)):
+        fitting = [slot for slot in slots if slot.offer.fits(demand)]
+        free = [slot for slot in fitting if not slot.offer.cordoned]
+        idle = sum(slot.idle for slot in free)
+        pool = pool_of(demand, policy)
+        found.append(
+            QueuedDemand(
+                demand,
+                count,
+                startable[demand],
+                missing[demand],
+                max(0.0, now - since[demand]) if demand in since else 0.0,
+                pool,
+                DemandSlots(idle, len(free) - idle, len(fitting) - len(free)),
+                no_slot_serves(demand, [slot.offer for slot in slots], policy.pools) if pool is None else None,
+            )
+        )
+    return found
+
+
+def _startable(groups: Sequence[WaitingGroup], running: InTraining, policy: SchedulingSettings) -> Counter[Demand]:
+    """Return how many runs of each demand could be in training beside the present ones, the oldest groups first."""
+    projects: Counter[str] = Counter()
+    tokens: Counter[str] = Counter()
+    found: Counter[Demand] = Counter()
+    for group in groups:
+        project, token = group.account.project, group.account.token_id
+        left_of_project = policy.project_quota(project) - running.of_project(project) - projects[project]
+        left_of_token = policy.token_quota(token) - running.of_token(token) - tokens[token]
+        startable = int(max(0, min(group.runs, left_of_project, left_of_token)))
+        projects[project] += startable
+        tokens[token] += startable
+        found[Demand.parse(group.demand)] += startable
+    return found
+
+
+def _missing(startable: Mapping[Demand, int], slots: Sequence[Slot]) -> Counter[Demand]:
+    """Give each idle slot to one run, the most demanding runs first; return how many runs of each demand get none."""
+    idle = sorted((slot.offer for slot in slots if slot.idle), key=lambda offer: (offer.gpus, len(offer.labels)))
+    found: Counter[Demand] = Counter()
+    for demand, count in sorted(startable.items(), key=lambda item: (item[0].gpus, len(item[0].labels)), reverse=True):
+        serving = [place for place, offer in enumerate(idle) if offer.serves(demand)][:count]
+        found[demand] = count - len(serving)
+        for place in reversed(serving):
+            del idle[place]
+    return found

@@ -1,0 +1,1 @@
+"""The queue by demand: for people, and for autoscalers that start workers."""
