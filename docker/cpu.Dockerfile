@@ -14,6 +14,7 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PYTHONUNBUFFERED=1 \
     LUDUS_HOME=/var/lib/ludus
 RUN useradd --system --uid 1000 --create-home ludus && install -d -o ludus -g ludus /var/lib/ludus /var/lib/ludus/artifacts /var/lib/ludus/scratch /var/lib/ludus/tls
+COPY --chmod=755 docker/health /usr/local/bin/ludus-health
 WORKDIR /opt/ludus
 COPY pyproject.toml constraints.txt README.md ./
 COPY proto proto
@@ -30,7 +31,7 @@ COPY migrations migrations
 USER ludus
 VOLUME /var/lib/ludus
 EXPOSE 8080 7070
-HEALTHCHECK --interval=10s --timeout=5s --start-period=20s CMD ["python", "-m", "server.app.health", "api"]
+HEALTHCHECK --interval=10s --timeout=5s --start-period=20s CMD ["ludus-health", "api"]
 ENTRYPOINT ["ludus"]
 CMD ["server"]
 
@@ -45,6 +46,6 @@ ARG COMMIT=""
 ENV LUDUS_WORKER__COMMIT=$COMMIT
 USER ludus
 VOLUME /var/lib/ludus
-HEALTHCHECK --interval=10s --timeout=5s --start-period=60s CMD ["python", "-m", "server.app.health", "worker"]
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s CMD ["ludus-health", "worker"]
 ENTRYPOINT ["ludus"]
 CMD ["worker"]

@@ -20,6 +20,7 @@ RUN apt-get update \
     && userdel --remove ubuntu \
     && useradd --system --uid 1000 --create-home ludus \
     && install -d -o ludus -g ludus /var/lib/ludus /var/lib/ludus/artifacts /var/lib/ludus/scratch /var/lib/ludus/tls
+COPY --chmod=755 docker/health /usr/local/bin/ludus-health
 WORKDIR /opt/ludus
 COPY pyproject.toml constraints.txt README.md ./
 COPY proto proto
@@ -34,6 +35,6 @@ ARG COMMIT=""
 ENV LUDUS_WORKER__COMMIT=$COMMIT
 USER ludus
 VOLUME /var/lib/ludus
-HEALTHCHECK --interval=10s --timeout=5s --start-period=60s CMD ["python", "-m", "server.app.health", "worker"]
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s CMD ["ludus-health", "worker"]
 ENTRYPOINT ["ludus"]
 CMD ["worker"]

@@ -22,7 +22,9 @@ POLL_SECONDS: Final = 1.0
 class ClientGroup(click.Group):
     """The subcommands alone, in an installation without the worker."""
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find a subcommand; options of the worker itself are answered with what to install."""
         if args and args[0].startswith("-"):
             raise missing_worker()

@@ -10,4 +10,6 @@ class Queues(Resource):
     def get(self, demand: str | None = None, pool: str | None = None) -> Queue:
         """Return the runs of all projects that wait for a worker; only those of a demand (`1;a100`) or a pool."""
         wanted = {"demand": demand, "pool": pool}
-        return self._transport.get(Queue, "/v1/queue", {key: value for key, value in wanted.items() if value is not None})
+        return self._transport.get(
+            Queue, "/v1/queue", {key: value for key, value in wanted.items() if value is not None}
+        )

@@ -1,21 +1,13 @@
-"""Health check of a container: `python -m server.app.health ROLE` exits with 0 if the role is healthy.
+"""Health check of a container whose API speaks TLS: `python -m server.app.health` exits with 0 if the API is ready.
 
-`api` asks the API of this container, `gateway` connects to its port, `worker` looks for a recent heartbeat of this
-host's slots in the database, `database` (for the controller, which listens nowhere) for the database's answer.
+All other checks need no interpreter: `docker/health`.
 """
 
 import http.client
-import socket
 import sys
-from collections.abc import Callable, Mapping
 
-from server.kit.db.database import Database
-from server.kit.errors import LudusError
-from server.kit.ports import address, connect_api, listens, turned_away
+from server.kit.ports import address, connect_api, turned_away
 from server.kit.settings import Settings
-from server.workers.repository import WorkerRepository
-
-WORKER_SILENCE_SECONDS = 30.0
 
 
 def api(settings: Settings) -> bool:
@@ -30,48 +22,9 @@ def api(settings: Settings) -> bool:
         connection.close()
 
 
-def gateway(settings: Settings) -> bool:
-    """Return whether the gateway accepts connections."""
-    return listens(address(settings.gateway.host, settings.gateway.port))
-
-
-def worker(settings: Settings) -> bool:
-    """Return whether a slot of this host sent a heartbeat recently."""
-    here = socket.gethostname()
-    database = Database.from_settings(settings.database)
-    try:
-        with database.read() as session:
-            return any(slot.host == here for slot in WorkerRepository(session).alive(WORKER_SILENCE_SECONDS))
-    except LudusError:
-        return False
-    finally:
-        database.close()
-
-
-def answering_database(settings: Settings) -> bool:
-    """Return whether the database answers."""
-    database = Database.from_settings(settings.database)
-    try:
-        database.ping()
-    except LudusError:
-        return False
-    else:
-        return True
-    finally:
-        database.close()
-
-
-CHECKS: Mapping[str, Callable[[Settings], bool]] = {
-    "api": api,
-    "gateway": gateway,
-    "worker": worker,
-    "database": answering_database,
-}
-
-
 def main() -> None:
-    """Check the role that the command line names."""
-    sys.exit(0 if CHECKS[sys.argv[1]](Settings()) else 1)
+    """Check the API of this container."""
+    sys.exit(0 if api(Settings()) else 1)
 
 
 if __name__ == "__main__":

@@ -102,8 +102,8 @@ def _too_few_gpus(config: RunConfig) -> Iterator[Problem]:
     needed = int(device.partition(":")[2] or 0) + torch.processes
     if gpus < needed:
         message = (
-            f"is {torch.processes}, one GPU each from {device} on, but resources.gpu is {gpus}: the slot may have fewer "
-            f"than {needed}; set resources.gpu to {needed}, processes to 1, or torch_settings.device to cpu"
+            f"is {torch.processes}, one GPU each from {device} on, but resources.gpu is {gpus}: the slot may have "
+            f"fewer than {needed}; set resources.gpu to {needed}, processes to 1, or torch_settings.device to cpu"
         )
         yield Problem("torch_settings.processes", "contradiction", message)
 

@@ -33,7 +33,7 @@ from server.config.values import (
     Whole,
     config_error,
 )
-from server.kit.settings import Label
+from server.kit.scheduling import Label
 
 
 class CollectorsConfig(Section):

@@ -33,6 +33,7 @@ from server.kit.db.database import Database
 from server.kit.db.stopped_writer import StoppedWriterWatchdog
 from server.kit.errors import Unavailable
 from server.kit.http.repository import IdempotencyRepository
+from server.kit.probes import LoopHeartbeat, Probes
 from server.kit.queue import WakeUpQueue, make_celery
 from server.kit.settings import Settings
 from server.kit.telemetry import ControllerTelemetry, serve_metrics
@@ -53,6 +54,8 @@ EXPLAIN_SECONDS = 5.0
 """Pause between two looks at the demands of waiting runs."""
 RETENTION_SECONDS = 60.0
 """Pause between two rounds in which old rows are deleted."""
+HANGS_SECONDS = 300.0
+"""A controller whose round has taken longer fails its liveness probe. Each statement has a time-out of its own."""
 LAST_SECONDS = 5.0
 """Time for the artifact store and the broker to answer when the controller stops."""
 _log = structlog.get_logger(__name__)
@@ -96,8 +99,10 @@ class Controller:
         settings: Settings,
         monotonic: Callable[[], float] = time.monotonic,
         telemetry: ControllerTelemetry | None = None,
+        heartbeat: LoopHeartbeat | None = None,
     ) -> None:
         self._telemetry = telemetry or ControllerTelemetry()
+        self._heartbeat = heartbeat or LoopHeartbeat(HANGS_SECONDS)
         self._database = database
         self._wake_up = wake_up
         self._settings = settings.controller
@@ -129,6 +134,7 @@ class Controller:
         pause = min(self._settings.interval_seconds, self._lease_seconds / 4)  # a longer pause would look like a gap
         _log.info("controller_started", lease_seconds=self._lease_seconds, restart_budget=self._settings.restart_budget)
         while not stop.is_set():
+            self._heartbeat.beat()
             self.tick()
             stop.wait(pause)
         _log.info("controller_stopped")
@@ -234,7 +240,9 @@ def main(settings: Settings) -> None:
     signal.signal(signal.SIGTERM, finish)
     signal.signal(signal.SIGINT, finish)
     telemetry = ControllerTelemetry()
-    serve_metrics(telemetry.registry, settings.telemetry, settings.telemetry.controller_port)
+    heartbeat = LoopHeartbeat(HANGS_SECONDS)
+    probes = Probes(heartbeat.is_alive, heartbeat.is_alive)  # no client asks anything of a controller
+    serve_metrics(telemetry.registry, settings.telemetry, settings.telemetry.controller_port, probes)
     database = Database.from_settings(settings.database)
     notifier = WakeUpNotifier(database, WakeUpQueue(make_celery(settings)), settings)
     tasks: dict[str, BackgroundTask] = {
@@ -254,7 +262,7 @@ def main(settings: Settings) -> None:
     for thread in threads:
         thread.start()
     try:
-        Controller(database, notifier, settings, telemetry=telemetry).run(stop)
+        Controller(database, notifier, settings, telemetry=telemetry, heartbeat=heartbeat).run(stop)
     finally:
         stop.set()
         for thread in threads:

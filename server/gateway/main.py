@@ -14,8 +14,10 @@ from ludus.protocol.tickets import MIN_KEY_BYTES
 from ludus.protocol.tls import is_loopback
 from server.gateway.service import Gateway
 from server.kit.db.database import Database
+from server.kit.errors import LudusError
 from server.kit.listening import GatewaySettings
 from server.kit.ports import CannotStart
+from server.kit.probes import LoopHeartbeat, Probes
 from server.kit.queue import WakeUpQueue, make_celery
 from server.kit.settings import Settings
 from server.kit.telemetry import serve_metrics
@@ -23,6 +25,8 @@ from server.simulators.repository import Placement
 
 GRACE_SECONDS: Final = 5.0
 """Time that a stopping gateway gives its open calls."""
+HANGS_SECONDS: Final = 30.0
+"""A gateway whose loop has not turned for so long fails its liveness probe."""
 
 _log = structlog.get_logger(__name__)
 
@@ -32,7 +36,7 @@ def serve(settings: Settings, database: Database | None = None) -> None:
     database = database or Database.from_settings(settings.database)
     try:
         check(settings.gateway)
-        asyncio.run(_serve(settings, Placement(database, WakeUpQueue(make_celery(settings)))))
+        asyncio.run(_serve(settings, database))
     finally:
         database.close()
 
@@ -76,15 +80,35 @@ async def stop(server: grpc.aio.Server, gateway: Gateway) -> None:
     gateway.release()
 
 
-async def _serve(settings: Settings, placement: Placement) -> None:
+def _answers(database: Database) -> bool:
+    """Return whether the database answers, which joins need."""
+    try:
+        database.ping()
+    except LudusError:
+        return False
+    return True
+
+
+async def _beat(heartbeat: LoopHeartbeat) -> None:
+    while True:
+        heartbeat.beat()
+        await asyncio.sleep(1)
+
+
+async def _serve(settings: Settings, database: Database) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
+    placement = Placement(database, WakeUpQueue(make_celery(settings)))
     server, gateway, port = await start(settings.gateway, placement)
-    serve_metrics(gateway.telemetry.registry, settings.telemetry, settings.telemetry.gateway_port)
+    heartbeat = LoopHeartbeat(HANGS_SECONDS)
+    beating = asyncio.create_task(_beat(heartbeat))
+    probes = Probes(heartbeat.is_alive, lambda: heartbeat.is_alive() and _answers(database))
+    serve_metrics(gateway.telemetry.registry, settings.telemetry, settings.telemetry.gateway_port, probes)
     _log.info("gateway_started", host=settings.gateway.host, port=port, authenticated=settings.gateway.demands_token)
     await stopping.wait()
+    beating.cancel()
     _log.info("gateway_stopping", relayed=gateway.relay.streams)
     with suppress(asyncio.CancelledError):
         await stop(server, gateway)

@@ -31,7 +31,7 @@ def secret_variables(settings: type[BaseModel], prefix: str) -> Iterator[str]:
 def read_secret_files(
     environment: Mapping[str, str | None], settings: type[BaseModel], prefix: str
 ) -> dict[str, str | None]:
-    """Return an environment with the contents of secrets' files in place of their paths; its names are in small letters.
+    """Return an environment, whose names are in small letters, with secrets' files read in place of their paths.
 
     An empty variable, as a compose file passes it on, counts as none; the line break at a file's end is not part of
     the secret. Raises SettingsError with a sentence for each file that cannot be used.

@@ -8,30 +8,20 @@ embedded stack results: SQLite, Celery's file transport and a folder of artifact
 The settings of a training run, which users make, are in `server.config`.
 """
 
-import math
 import os
 from collections.abc import Mapping
 from difflib import get_close_matches
+from ipaddress import IPv6Address
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    Field,
-    NonNegativeInt,
-    SecretStr,
-    StringConstraints,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from server.kit.artifacts.address import S3Address
 from server.kit.listening import ApiSettings, GatewaySettings, Group, Port, Seconds
+from server.kit.scheduling import Label, SchedulingSettings
 from server.kit.secret_files import SUFFIX, read_secret_files
-
-Label = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$")]
-"""The resources of a worker that a run may demand."""
 
 
 class DatabaseSettings(Group):
@@ -66,71 +56,6 @@ class QueueSettings(Group):
     """Folder of the file transport, on a local disk. Default: `queue` in `home`."""
     polling_seconds: Seconds = 0.05
     """How often an idle worker looks into the folder."""
-
-
-PoolName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$")]
-
-
-class Pool(Group):
-    """Slots that an autoscaler starts on demand."""
-
-    gpus: int = Field(default=0, ge=0, le=64)
-    """GPUs of each slot."""
-    labels: list[Label] = Field(default=[], max_length=8)
-    """Labels of its workers (`LUDUS_WORKER__LABELS`)."""
-
-
-class SchedulingSettings(Group):
-    """The order in which free workers take waiting runs: one of the project with the fewest in training; of a project's
-    runs the one with the highest priority, then of the token and the owner with the fewest, then the oldest.
-    """
-
-    aging_seconds: Seconds = 3600
-    """A waiting run gains one step of priority each time this number of seconds passes, so no run waits for ever."""
-    runs_per_project: int | None = Field(default=None, ge=0)
-    """Maximum number of runs of one project in training at once. Default: no limit."""
-    project_quotas: dict[str, NonNegativeInt] = Field(default={})
-    """The same for projects by name, before `runs_per_project`, as JSON: `{"bots": 4}`."""
-    runs_per_token: int | None = Field(default=None, ge=0)
-    """Maximum number of runs of one token in training at once. Runs that no token of the database created (the server
-    demands none, or the request came with `LUDUS_API__TOKEN`) count as those of one token. Default: no limit.
-    """
-    token_quotas: dict[str, NonNegativeInt] = Field(default={})
-    """The same for tokens by id, before `runs_per_token`, as JSON: `{"tok_01k...": 4, "": 1}`; the empty id stands for
-    runs without a token.
-    """
-    best_fit_seconds: Seconds = 600
-    """How long a slot leaves a waiting run to a slot that fits it better: to an idle one with fewer GPUs; or, if it is
-    the last idle slot with GPUs and the run demands none, to one without GPUs, even a busy one.
-    """
-    pools: dict[PoolName, Pool] = Field(default={})
-    """Pools of workers that an autoscaler starts on demand, by name, with the GPUs and labels of a slot, as JSON:
-    `{"cpu": {}, "a100": {"gpus": 1, "labels": ["a100"]}}`. A run that no live worker serves, but one of a pool would,
-    waits for that pool, without a warning. The same on the api and the controller.
-    """
-    explain_seconds: Seconds = 10
-    """After this time of waiting, a run that no live worker can serve says so."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _no_quotas_of_owners(cls, data: Any) -> Any:
-        for former in ("runs_per_owner", "owner_quotas"):
-            if isinstance(data, Mapping) and former in data:
-                raise ValueError(
-                    f"{former}: quotas bind projects and tokens, because users choose owners freely; set "
-                    "runs_per_project, project_quotas, runs_per_token or token_quotas instead"
-                )
-        return data
-
-    def project_quota(self, project: str) -> float:
-        """Return how many runs of a project may be in training at once; infinity without a limit."""
-        default = math.inf if self.runs_per_project is None else self.runs_per_project
-        return self.project_quotas.get(project, default)
-
-    def token_quota(self, token_id: str) -> float:
-        """Return how many runs that a token created may be in training at once; infinity without a limit."""
-        default = math.inf if self.runs_per_token is None else self.runs_per_token
-        return self.token_quotas.get(token_id, default)
 
 
 class StorageSettings(Group):
@@ -235,9 +160,9 @@ class WorkerSettings(Group):
     collectors: int = Field(default=1, ge=1)
     """Collector processes of each attempt."""
     advertise_host: str = "127.0.0.1"
-    """Host name of this host for simulators."""
+    """Host name or address of this host for simulators; that of IPv6 as it is, `fd00::7`, or in brackets."""
     bind_host: str = "127.0.0.1"
-    """Address that collectors listen on."""
+    """Address that collectors listen on; `::` for all addresses of IPv6 and IPv4."""
     port_range: tuple[Port, Port] | None = None
     """First and last port for collectors, as JSON: `[7100, 7199]`. Default: any free port."""
     lease_seconds: Seconds = 10
@@ -248,6 +173,22 @@ class WorkerSettings(Group):
     """How long a trainer may take for its final checkpoint before it is killed."""
     scratch: Path = Path()
     """Folder for unfinished files. Default: `scratch` in `home`."""
+    alive_file: Path = Path()
+    """File that the slots touch every 5 seconds, for liveness probes. Default: `worker.alive` in `home`."""
+
+    @field_validator("advertise_host", "bind_host")
+    @classmethod
+    def _is_host(cls, value: str) -> str:
+        """Take the brackets from an address of IPv6, and refuse what is not one but has a colon."""
+        host = value.removeprefix("[").removesuffix("]")
+        if ":" in host:
+            try:
+                IPv6Address(host)
+            except ValueError:
+                raise ValueError(
+                    f"{value} is neither a host name nor an address; leave a port out: port_range has them"
+                ) from None
+        return host
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -416,6 +357,7 @@ class Settings(BaseSettings):
             ("queue", "folder", home / "queue"),
             ("storage", "root", home / "artifacts"),
             ("worker", "scratch", home / "scratch"),
+            ("worker", "alive_file", home / "worker.alive"),
         ):
             given = filled.get(group, {})
             if isinstance(given, BaseModel):

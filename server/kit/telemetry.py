@@ -8,10 +8,11 @@ from importlib.metadata import version
 from typing import Final
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Gauge, GCCollector, Histogram, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Gauge, GCCollector, Histogram, ProcessCollector, make_wsgi_app
 from prometheus_client import start_http_server as _start
 
 from server.kit.ports import CannotStart
+from server.kit.probes import Probes
 from server.kit.settings import TelemetrySettings
 
 BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
@@ -29,12 +30,13 @@ def new_registry() -> CollectorRegistry:
     return registry
 
 
-def serve_metrics(registry: CollectorRegistry, settings: TelemetrySettings, port: int) -> None:
-    """Serve `/metrics` in a thread, if a port is set. Raises CannotStart."""
+def serve_metrics(registry: CollectorRegistry, settings: TelemetrySettings, port: int, probes: Probes) -> None:
+    """Serve `/metrics` and probes in a thread, if a port is set. Raises CannotStart."""
     if not port:
         return
     try:
-        _start(port, settings.host, registry)
+        server, _ = _start(port, settings.host, registry)
+        server.set_app(probes.around(make_wsgi_app(registry)))
     except OSError as error:
         raise CannotStart(
             f"Metrics cannot be served on {settings.host}:{port} ({error.strerror}): choose another address with "

@@ -10,7 +10,9 @@ class HostCordoned(Conflict, code="host_cordoned"):
 
     worker_id: str
     host: str
-    sentence = "Worker {worker_id} is cordoned with its host: lift the cordon of {host} (`ludus worker uncordon {host}`)."
+    sentence = (
+        "Worker {worker_id} is cordoned with its host: lift the cordon of {host} (`ludus worker uncordon {host}`)."
+    )
 
 
 class PoolNotFound(NotFound, code="pool_not_found"):

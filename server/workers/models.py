@@ -40,9 +40,11 @@ class Worker(Base):
     run_id: Mapped[str | None] = mapped_column(String(40))
     """The run that the slot executes."""
     stopped_at: Mapped[float | None] = mapped_column(Timestamp)
-    cordoned: Mapped[bool] = column_property(exists().where(Cordon.name.in_([id, host])))
+    cordoned: Mapped[bool] = column_property(exists().where(Cordon.name.in_([id, host])))  # noqa: A003  # the column
     """Whether the slot takes no run, because it or its host is cordoned."""
-    draining: Mapped[bool] = column_property(exists().where(Cordon.name.in_([id, host]), Cordon.draining))
+    draining: Mapped[bool] = column_property(
+        exists().where(Cordon.name.in_([id, host]), Cordon.draining)  # noqa: A003  # the column
+    )
     """Whether it is to hand its run back, too."""
 
     @property

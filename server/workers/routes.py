@@ -82,5 +82,5 @@ def uncordon_worker(worker: WorkerKey, command: WholeCommandDep) -> Response:
     openapi_extra=needs(Scope.ADMIN, everywhere=True),
 )
 def drain_worker(worker: WorkerKey, command: WholeCommandDep) -> Response:
-    """Cordon a slot or host, and have its runs save a checkpoint and go to other slots: done when none has a `run_id`."""
+    """Cordon a slot or host; its runs save a checkpoint and go to other slots. Done when no slot has a `run_id`."""
     return _verb(WorkerService.drain, command, worker)

@@ -14,7 +14,7 @@ from server.workers.repository import CordonRepository, WorkerRepository
 
 
 class WorkerService:
-    """Commands on slots, named by their id, or by their host, which means all of its slots. The session's owner commits.
+    """Commands on slots: one by its id, or all of a host by the host's name. The session's owner commits.
 
     The race: a slot claims a run while it is cordoned. Claims and these commands exclude one another (`lock_queue`), so
     that none of the slots takes a run once the command is committed.

@@ -11,7 +11,7 @@ from prometheus_client.core import Metric
 
 from server.kit.db.database import Database
 from server.kit.http.telemetry import HttpTelemetry
-from server.kit.settings import SchedulingSettings
+from server.kit.scheduling import SchedulingSettings
 from server.kit.telemetry import ControllerTelemetry, GatewayTelemetry
 from server.workers.fleet.collector import FleetMetrics
 from tests.factories import RecordingWakeUp

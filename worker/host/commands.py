@@ -56,7 +56,7 @@ class WorkerGroup(click.Group):
 @click.option("--once", is_flag=True, help="Execute one run, on one slot with all GPUs, then exit.")
 @click.option("--idle-exit", type=DURATION, help="Exit when no slot has had a run for this time, as in 60, 60s or 5m.")
 @click.pass_context
-def worker(ctx: click.Context, slots: int | None, once: bool, idle_exit: float | None) -> None:  # noqa: FBT001  # click's options
+def worker(ctx: click.Context, slots: int | None, once: bool, idle_exit: float | None) -> None:
     """Execute training runs on this host; or show, cordon and drain slots.
 
     With --once and --idle-exit it also exits if no run comes. A run that fails does not change the exit code: its state

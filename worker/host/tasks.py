@@ -38,6 +38,7 @@ from server.lifecycle.attempts.claim import Claim
 from server.lifecycle.attempts.repository import RunQueue
 from server.runs.scheduling.demand import Offer
 from server.workers.repository import WorkerInfo, WorkerRegistry
+from worker.host.alive import keep_alive
 from worker.host.ending import Limits, WorkerEnd
 from worker.host.fingerprint import fingerprint
 from worker.host.gpus import VISIBLE, GpuInUse, assign, find_gpus, lock_gpus
@@ -175,6 +176,8 @@ class Slot:
         self._passed_on = -PASS_ON_SECONDS
         threading.Thread(target=self._beat, name="worker-beat", daemon=True).start()
         threading.Thread(target=self._look_for_work, name="worker-look", daemon=True).start()
+        alive = (self._settings.worker.alive_file, self._over)
+        threading.Thread(target=keep_alive, args=alive, name="worker-alive", daemon=True).start()
 
     def _lock(self) -> Sequence[int]:
         """Lock the slot's GPUs; return the descriptors, with which trainers keep the locks too."""
@@ -323,7 +326,7 @@ def build(settings: Settings, resources: HostResources, shared: SharedState, lim
 
     @worker_ready.connect(weak=False)  # type: ignore[untyped-decorator]
     def _serve_metrics(**_: object) -> None:
-        serve_slots(settings.telemetry)
+        serve_slots(settings.telemetry, settings.worker.alive_file)
         if limits:
             end = WorkerEnd(limits)
             threading.Thread(target=end_by_itself, args=(shared, end), name="worker-end", daemon=True).start()

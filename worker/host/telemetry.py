@@ -5,6 +5,7 @@ The supervisor knows nothing of this: its ledger and its store are measured from
 
 import os
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from server.checkpoints.refs import NewCheckpoint
 from server.kit.artifacts.store import ArtifactStore, FileRef
 from server.kit.errors import LudusError
+from server.kit.probes import Probes
 from server.kit.settings import TelemetrySettings
 from server.kit.states import Intent
 from server.kit.telemetry import BUCKETS, serve_metrics
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.runs.bottleneck.times import TimeSpent
+from worker.host.alive import is_alive
 
 
 class WorkerTelemetry:
@@ -90,9 +93,10 @@ class MeasuredStore:
         return getattr(self._store, name)
 
 
-def serve_slots(settings: TelemetrySettings) -> None:
-    """Serve what all slots of this host count together, if a port is set. Raises CannotStart."""
+def serve_slots(settings: TelemetrySettings, alive_file: Path) -> None:
+    """Serve what all slots of this host count together, and probes, if a port is set. Raises CannotStart."""
     if settings.worker_port and "PROMETHEUS_MULTIPROC_DIR" in os.environ:
         registry = CollectorRegistry()
         MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-        serve_metrics(registry, settings, settings.worker_port)
+        probe = partial(is_alive, alive_file)
+        serve_metrics(registry, settings, settings.worker_port, Probes(probe, probe))

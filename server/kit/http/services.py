@@ -67,7 +67,6 @@ def database_of(services: ServicesDep) -> Database:
 DatabaseDep = Annotated[Database, Depends(database_of)]
 
 
-
 def whole_database_of(services: ServicesDep, auth: AuthDep) -> Database:
     """Return the database with the rows of all projects, for routes that concern all of them (`needs`)."""
     return services.database.within(None, auth.before_commit, auth.principal.name)

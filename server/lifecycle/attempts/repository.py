@@ -1,7 +1,8 @@
 """The queue that hands runs to workers, and the writes of an attempt (`server.runs.attempts.repository`: the fence)."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -22,7 +23,7 @@ from server.kit.db.clock import now
 from server.kit.db.database import Database
 from server.kit.db.texts import storable_json
 from server.kit.errors import IllegalTransition, LeaseLost
-from server.kit.settings import SchedulingSettings
+from server.kit.scheduling import SchedulingSettings
 from server.kit.states import EVENT_OF, LEASED, TERMINAL, Intent
 from server.ladders.matches.writer import MatchWriter
 from server.lifecycle.attempts.claim import DEFAULT_RESTART_BUDGET, Claim
@@ -88,7 +89,7 @@ class RunQueue:
                 return None
             running = runs.running()
             offer = replace(offer or Offer(), cordoned=CordonRepository(session).covers(worker_id))
-            left: Set[str] = frozenset()
+            left: AbstractSet[str] = frozenset()
             if offer.gpus and not offer.cordoned:
                 left = self._left_to_others(heads, offer, WorkerRepository(session).slots(lease_seconds, but=worker_id))
             mine = [one for one in heads if one.run_id not in left]
@@ -102,7 +103,7 @@ class RunQueue:
             self.for_another = next((order[0].run_id for order in served if order), None)
             return None
 
-    def _left_to_others(self, heads: Sequence[Waiting], offer: Offer, others: Sequence[Slot]) -> Set[str]:
+    def _left_to_others(self, heads: Sequence[Waiting], offer: Offer, others: Sequence[Slot]) -> AbstractSet[str]:
         """Return the runs that this slot leaves to others now, as it has not for too long."""
         now = self._monotonic()
         leaving = [one.run_id for one in heads if leaves(Demand.parse(one.demand), offer, others)]

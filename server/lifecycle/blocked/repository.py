@@ -1,6 +1,6 @@
 """The reasons for which runs wait, computed when they are read: nothing is stored, so nothing is out of date."""
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sqlalchemy import func, select, text
@@ -129,7 +129,7 @@ class BlockedRepository(Repository):
         return sentences, unserved
 
     def _full(
-        self, demand: Demand, serving: Set[str], offers: Mapping[str, Offer], held: Sequence[_Held], project: str
+        self, demand: Demand, serving: set[str], offers: Mapping[str, Offer], held: Sequence[_Held], project: str
     ) -> str | None:
         """Return the sentence that no slot is free for a demand; None if one is, or if no slot serves it."""
         taken = {one.worker_id for one in held}

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from server.kit.settings import SchedulingSettings
+from server.kit.scheduling import SchedulingSettings
 from server.runs.scheduling.demand import Demand, Offer, no_slot_serves
 from server.runs.scheduling.pools import pool_of
 

@@ -1,6 +1,6 @@
-"""Pools: kinds of workers that an autoscaler starts on demand (`LUDUS_SCHEDULING__POOLS`). Pure: no database, no clock."""
+"""Pools: kinds of workers that an autoscaler starts on demand (`LUDUS_SCHEDULING__POOLS`). Pure."""
 
-from server.kit.settings import SchedulingSettings
+from server.kit.scheduling import SchedulingSettings
 from server.runs.scheduling.demand import Demand, Offer
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from server.kit.settings import SchedulingSettings
+from server.kit.scheduling import SchedulingSettings
 from server.runs.scheduling.demand import Demand, no_slot_serves
 from server.runs.scheduling.fit import Slot
 from server.runs.scheduling.order import Account, InTraining

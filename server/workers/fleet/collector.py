@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from server.kit.db.database import Database
 from server.kit.errors import Unavailable
-from server.kit.settings import SchedulingSettings
+from server.kit.scheduling import SchedulingSettings
 from server.kit.wake_up import WakeUp
 from server.runs.scheduling.demand import Demand
 from server.workers.fleet.repository import Fleet, FleetRepository
@@ -99,7 +99,7 @@ def _metrics(fleet: Fleet, pools: Iterable[str]) -> Iterator[Metric]:
     yield _labelled(
         GaugeMetricFamily, "ludus_queue_runs", "Runs that wait for a worker, by their demand.", "demand", waiting
     )
-    missing = Counter({pool: 0 for pool in (*pools, "none")})
+    missing = Counter(dict.fromkeys((*pools, "none"), 0))
     for each in fleet.queue:
         missing[each.pool or "none"] += each.missing_slots
     yield _labelled(

@@ -8,7 +8,7 @@ from sqlalchemy import func, select, text
 from ludus.schemas.states import RunState
 from server.kit.db.clock import now
 from server.kit.db.repository import Repository
-from server.kit.settings import SchedulingSettings
+from server.kit.scheduling import SchedulingSettings
 from server.kit.states import TERMINAL
 from server.runs.models import CLAIMABLE_SQL, Attempt, Run
 from server.runs.scheduling.queue import QueuedDemand

@@ -1,7 +1,7 @@
 """Reads the queue by demand, from waiting runs of all projects and live slots."""
 
 from server.kit.db.repository import Repository
-from server.kit.settings import SchedulingSettings
+from server.kit.scheduling import SchedulingSettings
 from server.runs.scheduling.demand import Demand
 from server.runs.scheduling.queue import QueuedDemand, queue_by_demand
 from server.runs.scheduling.repository import WaitingRuns

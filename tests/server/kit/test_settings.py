@@ -185,3 +185,17 @@ def test_an_address_of_artifacts_names_bucket_prefix_endpoint_and_region() -> No
         "bucket", "a/b/", "http://host:9000", "eu-central-1"
     )
     assert S3Address.parse("s3://bucket") == S3Address("bucket", "", None, None)
+
+
+@pytest.mark.parametrize(
+    ("given", "host"), [("fd00::7", "fd00::7"), ("[fd00::7]", "fd00::7"), ("10.0.0.7", "10.0.0.7"), ("box", "box")]
+)
+def test_the_address_of_a_worker_may_be_one_of_ipv6_with_or_without_brackets(given: str, host: str) -> None:
+    worker = Settings(worker={"advertise_host": given, "bind_host": given}).worker  # type: ignore[arg-type]
+
+    assert (worker.advertise_host, worker.bind_host) == (host, host)
+
+
+def test_a_port_in_the_address_of_a_worker_is_refused() -> None:
+    with pytest.raises(ValidationError, match="leave a port out"):
+        Settings(worker={"advertise_host": "box:7100"})  # type: ignore[arg-type]

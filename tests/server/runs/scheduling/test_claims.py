@@ -9,7 +9,7 @@ from sqlalchemy import text
 
 from ludus.schemas.states import RunState
 from server.kit.db.database import Database
-from server.kit.settings import SchedulingSettings
+from server.kit.scheduling import SchedulingSettings
 from server.lifecycle.attempts.repository import AttemptLedger, RunQueue
 from server.runs.events.repository import EventRepository
 from server.runs.scheduling.demand import Offer

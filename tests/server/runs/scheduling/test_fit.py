@@ -1,4 +1,4 @@
-"""Best fit: which slot leaves a run to which other one, and that an idle slot which serves a run takes it in the end."""
+"""Best fit: which slot leaves a run to which other one, and that one of the idle slots takes it."""
 
 from hypothesis import given
 from hypothesis import strategies as st

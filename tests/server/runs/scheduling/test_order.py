@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from server.kit.settings import SchedulingSettings
+from server.kit.scheduling import SchedulingSettings
 from server.runs.scheduling.demand import Demand, Offer, no_slot_serves
 from server.runs.scheduling.order import Account, InTraining, Waiting, in_order, obstacle
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from server.kit.settings import SchedulingSettings
+from server.kit.scheduling import SchedulingSettings
 from server.runs.scheduling.demand import Demand, Offer
 from server.runs.scheduling.fit import Slot
 from server.runs.scheduling.order import Account, InTraining, obstacle
@@ -15,6 +15,7 @@ from server.runs.scheduling.pools import pool_of
 from server.runs.scheduling.queue import DemandSlots, QueuedDemand, WaitingGroup, queue_by_demand
 
 NOW = 1000.0
+LABELS = st.frozensets(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}", fullmatch=True), max_size=8)
 POOLS = {"cpu": {}, "a100": {"gpus": 1, "labels": ["a100"]}, "big": {"gpus": 8, "labels": ["a100"]}}
 
 
@@ -99,7 +100,7 @@ def test_a_run_whose_slots_are_all_cordoned_says_so() -> None:
     assert "The only slot that fits is cordoned: lift that (`ludus worker uncordon`)" in found.sentence
 
 
-@given(st.builds(Demand, st.integers(0, 64), st.frozensets(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}", fullmatch=True), max_size=8)))
+@given(st.builds(Demand, st.integers(0, 64), LABELS))
 def test_a_demand_is_read_from_its_name(demand: Demand) -> None:
     assert Demand.named(demand.name) == demand
 
@@ -110,7 +111,9 @@ def test_a_name_that_is_no_demand_is_refused(name: str) -> None:
         Demand.named(name)
 
 
-@pytest.mark.parametrize("pools", [{"a b": {}}, {"gpu": {"gpu": 1}}, {"gpu": {"gpus": -1}}, {"gpu": {"labels": ["a b"]}}])
+@pytest.mark.parametrize(
+    "pools", [{"a b": {}}, {"gpu": {"gpu": 1}}, {"gpu": {"gpus": -1}}, {"gpu": {"labels": ["a b"]}}]
+)
 def test_a_pool_that_cannot_be_meant_is_refused(pools: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         SchedulingSettings(pools=pools)

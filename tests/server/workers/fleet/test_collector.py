@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry
 from ludus.schemas.states import RunState
 from server.kit.db.database import Database
 from server.kit.errors import BrokerUnavailable, DatabaseUnavailable
-from server.kit.settings import SchedulingSettings
+from server.kit.scheduling import SchedulingSettings
 from server.webhooks.requests import WebhookUpdate
 from server.webhooks.service import WebhookService
 from server.workers.fleet.collector import FleetMetrics
