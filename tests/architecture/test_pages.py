@@ -101,7 +101,7 @@ def mistake(words: list[str]) -> str | None:
     command: click.Command = ludus
     context = click.Context(ludus, info_name="ludus")
     rest = words[1:]
-    while isinstance(command, click.Group) and rest:
+    while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
         found = command.get_command(context, rest[0])
         if found is None:
             return f"no command {rest[0]}"

@@ -6,8 +6,8 @@ A run needs a person when it will not go on by itself:
   have received the pause ask again at once, and may wake it in the same second.
 - a worker holds it, but it has no simulator, its configuration sets no limit to that (`startup_grace_seconds: null`),
   and `FAIR_CHANCE_SECONDS` have passed. A run with a limit pauses by itself, and counts then.
-- it is queued, and for `FAIR_CHANCE_SECONDS` no live worker could serve it: hosts that are started on demand take
-  minutes.
+- it is queued, and for `FAIR_CHANCE_SECONDS` neither a live worker nor a declared pool could serve it: hosts that are
+  started on demand take minutes.
 """
 
 from collections.abc import Iterable

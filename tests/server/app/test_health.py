@@ -104,5 +104,5 @@ def test_an_api_is_healthy_while_it_is_ready(world: World) -> None:
 
 
 def test_a_role_that_there_is_not_and_a_controller_without_a_port_get_a_sentence() -> None:
-    assert check("wroker") == 2
+    assert check("nothing") == 2
     assert check("controller") == 1
