@@ -69,7 +69,10 @@ def _process(name: str) -> Iterator["Settings"]:
     """Read the settings of one role, set up its logs, and show what an operator can act on as one sentence."""
     settings = load_settings()
     configure_logging(name, log_format=settings.log.format, level=settings.log.level)
+    from server.kit.db.pooling import check_pooling  # noqa: PLC0415
+
     with one_sentence_errors():
+        check_pooling(settings.database)
         yield settings
 
 

@@ -48,6 +48,8 @@ from server.runs.scheduling.repository import WaitingRuns
 from server.webhooks.deliveries.sender import Sender
 from server.workers.repository import WorkerRepository
 
+CONNECTIONS = 8
+"""Connections with the database: one for the rounds and each background task, and some for messages that are sent."""
 EXTREMES = 50
 """Metrics whose extremes are computed in one round."""
 EXPLAIN_SECONDS = 5.0
@@ -243,7 +245,7 @@ def main(settings: Settings) -> None:
     heartbeat = LoopHeartbeat(HANGS_SECONDS)
     probes = Probes(heartbeat.is_alive, heartbeat.is_alive)  # no client asks anything of a controller
     serve_metrics(telemetry.registry, settings.telemetry, settings.telemetry.controller_port, probes)
-    database = Database.from_settings(settings.database)
+    database = Database.from_settings(settings.database, CONNECTIONS)
     notifier = WakeUpNotifier(database, WakeUpQueue(make_celery(settings)), settings)
     tasks: dict[str, BackgroundTask] = {
         "notifier": notifier,

@@ -12,7 +12,7 @@ from ludus.protocol.options import server_options
 from ludus.protocol.server_tls import TlsPair
 from ludus.protocol.tickets import MIN_KEY_BYTES
 from ludus.protocol.tls import is_loopback
-from server.gateway.service import Gateway
+from server.gateway.service import PLACEMENT_THREADS, Gateway
 from server.kit.db.database import Database
 from server.kit.errors import LudusError
 from server.kit.listening import GatewaySettings
@@ -23,6 +23,8 @@ from server.kit.settings import Settings
 from server.kit.telemetry import serve_metrics
 from server.simulators.repository import Placement
 
+CONNECTIONS: Final = PLACEMENT_THREADS + 2
+"""Connections with the database: one for each thread, for the watcher of tokens and for that of waiting simulators."""
 GRACE_SECONDS: Final = 5.0
 """Time that a stopping gateway gives its open calls."""
 HANGS_SECONDS: Final = 30.0
@@ -33,7 +35,7 @@ _log = structlog.get_logger(__name__)
 
 def serve(settings: Settings, database: Database | None = None) -> None:
     """Serve until SIGTERM or SIGINT. Raises CannotStart."""
-    database = database or Database.from_settings(settings.database)
+    database = database or Database.from_settings(settings.database, CONNECTIONS)
     try:
         check(settings.gateway)
         asyncio.run(_serve(settings, database))

@@ -39,8 +39,10 @@ class DatabaseSettings(Group):
     """How long a writer waits for another one (SQLite's busy time-out, PostgreSQL's lock_timeout)."""
     statement_seconds: Seconds = 30
     """PostgreSQL's statement_timeout."""
-    pool_size: int = Field(default=48, ge=1)
-    """Maximum number of connections of one process, for reading and for writing each."""
+    pool_size: int | None = Field(default=None, ge=1)
+    """Maximum number of connections of one process. Default: 2 of a worker's slot, 8 of a controller, 10 of a gateway,
+    16 of an api. With SQLite as many again for writing.
+    """
     await_schema_seconds: float = Field(default=0.0, ge=0)
     """How long a worker that starts waits for `ludus migrate` to finish; 0: it takes the schema as it is. `ludus up`
     sets it, and starts the worker, which takes the longest, beside the migration.

@@ -1,4 +1,4 @@
-"""PostgreSQL and Redis of a test's own, on ports of their own, that can be crashed and started again; and a cable."""
+"""PostgreSQL, PgBouncer and Redis of a test's own, on ports of their own, that can be crashed; and a cable."""
 
 import contextlib
 import os
@@ -11,10 +11,14 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 import redis
+from psycopg.rows import dict_row
+from sqlalchemy import make_url
+from sqlalchemy.engine import URL
 
 from tests.ports import free_port
 from tests.waiting import eventually
@@ -24,7 +28,7 @@ START_SECONDS = 30.0
 
 def program(name: str) -> str:
     """Return where a server's program is; skip the test where it is not installed."""
-    found = shutil.which(name) or next(
+    found = shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin") or next(
         iter(sorted(map(str, Path("/usr/lib/postgresql").glob(f"*/bin/{name}")), reverse=True)), None
     )
     if found is None:
@@ -101,6 +105,48 @@ class Postgres(Server):
         """kill -9 it. Its children notice, and must be gone before it can be started again."""
         super().crash()
         (self._data / "postmaster.pid").unlink(missing_ok=True)
+
+
+class PgBouncer(Server):
+    """A pooler in front of a PostgreSQL. A crash ends the connections of both sides."""
+
+    def __init__(self, folder: Path, target: URL | str, mode: str = "transaction", connections: int = 20) -> None:
+        super().__init__()
+        target = make_url(target)
+        self.user = "postgres" if os.geteuid() == 0 else None
+        self._settings = folder / f"pgbouncer-{self.port}.ini"
+        self._settings.write_text(
+            f"[databases]\n* = host={target.host} port={target.port or 5432} user={target.username}\n"
+            f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {self.port}\nunix_socket_dir =\nauth_type = any\n"
+            f"pool_mode = {mode}\ndefault_pool_size = {connections}\nmax_client_conn = 5000\n"
+        )
+        self._settings.chmod(0o644)
+        self.url = target.set(host="127.0.0.1", port=self.port).render_as_string(hide_password=False)
+
+    def command(self) -> Sequence[str]:
+        return [program("pgbouncer"), "-q", str(self._settings)]
+
+    def answers(self) -> bool:
+        try:
+            self.console("SHOW VERSION")
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def console(self, command: str) -> list[dict[str, Any]]:
+        """Return what the pooler's own console answers."""
+        console: Any = psycopg.connect(
+            host="127.0.0.1",
+            port=self.port,
+            dbname="pgbouncer",
+            user="postgres",
+            connect_timeout=2,
+            autocommit=True,
+            cursor_factory=psycopg.ClientCursor,
+            row_factory=dict_row,
+        )
+        with contextlib.closing(console):
+            return list(console.execute(command).fetchall())
 
 
 class Redis(Server):

@@ -51,6 +51,8 @@ from worker.host.watchdog import Watchdog
 log = structlog.get_logger()
 
 BEAT_SECONDS = 2.0
+CONNECTIONS = 2
+"""Connections of a slot with the database: for its run, and for its own sign of life."""
 RESTART_SECONDS = 15.0
 """Time for a parent that restarts, beyond that for last checkpoints, before it is killed."""
 HOST_CHARACTERS = 60
@@ -161,7 +163,7 @@ class Slot:
         self._shared.set_busy(number, busy=False)  # the child before this one may have died with a run
         self._gpus = self._resources.of(number)
         self._offer = Offer(len(self._gpus), frozenset(self._settings.worker.labels))
-        self._database = Database.from_settings(self._settings.database)
+        self._database = Database.from_settings(self._settings.database, CONNECTIONS)
         self._queue = RunQueue(self._database, self._settings.scheduling)
         self._registry = WorkerRegistry(self._database)
         self._store = open_store(self._settings.storage)
