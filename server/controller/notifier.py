@@ -6,7 +6,7 @@ database, and no lease would ever be taken (`server.controller.controller.ReadWi
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from itertools import cycle, islice
 
@@ -16,7 +16,9 @@ from server.kit.db.database import Database
 from server.kit.errors import Unavailable
 from server.kit.settings import Settings
 from server.kit.wake_up import WakeUp
-from server.lifecycle.leases.repository import LeaseRepository
+from server.runs.scheduling.demand import Demand
+from server.runs.scheduling.order import InTraining, quota_reached
+from server.runs.scheduling.repository import WaitingRuns
 from server.workers.repository import WorkerRepository
 
 _log = structlog.get_logger(__name__)
@@ -31,6 +33,7 @@ class WakeUpNotifier:
         self._database = database
         self._wake_up = wake_up
         self._settings = settings.controller
+        self._policy = settings.scheduling
         self._lease_seconds = settings.worker.lease_seconds
         self._monotonic = monotonic
         self._wanted: deque[str] = deque()
@@ -61,20 +64,32 @@ class WakeUpNotifier:
     def _repeat(self) -> None:
         """Send the message again for runs that have waited longer than a message should take.
 
-        Not while earlier messages are pending: each of them wakes a worker that takes the best run, so more
-        would only pile up while all workers are busy. And once for each idle slot at least: the first slot that wakes
-        up may lack what the run demands.
+        Only for runs that an idle slot may take now: a run that no slot serves, or that a quota holds back, costs an
+        idle fleet nothing. And not while earlier messages are pending: each of them wakes a worker that takes the best
+        run, so more would only pile up.
         """
         with self._database.read() as session:
-            waiting = LeaseRepository(session).waiting()
-            idle = WorkerRepository(session).idle(self._lease_seconds) if waiting else 0
+            runs = WaitingRuns(session)
+            groups = runs.demands()
+            idle = Counter(WorkerRepository(session).offers(self._lease_seconds, idle=True)) if groups else Counter()
+            running = runs.running() if idle else InTraining({})
+            takeable = [
+                (account, demand)
+                for account, demand in groups
+                if any(offer.serves(Demand.parse(demand)) for offer in idle)
+                and quota_reached(account, running, self._policy) is None
+            ]
+            waiting = runs.oldest(takeable, limit=idle.total()) if takeable else ()
         now = self._monotonic()
-        self._woken = {run_id: self._woken.get(run_id, now) for run_id in waiting}
-        due = [run_id for run_id, at in self._woken.items() if now - at >= self._settings.wake_seconds]
+        self._woken = {one.run_id: self._woken.get(one.run_id, now - one.waited) for one in waiting}
+        due = [one for one in waiting if now - self._woken[one.run_id] >= self._settings.wake_seconds]
         if not due or self._wake_up.pending() > 0:
             return
-        for run_id in due:
-            self._woken[run_id] = now
-        for run_id in islice(cycle(due), max(len(due), idle)):
-            self._wake_up.wake(run_id)
-        _log.info("wake_up_repeated", runs=len(due))
+        # Any idle slot may hear a message. Where slots differ, one that serves none of these runs, or leaves them to a
+        # better one, hears it in vain: so each gets a message, and this ends with the claim.
+        messages = idle.total() if len(idle) > 1 else min(len(due), idle.total())
+        for one in due:
+            self._woken[one.run_id] = now
+        for one in islice(cycle(due), messages):
+            self._wake_up.wake(one.run_id)
+        _log.info("wake_up_repeated", runs=len(due), messages=messages)

@@ -12,8 +12,10 @@ the one folder.
 import json
 import os
 import secrets
+import threading
 import time
 from collections import deque
+from contextlib import suppress
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
@@ -22,12 +24,15 @@ from typing import Any
 
 import structlog
 from celery import Celery
+from kombu import Connection
 from kombu.exceptions import OperationalError
 from kombu.transport import virtual
 
 from server.kit.errors import BrokerUnavailable
 from server.kit.settings import Settings
 
+COUNT_SECONDS = 5.0
+"""Time in which Redis must say how many messages wait."""
 _log = structlog.get_logger(__name__)
 
 
@@ -42,6 +47,9 @@ class WakeUpQueue:
 
     def __init__(self, celery: Celery) -> None:
         self._celery = celery
+        self._lock = threading.Lock()
+        self._looking: Connection | None = None
+        """The connection that counts messages. Each idle slot counts every 2 s: it must not connect every 2 s."""
 
     def wake(self, run_id: str) -> None:
         """Wake the workers for a run. Call it after the commit. An unreachable broker is no error: see above."""
@@ -63,12 +71,28 @@ class WakeUpQueue:
 
     def pending(self) -> int:
         """Return how many rings wait for a worker. Raises BrokerUnavailable."""
-        try:
-            with self._celery.connection_for_read() as connection:
-                queue = connection.default_channel.queue_declare(self._celery.conf.task_default_queue)
+        with self._lock:
+            if self._looking is None:
+                # Counting takes milliseconds. A connection that a network element has forgotten must not be noticed
+                # later than a stall of the consumer's (`worker.host.watchdog`).
+                self._looking = self._celery.connection_for_read(transport_options={"socket_timeout": COUNT_SECONDS})
+            try:
+                queue = self._looking.default_channel.queue_declare(self._celery.conf.task_default_queue)
                 return int(queue.message_count)
-        except (OperationalError, OSError) as error:
-            raise BrokerUnavailable(str(error)) from error
+            except (OperationalError, OSError, *self._looking.recoverable_connection_errors) as error:
+                self._close_looking()
+                raise BrokerUnavailable(str(error)) from error
+
+    def close(self) -> None:
+        """Close the connection that counts messages."""
+        with self._lock:
+            self._close_looking()
+
+    def _close_looking(self) -> None:
+        if self._looking is not None:
+            with suppress(OperationalError, OSError, *self._looking.recoverable_connection_errors):
+                self._looking.release()
+        self._looking = None
 
 
 def make_celery(settings: Settings) -> Celery:

@@ -1,10 +1,12 @@
 """Workers: registered slots, their heartbeats, their present runs, and cordons."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import repeat
 from typing import Any, ClassVar
 
-from sqlalchemy import ColumnElement, delete, or_, select, update
+from sqlalchemy import ColumnElement, Text, cast, delete, func, not_, or_, select, update
 
 from server.kit.db.clock import now
 from server.kit.db.database import Database
@@ -91,9 +93,19 @@ class WorkerRepository(Repository):
         """Return the workers that were heard of within so many seconds and have not stopped."""
         return self._session.scalars(select(Worker).where(_alive(within_seconds)).order_by(Worker.id)).all()
 
-    def offers(self, within_seconds: float) -> Sequence[Offer]:
-        """Return what each live slot has."""
-        return [slot.offer for slot in self.alive(within_seconds)]
+    def offers(self, within_seconds: float, *, idle: bool = False) -> Sequence[Offer]:
+        """Return what each live slot has; with `idle` only of those that have no run and may take one."""
+        # Slots that have the same are one row: a fleet of 2,000 is looked at every second.
+        same = (cast(Worker.labels, Text), cast(Worker.resources, Text), Worker.cordoned)
+        query = select(*same, func.count()).where(_alive(within_seconds)).group_by(*same)
+        if idle:
+            query = query.where(Worker.run_id.is_(None), not_(Worker.cordoned))
+        rows = self._session.execute(query).all()
+        return [
+            offer
+            for labels, resources, cordoned, count in rows
+            for offer in repeat(Offer.of(json.loads(labels), json.loads(resources), cordoned=bool(cordoned)), count)
+        ]
 
     def slots(self, within_seconds: float, *, but: str = "") -> Sequence[Slot]:
         """Return the live slots, but the one with this id."""
@@ -102,10 +114,6 @@ class WorkerRepository(Repository):
         return [
             Slot(Offer.of(labels, resources, cordoned=cordoned), idle) for labels, resources, cordoned, idle in rows
         ]
-
-    def idle(self, within_seconds: float) -> int:
-        """Return how many live slots have no run and may take one."""
-        return sum(slot.run_id is None and not slot.cordoned for slot in self.alive(within_seconds))
 
     def named(self, name: str) -> Sequence[Worker]:
         """Return the slots of a host, or the one slot with this id, also those that have stopped."""

@@ -199,6 +199,7 @@ class Slot:
             self._registry.stopped(self.worker_id)
         except LudusError as error:
             log.warning("worker_stop_not_recorded", error=str(error))
+        self._wake_ups.close()
         self._database.close()
 
     def stopping(self) -> bool:

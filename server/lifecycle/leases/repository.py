@@ -3,10 +3,9 @@
 A lease lies in the attempt's row and is evaluated by the database's clock alone.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import select, text, update
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from ludus.schemas.states import RunState, StopReason
@@ -17,7 +16,7 @@ from server.kit.db.repository import Repository
 from server.kit.db.texts import storable
 from server.kit.states import EVENT_OF, LEASED, Intent
 from server.runs.events.repository import Note, lock_run, move
-from server.runs.models import CLAIMABLE_SQL, Attempt, Run
+from server.runs.models import Attempt, Run
 from server.simulators.repository import SimulatorRepository
 from server.workers.models import Worker
 
@@ -61,11 +60,6 @@ class LeaseRepository(Repository):
             return None
         detail = f"Worker {attempt.worker_id} was not heard of for longer than its lease."
         return end_without_result(self._session, run, "lease_expired", detail, restart_budget, counts=True)
-
-    def waiting(self, limit: int = 100) -> Sequence[str]:
-        """Return the ids of runs that wait for a worker, in the order in which they should be claimed."""
-        query = select(Run.id).where(text(CLAIMABLE_SQL)).order_by(Run.priority.desc(), Run.queued_at).limit(limit)
-        return self._session.scalars(query).all()
 
 
 def end_without_result(

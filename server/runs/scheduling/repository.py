@@ -1,8 +1,9 @@
 """Waiting runs in the database: the first run of each group, counts of running ones, and reasons for waiting."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, Select, func, select, text, update
+from sqlalchemy import ColumnElement, Select, func, select, text, tuple_, update
 from sqlalchemy.orm import aliased
 
 from server.kit.db.clock import now
@@ -16,6 +17,15 @@ CLAIM_LOCK = 0x6C756475_73000001
 """PostgreSQL's advisory lock of claims ("ludus", 1)."""
 IDLE_SECONDS = 5
 """A claim whose worker freezes in the middle is rolled back by PostgreSQL after so long."""
+
+
+class OldestRun(NamedTuple):
+    """A run that waits, for those who wake workers."""
+
+    run_id: str
+    demand: str
+    waited: float
+    """Seconds for which it has waited."""
 
 
 class WaitingRuns(Repository):
@@ -55,6 +65,20 @@ class WaitingRuns(Repository):
             Waiting(run_id, Account(*account), demand, priority, queued_at or 0)
             for run_id, *account, demand, priority, queued_at in rows
         ]
+
+    def demands(self) -> Sequence[tuple[Account, str]]:
+        """Return the demands of waiting runs, by project and token: quotas limit nothing by the owner."""
+        query = select(Run.project, Run.token_id, Run.demand).where(text(WAITING_SQL)).distinct()
+        return [(Account(project, token_id, ""), demand) for project, token_id, demand in self._session.execute(query)]
+
+    def oldest(self, groups: Iterable[tuple[Account, str]], limit: int) -> Sequence[OldestRun]:
+        """Return the waiting runs of highest priority, the oldest first, of some of the groups of `demands`."""
+        wanted = [(account.project, account.token_id, demand) for account, demand in groups]
+        query = select(Run.id, Run.demand, now() - func.coalesce(Run.queued_at, now())).where(
+            text(CLAIMABLE_SQL), tuple_(Run.project, Run.token_id, Run.demand).in_(wanted)
+        )
+        rows = self._session.execute(query.order_by(Run.priority.desc(), Run.queued_at).limit(limit))
+        return [OldestRun(*row) for row in rows]
 
     def running(self) -> InTraining:
         """Return how many runs of each account a worker holds."""

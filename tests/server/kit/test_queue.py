@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from server.kit.errors import BrokerUnavailable
-from server.kit.queue import FolderChannel, TaskName, WakeUpQueue, make_celery
+from server.kit.queue import FolderChannel, FolderTransport, TaskName, WakeUpQueue, make_celery
 from server.kit.settings import Settings
 from tests.waiting import eventually
 
@@ -140,3 +140,28 @@ def test_a_folder_that_is_gone_fails_the_ping(settings: Settings) -> None:
 
     with pytest.raises(BrokerUnavailable, match="folder"):
         doorbell.ping()
+
+
+def test_counting_what_waits_connects_once_and_again_after_an_outage(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    doorbell = WakeUpQueue(make_celery(settings))
+    doorbell.wake("run_1")
+    opened: list[object] = []
+    establish = FolderTransport.establish_connection
+
+    def count(transport: FolderTransport) -> object:
+        opened.append(transport)
+        return establish(transport)
+
+    monkeypatch.setattr(FolderTransport, "establish_connection", count)
+    assert [doorbell.pending() for _ in range(50)] == [1] * 50
+    assert len(opened) == 1
+
+    settings.queue.folder.rename(settings.home / "elsewhere")
+    with pytest.raises(BrokerUnavailable):
+        doorbell.pending()
+    (settings.home / "elsewhere").rename(settings.queue.folder)
+    assert doorbell.pending() == 1
+    assert len(opened) == 2
+    doorbell.close()

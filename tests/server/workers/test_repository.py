@@ -1,9 +1,12 @@
 """Workers: present, silent, forgotten."""
 
+from collections import Counter
+
 import pytest
 
 from server.kit.db.database import Database
 from server.kit.errors import WorkerNotFound
+from server.runs.scheduling.demand import Offer
 from server.workers.models import Worker
 from server.workers.repository import WorkerInfo, WorkerRegistry, WorkerRepository
 
@@ -56,3 +59,22 @@ def test_silent_workers_are_forgotten_after_a_while(database: Database, registry
     with pytest.raises(WorkerNotFound):
         get(database)
     registry.beat("host/1/0")
+
+
+def test_the_offers_of_a_fleet_are_those_of_its_live_slots_one_by_one(
+    database: Database, registry: WorkerRegistry
+) -> None:
+    for number in range(3):
+        registry.register(WorkerInfo(f"gpu/{number}/0", "gpu", number, "0", resources={"gpus": [f"GPU-{number}"]}))
+        registry.register(WorkerInfo(f"cpu/{number}/0", "cpu", number, "0", labels=["b", "a"]))
+    registry.stopped("gpu/0/0")
+    with database.write() as session:
+        session.get_one(Worker, "cpu/1/0").run_id = "run_1"
+
+    with database.read() as session:
+        workers = WorkerRepository(session)
+        everyone, idle = Counter(workers.offers(30)), Counter(workers.offers(30, idle=True))
+
+    labelled = Offer(0, frozenset("ab"))
+    assert everyone == {Offer(1): 2, labelled: 3, Offer(0, frozenset({"gpu"})): 1}
+    assert idle == everyone - Counter({labelled: 1})

@@ -1,10 +1,7 @@
 """Ludus behind a pooler: PgBouncer in transaction pooling, and in the modes that do not fit."""
 
-import subprocess
-import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,7 +18,6 @@ from tests.chaos.servers import PgBouncer
 from tests.conftest import POSTGRESQL_ONLY, postgresql_database
 from tests.factories import make_run
 from tests.server.kit.db.test_stopped_writer import stopped_in_a_write
-from tests.waiting import eventually
 
 pytestmark = pytest.mark.parametrize("database_url", POSTGRESQL_ONLY, indirect=True)
 
