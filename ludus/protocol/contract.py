@@ -26,6 +26,8 @@ MAX_SENTENCE: Final = 4000
 """Longest sentence of a report, in bytes."""
 MAX_JOIN_BYTES: Final = 4096
 """Largest JoinRequest."""
+MAX_WAIT_SECONDS: Final = 3600
+"""Longest time for which a client may ask a gateway to hold its Join."""
 MAX_UNADMITTED_STEPS: Final = 64
 """Steps of a session that are kept while its behavior waits for its first answer."""
 MAX_AGENTS: Final = 10_000
@@ -47,6 +49,8 @@ def join_problem(message: pb.JoinRequest) -> Problem | None:
     for field, text, limit in (("label", message.label, MAX_LABEL), ("client", message.client, MAX_CLIENT)):
         if len(text.encode()) > limit or not text.isprintable():
             return field, f"must be printable and have at most {limit} bytes"
+    if not 0 <= message.max_wait_seconds <= MAX_WAIT_SECONDS:
+        return "max_wait_seconds", f"must be from 0 to {MAX_WAIT_SECONDS}"
     return None
 
 

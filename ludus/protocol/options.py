@@ -43,6 +43,8 @@ GAME_RECEIVES_BYTES: Final = 4 << 20
 BROKEN: Final = frozenset({"UNAVAILABLE", "UNKNOWN", "INTERNAL"})
 """Names of the statuses with which gRPC ends a call whose connection breaks: which of them it is depends on what broke
 first. Our own errors have `REASON_METADATA` beside such a status."""
+WAITS_METADATA: Final = "ludus-waits-bin"
+"""Initial metadata of a Join that the gateway holds: what the run waits for, a sentence in UTF-8."""
 STATE_METADATA: Final = "ludus-run-state"
 """Trailing metadata of a Join that failed with `run_ended`: the run's final state."""
 
@@ -72,5 +74,7 @@ def server_options(max_message_bytes: int = MAX_MESSAGE_BYTES) -> Options:
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.so_reuseport", 0),
         ("grpc.keepalive_permit_without_calls", 1),
+        # The first is the name that gRPC's core reads; the second is that of its documentation.
+        ("grpc.http2.min_ping_interval_without_data_ms", MIN_PING_SECONDS * 1000),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", MIN_PING_SECONDS * 1000),
     ]

@@ -63,20 +63,22 @@ AGGREGATION_SUM: Aggregation
 AGGREGATION_HISTOGRAM: Aggregation
 
 class JoinRequest(_message.Message):
-    __slots__ = ("run", "session_id", "protocol_version", "relay", "label", "client")
+    __slots__ = ("run", "session_id", "protocol_version", "relay", "label", "client", "max_wait_seconds")
     RUN_FIELD_NUMBER: _ClassVar[int]
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     RELAY_FIELD_NUMBER: _ClassVar[int]
     LABEL_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
+    MAX_WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     run: str
     session_id: str
     protocol_version: int
     relay: bool
     label: str
     client: str
-    def __init__(self, run: _Optional[str] = ..., session_id: _Optional[str] = ..., protocol_version: _Optional[int] = ..., relay: _Optional[bool] = ..., label: _Optional[str] = ..., client: _Optional[str] = ...) -> None: ...
+    max_wait_seconds: float
+    def __init__(self, run: _Optional[str] = ..., session_id: _Optional[str] = ..., protocol_version: _Optional[int] = ..., relay: _Optional[bool] = ..., label: _Optional[str] = ..., client: _Optional[str] = ..., max_wait_seconds: _Optional[float] = ...) -> None: ...
 
 class ReportRequest(_message.Message):
     __slots__ = ("run", "session_id", "code", "sentence")

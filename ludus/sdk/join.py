@@ -24,11 +24,14 @@ from ludus.protocol.codec import PROTOCOL_VERSION
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.contract import MAX_SENTENCE
 from ludus.protocol.credentials import SIMULATOR_TOKEN, Credential, credential
-from ludus.protocol.options import DIRECT_SECONDS, SERVICE, client_options
+from ludus.protocol.options import DIRECT_SECONDS, SERVICE, WAITS_METADATA, client_options
 from ludus.protocol.tls import CERTIFICATE_VARIABLE, KEY_VARIABLE, ClientTls, is_this_machine, named_by
 from ludus.sdk.errors import CannotConnect, Failure, SessionRefused, explain
 
 JOIN_SECONDS: Final = 10.0
+"""Time-out of the gateway's answer, beside the time for which it may hold the call."""
+HOLD_SECONDS: Final = 30.0
+"""Time for which the gateway may hold the call while the run is not ready: less than the time-outs of proxies."""
 LONGEST_WAIT_SECONDS: Final = 30.0
 """Upper limit of the pause in a `Wait`, so that a simulator does not sleep through its run."""
 
@@ -232,7 +235,7 @@ class JoinClient:
         Returns the run's end if it has ended. Raises CannotConnect as `find` does.
         """
         while True:
-            answer = await self._join()
+            answer = await self._join(hold_seconds=0)
             if not isinstance(answer, Failure):
                 return answer if isinstance(answer, RunEnd) else None
             await self.back_off(answer)
@@ -282,8 +285,8 @@ class JoinClient:
             self._report(level, sentence)
         self._last_report = sentence
 
-    async def _call(self, service: str, method: str, request: Any, response: Any, timeout: float) -> Any:
-        """Call a unary method of the gateway with the token."""
+    def _call(self, service: str, method: str, request: Any, response: Any, timeout: float) -> Any:
+        """Begin a call of a unary method of the gateway with the token."""
         call: Any = self._gateway.unary_unary(
             f"{service}{method}",
             request_serializer=type(request).SerializeToString,
@@ -291,15 +294,18 @@ class JoinClient:
         )
         shown = self.target.credential
         metadata = () if shown is None else (("authorization", f"Bearer {shown.token}"),)
-        return await call(request, timeout=timeout, metadata=metadata)
+        return call(request, timeout=timeout, metadata=metadata)
+
+    def _report_wait(self, reason: str) -> None:
+        self.report_once(f"waiting: {reason or 'the run is not ready yet'}")
 
     async def _attempt(self) -> CollectorEndpoint | RunEnd | Failure | None:
         """Join and connect to the collector once. Returns None to retry at once."""
-        answer = await self._join()
+        answer = await self._join(HOLD_SECONDS)
         if isinstance(answer, RunEnd | Failure):
             return answer
         if answer.HasField("wait"):
-            self.report_once(f"waiting: {answer.wait.reason or 'the run is not ready yet'}")
+            self._report_wait(answer.wait.reason)
             await asyncio.sleep(min(max(answer.wait.retry_after_seconds, 0.1), LONGEST_WAIT_SECONDS))
             return None
         assignment = answer.assignment
@@ -316,8 +322,8 @@ class JoinClient:
             raise
         return CollectorEndpoint(self, channel, assignment, assignment.address, tls=assignment.tls)
 
-    async def _join(self) -> pb.JoinResponse | RunEnd | Failure:
-        """Send one JoinRequest."""
+    async def _join(self, hold_seconds: float) -> pb.JoinResponse | RunEnd | Failure:
+        """Send one JoinRequest, which the gateway may hold for so long."""
         request = pb.JoinRequest(
             run=self.run_id,  # once placed, back to the same run: a newer one may have its name by then
             session_id=self.target.session_id,
@@ -325,9 +331,23 @@ class JoinClient:
             relay=self.relay,
             label=self.target.label,
             client=self._client,
+            max_wait_seconds=hold_seconds,
         )
         try:
-            response: pb.JoinResponse = await self._call(self._service, "Join", request, pb.JoinResponse, JOIN_SECONDS)
+            call = self._call(self._service, "Join", request, pb.JoinResponse, JOIN_SECONDS + hold_seconds)
+            try:
+                held = dict(await call.initial_metadata()).get(WAITS_METADATA)
+            except asyncio.CancelledError:
+                call.cancel()  # the gateway would hold it on
+                raise
+            if held is not None:
+                self._report_wait(held.decode(errors="replace"))
+                self._backoff.reset()
+            try:
+                response: pb.JoinResponse = await call
+            finally:
+                if held is not None:  # keepalive would have noticed a gateway that was away
+                    self._last_contact = time.monotonic()
         except grpc.aio.AioRpcError as error:
             failure = explain(
                 error,

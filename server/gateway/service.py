@@ -6,10 +6,12 @@ are taken as bytes: Join is parsed here, so that garbage gets an answer, and Con
 
 import asyncio
 import functools
+import random
 import secrets
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from typing import Any, Final, TypeVar
 
 import grpc
@@ -20,7 +22,7 @@ from google.protobuf.message import DecodeError
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codec import PROTOCOL_VERSION
 from ludus.protocol.contract import MAX_JOIN_BYTES, Problem, join_problem, report_problem
-from ludus.protocol.options import COLLECTOR_SERVICE, EXCHANGE, REASON_METADATA
+from ludus.protocol.options import COLLECTOR_SERVICE, EXCHANGE, REASON_METADATA, WAITS_METADATA
 from ludus.protocol.tickets import TicketClaims, sign
 from ludus.schemas.tokens import Scope
 from server.access.tokens.checker import TokenChecker, watch_tokens
@@ -38,6 +40,7 @@ from server.gateway.errors import (
 )
 from server.gateway.health import Health
 from server.gateway.relay import COLLECT, CollectorLine, Context, Relay
+from server.gateway.waiting import WaitingJoins
 from server.kit.db.projects import EVERY
 from server.kit.errors import LudusError
 from server.kit.errors import TokenRefused as Refused
@@ -49,7 +52,9 @@ from server.simulators.repository import Assigned, JoinAnswer, NotReady, Placeme
 
 SERVICE: Final = "ludus.v1.SimulationService"
 RETRY_SECONDS: Final = 0.5
-"""When a simulator whose run is not ready asks again. Waiting costs the database one read."""
+"""When a simulator whose run is not ready asks again, if its question may not be held."""
+AGAIN_SECONDS: Final = 0.2
+"""The same for one whose question was held, at most: it is held again."""
 PLACEMENT_THREADS: Final = 8
 MAX_REPORT_BYTES: Final = 8192
 REPORTS_PER_MINUTE: Final = 30
@@ -57,6 +62,8 @@ REPORTS_PER_MINUTE: Final = 30
 FAILURES_PER_MINUTE: Final = 20
 """Failed authentications of one address, after which it is refused."""
 
+_held_until: ContextVar[float] = ContextVar("held_until", default=0.0)
+"""Until when the present call was held, on the monotonic clock: its answer is measured from then on."""
 INTERNAL_ERROR: Final = ((REASON_METADATA, "internal_error"),)
 
 _Request = TypeVar("_Request", pb.JoinRequest, pb.ReportRequest)
@@ -86,6 +93,8 @@ class Gateway:
         self.telemetry.relayed.set_function(lambda: self.relay.streams)
         self.calls = CallRelay(self._key, line, self.watcher)
         self._reports = Rate(REPORTS_PER_MINUTE)
+        self._waiting = WaitingJoins(placement.progress)
+        self.telemetry.held.set_function(lambda: self._waiting.held)
         self.health = Health(SERVICE)
 
     def handlers(self) -> list[Any]:
@@ -109,7 +118,8 @@ class Gateway:
         ]
 
     def close(self) -> None:
-        """Stop: tell relayed simulators and the health service."""
+        """Stop: tell relayed and waiting simulators and the health service."""
+        self._waiting.close()
         self.health.stop()
         self.relay.close()
         self.calls.close()
@@ -131,7 +141,7 @@ class Gateway:
         async def join(principal: Principal) -> bytes:
             parsed = _parse(pb.JoinRequest, request, MAX_JOIN_BYTES, join_problem)
             structlog.contextvars.bind_contextvars(run=parsed.run, session_id=parsed.session_id)
-            response = await self._assign(parsed, principal, str(context.peer()), edge=edge)
+            response = await self._assign(parsed, principal, context, edge=edge)
             return response.SerializeToString()
 
         return await self._answer("join_collector" if edge else "join", join, context)
@@ -155,13 +165,16 @@ class Gateway:
         except LudusError as error:
             outcome = error.code
             await abort(context, error)
+        except asyncio.CancelledError:
+            outcome = "cancelled"
+            raise
         except Exception:  # noqa: BLE001  the edge of the process: a defect is logged, and the simulator tries again
             _log.exception("call_failed", peer=context.peer())
             await context.abort(
                 grpc.StatusCode.INTERNAL, "The gateway made a mistake; its log has the details.", INTERNAL_ERROR
             )
         finally:
-            self.telemetry.calls.labels(call, outcome).observe(time.monotonic() - began)
+            self.telemetry.calls.labels(call, outcome).observe(time.monotonic() - max(began, _held_until.get()))
         raise AssertionError("abort raises")
 
     async def _connect(self, _: Any, context: Context) -> None:
@@ -236,18 +249,40 @@ class Gateway:
         facts = (run, request.session_id, request.code, request.sentence)
         await loop.run_in_executor(self._threads, self._placement.report, *facts)
 
-    async def _assign(self, request: pb.JoinRequest, principal: Principal, peer: str, *, edge: bool) -> pb.JoinResponse:
+    async def _assign(
+        self, request: pb.JoinRequest, principal: Principal, context: Context, *, edge: bool
+    ) -> pb.JoinResponse:
         def join() -> JoinAnswer:
             run = self._admit(request.run, principal)
             if edge:
                 return self._placement.place_collector(run)
+            peer = str(context.peer())
             return self._placement.join(
                 run, request.session_id, request.label, request.client, peer, relay=request.relay
             )
 
-        match await asyncio.get_running_loop().run_in_executor(self._threads, join):
+        loop = asyncio.get_running_loop()
+        answer = await loop.run_in_executor(self._threads, join)
+        retry_seconds = RETRY_SECONDS
+        if isinstance(answer, NotReady) and request.max_wait_seconds > 0:
+            # The sentence goes ahead, so that people read it while the call is held.
+            await context.send_initial_metadata(((WAITS_METADATA, answer.reason.encode()),))
+            # Simulators that begin to wait together do not ask again together.
+            longest = min(request.max_wait_seconds, self._settings.hold_seconds) * _jitter(0.75)
+            with self._waiting.enter(answer.run_id, edge=edge) as waiting:
+                while isinstance(answer, NotReady):
+                    try:
+                        moved = await waiting.ready(longest)
+                    finally:
+                        _held_until.set(time.monotonic())
+                    if not moved:
+                        break
+                    principal = await self._authenticate(context)  # a token may have been revoked meanwhile
+                    answer = await loop.run_in_executor(self._threads, join)
+            retry_seconds = AGAIN_SECONDS * _jitter(0.5)
+        match answer:
             case NotReady(_, reason):
-                return pb.JoinResponse(wait=pb.Wait(reason=reason, retry_after_seconds=RETRY_SECONDS))
+                return pb.JoinResponse(wait=pb.Wait(reason=reason, retry_after_seconds=retry_seconds))
             case Assigned() as assigned:
                 return pb.JoinResponse(assignment=self._assignment(assigned, request, principal, edge=edge))
 
@@ -283,6 +318,11 @@ class Gateway:
             simulator_number=assigned.number,
             run_id=assigned.run_id,
         )
+
+
+def _jitter(least: float) -> float:
+    """Return a random factor, from `least` to 1."""
+    return random.uniform(least, 1.0)  # noqa: S311  not used for secrets
 
 
 def _parse(

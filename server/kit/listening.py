@@ -123,6 +123,10 @@ class GatewaySettings(Listening):
     """
     ticket_seconds: int = Field(default=120, ge=1)
     """How long a ticket opens a session."""
+    hold_seconds: Seconds = 30
+    """How long a simulator's question is held while its run is not ready, at most, before it has to ask again. Shorter
+    than the time-out of any proxy in between.
+    """
 
     @model_validator(mode="after")
     def _tls_ca_is_of_use(self) -> Self:

@@ -24,7 +24,7 @@ from typing import Any
 
 import structlog
 from celery import Celery
-from kombu import Connection
+from kombu.connection import Connection
 from kombu.exceptions import OperationalError
 from kombu.transport import virtual
 
@@ -91,7 +91,7 @@ class WakeUpQueue:
     def _close_looking(self) -> None:
         if self._looking is not None:
             with suppress(OperationalError, OSError, *self._looking.recoverable_connection_errors):
-                self._looking.release()
+                self._looking.release()  # type: ignore[no-untyped-call]  # kombu has no types
         self._looking = None
 
 

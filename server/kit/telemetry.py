@@ -53,6 +53,11 @@ class GatewayTelemetry:
         self.relayed = Gauge(
             "ludus_gateway_relayed_streams", "Streams that this gateway forwards.", registry=self.registry
         )
+        self.held = Gauge(
+            "ludus_gateway_held_joins",
+            "Simulators whose run is not ready and whose question is held.",
+            registry=self.registry,
+        )
         self.calls = Histogram(
             "ludus_gateway_call_seconds",
             "From a simulator's call to its answer.",

@@ -1,11 +1,11 @@
 """Assigns joining simulators to a run's live attempt, and records connections."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from sqlalchemy import Select, delete, select, tuple_, update
+from sqlalchemy import Select, delete, func, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from ludus.schemas.states import RunState, StopReason
@@ -49,6 +49,22 @@ class Assigned:
     """Collectors: `{"address": "host:port", "index": 0}`, at least one."""
     load: dict[int, int]
     """Simulators that are joined or connected, per collector index, as far as known."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is, for simulators that wait for it."""
+
+    state: str
+    attempt: int
+    simulators: bool
+    """Whether collectors for simulators listen."""
+    edge: bool
+    """Whether it takes edge collectors."""
+
+    def concerns(self, *, edge: bool) -> bool:
+        """Tell whether a simulator, or an edge collector, may be answered something else than to wait."""
+        return self.state not in LEASED or (self.edge if edge else self.simulators)
 
 
 JoinAnswer = NotReady | Assigned
@@ -114,6 +130,21 @@ class Placement:
             if not _lost_its_simulators(found):
                 return waiting or Assigned(found.id, found.attempt, 0, tuple(_endpoints(session, found, edge=True)), {})
         return self._wake(found.id, edge=True)
+
+    def progress(self, run_ids: Collection[str]) -> Mapping[str, Progress]:
+        """Return how far those of some runs are that a worker trains, that have ended, or that wait for simulators."""
+        found = {}
+        with self._database.read() as session:
+            for some in parts(sorted(run_ids)):
+                query = select(Run.id, Run.state, Run.attempt, Attempt.endpoints).outerjoin(
+                    Attempt, (Attempt.run_id == Run.id) & (Attempt.number == Run.attempt) & Attempt.ended_at.is_(None)
+                )
+                lost = (Run.state == RunState.PAUSED) & (Run.stop_reason == StopReason.SIMULATORS_LOST)
+                query = query.where(Run.id.in_(some), Run.state.in_(LEASED | TERMINAL) | lost)
+                for run_id, state, attempt, endpoints in session.execute(query):
+                    kinds = {bool(endpoint.get("edge")) for endpoint in endpoints or ()}
+                    found[run_id] = Progress(state, attempt, simulators=False in kinds, edge=True in kinds)
+        return found
 
     def report(self, run: str, session_id: str, code: str, sentence: str) -> None:
         """Record on a run a problem of a game's machine. Raises RunNotFound."""
@@ -321,11 +352,8 @@ def _assign(
 
 
 def _load(session: Session, run: Run) -> dict[int, int]:
-    query = select(Simulator.collector).where(
+    query = select(Simulator.collector, func.count()).where(
         Simulator.run_id == run.id, Simulator.attempt == run.attempt, Simulator.state == CONNECTED
     )
-    load: dict[int, int] = {}
-    for collector in session.scalars(query):
-        if collector is not None:
-            load[collector] = load.get(collector, 0) + 1
-    return load
+    rows = session.execute(query.group_by(Simulator.collector))
+    return {collector: count for collector, count in rows if collector is not None}

@@ -1,0 +1,118 @@
+"""Joins that are held because their runs are not ready.
+
+One task looks at all runs for which something waits, with one query, however many simulators wait. It wakes those whose
+run has something to say: its collectors listen, or it has ended.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+import structlog
+
+from server.kit.errors import LudusError
+from server.simulators.repository import Progress
+
+LOOK_SECONDS: Final = 0.1
+"""Pause between two looks, at least."""
+LONGEST_SECONDS: Final = 1.0
+"""Pause between two looks, at most, and after one that failed."""
+SHARE: Final = 20
+"""Up to that the pause is so many times as long as the look: looks at many runs take 5 % of a thread."""
+
+_log = structlog.get_logger(__name__)
+
+
+class HeldJoin:
+    """A join that is held. It belongs to the event loop."""
+
+    def __init__(self, *, edge: bool) -> None:
+        self.edge = edge
+        """Whether an edge collector joins, in place of a simulator."""
+        self._asked: Progress | None = None
+        """How far the run was when placement was asked last: until it moves, the answer is the same."""
+        self._progress: Progress | None = None
+        self._woken = asyncio.Event()
+        self._since = time.monotonic()
+
+    async def ready(self, seconds: float) -> bool:
+        """Wait until placement should be asked again. False: `seconds` after the beginning nothing has happened."""
+        try:
+            async with asyncio.timeout(self._since + seconds - time.monotonic()):
+                await self._woken.wait()
+        except TimeoutError:
+            return False
+        self._woken.clear()
+        self._asked = self._progress
+        return self._progress is not None
+
+    def tell(self, progress: Progress | None) -> None:
+        """Wake the join if its run has moved. None: the gateway shuts down."""
+        if progress is None or (progress != self._asked and progress.concerns(edge=self.edge)):
+            self._progress = progress
+            self._woken.set()
+
+
+class WaitingJoins:
+    """All held joins of a gateway. It belongs to the event loop."""
+
+    def __init__(self, look: Callable[[Collection[str]], Mapping[str, Progress]]) -> None:
+        """`look` returns those of some runs that may have something to say; it runs in a thread."""
+        self._look = look
+        self._joins: dict[str, set[HeldJoin]] = {}
+        """By run."""
+        self._looking: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @property
+    def held(self) -> int:
+        """Number of joins that are held."""
+        return sum(map(len, self._joins.values()))
+
+    @contextmanager
+    def enter(self, run_id: str, *, edge: bool) -> Iterator[HeldJoin]:
+        """Hold a join of a run."""
+        join = HeldJoin(edge=edge)
+        if self._closed:
+            join.tell(None)
+        self._joins.setdefault(run_id, set()).add(join)
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._look_on())
+        try:
+            yield join
+        finally:
+            others = self._joins[run_id]
+            others.discard(join)
+            if not others:
+                del self._joins[run_id]
+
+    def close(self) -> None:
+        """End all waiting, for good."""
+        self._closed = True
+        if self._looking is not None:
+            self._looking.cancel()
+        for joins in self._joins.values():
+            for join in joins:
+                join.tell(None)
+
+    async def _look_on(self) -> None:
+        """Look as long as something waits."""
+        try:
+            while self._joins and not self._closed:
+                try:
+                    found, took = await asyncio.to_thread(self._timed_look, tuple(self._joins))
+                except LudusError as error:
+                    _log.warning("waiting_runs_not_read", code=error.code, detail=error.message)
+                    found, took = {}, LONGEST_SECONDS
+                for run_id, progress in found.items():
+                    for join in self._joins.get(run_id, ()):
+                        join.tell(progress)
+                await asyncio.sleep(min(max(LOOK_SECONDS, SHARE * took), LONGEST_SECONDS))
+        finally:
+            self._looking = None
+
+    def _timed_look(self, run_ids: Collection[str]) -> tuple[Mapping[str, Progress], float]:
+        began = time.monotonic()
+        return self._look(run_ids), time.monotonic() - began
