@@ -96,10 +96,16 @@ class WorkerRepository(Repository):
     def offers(self, within_seconds: float, *, idle: bool = False) -> Sequence[Offer]:
         """Return what each live slot has; with `idle` only of those that have no run and may take one."""
         # Slots that have the same are one row: a fleet of 2,000 is looked at every second.
-        same = (cast(Worker.labels, Text), cast(Worker.resources, Text), Worker.cordoned)
-        query = select(*same, func.count()).where(_alive(within_seconds)).group_by(*same)
+        slots = select(
+            cast(Worker.labels, Text).label("labels"),
+            cast(Worker.resources, Text).label("resources"),
+            Worker.cordoned.label("cordoned"),
+        ).where(_alive(within_seconds))
         if idle:
-            query = query.where(Worker.run_id.is_(None), not_(Worker.cordoned))
+            slots = slots.where(Worker.run_id.is_(None), not_(Worker.cordoned))
+        same = slots.subquery().c
+        query = select(same.labels, same.resources, same.cordoned, func.count())
+        query = query.group_by(same.labels, same.resources, same.cordoned)
         rows = self._session.execute(query).all()
         return [
             offer

@@ -119,6 +119,7 @@ class PgBouncer(Server):
             f"[databases]\n* = host={target.host} port={target.port or 5432} user={target.username}\n"
             f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {self.port}\nunix_socket_dir =\nauth_type = any\n"
             f"pool_mode = {mode}\ndefault_pool_size = {connections}\nmax_client_conn = 5000\n"
+            "server_login_retry = 1\nquery_wait_timeout = 30\n"
         )
         self._settings.chmod(0o644)
         self.url = target.set(host="127.0.0.1", port=self.port).render_as_string(hide_password=False)

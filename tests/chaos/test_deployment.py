@@ -25,7 +25,7 @@ from server.kit.queue import WakeUpQueue, make_celery
 from server.kit.settings import Settings
 from tests.chaos.cluster import WORKERS, Cluster, Simulators
 from tests.chaos.disturbances import TO_PROCESSES, Scene, going_on
-from tests.chaos.servers import Cable, Postgres, Redis, cut_for
+from tests.chaos.servers import Cable, PgBouncer, Postgres, Redis, Server, cut_for
 from tests.chaos.witness import METRIC, Witness
 from tests.ports import free_port
 from tests.waiting import eventually
@@ -51,10 +51,13 @@ SOLVED = 475.0
 class Deployment:
     """A cluster on servers of its own, with a disk for artifacts and cables to its collectors."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, pooled: bool) -> None:
         self.folder = folder
         self.postgres, self.redis = Postgres(folder), Redis()
         self.postgres.start()
+        self.pooler = PgBouncer(folder, self.postgres.url) if pooled else None
+        if self.pooler is not None:
+            self.pooler.start()
         self.redis.start()
         self.disk = folder / "disk"
         self.disk.mkdir()
@@ -72,7 +75,7 @@ class Deployment:
         for cable in self.cables:
             cable.mend()
         self.settings = {
-            "LUDUS_DATABASE__URL": self.postgres.url,
+            "LUDUS_DATABASE__URL": self.postgres.url if self.pooler is None else self.pooler.url,
             "LUDUS_QUEUE__BROKER_URL": self.redis.url,
             "LUDUS_STORAGE__ROOT": str(self.disk),
         }
@@ -89,6 +92,8 @@ class Deployment:
         for cable in self.cables:
             cable.cut()
         self.redis.crash()
+        if self.pooler is not None:
+            self.pooler.crash()
         self.postgres.crash()
         if self.full:
             subprocess.run(["umount", str(self.disk)], check=False)
@@ -97,11 +102,19 @@ class Deployment:
 
     def crash_postgresql(self, scene: Scene) -> None:
         """The database is gone for longer than a lease; no healthy run is taken from its worker for that."""
+        self._lose_the_database(scene, self.postgres)
+
+    def crash_pgbouncer(self, scene: Scene) -> None:
+        """The pooler is gone for as long, and every connection with it."""
+        if self.pooler is not None:
+            self._lose_the_database(scene, self.pooler)
+
+    def _lose_the_database(self, scene: Scene, server: Server) -> None:
         with self.cluster.client() as client:
             attempt = client.runs.get(scene.run).attempt
-        self.postgres.crash()
+        server.crash()
         time.sleep(OUTAGE_SECONDS)  # allow: sleep, because the outage lasts so long
-        self.postgres.start()
+        server.start()
         going_on(scene)
         with self.cluster.client() as client:
             ended = [
@@ -162,6 +175,7 @@ class Deployment:
         return {
             **TO_PROCESSES,
             "PostgreSQL crashes": self.crash_postgresql,
+            "PgBouncer crashes": self.crash_pgbouncer,
             "Redis crashes": self.crash_redis,
             "messages come again and late": self.double_messages,
             "the network to the collectors is cut": self.cut_cables,
@@ -169,11 +183,11 @@ class Deployment:
         }
 
 
-@pytest.fixture
-def deployment() -> Iterator[Deployment]:
+@pytest.fixture(params=[False, True], ids=["direct", "pgbouncer"])
+def deployment(request: pytest.FixtureRequest) -> Iterator[Deployment]:
     folder = Path(tempfile.gettempdir()) / f"ludus-chaos-{secrets.token_hex(4)}"
     folder.mkdir(mode=0o755)  # PostgreSQL's own user has to come in
-    running = Deployment(folder)
+    running = Deployment(folder, pooled=request.param)
     try:
         yield running
     finally:

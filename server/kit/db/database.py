@@ -41,6 +41,10 @@ __all__ = ["Database", "Session", "after_commit"]
 Effect = Callable[[], None]
 CONNECTIONS = 16
 """Maximum number of connections of a process, for reading and for writing each, unless its role needs fewer."""
+_SERVER_CONNECTIONS = """
+SELECT (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
+    current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
+"""
 _EFFECTS = "ludus_after_commit"
 _ACTOR = "ludus_actor"
 _READS = "ludus_reads"
@@ -145,6 +149,17 @@ class Database:
             assert isinstance(pool, QueuePool)
             found[name] = (pool.checkedout(), self._pool_size)
         return found
+
+    def server_connections(self) -> tuple[int, int] | None:
+        """Return how many connections the PostgreSQL server has with all its clients, and how many it may have.
+
+        None with SQLite. Raises DatabaseUnavailable.
+        """
+        if self.url.get_backend_name() == "sqlite":
+            return None
+        with self.read() as session:
+            used, limit = session.execute(text(_SERVER_CONNECTIONS)).one()
+        return used, limit
 
     def _session(self, engine: Engine, *, autoflush: bool = True) -> Session:
         info = info_of(self._project) | ({} if self._actor is None else {_ACTOR: self._actor})

@@ -38,6 +38,8 @@ class FleetMetrics(Collector):
         self._lock = threading.Lock()
         self._fleet: Fleet | None = None
         self._broker_up = False
+        self._server: tuple[int, int] | None = None
+        """Connections of the database's server, in use and possible; None where it has no limit."""
         self._read_at = -FRESH_SECONDS
 
     def collect(self) -> Iterator[Metric]:
@@ -63,6 +65,7 @@ class FleetMetrics(Collector):
                 try:
                     with self._database.read() as session:
                         self._fleet = FleetRepository(session).read(self._policy, self._silent_seconds)
+                    self._server = self._database.server_connections()
                 except Unavailable as error:
                     _log.warning("fleet_not_read", code=error.code, error=str(error))
                     self._fleet = None
@@ -78,12 +81,17 @@ class FleetMetrics(Collector):
 
     def _connections(self) -> Iterator[Metric]:
         used = GaugeMetricFamily(
-            "ludus_database_connections_used", "Connections of this process that are in use.", labels=["pool"]
+            "ludus_database_connections_used",
+            "Connections of this process that are in use; pool `server`: of the database with all its clients.",
+            labels=["pool"],
         )
         most = GaugeMetricFamily(
-            "ludus_database_connections_limit", "Connections that this process may have.", labels=["pool"]
+            "ludus_database_connections_limit",
+            "Connections that this process may have; pool `server`: that the database may have.",
+            labels=["pool"],
         )
-        for pool, (in_use, limit) in self._database.connections().items():
+        pools = self._database.connections() | ({} if self._server is None else {"server": self._server})
+        for pool, (in_use, limit) in pools.items():
             used.add_metric([pool], in_use)
             most.add_metric([pool], limit)
         yield used
