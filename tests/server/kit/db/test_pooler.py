@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from benchmarks.pooler import measure
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
 from server.kit.db.pooling import WrongPooling, check_pooling
@@ -179,3 +180,21 @@ def test_session_pooling_with_enough_connections_is_mentioned(
     check_pooling(DatabaseSettings(url=pooled("session").url))  # type: ignore[arg-type]  # as above
 
     assert "pool_mode = transaction" in capsys.readouterr().out
+
+
+@pytest.mark.long
+def test_two_hundred_slots_share_twenty_connections_of_postgresql(database_url: str) -> None:
+    """Real beats and claims from four processes; `benchmarks/pooler.py` does the same with 1,000 slots."""
+    database = Database(database_url)
+    for number in range(100):
+        make_run(database, name=f"run-{number}")
+
+    by_pooler, by_server, beats = measure(database_url, slots=200, rounds=2, connections=20)
+
+    assert len(beats) == 400
+    assert 1 < by_pooler <= 20
+    assert 1 < by_server <= 20 + 1  # this test's own
+    with database.read() as session:
+        assert session.execute(text("SELECT count(*) FROM runs WHERE state = 'STARTING'")).scalar_one() == 100
+        assert session.execute(text("SELECT count(*) FROM workers")).scalar_one() == 200
+    database.close()
