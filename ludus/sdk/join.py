@@ -324,6 +324,7 @@ class JoinClient:
 
     async def _join(self, hold_seconds: float) -> pb.JoinResponse | RunEnd | Failure:
         """Send one JoinRequest, which the gateway may hold for so long."""
+        held = None
         request = pb.JoinRequest(
             run=self.run_id,  # once placed, back to the same run: a newer one may have its name by then
             session_id=self.target.session_id,
@@ -342,20 +343,12 @@ class JoinClient:
                 raise
             if held is not None:
                 self._report_wait(held.decode(errors="replace"))
-                self._backoff.reset()
-            try:
-                response: pb.JoinResponse = await call
-            finally:
-                if held is not None:  # keepalive would have noticed a gateway that was away
-                    self._last_contact = time.monotonic()
+            response: pb.JoinResponse = await call
         except grpc.aio.AioRpcError as error:
-            failure = explain(
-                error,
-                self.target.server,
-                tls=self._tls,
-                token=self.target.credential,
-                answered=self._answered,
-            )
+            if held is not None:
+                self._last_contact = time.monotonic()  # until now: keepalive would have noticed a silent gateway
+            shown = self.target.credential
+            failure = explain(error, self.target.server, tls=self._tls, token=shown, answered=self._answered)
             if failure.code != "run_ended":
                 return failure
             code = END_OF_STATE.get(failure.run_state, CloseCode.RUN_FINISHED)

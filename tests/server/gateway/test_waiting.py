@@ -233,3 +233,19 @@ def test_a_waiting_simulator_of_the_sdk_asks_once_in_the_time_for_which_it_is_he
         assert found.result(60).assignment.run_id == run_id
         assert len(said) == 1
         assert answered(gateway)["ok"] <= 1 + (time.monotonic() - began) / 0.75
+
+
+def test_a_simulator_of_the_sdk_that_stops_while_it_waits_ends_its_call(
+    gateway: GatewayThread, database: Database
+) -> None:
+    add_run(database, state="QUEUED")
+
+    async def give_up() -> None:
+        async with JoinClient(Target(gateway.address, "catch", token=TOKEN), lambda *_: None, "test") as client:
+            waiting = asyncio.create_task(client.find())
+            await asyncio.to_thread(eventually, lambda: held(gateway) == 1)
+            waiting.cancel()
+            await asyncio.to_thread(eventually, lambda: held(gateway) == 0, "the gateway holds nothing")
+            await asyncio.wait([waiting])
+
+    asyncio.run(give_up())
