@@ -47,9 +47,10 @@ def work(url: str, numbers: range, rounds: int) -> None:
         time.sleep(number * START_SECONDS)
         registry.register(WorkerInfo(worker, f"host-{number}", 1, "0"))
         claim = None
-        while number % 2 and claim is None:  # nothing wakes the others: there is no run for them
+        while number % 2:  # nothing wakes the others: there is no run for them
             try:
                 claim = queue.claim(worker, 600)
+                break
             except DatabaseUnavailable as error:  # the lock of all claims was held for too long: as a worker, once more
                 print(f"slot {number} claims again: {error}", file=sys.stderr)
         began = time.monotonic()
