@@ -107,15 +107,15 @@ def measure(options: argparse.Namespace, folder: Path, url: str) -> None:
         claim = RunQueue(database).claim("worker-1", 600)
         assert claim is not None
         with database.read() as session:
-            number = (RunRepository(session).get(claim.run_id).name or "").removeprefix("run-")
+            started = int((RunRepository(session).get(claim.run_id).name or "").removeprefix("run-"))
         AttemptLedger(database, claim).listening([{"address": server, "index": 0}])
         began = time.time()
         delays: list[float] = []
         for process, part in zip(simulators, parts, strict=True):
             assert process.stdout is not None
-            for _ in range(sum(each % options.runs == int(number) for each in part)):
+            for _ in range(sum(each % options.runs == started for each in part)):
                 run, moment = process.stdout.readline().split()
-                assert run == number
+                assert int(run) == started
                 delays.append(float(moment) - began)
         print(
             f"a run starts: {len(delays)} simulators have found it after {statistics.median(delays):.2f} s (median), "
@@ -163,7 +163,8 @@ def main() -> None:
     if options.part:
         plain = protocol_options.client_options
         # Else gRPC gives all simulators of a process one connection.
-        join.client_options = lambda host: [*plain(host), ("grpc.use_local_subchannel_pool", 1)]
+        own = ("grpc.use_local_subchannel_pool", 1)
+        join.client_options = lambda host: [*plain(host), own]  # type: ignore[attr-defined]  # imported there
         if options.polling:
             join.HOLD_SECONDS = 0  # type: ignore[misc]  # as older clients
         first, last = map(int, options.part.split(":"))
