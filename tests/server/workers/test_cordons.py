@@ -60,7 +60,7 @@ def test_the_cordon_of_a_host_holds_for_its_slots_also_those_that_start_later(
     with database.read() as session:
         offers = WorkerRepository(session).offers(60)
         assert sorted(offer.cordoned for offer in offers) == [False, True, True]
-        assert WorkerRepository(session).idle(60) == 0
+        assert WorkerRepository(session).offers(60, idle=True) == []
 
 
 def test_a_slot_of_a_cordoned_host_is_not_let_in_by_itself_and_the_host_with_all_of_its_slots(
