@@ -18,7 +18,7 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 import pytest
 
 from ludus.collector.channel import Channel
-from worker.collectors.processes import EDGE_MODULE, MODULE, ONE_THREAD, WarmCollector
+from worker.collectors.collector_process import EDGE_MODULE, MODULE, ONE_THREAD, WarmCollector
 
 SPAWN = WarmCollector.__dict__["spawn"]
 

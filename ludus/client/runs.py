@@ -14,6 +14,7 @@ from ludus.schemas import (
     Assessment,
     Attempt,
     Bottleneck,
+    Collector,
     EvaluationResult,
     MatchResult,
     PlannedRun,
@@ -108,6 +109,10 @@ class Runs(Resource):
     def attempts(self, run: str) -> Sequence[Attempt]:
         """Return all attempts of a run, oldest first."""
         return self._transport.read_all(Attempt, self._transport.document(f"{_path(run)}/attempts"), "attempts")
+
+    def collectors(self, run: str) -> Sequence[Collector]:
+        """Return the collectors of a run's live attempt, edge collectors among them; none while it has no attempt."""
+        return self._transport.read_all(Collector, self._transport.document(f"{_path(run)}/collectors"), "collectors")
 
     def bottleneck(self, run: str) -> Bottleneck:
         """Return what holds a run back, with figures and advice."""

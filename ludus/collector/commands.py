@@ -81,6 +81,8 @@ class OpenPlace(Message):
 
     index: int
     """Of the collector that the place is to the pool."""
+    former: str = ""
+    """`PlaceTaken.identity` of the collector that had it in the former attempt, whose snapshots wait for it there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,19 @@ class Introduction(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class PlaceTaken(Message):
+    """The edge reader to the pool: an edge collector has taken this place. Answered by Settings."""
+
+    identity: str
+    """Digest of its session id, by which the same collector is known again. The id itself is a secret that only the
+    collector, the gateway and the edge reader know: they would let another one in under its name."""
+    host: str
+    """Name of its machine, for people: it says so itself."""
+    peer: str
+    """Its address, as gRPC names it; the gateway's if that relays."""
+
+
+@dataclass(frozen=True, slots=True)
 class Alive(Message):
     """A sign of life, every `ALIVE_SECONDS`."""
 

@@ -133,7 +133,7 @@ def _serve_unity_port(settings: CollectorSettings, port: int, players: UnityHand
     Several collectors share the port, and the kernel deals the players out; the supervisor holds a lock on it, so that
     collectors of other attempts are not among them.
     """
-    server = make_server(settings.max_message_bytes, share_port=settings.count > 1)
+    server = make_server(settings.max_message_bytes, share_port=settings.count - settings.edge_places > 1)
     server.add_generic_rpc_handlers((players,))
     try:
         server.add_insecure_port(f"127.0.0.1:{port}")

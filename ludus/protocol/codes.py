@@ -37,6 +37,11 @@ class CloseCode(StrEnum):
     )
     NO_AGENTS = "no_agents", False, "A Unity player connected, and none of its agents ever asked for a decision."
     SUPERSEDED = "superseded", False, "A newer stream of the same session id took this one's place."
+    SESSION_TAKEN = (
+        "session_taken",
+        True,
+        "Another collector serves a simulator of this session id; join again when that has left.",
+    )
 
     # The client broke the contract; nothing but this session is affected.
     MALFORMED_MESSAGE = "malformed_message", False, "A message is not a valid ConnectRequest."

@@ -73,6 +73,7 @@ from ludus.schemas.runs import RunComparison as RunComparison
 from ludus.schemas.runs import RunListed as RunListed
 from ludus.schemas.runs import RunSummary as RunSummary
 from ludus.schemas.runs import SelfPlay as SelfPlay
+from ludus.schemas.simulators import Collector as Collector
 from ludus.schemas.simulators import Simulator as Simulator
 from ludus.schemas.simulators import SimulatorListed as SimulatorListed
 from ludus.schemas.states import RunKind as RunKind

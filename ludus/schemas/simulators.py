@@ -42,3 +42,25 @@ class SimulatorListed(Simulator):
     run_name: str
     project: str = "default"
     """That of the run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collector:
+    """A collector of a run's live attempt: the process that answers simulators with actions."""
+
+    index: int
+    """Number of the collector, or of its place."""
+    kind: str
+    """`local`, on the worker's host, or `edge`, beside the games."""
+    address: str
+    """Where simulators connect to a local one; where the stream of an edge collector comes from."""
+    host: str = ""
+    """Name of an edge collector's machine, as it says itself."""
+    joined_at: datetime | None = None
+    """When an edge collector joined."""
+    simulators: int
+    """That it serves now."""
+    lagged_at: datetime | None = None
+    """When the network of an edge collector was first found to be slower than its games; null: it keeps up."""
+    waiting_bytes: int = 0
+    """That waited for its network then."""

@@ -47,6 +47,7 @@ from server.runs.events.routes import of_project as project_events
 from server.runs.events.routes import router as events
 from server.runs.profiles.routes import router as profiles
 from server.runs.waits import LIMIT as WAITERS
+from server.simulators.collectors.routes import router as collectors
 from server.simulators.routes import of_all_runs as all_simulators
 from server.simulators.routes import router as simulators
 from server.web.pages import add_pages
@@ -74,6 +75,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     profiles,
     simulators,
     all_simulators,
+    collectors,
     configs,
     presets,
     demonstrations,

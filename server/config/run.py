@@ -43,9 +43,10 @@ class CollectorsConfig(Section):
     """Collectors on the worker's host; null = as many as the worker is set to (`LUDUS_WORKER__COLLECTORS`). With 0 all
     games connect through edge collectors.
     """
-    edge: Own[Whole] = Field(default=0, ge=0, le=256)
-    """Edge collectors that can collect for the run at the same time: `ludus collect RUN`, or `ludus unity` and `ludus
-    simulate` with `--collect here`, on the games' machines.
+    edge: Own[Whole] = Field(default=16, ge=0, le=256)
+    """Edge collectors that can collect for the run at the same time: `ludus collect RUN`, `ludus unity`, or `ludus
+    simulate`, on the games' machines; 0 forbids them. The first one that asks makes the worker listen for them on one
+    port more; without any, places cost nothing.
     """
 
     @model_validator(mode="after")

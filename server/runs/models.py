@@ -145,6 +145,12 @@ class Attempt(Base):
     """Where its newest time went (`server.runs.bottleneck.times.TimeSpent`), as of the last heartbeat."""
     profile: Mapped[dict[str, Any] | None] = mapped_column(Json)
     """The newest request for a profile: `ludus.schemas.Profile` without run and attempt."""
+    places_asked: Mapped[bool | None] = mapped_column()
+    """Whether an edge collector has asked for a place while there was none; the gateway writes it, once."""
+    places_problem: Mapped[str | None] = mapped_column(Text)
+    """Why no places can be opened for it."""
+    edge_collectors: Mapped[list[Any] | None] = mapped_column(Json)
+    """Those that collect now (`server.simulators.collectors.refs`); None before the first one."""
 
 
 class DeletedRun(Owned, Base):

@@ -16,8 +16,19 @@ class NoPlaces(Conflict, code="no_places"):
 
     run_id: str
     sentence = (
-        "Run {run_id} has no places for edge collectors (simulators.collectors.edge is 0): connect its games without "
-        "one, or create the run with places."
+        "Run {run_id} takes no edge collectors (simulators.collectors.edge is 0 in its configuration): connect its "
+        "games without one (--collect there), or create the run with places."
+    )
+
+
+class PlacesUnavailable(Conflict, code="places_unavailable"):
+    """The worker of the run can't take edge collectors."""
+
+    run_id: str
+    detail: str
+    sentence = (
+        "The worker of run {run_id} can't take edge collectors: {detail}. Connect the games without one (--collect "
+        "there). If a port is missing, LUDUS_WORKER__PORT_RANGE needs one more than the worker has collectors."
     )
 
 

@@ -21,7 +21,7 @@ from server.kit.wake_up import WakeUp
 from server.runs.events.repository import Note, lock_run, move, record
 from server.runs.models import Attempt, Run
 from server.runs.repository import RunRepository
-from server.simulators.errors import NoPlaces, RunClosed, SimulatorNotFound
+from server.simulators.errors import NoPlaces, PlacesUnavailable, RunClosed, SimulatorNotFound
 from server.simulators.models import Simulator
 
 JOINED, CONNECTED, LEFT = "joined", "connected", "left"
@@ -120,16 +120,31 @@ class Placement:
             return _waiting(session, locked) or _assign(session, locked, session_id, label, client, peer, relay=relay)
 
     def place_collector(self, run: str) -> JoinAnswer:
-        """Return where an edge collector streams to. Raises RunNotFound, RunClosed, NoPlaces."""
+        """Return where an edge collector streams to.
+
+        The first one of an attempt asks its worker to open the places: one small write. Raises RunNotFound, RunClosed,
+        NoPlaces, PlacesUnavailable.
+        """
         with self._database.read() as session:
             found = RunRepository(session).without_config(run)
             config = session.scalar(select(Run.config).where(Run.id == found.id)) or {}
-            if not config.get("simulators", {}).get("collectors", {}).get("edge", 0):
+            collectors = config.get("simulators", {}).get("collectors", {})
+            if not collectors.get("edge", 0):
                 raise NoPlaces(found.id)
             waiting = _waiting(session, found, edge=True)
-            if not _lost_its_simulators(found):
-                return waiting or Assigned(found.id, found.attempt, 0, tuple(_endpoints(session, found, edge=True)), {})
-        return self._wake(found.id, edge=True)
+            attempt = session.get(Attempt, (found.id, found.attempt))
+            if waiting is None:
+                return Assigned(found.id, found.attempt, 0, tuple(_endpoints(session, found, edge=True)), {})
+        if _lost_its_simulators(found):
+            return self._wake(found.id, edge=True)
+        if attempt is not None and attempt.ended_at is None:
+            if attempt.places_problem is not None:
+                raise PlacesUnavailable(found.id, attempt.places_problem)
+            if not attempt.places_asked and collectors.get("local") != 0:  # without local collectors they are open
+                with self._database.write() as session:
+                    same = (Attempt.run_id == found.id, Attempt.number == found.attempt, Attempt.ended_at.is_(None))
+                    session.execute(update(Attempt).where(*same).values(places_asked=True))
+        return waiting
 
     def progress(self, run_ids: Collection[str]) -> Mapping[str, Progress]:
         """Return how far those of some runs are that a worker trains, that have ended, or that wait for simulators."""
@@ -307,7 +322,7 @@ def _waiting(session: Session, run: Run, *, edge: bool = False) -> NotReady | No
         if not edge and _endpoints(session, run, edge=True):
             why = "its games connect through edge collectors only: start `ludus collect` where they are."
         else:
-            why = "its trainer does not listen yet."
+            why = "its trainer does not listen for edge collectors yet." if edge else "its trainer does not listen yet."
         return NotReady(run.id, f"Run {run.id} is {state}; {why}")
     return None
 

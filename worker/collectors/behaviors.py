@@ -19,7 +19,8 @@ from ludus.collector.shared_memory import freeze
 from ludus.collector.weights import WeightBuffers
 from ludus.protocol.environment_parameters import ParameterValue
 from ludus.protocol.spec import BehaviorSpec
-from worker.collectors.processes import CollectorProcess, CollectorProcesses
+from worker.collectors.collector_process import CollectorProcess
+from worker.collectors.processes import CollectorProcesses
 from worker.collectors.step_quota import Grant, StepQuota
 from worker.experience.blocks import BlockLedger
 

@@ -68,6 +68,17 @@ class EdgeCollectorJoined:
 
     index: int
     """Of the place: it is the index of a collector."""
+    host: str
+    """Name of its machine, as it says itself."""
+    peer: str
+    """Its address, as gRPC names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeReaderFailed:
+    """The edge reader that `CollectorPool.open_places` has started can't serve. It is not started again."""
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +148,7 @@ CollectorEvent = (
     | CollectorDied
     | EdgeCollectorJoined
     | EdgeCollectorLeft
+    | EdgeReaderFailed
     | CollectorLags
     | BehaviorAnnounced
     | TeamAnnounced

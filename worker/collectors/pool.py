@@ -34,16 +34,18 @@ from ludus.collector.messages import (
 )
 from ludus.collector.segments import Segments
 from ludus.collector.settings import CollectorSettings
-from ludus.collector.snapshots.state import State, merged, pack, unpack
+from ludus.collector.snapshots.state import State, pack, unpack
 from ludus.protocol.environment_parameters import ParameterValue
 from ludus.protocol.spec import BehaviorSpec
 from worker.collectors.behaviors import RegisteredBehavior
+from worker.collectors.collector_process import CollectorProcess, WarmCollector
 from worker.collectors.events import (
     CollectorDied,
     CollectorEvent,
     CollectorListening,
     EdgeCollectorJoined,
     EdgeCollectorLeft,
+    EdgeReaderFailed,
     Endpoint,
     EpisodesEnded,
     HandedOver,
@@ -51,7 +53,8 @@ from worker.collectors.events import (
     SegmentsDelivered,
     TeamAnnounced,
 )
-from worker.collectors.processes import START_SECONDS, CollectorProcess, CollectorProcesses, WarmCollector
+from worker.collectors.kept_snapshots import OWNER, KeptSnapshots
+from worker.collectors.processes import START_SECONDS, CollectorProcesses
 from worker.collectors.sessions import SimulatorSessions
 
 log = structlog.get_logger()
@@ -76,19 +79,18 @@ class CollectorPool:
         self._announced: set[str] = set()
         self._teams: set[tuple[str, int]] = set()
         self._refusals: dict[str, commands.Refuse] = {}
-        self._kept: list[State] = []
-        """Snapshots of an earlier attempt, by collector."""
+        self._kept = KeptSnapshots()
 
     # The learner's methods --------------------------------------------------------------------------------------
 
     def start(self, timeout: float = START_SECONDS) -> list[Endpoint]:
-        """Start the processes and return where they listen: local collectors, and the edge reader if there are places.
+        """Start the processes and return where they listen: local collectors; without any, the edge reader.
 
         Raises CollectorStartError (no free port, ...).
         """
         with self._lock:
             self._children.start()
-            self._kept = [{**each, "sessions": []} for each in self._kept]  # they are large, and sent
+            self._kept.forget_local_sessions()
             deadline = time.monotonic() + timeout
             own = self._children.own
             while any(child.endpoint is None and child.failure is None for child in own):
@@ -101,11 +103,22 @@ class CollectorPool:
             raise CollectorStartError(f"{failed[0].name} did not start: {failed[0].failure or 'it took too long'}")
         return endpoints
 
+    def open_places(self) -> None:
+        """Let edge collectors join: start the edge reader, unless it was started. Never waits.
+
+        `CollectorListening` reports its endpoint, `EdgeReaderFailed` that it can't serve here.
+        """
+        with self._lock:
+            self._children.start_reader()
+
     def restore(self, collectors: Sequence[State]) -> None:
         """Restore simulators that come back: states of `HandedOver` of an earlier attempt. Before `start`."""
-        self._kept = list(collectors)
-        self._sessions.restore(session["session_id"] for each in collectors for session in each["sessions"])
-        self._children.number_from([session["number"] for each in collectors for session in each["sessions"]])
+        self._kept = KeptSnapshots(collectors)
+        sessions = list(self._kept.sessions())
+        self._sessions.restore({session["session_id"]: owner for session, owner in sessions})
+        self._children.number_from([session["number"] for session, _ in sessions])
+        for child in self._children:
+            child.former = self._kept.owner(child.index) if child.edge else ""
 
     def hold(self, timeout: float) -> set[int]:
         """Stop all answers and request snapshots (`HandedOver`); return which collectors will send one.
@@ -124,11 +137,7 @@ class CollectorPool:
     def delivered_before(self, behavior: str, round_number: int, delivered: Sequence[tuple[int, int]]) -> None:
         """Count steps of a round, and later ones, that the learner has already: (round, steps). Before `grant`."""
         with self._lock:
-            advance = [
-                (collector, number, steps)
-                for collector, each in enumerate(self._kept[: self._settings.count])
-                for number, steps in each["lanes"].get(behavior, {}).get("advance", [])
-            ]
+            advance = self._kept.advance(behavior, self._settings.count)
             self._behaviors[behavior].quota.restore(round_number, delivered, advance)
 
     def poll(self, timeout: float) -> list[CollectorEvent]:
@@ -238,16 +247,24 @@ class CollectorPool:
     # The life of collectors: `CollectorProcesses` calls these with the lock held --------------------------------------
 
     def launched(self, child: CollectorProcess) -> None:
-        """Send a new process its settings, or an open place those of its collector."""
+        """Send a new process its settings, or the edge collector that has taken a place."""
         child.parameter_set = self._settings.parameter_set
         # A collector that is started again has lost its simulators' episodes: they begin again.
-        restored = bool(self._kept) and child.generation == 0 and child is not self._children.reader
+        is_first = child.generation == 0 and child is not self._children.reader
+        restored = self._kept.take(child) if is_first else None
         settings = self._settings.to_json()
         numbers = (child.first_number, child.number_step)
-        message = commands.Settings(child.index, child.generation, *numbers, settings, restored)
+        message = commands.Settings(child.index, child.generation, *numbers, settings, restored is not None)
         self._children.send_message(child, message)
-        if restored:
-            self._children.send(child, Kind.RESTORED, pack(merged(self._kept, child.index)))
+        if restored is not None:
+            self._children.send(child, Kind.RESTORED, pack(restored))
+
+    def has_no_reader(self, reader: CollectorProcess) -> None:
+        """Report that the edge reader could not be started."""
+        assert reader.failure is not None, "the dead have a reason"
+        if not self._children.closing:
+            log.warning("edge_reader_failed", reason=reader.failure)
+            self._report(EdgeReaderFailed(reader.failure))
 
     def died(self, child: CollectorProcess, exit_code: int) -> None:
         """Take back the blocks and quotas of a collector, and report its end."""
@@ -255,11 +272,11 @@ class CollectorPool:
         is_reader = child is self._children.reader
         lost = 0 if is_reader else sum(behavior.forget(child) for behavior in self._runners)
         self._sessions.lose(child)
+        joined, child.joined, child.taken = child.joined, False, None
         if self._children.closing:
             return
         if child.edge and not is_reader:
-            if child.joined:
-                child.joined = False
+            if joined:
                 self._report(EdgeCollectorLeft(child.index, child.failure, lost))
             return
         log.warning("collector_died", index=child.index, reason=child.failure, lost_steps=lost)
@@ -282,7 +299,11 @@ class CollectorPool:
                 records = np.frombuffer(payload, messages.EPISODE_DTYPE)
                 self._report(EpisodesEnded(self._runners[number].name, child.index, records))
             case Kind.SNAPSHOTS:
-                self._report(HandedOver(child.index, unpack(frame.payload)))
+                state = unpack(frame.payload)
+                if child.edge:
+                    sessions = [one for one in state["sessions"] if self._sessions.belongs(child, one["session_id"])]
+                    state |= {"sessions": sessions, OWNER: child.identity}
+                self._report(HandedOver(child.index, state))
             case _:
                 self._handle(child, messages.read(frame))
 
@@ -313,6 +334,9 @@ class CollectorPool:
                 self._sessions.take(child, message)
             case messages.Alive():
                 pass
+            case messages.PlaceTaken():
+                child.taken = message
+                self.launched(child)
             case messages.Listening():
                 self._listens(child, message.port)
             case messages.Failed():
@@ -330,14 +354,15 @@ class CollectorPool:
         host = self._settings.advertise_host
         child.endpoint = Endpoint(child.index, f"[{host}]:{port}" if ":" in host else f"{host}:{port}", child.edge)
         child.reported = None
+        again, child.listened = child.listened, True
         if child is self._children.reader:
             self._children.open_places()
         else:
             self._introduce_all(child)
-        if child.edge and child is not self._children.reader:
+        if child.taken is not None:
             child.joined = True
-            self._report(EdgeCollectorJoined(child.index))
-        elif child.generation:
+            self._report(EdgeCollectorJoined(child.index, child.taken.host, child.taken.peer))
+        elif again or (child.edge and self._settings.count > self._settings.edge_places):  # `start` returns the others
             self._report(CollectorListening(child.endpoint))
         self._lock.notify_all()
 

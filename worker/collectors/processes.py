@@ -7,38 +7,32 @@ import contextlib
 import os
 import selectors
 import socket
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING
 
 import structlog
 
-from ludus.backoff import Backoff
-from ludus.child_process import ChildProcess, describe_exit
+from ludus.child_process import describe_exit
 from ludus.collector import commands, messages
 from ludus.collector.channel import Channel, ChannelClosedError
 from ludus.collector.messages import Kind, Message
 from ludus.collector.silence import Silence
-from worker.collectors.events import Endpoint
+from worker.collectors.collector_process import (
+    EDGE_MODULE,
+    EDGE_READER,
+    NUMBERS,
+    CollectorProcess,
+    PlaceLine,
+    WarmCollector,
+)
 
 if TYPE_CHECKING:
     from worker.collectors.pool import CollectorPool
 
 log = structlog.get_logger()
 
-MODULE: Final = "worker.collectors"
-"""The program of a collector; tells its process from others of the trainer."""
-EDGE_MODULE: Final = "worker.collectors.edge"
-"""The program of the edge reader."""
-EDGE_READER: Final = -1
-"""Its index; those of collectors begin at 0."""
-ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-"""The policy's products are small: threads would cost more than they bring."""
-NUMBERS: Final = 1 << 20
-"""Simulators' numbers in the range of a place, and in that of the local collectors."""
 CLOSE_SECONDS = 5.0
 START_SECONDS = 30.0
 """How long a collector may take until it listens."""
@@ -46,98 +40,6 @@ SILENCE_SECONDS = 30.0
 """A collector that has sent nothing and used no CPU for so long has frozen (`Silence.idle`)."""
 BUSY_SECONDS = 300.0
 """One that has sent nothing for so long will not send again, however busy it is."""
-
-
-class WarmCollector:
-    """A collector process that has imported everything, or is about to, and waits for its settings.
-
-    Start it from a thread that lives as long as the learner: the kernel kills it when that thread ends.
-    """
-
-    def __init__(self, process: ChildProcess, channel: Channel) -> None:
-        self.process = process
-        self.channel = channel
-
-    @property
-    def started_at(self) -> float:
-        """When the process was started (clock: monotonic)."""
-        return self.process.started_at
-
-    @classmethod
-    def spawn(cls, module: str = MODULE) -> Self:
-        """Start a process; it needs about half a second until it can serve."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            process = ChildProcess(
-                [sys.executable, "-m", module, "--channel", str(theirs.fileno())],
-                environment={**os.environ, **ONE_THREAD, "GRPC_ENABLE_FORK_SUPPORT": "0"},
-                descriptors=(theirs.fileno(),),
-                tied=True,
-            )
-        return cls(process, Channel(ours))
-
-    def end(self, timeout: float) -> int:
-        """Wait for its end, kill it after `timeout` seconds, and return its exit code."""
-        exit_code = self.process.end(timeout)
-        self.channel.close()
-        return exit_code
-
-    def close(self) -> None:
-        """End it: it sees end of file, and is killed if that is not enough."""
-        self.channel.close()
-        self.process.end(1.0)
-
-
-class PlaceLine:
-    """The pool's line to a place for an edge collector, which the edge reader serves."""
-
-    def __init__(self, channel: Channel) -> None:
-        self.channel = channel
-        self.started_at = time.monotonic()
-
-    def end(self, timeout: float) -> int:
-        """Give the place up: the edge reader ends its stream. Nothing is waited for."""
-        del timeout
-        self.channel.close()
-        return 0
-
-
-@dataclass(slots=True)
-class CollectorProcess:
-    """One collector, over all of its processes."""
-
-    index: int
-    edge: bool = False
-    """Whether this is a place for an edge collector, or the edge reader, instead of a collector of this host."""
-    generation: int = 0
-    """Counts its processes; of a place: the edge collectors that had it."""
-    warm: WarmCollector | PlaceLine | None = None
-    endpoint: Endpoint | None = None
-    """Where it listens; None while it starts, and while a place is free."""
-    failure: str | None = None
-    """Why its process ends or has ended; None while it serves."""
-    simulators: dict[str, messages.SimulatorConnected] = field(default_factory=dict)
-    first_number: int = 0
-    """Number of the next simulator that comes without a ticket."""
-    number_step: int = 1
-    """Distance to the one after it."""
-    backoff: Backoff = field(default_factory=lambda: Backoff(0.5, 10.0, immediate=1))
-    restart_at: float | None = None
-    silence: Silence | None = None
-    """Of its process."""
-    killed_after: float | None = None
-    """Seconds of silence after which its process was killed; None: it was not."""
-    joined: bool = False
-    """Whether an edge collector has the place."""
-    reported: str | None = None
-    """The failure to start that was reported last: a process that fails again in the same way is not news."""
-    parameter_set: int = 0
-    """Number of the environment parameters that its process was started with."""
-
-    @property
-    def name(self) -> str:
-        """For people."""
-        return "the edge reader" if self.index == EDGE_READER else f"collector {self.index}"
 
 
 class CollectorProcesses:
@@ -162,8 +64,8 @@ class CollectorProcesses:
         self._local = local
         self._children = [CollectorProcess(index, index >= local) for index in range(count)]
         self.number_from()
-        self.reader = CollectorProcess(EDGE_READER, edge=True) if edge_places else None
-        """The process that serves the places; None without any."""
+        self.reader = None if local else CollectorProcess(EDGE_READER, edge=True)
+        """The process that serves the places; None before `start_reader`, where games can connect without them."""
         for child, process in zip(self._children[:local], warm, strict=False):
             child.warm = process
         self._spare = list(warm[local:])
@@ -201,11 +103,12 @@ class CollectorProcesses:
         Local collectors share a range, where the gateway counts too; each place has a range of its own.
         """
         for child in self._children:
-            place = child.index - self._local
-            begin = (place + bool(self._local)) * NUMBERS if child.edge else 0
-            first = 1 + max((number for number in taken if begin <= number < begin + NUMBERS), default=begin - 1)
-            child.number_step = 1 if child.edge else self._local
-            child.first_number = first + (0 if child.edge else (child.index - first) % self._local)
+            begin = (child.index - self._local + bool(self._local)) * NUMBERS if child.edge else 0
+            child.numbers, child.first_number, child.number_step = range(begin, begin + NUMBERS), begin, 1
+            child.number_after(taken)
+            if not child.edge:
+                child.number_step = self._local
+                child.first_number += (child.index - child.first_number) % self._local
 
     def start(self) -> None:
         """Start the processes, and serve them."""
@@ -213,6 +116,12 @@ class CollectorProcesses:
             for child in self.own:
                 self._launch(child)
             self._thread.start()
+
+    def start_reader(self) -> None:
+        """Start the edge reader, unless it was started before. The thread does it: the process ends with that."""
+        if self.reader is None:
+            self.reader = CollectorProcess(EDGE_READER, edge=True, restart_at=time.monotonic())
+            self._wake()
 
     def open_places(self) -> None:
         """Open each place that is closed; the edge reader listens."""
@@ -224,9 +133,8 @@ class CollectorProcesses:
             child.warm, child.failure = PlaceLine(Channel(ours)), None
             self._selector.register(child.warm.channel, selectors.EVENT_READ, child)
             fd = theirs.detach()
-            self.send_message(self.reader, commands.OpenPlace(child.index), (fd,))
+            self.send_message(self.reader, commands.OpenPlace(child.index, child.former), (fd,))
             self.retire([fd])
-            self._pool.launched(child)
 
     def close(self, farewell: Message) -> None:
         """Send `farewell` to those that listen, and end all processes for certain."""
@@ -381,6 +289,10 @@ class CollectorProcesses:
         if not self.closing:
             child.generation += 1
             child.restart_at = time.monotonic() + child.backoff.pause(lived)
+        if child is self.reader and self._local and not child.listened:
+            self.reader = None  # what it lacks, a port or memory, it would lack again
+            self._pool.has_no_reader(child)
+            return
         self._pool.died(child, exit_code)
         if child is self.reader:  # one of its places may have been opened again before its own end was noticed
             for place in self._children:

@@ -1,22 +1,30 @@
 """Which collector serves which simulator, and who may say so.
 
-A simulator that joins again with its session id belongs to the collector that it comes to: an older stream elsewhere
-has not noticed yet that it is dead. Edge collectors are strangers, and may name any id. They cannot take over a session
-that a collector of this host serves, and say nothing about one that another collector serves and they do not.
+A simulator that joins again with its session id belongs to the collector of this host that it comes to: an older stream
+elsewhere has not noticed yet that it is dead. Edge collectors are strangers, and may name any id. A session that
+another collector serves stays there until it ends, or the stream of that collector does; a game that really moves
+waits so long. When a collector is cut off, its simulators may play elsewhere, but it may take them back: it
+is known by its identity, here and in the next attempt.
 """
 
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
 
 import structlog
 
 from ludus.collector import commands
 from ludus.collector.messages import SimulatorConnected, SimulatorLeft, SimulatorProblem, SimulatorStarted
-from worker.collectors.processes import CollectorProcess, CollectorProcesses
+from ludus.protocol.codes import CloseCode
+from worker.collectors.collector_process import CollectorProcess
+from worker.collectors.processes import CollectorProcesses
 
 log = structlog.get_logger()
 
 COLLECTOR_DIED = "collector_died"
 """Code of simulators that were connected to a collector when it died."""
+GRACE_SECONDS: Final = 120.0
+"""How long an edge collector that was cut off may take its simulators back from another one."""
 SessionMessage = SimulatorConnected | SimulatorStarted | SimulatorLeft | SimulatorProblem
 
 
@@ -26,21 +34,30 @@ class SimulatorSessions:
     def __init__(self, children: CollectorProcesses, report: Callable[[SessionMessage], None]) -> None:
         self._children = children
         self._report = report
-        self._away: set[str] = set()
+        self._restored: dict[str, str] = {}
+        """Simulators of an earlier attempt that have not come back yet, with the identity of their collector."""
+        self._cut_off: dict[str, tuple[str, float]] = {}
+        """Simulators whose edge collector was cut off: its identity, and until when they are kept (monotonic)."""
 
-    def restore(self, session_ids: Iterable[str]) -> None:
+    def restore(self, owners: Mapping[str, str]) -> None:
         """Remember simulators of an earlier attempt, of which snapshots are kept until they come back."""
-        self._away = set(session_ids)
+        self._restored = dict(owners)
+
+    def belongs(self, child: CollectorProcess, session_id: str) -> bool:
+        """Return whether a session is that of a collector: it serves it, or did in the former attempt."""
+        return session_id in child.simulators or self._restored.get(session_id) == child.identity
 
     def take(self, child: CollectorProcess, message: SessionMessage) -> None:
         """Handle what a collector says about one of its sessions."""
         session_id = message.session_id
         others = [each for each in self._children if each is not child and session_id in each.simulators]
         match message:
-            case SimulatorConnected() if child.edge and any(not each.edge for each in others):
+            case SimulatorConnected() if child.edge and any(
+                not self._may_take(child, each, session_id) for each in others
+            ):
                 log.warning("session_of_another_named", index=child.index, session_id=session_id)
-                reason = "a simulator with this session id plays elsewhere"
-                self._children.send_message(child, commands.EndSession(session_id, "superseded", reason))
+                code = CloseCode.SESSION_TAKEN
+                self._children.send_message(child, commands.EndSession(session_id, code, code.sentence))
                 return
             case SimulatorStarted() | SimulatorLeft() | SimulatorProblem() if (
                 child.edge and others and session_id not in child.simulators
@@ -50,14 +67,14 @@ class SimulatorSessions:
             case SimulatorConnected():
                 for other in others:
                     reason = "a newer stream of this session id took its place"
-                    self._children.send_message(other, commands.EndSession(session_id, "superseded", reason))
+                    self._children.send_message(other, commands.EndSession(session_id, CloseCode.SUPERSEDED, reason))
                 child.simulators[session_id] = message
-                child.first_number = max(child.first_number, message.number + child.number_step)
+                child.number_after([message.number])
             case SimulatorStarted():
-                if session_id in self._away:  # it is connected here now: the others forget its snapshot
-                    self._away.discard(session_id)
-                    for other in self._children.listening:
-                        if other is not child:
+                if self._restored.get(session_id) == child.identity:
+                    del self._restored[session_id]
+                    for other in self._children.listening:  # the others of this host have its snapshot, too
+                        if other is not child and not child.edge and not other.edge:
                             self._children.send_message(other, commands.Forget(session_id))
             case SimulatorLeft():
                 known = child.simulators.get(session_id)
@@ -70,6 +87,17 @@ class SimulatorSessions:
     def lose(self, child: CollectorProcess) -> None:
         """End the sessions of a collector that has died."""
         reason = f"its collector ended ({child.failure})"
+        now = time.monotonic()
+        self._cut_off = {each: kept for each, kept in self._cut_off.items() if kept[1] > now}
         for each in child.simulators.values():
             self._report(SimulatorLeft(each.session_id, each.number, COLLECTOR_DIED, reason, 0, each.peer))
+            if child.edge:
+                self._cut_off[each.session_id] = child.identity, now + GRACE_SECONDS
         child.simulators.clear()
+
+    def _may_take(self, child: CollectorProcess, other: CollectorProcess, session_id: str) -> bool:
+        """Return whether an edge collector may take over a session that another collector serves."""
+        owner, until = self._cut_off.get(session_id, ("", 0.0))
+        was_cut_off = owner == child.identity and time.monotonic() < until
+        was_its_own = self._restored.get(session_id) == child.identity
+        return other.edge and (other.identity == child.identity or was_cut_off or was_its_own)

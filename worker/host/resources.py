@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 
 import psutil
 
-from worker.collectors.processes import MODULE as COLLECTOR_MODULE
+from worker.collectors.collector_process import MODULE as COLLECTOR_MODULE
 from worker.host.nvml import GpuMeter
 
 TRAINER_CPU, TRAINER_MEMORY = "Resources/Trainer CPU", "Resources/Trainer Memory"

@@ -21,8 +21,8 @@ from server.config.problems import join_path
 from server.config.resolution import review
 from server.config.unsupported import refuse_unsupported
 from server.kit.errors import InvalidConfig, Problem
+from worker.collectors.collector_process import WarmCollector
 from worker.collectors.pool import CollectorStartError
-from worker.collectors.processes import WarmCollector
 from worker.learning.build import DeviceMissing
 from worker.trainer.checkpoint import CheckpointDamaged
 from worker.trainer.connection import ConnectionClosed, TrainerConnection

@@ -12,7 +12,7 @@ from typing import Final
 from ludus.collector.snapshots.state import State
 from server.config.behavior import CloneConfig
 from server.config.run import RunConfig
-from worker.collectors.events import CollectorDied, CollectorEvent, HandedOver
+from worker.collectors.events import CollectorDied, CollectorEvent, EdgeCollectorLeft, HandedOver
 from worker.trainer.attempt import Attempt
 from worker.trainer.learner import BehaviorLearner
 
@@ -59,7 +59,7 @@ class CheckpointBarrier:
                     if isinstance(event, HandedOver):
                         states[event.collector] = event.state
                         continue
-                    if isinstance(event, CollectorDied):
+                    if isinstance(event, CollectorDied | EdgeCollectorLeft):
                         asked.discard(event.index)
                     self._handle(event)
             complete = not asked - states.keys()

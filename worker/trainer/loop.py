@@ -29,12 +29,14 @@ from ludus.collector.messages import (
 )
 from ludus.protocol.codes import CloseCode
 from ludus.schemas.states import StopReason
+from worker.collectors.collector_process import EDGE_READER, WarmCollector
 from worker.collectors.events import (
     CollectorDied,
     CollectorEvent,
     CollectorListening,
     EdgeCollectorJoined,
     EdgeCollectorLeft,
+    EdgeReaderFailed,
     Endpoint,
     EpisodesEnded,
     HandedOver,
@@ -43,7 +45,6 @@ from worker.collectors.events import (
     TeamAnnounced,
 )
 from worker.collectors.pool import CollectorPool
-from worker.collectors.processes import EDGE_READER, WarmCollector
 from worker.learning.algorithms.numeric_check import Diverged
 from worker.trainer.amendments import Amendments
 from worker.trainer.assessment import Assessment
@@ -53,6 +54,7 @@ from worker.trainer.base_learner import MAX_ROLLBACKS, Learner
 from worker.trainer.checkpoint import AMENDMENTS, COLLECTORS, ENVIRONMENT_PARAMETERS, load
 from worker.trainer.checkpoints import Checkpoints
 from worker.trainer.divergence import LimitCrossed
+from worker.trainer.edge_collectors import EdgeCollectorReports
 from worker.trainer.environment_parameters import EnvironmentParameters
 from worker.trainer.initialization import Sources
 from worker.trainer.learner import BehaviorLearner
@@ -65,6 +67,7 @@ from worker.trainer.messages import (
     Finished,
     Job,
     Listening,
+    OpenPlaces,
     Outcome,
     Progress,
     SaveCheckpoint,
@@ -119,6 +122,7 @@ class Trainer:
         self._checkpoints = Checkpoints(attempt, self._parameters, self._selfplay, self._amendments, barrier)
         self._limits = WaitingLimits(attempt)
         self._time_meter = TimeMeter()
+        self._edge_collectors = EdgeCollectorReports(attempt)
         self._endpoints: dict[int, Endpoint] = {}
         self._next_progress = 0.0
         if job.attempt > 1:
@@ -221,23 +225,8 @@ class Trainer:
                 self._report_endpoints()
             case CollectorDied():
                 self._collector_died(event)
-            case EdgeCollectorJoined():
-                attempt.report("collector_joined", f"Edge collector {event.index} collects", **asdict(event))
-            case EdgeCollectorLeft():
-                attempt.report(
-                    "collector_left",
-                    f"Edge collector {event.index} left ({event.reason}); {event.lost_steps} steps are lost",
-                    level="warning",
-                    **asdict(event),
-                )
-            case CollectorLags():
-                attempt.report(
-                    "collector_lags",
-                    f"Edge collector {event.collector} lags: {event.waiting >> 20} MiB wait for its network, which is "
-                    "slower than its games. They play on when half of it is sent",
-                    level="warning",
-                    **asdict(event),
-                )
+            case EdgeCollectorJoined() | EdgeCollectorLeft() | CollectorLags() | EdgeReaderFailed():
+                self._edge_collectors.handle(event)
             case HandedOver():
                 pass  # too late for its checkpoint (`worker.trainer.barrier`)
             case _:
@@ -327,6 +316,8 @@ class Trainer:
                     self._parameters.edit(message)
                 case SaveCheckpoint():
                     self._checkpoints.request(message.request)
+                case OpenPlaces():
+                    self._attempt.pool.open_places()
                 case Amend():
                     if restart := [name for each in message.amendments for name in self._amendments.apply(each)]:
                         detail = f"{' and '.join(restart)} had ended and is to learn on, which takes a new attempt"

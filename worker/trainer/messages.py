@@ -18,6 +18,7 @@ from server.ladders.refs import PlayedMatch
 from server.metrics.points import MetricPoint
 from server.runs.amendments.refs import AmendmentRef
 from server.runs.bottleneck.times import TimeSpent
+from server.simulators.collectors.refs import EdgeCollectorRef
 from worker.collectors.events import Endpoint
 
 Action = Literal["pause", "stop", "cancel", "release"]
@@ -119,6 +120,10 @@ class EditParameters(_Frozen):
     edits: list[ParameterEdit]
 
 
+class OpenPlaces(_Frozen):
+    """Let edge collectors join: one has asked. Answered by `Listening`, or by `PlacesUnavailable`."""
+
+
 class CheckpointCommitted(_Frozen):
     """A checkpoint is published and has its row: it is acknowledged."""
 
@@ -133,7 +138,7 @@ class CheckpointRefused(_Frozen):
     detail: str
 
 
-Order = Command | SaveCheckpoint | Amend | EditParameters | CheckpointCommitted | CheckpointRefused
+Order = Command | SaveCheckpoint | Amend | EditParameters | OpenPlaces | CheckpointCommitted | CheckpointRefused
 """The messages that the trainer's loop handles."""
 ToTrainer = Job | Heartbeat | Order
 
@@ -145,6 +150,18 @@ class Listening(_Frozen):
     """The endpoints of the collectors; the whole list each time."""
 
     endpoints: list[Endpoint]
+
+
+class EdgeCollectors(_Frozen):
+    """The edge collectors that collect now; the whole list each time."""
+
+    collectors: list[EdgeCollectorRef]
+
+
+class PlacesUnavailable(_Frozen):
+    """The places for edge collectors can't be opened here."""
+
+    detail: str
 
 
 class Progress(_Frozen):
@@ -263,12 +280,14 @@ Report = (
     Amended
     | Assessed
     | CheckpointDeclined
+    | EdgeCollectors
     | EventRecord
     | Listening
     | MatchesPlayed
     | MatchesResumed
     | Metrics
     | ParameterStates
+    | PlacesUnavailable
     | SelfPlayStatus
     | SimulatorConnected
     | SimulatorLeft

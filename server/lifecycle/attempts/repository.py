@@ -42,6 +42,7 @@ from server.runs.scheduling.demand import Demand, Offer
 from server.runs.scheduling.fit import Slot, leaves
 from server.runs.scheduling.order import Waiting, in_order
 from server.runs.scheduling.repository import WaitingRuns
+from server.simulators.collectors.writer import CollectorWriter
 from server.simulators.writer import SimulatorWriter
 from server.workers.models import Worker
 from server.workers.repository import CordonRepository, WorkerRepository
@@ -133,6 +134,7 @@ class AttemptLedger:
             scores=lambda session, run_id: MetricRepository(session).scores(run_id),
             rewind=lambda session, run_id: MetricRepository(session).rewind(run_id),
         )
+        self.collectors = CollectorWriter(fence)
         self.matches = MatchWriter(fence)
         self.metrics = MetricWriter(fence)
         self.parameters = ParameterWriter(fence)
@@ -165,8 +167,11 @@ class AttemptLedger:
         """Publish the endpoints of the collectors: `{"address": "host:port", "index": 0}` each."""
         with self._fence.write() as (session, _):
             self._fence.set(session, endpoints=[dict(endpoint) for endpoint in endpoints])
-            addresses = ", ".join(str(endpoint["address"]) for endpoint in endpoints)
-            self._fence.record(session, Note("trainer_listening", f"Simulators can connect: {addresses}."))
+            lists = {"Simulators": [], "Edge collectors": []}  # type: dict[str, list[str]]
+            for endpoint in endpoints:
+                lists["Edge collectors" if endpoint.get("edge") else "Simulators"].append(str(endpoint["address"]))
+            sentences = [f"{who} can connect: {', '.join(where)}." for who, where in lists.items() if where]
+            self._fence.record(session, Note("trainer_listening", " ".join(sentences)))
 
     def move(self, to: RunState, *, reason: StopReason | None = None, detail: str | None = None) -> None:
         """Move the run. Moving it to its present state changes nothing; a state without a lease ends the attempt.

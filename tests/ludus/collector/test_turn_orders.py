@@ -35,9 +35,9 @@ from ludus.sdk.session import Session as Client
 from tests.examples import examples
 from tests.segments import rows_of
 from worker.collectors.acting import POLICIES
+from worker.collectors.collector_process import WarmCollector
 from worker.collectors.events import RoundCollected, SegmentsDelivered
 from worker.collectors.pool import CollectorPool
-from worker.collectors.processes import WarmCollector
 
 NETWORK: dict[str, object] = {"hidden_units": 4, "num_layers": 1}
 NEVER = 1e9

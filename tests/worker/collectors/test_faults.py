@@ -16,8 +16,8 @@ from ludus.collector.messages import (
 from tests.ludus.collector.stack import SPEC, learner, player
 from tests.waiting import eventually, never
 from tests.worker.collectors.playing import Playing, pids_of
+from worker.collectors.collector_process import WarmCollector
 from worker.collectors.events import CollectorDied, CollectorListening, RoundCollected
-from worker.collectors.processes import WarmCollector
 
 pytestmark = pytest.mark.usefixtures("started_collectors")
 

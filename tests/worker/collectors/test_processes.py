@@ -20,9 +20,9 @@ from tests.ludus.protocol.test_server_tls import CERTIFICATE, PRIVATE
 from tests.ports import free_port
 from tests.waiting import eventually
 from tests.worker.collectors.playing import pids_of
+from worker.collectors.collector_process import WarmCollector
 from worker.collectors.events import CollectorDied, CollectorListening
 from worker.collectors.pool import CollectorPool, CollectorStartError
-from worker.collectors.processes import WarmCollector
 
 pytestmark = pytest.mark.usefixtures("started_collectors")
 

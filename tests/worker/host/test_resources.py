@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from tests.waiting import eventually
-from worker.collectors.processes import MODULE
+from worker.collectors.collector_process import MODULE
 from worker.host import resources
 from worker.host.resources import (
     COLLECTOR_CPU,

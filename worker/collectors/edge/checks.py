@@ -195,13 +195,17 @@ def check_episodes(payload: memoryview) -> None:
 
 
 def check_snapshot(payload: bytes) -> None:
-    """Check that a snapshot can be read, within its limit, and has runners and sessions. Raises Violation."""
+    """Check that a snapshot can be read, within its limit, and has what the learner looks at. Raises Violation."""
     try:
         with zipfile.ZipFile(io.BytesIO(payload)) as archive:
             size = sum(each.file_size for each in archive.infolist())
         state = unpack(payload) if size <= MAX_BYTES else {"lanes": None, "sessions": []}
-        fits = isinstance(state["lanes"], dict) and all(
+        fits = all(
             isinstance(each["session_id"], str) and isinstance(each["number"], int) for each in state["sessions"]
+        ) and all(
+            isinstance(number, int) and isinstance(steps, int) and steps > 0
+            for runner in state["lanes"].values()
+            for number, steps in runner["advance"]
         )
     except Exception as error:  # noqa: BLE001  numpy raises errors of many kinds for what is no archive
         raise Violation("malformed_message", f"a snapshot cannot be read: {error}") from None

@@ -18,7 +18,6 @@ import numpy as np
 import structlog
 
 from ludus.collector import commands, messages
-from ludus.collector.arena import Arena
 from ludus.collector.channel import Channel, ChannelClosedError, Frame
 from ludus.collector.edge.columns import scatter
 from ludus.collector.edge.frames import BadFrame, FrameAssembler, pack
@@ -26,7 +25,7 @@ from ludus.collector.messages import Kind, Message, pack_numbered, unpack_number
 from ludus.collector.segments import Segments
 from ludus.collector.settings import CollectorSettings
 from ludus.collector.shared_memory import unfreeze
-from ludus.collector.weights import WeightBuffers, WeightsLayout
+from worker.collectors.collector_process import NUMBERS
 from worker.collectors.edge.checks import (
     QuotaCheck,
     Violation,
@@ -37,6 +36,7 @@ from worker.collectors.edge.checks import (
     read_message,
     records_of,
 )
+from worker.collectors.edge.memory import AttemptMemory, BehaviorMemory
 
 log = structlog.get_logger()
 
@@ -50,12 +50,10 @@ SILENCE_SECONDS: Final = 60.0
 
 @dataclass(slots=True)
 class _Runner:
-    """The learner's memory of a behavior, mapped into this process."""
+    """A behavior, as this place acts for it."""
 
-    arena: Arena
+    memory: BehaviorMemory
     horizon: int
-    weights: WeightBuffers | None
-    """None for a behavior that does not learn."""
     blocks: list[int] = field(default_factory=list)
     """Lent by the pool, free to be written."""
     lent: asyncio.Event = field(default_factory=asyncio.Event)
@@ -74,19 +72,26 @@ class Place:
     """One place. All methods are called in the event loop of the reader."""
 
     def __init__(
-        self, index: int, channel: Channel, port: Callable[[], int], closed: Callable[["Place"], None]
+        self,
+        message: commands.OpenPlace,
+        channel: Channel,
+        memory: AttemptMemory,
+        port: Callable[[], int],
+        closed: Callable[["Place"], None],
     ) -> None:
-        self.index = index
+        self.index = message.index
+        self.former = message.former
+        """Identity of the collector that had it in the former attempt, if one had."""
         self.channel = channel
         self.taken_by: str | None = None
-        """Session id of the edge collector that has the place."""
-        self.settings: commands.Settings | None = None
-        """The first message for a collector; None until it came."""
-        self._restored: bytes | None = None
+        """Identity of the edge collector that has the place."""
+        self._memory = memory
         self._port = port
         self._on_close = closed
         self._loop = asyncio.get_running_loop()
         self._runners: dict[int, _Runner] = {}
+        self._range = range(0)
+        """Numbers that simulators may have here."""
         self._numbers: set[int] = set()
         """Of the simulators that have connected here."""
         self._outgoing: deque[bytes] = deque()
@@ -99,21 +104,11 @@ class Place:
         self._closed = False
         self._loop.add_reader(channel.fileno(), self._receive)
 
-    @property
-    def ready(self) -> bool:
-        """Whether an edge collector can take the place."""
-        settings = self.settings
-        return settings is not None and not self._closed and (not settings.restored or self._restored is not None)
-
-    async def serve(self, context: Any, session_id: str, frames: FrameAssembler) -> None:
+    async def serve(self, context: Any, taken: messages.PlaceTaken, frames: FrameAssembler) -> None:
         """Serve an edge collector until its stream ends. Raises Violation."""
-        self.taken_by = session_id
+        self.taken_by = taken.identity
         self._serving = asyncio.current_task()
-        settings = self.settings
-        assert settings is not None, "the place is ready"
-        self._put(Kind.MESSAGE, replace(settings, settings=_for_strangers(settings.settings)).pack())
-        if self._restored is not None:
-            self._put(Kind.RESTORED, self._restored)
+        self._tell_pool(taken)
         writing = asyncio.ensure_future(self._write(context))
         try:
             await self._read(context, frames)
@@ -122,6 +117,10 @@ class Place:
             raise
         except BROKEN:
             pass
+        except asyncio.CancelledError:
+            if not self._closed:
+                raise
+            # `end` has cancelled: returning ends the stream, of which gRPC would tell the edge collector nothing else
         finally:
             writing.cancel()
             self.close()
@@ -153,7 +152,6 @@ class Place:
             self.channel.flush()
         self.channel.close()
         for runner in self._runners.values():
-            runner.arena.close()
             runner.lent.set()
         self._on_close(self)
 
@@ -184,11 +182,13 @@ class Place:
             runner.lent.set()
             return
         if frame.kind == Kind.RESTORED:
-            self._restored = frame.payload
+            self._put(Kind.RESTORED, frame.payload)
             return
         match message := messages.read(frame):
             case commands.Settings():
-                self.settings = message
+                begin = message.first_number // NUMBERS * NUMBERS
+                self._range = range(begin, begin + NUMBERS)
+                self._put(Kind.MESSAGE, replace(message, settings=_for_strangers(message.settings)).pack())
                 return
             case commands.Admit():
                 self._put(Kind.MESSAGE, frame.payload, self._admit(message, frame.descriptors))
@@ -207,25 +207,15 @@ class Place:
         self._put(Kind.MESSAGE, frame.payload)
 
     def _admit(self, message: commands.Admit, descriptors: Sequence[int]) -> list[bytes]:
-        """Map the memory of a behavior; return the weights of the policies of an evaluation."""
-        arena_fd, *weights_fds = descriptors
-        arena = Arena(arena_fd, message.arena)
-        arena.close()  # the mapping stays
-        policy = message.policy
-        if policy.evaluated:
-            self._runners[message.runner] = _Runner(arena, policy.time_horizon, None)
-            return [unfreeze(fd).tobytes() for fd in weights_fds]
-        (weights_fd,) = weights_fds
-        weights = WeightBuffers(weights_fd, WeightsLayout(policy.weights_size, message.weight_buffers))
-        weights.close()
-        self._runners[message.runner] = _Runner(arena, policy.time_horizon, weights)
-        return []
+        """Use the memory of a behavior; return the weights of the policies of an evaluation."""
+        memory = self._memory.of(message, descriptors)
+        self._runners[message.runner] = _Runner(memory, message.policy.time_horizon)
+        return [unfreeze(fd).tobytes() for fd in descriptors[1:]] if message.policy.evaluated else []
 
     def _take_weights(self, message: commands.Weights) -> None:
         """Read a version, and send it as soon as the edge collector has read the one before."""
         runner = self._runners[message.runner]
-        assert runner.weights is not None, "weights are published for behaviors that learn"
-        runner.newer = (message, runner.weights.read(message.index, message.version).tobytes())
+        runner.newer = message, runner.memory.weights(message)
         self._tell_pool(messages.WeightsRead(message.runner, message.index))
         self._send_weights(runner)
 
@@ -269,7 +259,8 @@ class Place:
             case messages.WantBlocks():
                 return  # of its own arena, which is as large as it is
             case messages.SimulatorConnected():
-                assert self.settings is not None, "the place is taken"
+                if message.number not in self._range:
+                    raise Violation("malformed_message", f"{message.number} is the number of another's simulator")
                 self._numbers.add(message.number)
                 self._tell_pool(replace(message, collector=self.index))
                 return
@@ -298,8 +289,9 @@ class Place:
         """Write the rows of segments into blocks of the pool, and deliver them."""
         number, payload = unpack_numbered(frame.payload)
         runner = self._runner(number)
+        arena = runner.memory.arena
         segments = records_of(payload)
-        check_records(segments, runner.arena, runner.horizon, self._numbers)
+        check_records(segments, arena, runner.horizon, self._numbers)
         runner.quota.deliver(segments)
         needed = int(segments.records["blocks"].sum())
         while len(runner.blocks) < needed:  # the learner holds them all: nothing more is read from this stream
@@ -312,10 +304,10 @@ class Place:
             await runner.lent.wait()
         written = Segments(segments.records, np.array(runner.blocks[-needed:], np.int32))
         try:
-            scatter(runner.arena, written, frame.contents)
+            scatter(arena, written, frame.contents)
         except ValueError as error:
             raise Violation("bad_experience", str(error)) from None
-        check_columns(runner.arena, written, runner.sent_version)
+        check_columns(arena, written, runner.sent_version)
         del runner.blocks[-needed:]
         self._send_pool(Kind.SEGMENTS, pack_numbered(number, written.pack()))
 

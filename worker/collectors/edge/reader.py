@@ -5,6 +5,7 @@ written into the shared arena here. One event loop, no other threads but gRPC's.
 """
 
 import asyncio
+import hashlib
 import signal
 import socket
 import time
@@ -29,12 +30,15 @@ from ludus.logging import bind_process, redirect_output
 from ludus.protocol.options import COLLECTOR_SERVICE, REASON_METADATA, TICKET_METADATA
 from ludus.protocol.tickets import TicketExpired, TicketInvalid, verify
 from worker.collectors.edge.checks import Violation, read_message
+from worker.collectors.edge.memory import AttemptMemory
 from worker.collectors.edge.place import EOF, Place
 
 log = structlog.get_logger()
 
 METHOD = f"{COLLECTOR_SERVICE}Collect"
 INTRODUCTION_SECONDS = 10.0
+MOST_NAME = 200
+"""Characters of a host's name that are kept."""
 
 
 class EdgeReader(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the stubs only
@@ -45,6 +49,7 @@ class EdgeReader(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic i
         self.port = 0
         self.done = asyncio.get_running_loop().create_future()
         self._channel = channel
+        self._memory = AttemptMemory()
         self._places: dict[int, Place] = {}
         self._handler = grpc.stream_stream_rpc_method_handler(self._collect)
 
@@ -59,8 +64,8 @@ class EdgeReader(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic i
                 message = read(frame)
                 assert isinstance(message, commands.OpenPlace), "the pool sends nothing else"
                 (fd,) = frame.descriptors
-                place = Place(message.index, Channel(socket.socket(fileno=fd)), lambda: self.port, self._forget)
-                self._places[message.index] = place
+                channel = Channel(socket.socket(fileno=fd))
+                self._places[message.index] = Place(message, channel, self._memory, lambda: self.port, self._forget)
         except ChannelClosedError:
             asyncio.get_running_loop().remove_reader(self._channel.fileno())
             self.done.set_result(None)
@@ -72,9 +77,11 @@ class EdgeReader(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic i
     async def _collect(self, _: Any, context: Any) -> None:
         try:
             introduction, frames = await self._introduced(context)
-            place = self._place_for(introduction.session_id)
-            log.info("edge_collector_joined", index=place.index, host=introduction.host, peer=context.peer())
-            await place.serve(context, introduction.session_id, frames)
+            identity = hashlib.sha256(introduction.session_id.encode()).hexdigest()
+            place = self._place_for(identity)
+            taken = messages.PlaceTaken(identity, introduction.host[:MOST_NAME], str(context.peer()))
+            log.info("edge_collector_joined", index=place.index, host=taken.host, peer=taken.peer)
+            await place.serve(context, taken, frames)
         except Violation as error:
             log.warning("edge_collector_refused", code=error.code, reason=str(error), peer=context.peer())
             await context.abort(
@@ -127,18 +134,21 @@ class EdgeReader(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic i
             raise Violation("ticket_expired", "the ticket is for another attempt; join again for a fresh one")
         return claims.session_id
 
-    def _place_for(self, session_id: str) -> Place:
-        """Return a free place. Raises Violation if there is none; the collector tries again later."""
+    def _place_for(self, identity: str) -> Place:
+        """Return a free place: the collector's own of the former attempt, else one that none had, else any.
+
+        Raises Violation if there is none; the collector tries again later.
+        """
         for place in list(self._places.values()):
-            if place.taken_by == session_id:
+            if place.taken_by == identity:
                 place.end()  # its collector lost the connection, and is back
-        free = [place for place in self._places.values() if place.taken_by is None and place.ready]
+        free = [place for place in self._places.values() if place.taken_by is None]
         if not free:
             taken = sum(place.taken_by is not None for place in self._places.values())
             raise Violation(
                 "places_taken", f"{taken} of {self.settings.edge_places} places for edge collectors are taken"
             )
-        return min(free, key=lambda place: place.index)
+        return min(free, key=lambda place: (place.former != identity, bool(place.former), place.index))
 
 
 _STATUS = {

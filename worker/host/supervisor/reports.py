@@ -9,12 +9,14 @@ from worker.trainer.messages import (
     Amended,
     Assessed,
     CheckpointDeclined,
+    EdgeCollectors,
     EventRecord,
     Listening,
     MatchesPlayed,
     MatchesResumed,
     Metrics,
     ParameterStates,
+    PlacesUnavailable,
     Report,
     SelfPlayStatus,
 )
@@ -27,6 +29,10 @@ def write(ledger: AttemptLedger, report: Report) -> None:
             ledger.listening([asdict(each) for each in report.endpoints])
         case Metrics():
             ledger.metrics.append(report.points)
+        case EdgeCollectors():
+            ledger.collectors.publish(report.collectors)
+        case PlacesUnavailable():
+            ledger.collectors.unavailable(report.detail)
         case EventRecord():
             ledger.event(report.name, report.message, level=report.level, data=report.data)
         case Amended():

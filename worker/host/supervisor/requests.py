@@ -1,4 +1,4 @@
-"""Sends users' changes of a run, and their requests for checkpoints, to its trainer."""
+"""Sends users' changes of a run, their requests for checkpoints, and edge collectors' for places, to its trainer."""
 
 import structlog
 
@@ -6,7 +6,7 @@ from server.kit.errors import Unavailable
 from server.lifecycle.attempts.claim import Claim
 from server.lifecycle.attempts.repository import AttemptLedger
 from worker.trainer.connection import ConnectionClosed, SupervisorConnection
-from worker.trainer.messages import Amend, EditParameters, ParameterEdit, SaveCheckpoint
+from worker.trainer.messages import Amend, EditParameters, OpenPlaces, ParameterEdit, SaveCheckpoint
 
 log = structlog.get_logger()
 
@@ -22,6 +22,9 @@ class UserRequests:
         """Number of the newest amendment of the configuration that was sent."""
         self._request = 0
         """Number of the newest request for a checkpoint that was sent."""
+        places = claim.config.get("simulators", {}).get("collectors", {})
+        self._opens_places = bool(places.get("edge")) and places.get("local") != 0
+        """Whether the trainer opens places for edge collectors when it is told to, and has not been told."""
 
     def send(self, connection: SupervisorConnection) -> None:
         """Read the requests that are new and send them."""
@@ -33,6 +36,9 @@ class UserRequests:
             if request is not None and request > self._request:
                 connection.send(SaveCheckpoint(request=request))
                 self._request = request
+            if self._opens_places and self._ledger.collectors.places_asked():
+                connection.send(OpenPlaces())
+                self._opens_places = False
             edits = [
                 ParameterEdit(seq=seq, parameter=parameter, **change)
                 for seq, parameter, change in self._ledger.parameters.edits(self._edit)

@@ -8,6 +8,7 @@ import pytest
 from tests.ludus.collector.stack import PATIENCE, Learner, learner, player
 from tests.worker.collectors.edge.world import edge_collectors
 from worker.collectors import processes
+from worker.collectors.collector_process import WarmCollector
 from worker.collectors.events import (
     CollectorDied,
     CollectorListening,
@@ -15,7 +16,6 @@ from worker.collectors.events import (
     EdgeCollectorLeft,
     RoundCollected,
 )
-from worker.collectors.processes import WarmCollector
 from worker.experience.rollout import Rollout
 
 ROUNDS = 3

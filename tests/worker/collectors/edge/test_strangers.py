@@ -16,12 +16,18 @@ from ludus.collector.edge.columns import gather
 from ludus.collector.edge.frames import FrameAssembler, pack
 from ludus.collector.messages import Kind, Message, pack_numbered
 from ludus.collector.segments import Segments
+from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.options import REASON_METADATA
 from tests.ludus.collector.stack import PATIENCE, SPEC, Learner, learner, player
+from tests.ludus.collector.test_session_snapshots import resuming
 from tests.worker.collectors.edge.segments import NUMBER, good
-from tests.worker.collectors.edge.world import edge_collectors
+from tests.worker.collectors.edge.world import Edge, Places, edge_collectors, reader_of
+from worker.collectors.collector_process import NUMBERS
 from worker.collectors.edge.reader import METHOD
-from worker.collectors.events import EdgeCollectorJoined, EdgeCollectorLeft, SegmentsDelivered
+from worker.collectors.events import EdgeCollectorJoined, EdgeCollectorLeft, HandedOver, SegmentsDelivered
+
+OWN_NUMBER = NUMBERS
+"""The first number of the first place, where local collectors have the range before."""
 
 
 class Stranger:
@@ -32,6 +38,8 @@ class Stranger:
         self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._call = self._channel.stream_stream(METHOD)(iter(self._outgoing.get, None), timeout=6 * PATIENCE)
         self._frames = FrameAssembler()
+        self.kinds = set[int]()
+        """Of the frames that it was sent."""
 
     def send(self, kind: int, payload: bytes, contents: Sequence[bytes] = ()) -> None:
         for part in pack(kind, payload, contents):
@@ -45,7 +53,8 @@ class Stranger:
         """Return the next frame with a message of a kind."""
         while True:
             frame = self._frames.take(next(self._call))
-            if frame is not None and isinstance(messages.read(frame), kind):
+            self.kinds |= set() if frame is None else {frame.kind}
+            if frame is not None and frame.kind == Kind.MESSAGE and isinstance(messages.read(frame), kind):
                 return frame
 
     def refusal(self) -> str:
@@ -55,12 +64,19 @@ class Stranger:
                 pass
         return str(dict(self._call.trailing_metadata())[REASON_METADATA])
 
+    def join(self) -> int:
+        """Take a place; return the first number for simulators there."""
+        self.tell(messages.Introduction(VERSION, "stranger", "elsewhere"))
+        settings = messages.read(self.receive(commands.Settings))
+        assert isinstance(settings, commands.Settings)
+        self.tell(messages.Listening(0))
+        return settings.first_number
+
     def admitted(self) -> Arena:
         """Bring a simulator with a behavior; return an arena once the learner has granted steps."""
-        self.tell(messages.Introduction(VERSION, "stranger", "elsewhere"))
-        self.receive(commands.Settings)
+        self.join()
         connected = messages.SimulatorConnected("sim-1", NUMBER, 0, "here", "tests/1", (SPEC.name,))
-        self.tell(messages.Listening(0), connected, messages.BehaviorAnnounced(SPEC))
+        self.tell(connected, messages.BehaviorAnnounced(SPEC))
         message = messages.read(self.receive(commands.Admit))
         assert isinstance(message, commands.Admit)
         self.receive(commands.GrantSteps)
@@ -100,7 +116,7 @@ def test_what_keeps_the_contract_is_delivered(run: Learner, stranger: Stranger) 
 @pytest.mark.parametrize(
     "said",
     [
-        messages.SimulatorConnected("player-1", 40, 0, "there", "tests/1", (SPEC.name,)),
+        messages.SimulatorConnected("player-1", OWN_NUMBER, 0, "there", "tests/1", (SPEC.name,)),
         messages.SimulatorStarted("player-1", ("Other?team=3",), 7),
         messages.SimulatorLeft("player-1", 0, "left", "it is gone", 0, "here"),
         messages.SimulatorProblem("player-1", 0, "nonsense", "it cheats"),
@@ -111,13 +127,12 @@ def test_a_stranger_that_names_the_session_of_another_collectors_simulator_chang
     said: Message,
 ) -> None:
     with learner(count=2, edge_places=1) as run:
-        local, reader = sorted(run.endpoints, key=lambda each: each.edge)
-        simulator = player(local.address, session_id="player-1")
+        simulator = player(run.endpoints[0].address, session_id="player-1")
         simulator.play([1, 2], 3)
-        stranger = Stranger(reader.address)
+        stranger = Stranger(reader_of(run))
         stranger.tell(messages.Introduction(VERSION, "stranger", "elsewhere"))
         stranger.receive(commands.Settings)
-        connected = messages.SimulatorConnected("sim-1", NUMBER, 0, "there", "tests/1", (SPEC.name,))
+        connected = messages.SimulatorConnected("sim-1", OWN_NUMBER, 0, "there", "tests/1", (SPEC.name,))
 
         stranger.tell(messages.Listening(0), said, connected)
 
@@ -125,7 +140,7 @@ def test_a_stranger_that_names_the_session_of_another_collectors_simulator_chang
         if isinstance(said, messages.SimulatorConnected):
             told = messages.read(stranger.receive(commands.EndSession))
             assert isinstance(told, commands.EndSession)
-            assert (told.session_id, told.code) == ("player-1", "superseded")
+            assert (told.session_id, told.code) == ("player-1", "session_taken")
         assert said not in run.heard(type(said))
         simulator.play([1, 2], 3)
         simulator.vanish()
@@ -148,6 +163,111 @@ def test_a_stranger_that_ends_the_session_of_another_edge_collectors_simulator_c
         assert not run.heard(messages.SimulatorLeft)
         simulator.play([1, 2], 3)
         simulator.vanish()
+
+
+def test_a_simulator_of_an_edge_collector_stays_there_until_it_leaves_and_moves_then(
+    run: Learner, stranger: Stranger
+) -> None:
+    number = stranger.join()
+    theirs = messages.SimulatorConnected("player-1", number, 0, "there", "tests/1", (SPEC.name,))
+    with edge_collectors(run) as (edge,):
+        run.wait_for(EdgeCollectorJoined, lambda event: event.host != "elsewhere")
+        simulator = player(edge.address, session_id="player-1")
+        simulator.play([1, 2], 3)
+
+        stranger.tell(theirs)
+        told = messages.read(stranger.receive(commands.EndSession))
+
+        assert isinstance(told, commands.EndSession)
+        assert (told.session_id, told.code) == ("player-1", "session_taken")
+        simulator.play([1, 2], 3)
+        assert theirs.peer not in {each.peer for each in run.heard(messages.SimulatorConnected)}
+
+        simulator.leave()
+        run.wait_for(messages.SimulatorLeft)
+        stranger.tell(theirs)
+        run.wait_for(messages.SimulatorConnected, lambda event: event.peer == theirs.peer)
+
+
+def test_an_edge_collector_that_was_cut_off_takes_its_simulators_back_from_a_stranger(
+    run: Learner, stranger: Stranger
+) -> None:
+    places = Places()
+    places.address = reader_of(run)
+    edge = Edge(places)
+    try:
+        run.wait_for(EdgeCollectorJoined)
+        simulator = player(edge.address, session_id="player-1")
+        simulator.play([1, 2], 3)
+        places.address = ""
+        (child,) = [each for each in run.pool._children if each.taken is not None]
+        with run.pool._lock:
+            run.pool._children._reap(child)  # its stream breaks
+        assert simulator.closed().rejoin
+        number = stranger.join()
+        stranger.tell(messages.SimulatorConnected("player-1", number, 0, "there", "tests/1", (SPEC.name,)))
+        run.wait_for(messages.SimulatorConnected, lambda event: event.peer == "there")
+
+        places.address = reader_of(run)
+        run.until(lambda: len(run.heard(EdgeCollectorJoined)) == 3)
+        back = player(edge.address, session_id="player-1")
+
+        told = messages.read(stranger.receive(commands.EndSession))
+        assert isinstance(told, commands.EndSession)
+        assert (told.session_id, told.code) == ("player-1", "superseded")
+        back.play([1, 2], 3)
+        back.leave()
+    finally:
+        edge.close()
+
+
+def test_no_stranger_sees_or_ends_the_snapshot_of_a_simulator_that_has_not_come_back() -> None:
+    places = Places()
+    with learner(count=2, edge_places=2) as before:
+        places.address = reader_of(before)
+        edge = Edge(places)
+        before.wait_for(EdgeCollectorJoined)
+        simulator, _ = resuming(edge.address, "player-1")
+        simulator.play([1, 2], 3)
+        before.pool.hold(PATIENCE)
+        simulator.step([1, 2])
+        while not (message := simulator.receive()).HasField("save"):
+            simulator.step([1, 2])
+        saved = pb.Saved(save_id=message.save.save_id, position=b"here")
+        simulator.send_bytes(pb.ConnectRequest(saved=saved).SerializeToString())
+        kept = [before.wait_for(HandedOver).state]
+        places.address = ""
+        before.pool.close("run_moved", "another worker goes on", rejoin=True)
+        simulator.leave()
+    try:
+        with learner(count=2, edge_places=2, kept=kept) as after:
+            stranger = Stranger(reader_of(after))
+            number = stranger.join()
+            theirs = messages.SimulatorConnected("player-1", number, 0, "there", "tests/1", (SPEC.name,))
+            stranger.tell(theirs, messages.SimulatorStarted("player-1", (SPEC.name,), 2))
+            after.wait_for(messages.SimulatorStarted)
+
+            places.address = reader_of(after)
+            after.wait_for(EdgeCollectorJoined, lambda event: event.host != "elsewhere")
+            simulator, welcome = resuming(edge.address, "player-1")
+
+            assert welcome.position == b"here"
+            told = messages.read(stranger.receive(commands.EndSession))
+            assert isinstance(told, commands.EndSession)
+            assert told.code == "superseded"
+            assert Kind.RESTORED not in stranger.kinds
+            simulator.leave()
+            stranger.close()
+    finally:
+        edge.close()
+
+
+def test_a_number_that_is_not_of_its_place_ends_a_stranger(run: Learner, stranger: Stranger) -> None:
+    number = stranger.join()
+
+    stranger.tell(messages.SimulatorConnected("sim-1", number + NUMBERS, 0, "here", "tests/1", (SPEC.name,)))
+
+    assert stranger.refusal() == "malformed_message"
 
 
 def test_a_collector_that_lags_is_reported_once_with_its_place(run: Learner, stranger: Stranger) -> None:

@@ -84,14 +84,21 @@ class Edge:
         self.join()
 
 
+def reader_of(learner: Learner) -> str:
+    """Return the address of an attempt's edge reader, which is started where it was not."""
+    learner.pool.open_places()
+    children = learner.pool._children
+    learner.until(lambda: children.reader is not None and children.reader.endpoint is not None)
+    assert children.reader is not None
+    assert children.reader.endpoint is not None
+    return children.reader.endpoint.address
+
+
 @contextmanager
 def edge_collectors(learner: Learner, count: int = 1) -> Iterator[list[Edge]]:
     """Start edge collectors that join the attempt of a learner."""
     places = Places()
-    reader = learner.pool._children.reader
-    assert reader is not None
-    assert reader.endpoint is not None
-    places.address = reader.endpoint.address
+    places.address = reader_of(learner)
     edges = [Edge(places) for _ in range(count)]
     try:
         yield edges
