@@ -37,8 +37,9 @@ def collect(
     """Collect experience for RUN (an id or a name) beside the games, until it ends.
 
     The games of this machine connect here, as in `ludus simulate gymnasium:CartPole-v1 --run RUN --server
-    127.0.0.1:7071`. Their actions are computed here, too, so they do not wait for the network. The run has to offer
-    places (`simulators.collectors.edge` in its configuration). When it pauses or its server restarts, the games wait.
+    127.0.0.1:7071`. Their actions are computed here, too, so they do not wait for the network. Every run takes 16 of
+    them unless its configuration says otherwise (`simulators.collectors.edge`). When the run pauses or its server
+    restarts, the games wait.
     """
     target = Target(server, run, token, "", ca_file, connect_timeout)
     sys.exit(run_until_end(_collect(target, host, port), "ending; the games are told to wait for another collector"))

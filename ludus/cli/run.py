@@ -2,7 +2,7 @@
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -283,11 +283,22 @@ def _facts(client: Client, record: Run) -> list[tuple[str, object]]:
         ("Elo", record.self_play and ", ".join(f"{name} {elo:.1f}" for name, elo in record.self_play.elo.items())),
         ("trained on", _trained_on(client, record)),
         ("simulators", f"{len(connected_now)} connected, {sum(each.agents for each in connected_now)} agents"),
+        *_edge_collectors(client, record),
         ("bottleneck", _bottleneck(client, record)),
         ("created", ago(record.created_at)),
         ("finished", ended and ago(ended)),
         ("trained for", length),
     ]
+
+
+def _edge_collectors(client: Client, record: Run) -> Iterator[tuple[str, object]]:
+    """Yield a line for each edge collector of the live attempt."""
+    for each in client.runs.collectors(record.id) if record.finished_at is None else ():
+        if each.kind == "edge" and each.joined_at is not None:
+            facts = f"{each.host} ({each.address}), {each.simulators} simulators, joined {ago(each.joined_at)}"
+            if each.lagged_at is not None:
+                facts += f"; its network was too slow {ago(each.lagged_at)}, {each.waiting_bytes >> 20} MiB waited"
+            yield f"edge collector {each.index}", facts
 
 
 def _bottleneck(client: Client, record: Run) -> str | None:

@@ -38,9 +38,8 @@ from ludus.cli.render import echo
 from ludus.cli.sources import GAME_METAVAR, RANDOM, SCRIPTED, SOURCE, Source, check, game_options
 from ludus.cli.until_end import printed_games
 from ludus.demonstrations import DemonstrationError, Recorder, inspect, read
-from ludus.games.collecting import Collect, collects_here
+from ludus.games.collecting import Collect, collects_here, falls_back
 from ludus.protocol.credentials import SIMULATOR_TOKEN
-from ludus.protocol.tls import is_this_machine
 from ludus.sdk.errors import SimulatorError
 from ludus.sdk.join import RunEnd, Target
 
@@ -118,7 +117,7 @@ class Plan:
 @click.option(
     "--collect",
     type=click.Choice(["here", "there"]),
-    help="Where actions are computed: on this machine, or on the worker's. [there if the server is on this machine; "
+    help="Where actions are computed: on this machine, or by the worker. [there if the server is on this machine; "
     "else here, where the run allows it]",
 )
 @connect_timeout_option
@@ -266,16 +265,17 @@ class MergedOutput:
 def play_all(plans: list[Plan], target: Target, restarts: int, wanted: Collect | None) -> int:
     """Play with or without an edge collector of this command; return the exit code."""
     try:
-        # On the worker's own machine its collectors are as near, and their experience needs no stream.
-        default: Collect | None = "there" if is_this_machine(target.server) else None
-        if not asyncio.run(collects_here(target, CLIENT, wanted or default)):
-            return supervise(plans, target.token, restarts)
+        here = asyncio.run(collects_here(target, CLIENT, wanted, bridged=False))
     except SimulatorError as error:
         echo(f"Error: {error}", err=True)
         return exit_of_error(error.code)
-    with OwnCollector(target) as collector:
-        nearer = [replace(plan, server=collector.address, ca_file=None, token_given=True) for plan in plans]
-        return supervise(nearer, "", restarts, collector)
+    if here:
+        with OwnCollector(target) as collector:
+            nearer = [replace(plan, server=collector.address, ca_file=None, token_given=True) for plan in plans]
+            code = supervise(nearer, "", restarts, collector)
+        if not falls_back(collector.outcome, wanted):
+            return code
+    return supervise(plans, target.token, restarts)
 
 
 def supervise(plans: list[Plan], token: str | None, restarts: int, collector: OwnCollector | None = None) -> int:

@@ -99,7 +99,7 @@ class _TakesTheRest(click.Command):
 @click.option(
     "--collect",
     type=click.Choice(["here", "there"]),
-    help="Where actions are computed: on this machine, or on the worker's. [here, where the run allows it]",
+    help="Where actions are computed: on this machine, or by the worker. [here, where the run allows it]",
 )
 @gateway_option
 @token_option

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from ludus.games import diagnostics
-from ludus.games.collecting import collects_here
+from ludus.games.collecting import collects_here, falls_back
 from ludus.games.executable import PORT_ARGUMENT, ExecutableNotFound, arguments, find_executable
 from ludus.games.port import GamePort
 from ludus.games.process import Player, PlayerLog, RestartQuota
@@ -50,8 +50,13 @@ async def play(settings: GameSettings) -> RunEnd:
     """
     try:
         named = replace(settings, target=replace(settings.target, label=settings.label))
-        here = await collects_here(named.target, CLIENT, named.collect)
-        return await (_play_here(named) if here else _play(named))
+        if await collects_here(named.target, CLIENT, named.collect, bridged=True):
+            try:
+                return await _play_here(named)
+            except CannotConnect as error:
+                if not falls_back(error, named.collect):
+                    raise
+        return await _play(named)
     except SimulatorError as error:
         logger.log(logging.ERROR, error)
         raise

@@ -41,7 +41,7 @@ from ludus.protocol.options import (
     STATE_METADATA,
     TICKET_METADATA,
 )
-from ludus.sdk.errors import Failure, SessionRefused
+from ludus.sdk.errors import CannotConnect, Failure, SessionRefused
 from ludus.sdk.join import END_OF_STATE, CollectorEndpoint, JoinClient, Report, RunEnd, Target, client_name
 
 log = structlog.get_logger()
@@ -113,7 +113,7 @@ class EdgeCollector:
             self._client = client
             client.warn()
             while self.end is None:
-                outcome: CollectorEndpoint | RunEnd | Failure = await client.find()
+                outcome = await self._found(client)
                 if isinstance(outcome, CollectorEndpoint):
                     async with outcome as endpoint:
                         outcome = await self._work_for(client, endpoint)
@@ -123,6 +123,18 @@ class EdgeCollector:
                     self._away = f"the run went away ({outcome.sentence}); its next attempt goes on"
                     await client.back_off(outcome)
         return self.end
+
+    async def _found(self, client: JoinClient) -> CollectorEndpoint | RunEnd | Failure:
+        """Return the run's attempt, or its end. Raises CannotConnect.
+
+        Games that play are worth a wait: where one attempt's worker takes no edge collectors, that of the next may.
+        """
+        try:
+            return await client.find()
+        except CannotConnect as error:
+            if error.code != "places_unavailable" or not self.sessions:
+                raise
+            return Failure(error.code, str(error), permanent=False)
 
     async def close(self) -> None:
         """Close the port that games dial."""

@@ -27,5 +27,5 @@ class CollectorRepository(Repository):
         query = select(Simulator.collector, func.count()).where(
             Simulator.run_id == run.id, Simulator.attempt == attempt.number, Simulator.state == CONNECTED
         )
-        serving = dict(self._session.execute(query.group_by(Simulator.collector)).tuples().all())
+        serving = {row[0]: row[1] for row in self._session.execute(query.group_by(Simulator.collector))}
         return [{**each, "simulators": serving.get(each["index"], 0)} for each in (*local, *edge)]

@@ -14,6 +14,7 @@ from ludus.cli.exits import Exit
 from ludus.schemas.metrics import STEPS_PER_SECOND
 from ludus.schemas.states import RunState, StopReason
 from server.metrics.points import MetricPoint
+from server.simulators.collectors.refs import EdgeCollectorRef
 from tests.ludus.cli.conftest import Invoke, as_json, printed
 from tests.server.app.world import CARTPOLE, World
 from tests.server.runs.test_bottleneck import SPENT
@@ -424,6 +425,22 @@ def test_show_says_what_holds_a_run_back(cli: Invoke, world: World) -> None:
     (line,) = [line for line in text.splitlines() if line.startswith("bottleneck")]
     assert "The games take 75% of the simulators' time" in line
     assert "100 steps/s could be 400 without that: start more simulators" in line
+
+
+def test_show_lists_the_edge_collectors_of_the_live_attempt(cli: Invoke, world: World) -> None:
+    trainer = world.claim(world.create(name="spread")["id"]).start()
+    before = cli("run", "show", "spread").stdout
+    now = time.time()
+    slow = EdgeCollectorRef(2, "slow", "ipv4:10.0.0.8:4711", now, now, 64 << 20)
+    trainer.ledger.collectors.publish([EdgeCollectorRef(1, "desk-7", "ipv4:10.0.0.7:4711", now), slow])
+    trainer.ledger.simulators.connected("sim-0", number=0, collector=1)
+
+    text = cli("run", "show", "spread").stdout
+
+    assert "edge collector" not in before
+    first, second = [line for line in text.splitlines() if line.startswith("edge collector")]
+    assert "desk-7 (ipv4:10.0.0.7:4711), 1 simulators, joined" in first
+    assert "64 MiB waited" in second
 
 
 def test_profile_downloads_the_flame_graph(cli: Invoke, world: World, tmp_path: Path) -> None:

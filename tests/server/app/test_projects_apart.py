@@ -32,6 +32,7 @@ TABLE: dict[str, list[Step]] = {
         ("GET", f"{RUN}/logs", {}),
         ("GET", f"{RUN}/attempts/1/logs/trainer.log", {}),
         ("GET", f"{RUN}/simulators", {}),
+        ("GET", f"{RUN}/collectors", {}),
         ("GET", "/v1/simulators", {"params": {"filter": "state = left", "order_by": "left_at desc"}}),
         ("GET", f"{RUN}/events", {}),
         ("GET", f"{RUN}/metrics", {}),

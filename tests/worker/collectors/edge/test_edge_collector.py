@@ -1,11 +1,14 @@
 """An edge collector does everything that a local one does, and its learner sees no difference."""
 
+import platform
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.ludus.collector.stack import PATIENCE, Learner, learner, player
+from tests.ports import free_port
 from tests.worker.collectors.edge.world import edge_collectors
 from worker.collectors import processes
 from worker.collectors.collector_process import WarmCollector
@@ -14,6 +17,7 @@ from worker.collectors.events import (
     CollectorListening,
     EdgeCollectorJoined,
     EdgeCollectorLeft,
+    EdgeReaderFailed,
     RoundCollected,
 )
 from worker.experience.rollout import Rollout
@@ -50,6 +54,60 @@ def test_segments_of_an_edge_collector_have_the_same_bits_as_those_of_a_local_on
             (*one.observations, *one.next_observations), (*other.observations, *other.next_observations), strict=True
         ):
             assert np.array_equal(mine.numpy(), theirs.numpy())
+
+
+def test_a_run_without_edge_collectors_has_no_process_for_them_until_the_first_one_asks() -> None:
+    with learner(count=17, edge_places=16) as it:
+        local = player(it.endpoints[0].address)
+        local.play([1, 2], 3)
+        assert (len(it.endpoints), it.pool._children.reader) == (1, None)
+
+        it.pool.open_places()
+        it.pool.open_places()
+
+        assert it.wait_for(CollectorListening).endpoint.edge
+        with edge_collectors(it) as (edge,):
+            joined = it.wait_for(EdgeCollectorJoined)
+            assert (joined.index, joined.host) == (1, platform.node())
+            remote = player(edge.address)
+            remote.play([1, 2], 3)
+            local.play([1, 2], 3)
+            for simulator in (local, remote):
+                simulator.leave()
+
+
+def test_without_a_port_for_the_edge_reader_the_run_goes_on_and_says_so_once() -> None:
+    port = free_port()
+    with learner(count=17, edge_places=16, port_range=(port, port)) as it:
+        it.pool.open_places()
+
+        failed = it.wait_for(EdgeReaderFailed)
+
+        assert f"no free port to listen on: 127.0.0.1, ports ({port}, {port})" in failed.reason
+        local = player(it.endpoints[0].address)
+        local.play([1, 2], 20)
+        local.leave()
+        assert it.pool._children.reader is None, "it is not tried again"
+        assert not it.heard(CollectorDied)
+
+
+def test_the_reader_maps_the_memory_of_the_learner_once_for_all_places() -> None:
+    with learner(count=3, edge_places=3) as it, edge_collectors(it, count=3) as edges:
+        it.until(lambda: len(it.heard(EdgeCollectorJoined)) == 3)
+        simulators = [player(edge.address) for edge in edges]
+        for simulator in simulators:
+            simulator.play([1, 2], 2)
+        reader = it.pool._children.reader
+        assert reader is not None
+        assert isinstance(reader.warm, WarmCollector)
+
+        maps = Path(f"/proc/{reader.warm.process.pid}/maps").read_text()
+        held = [link.readlink().name for link in Path(f"/proc/{reader.warm.process.pid}/fd").iterdir()]
+
+        for name in ("memfd:ludus-arena-Cart (deleted)", "memfd:ludus-weights (deleted)"):
+            assert (maps.count(name), held.count(name)) == (1, 1), "a mapping keeps one descriptor"
+        for simulator in simulators:
+            simulator.leave()
 
 
 def test_the_end_of_an_edge_collector_frees_its_place_for_another() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from ludus.schemas.states import RunKind, RunState
 from server.checkpoints.models import Checkpoint
@@ -23,6 +23,7 @@ from server.runs.amendments.requests import RunChanges
 from server.runs.amendments.service import AmendmentService
 from server.runs.environment_parameters.repository import ParameterRepository
 from server.runs.events.repository import EventRepository
+from server.runs.models import Attempt
 from tests.factories import RecordingWakeUp, make_claim, make_run, read_run
 from tests.waiting import eventually
 from tests.worker.host.supervisor import trainers
@@ -56,6 +57,32 @@ def test_what_users_want_of_parameters_reaches_the_trainer_and_its_word_the_data
         assert told.parameters[0]["waits_for"] == "edit 2"
         assert told.parameters[0]["lesson_name"] == "9.5"
     assert read_run(database, "run").state == RunState.SUCCEEDED
+
+
+def test_the_wish_of_an_edge_collector_reaches_the_trainer_once_and_its_word_the_database(
+    database: Database, tmp_path: Path
+) -> None:
+    run = make_run(database, name="run")  # whose configuration says nothing of edge collectors
+    asking = threading.Thread(target=lambda: eventually(lambda: asked(database, run.id), "an attempt that is asked"))
+    asking.start()
+
+    supervise(database, tmp_path, Threaded(trainers.opens_places))
+
+    asking.join()
+    with database.read() as session:
+        attempt = session.get_one(Attempt, (run.id, 1))
+        assert attempt.places_problem == "no free port"
+        assert attempt.edge_collectors == [
+            {"index": 1, "host": "desk", "address": "here", "joined_at": 1.0, "lagged_at": None, "waiting_bytes": 0}
+        ]
+    assert "no free port" in messages_of(database)["places_unavailable"]
+
+
+def asked(database: Database, run: str) -> bool:
+    """Ask for places as the gateway does; whether there is an attempt."""
+    with database.write() as session:
+        same = (Attempt.run_id == run, Attempt.number == 1)
+        return session.execute(update(Attempt).where(*same).values(places_asked=True)).rowcount == 1  # type: ignore[attr-defined]
 
 
 def ask_for(database: Database, run: str, change: dict[str, object]) -> None:

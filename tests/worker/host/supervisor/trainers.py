@@ -20,6 +20,7 @@ from pathlib import Path
 from ludus.logging import configure_logging, redirect_output
 from server.ladders.refs import PlayedMatch, PlayedParticipant
 from server.metrics.points import MetricPoint
+from server.simulators.collectors.refs import EdgeCollectorRef
 from worker.trainer.connection import TrainerConnection
 from worker.trainer.messages import (
     Amend,
@@ -28,6 +29,7 @@ from worker.trainer.messages import (
     CheckpointDeclined,
     CheckpointWritten,
     Command,
+    EdgeCollectors,
     EditParameters,
     EventRecord,
     Finished,
@@ -35,7 +37,9 @@ from worker.trainer.messages import (
     Listening,
     MatchesPlayed,
     Metrics,
+    OpenPlaces,
     ParameterStates,
+    PlacesUnavailable,
     Progress,
     SaveCheckpoint,
 )
@@ -97,6 +101,18 @@ def edits(connection: TrainerConnection, job: Job) -> None:
                 connection.post(ParameterStates(parameters=[state], edit=edit.seq))
     time.sleep(0.5)  # allow: sleep, because an edit that is passed on twice comes with a later heartbeat
     assert connection.commands() == [], "each edit is passed on once"
+    finishes(connection, job)
+
+
+def opens_places(connection: TrainerConnection, job: Job) -> None:
+    """Be told to open places, once; say that an edge collector collects, and (which is another case) that none can."""
+    while not (told := connection.commands()):
+        time.sleep(POLL_SECONDS)  # allow: sleep, because a trainer looks for messages between two updates
+    assert told == [OpenPlaces()], told
+    connection.post(EdgeCollectors(collectors=[EdgeCollectorRef(1, "desk", "here", 1.0)]))
+    connection.post(PlacesUnavailable(detail="no free port"))
+    time.sleep(0.5)  # allow: sleep, because a wish that is passed on twice comes with a later heartbeat
+    assert connection.commands() == [], "the wish is passed on once"
     finishes(connection, job)
 
 
