@@ -33,6 +33,8 @@ LEFT = "left"
 DISCONNECTED = "disconnected"
 """Code of a session whose connection broke."""
 CONNECTION_LOST = "the connection to the simulator was lost"
+THIS_MACHINE = "this machine"
+"""Peer of a game whose calls come from this process, which runs beside it."""
 LONGEST_STEP = 86_400.0
 """Seconds in a game that are believed."""
 MISTAKE = ProtocolError(CloseCode.INTERNAL_ERROR, "the collector made a mistake; its log has the details")
@@ -118,6 +120,8 @@ class Session(ABC):
             self._times[1] += now - self._away_since
             self._away_since = now
         (steps, away, game), self._times = self._times, [0, 0.0, 0.0]
+        if self.peer == THIS_MACHINE:  # there is no way to the game: it takes all of the time
+            game = away
         return SimulatorTimes(self.number, int(steps), away, game, delayed)
 
     def _note_answer(self) -> None:

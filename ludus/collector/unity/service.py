@@ -18,7 +18,7 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from ludus.collector.server import CollectorServer
-from ludus.collector.session import CONNECTION_LOST, DISCONNECTED, MISTAKE
+from ludus.collector.session import CONNECTION_LOST, DISCONNECTED, MISTAKE, THIS_MACHINE
 from ludus.collector.unity.encoding import CLOSING_REPLY
 from ludus.collector.unity.session import OK, UnitySession
 from ludus.protocol import simulation_pb2 as sim
@@ -106,7 +106,7 @@ class LocalCall:
 
     def peer(self) -> str:
         """Return where the call comes from, for people."""
-        return "this machine"
+        return THIS_MACHINE
 
     def set_trailing_metadata(self, metadata: Sequence[tuple[str, Any]]) -> None:
         """Set the metadata of the reply."""

@@ -1,4 +1,4 @@
-"""Simulators that reach collectors through the gateway alone, over TLS and mTLS: real certificates all the way."""
+"""Simulators and edge collectors that reach a run over TLS and mTLS, relayed too: real certificates all the way."""
 
 import asyncio
 import os
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
+from ludus.collector.edge.process import EdgeCollector
 from ludus.collector.messages import SimulatorStarted
 from ludus.sdk import CannotConnect
 from ludus.sdk.connection import SimulatorConnection
@@ -22,6 +23,7 @@ from tests.ludus.protocol.test_server_tls import CERTIFICATE, MUTUAL, OTHER, PRI
 from tests.server.gateway.conftest import KEY, TOKEN, GatewayThread, add_run
 from tests.server.gateway.conftest import database as gateway_database
 from tests.toys.catch import Catch
+from worker.collectors.acting import POLICIES
 from worker.collectors.events import RoundCollected
 
 database = gateway_database
@@ -82,6 +84,29 @@ def test_a_simulator_learns_over_tls(
 ) -> None:
     with gateway(database, **files, tls_ca=CERTIFICATE) as front:
         asyncio.run(play_until_a_round(dialer(front, files, relay=relayed), collectors))
+
+
+def test_an_edge_collector_collects_over_tls_and_its_games_need_neither_certificate_nor_token(
+    database: Database, files: dict[str, Path]
+) -> None:
+    named = {name: str(file) for name, file in files.items()}
+
+    async def collect(front: GatewayThread, trainer: Learner) -> None:
+        edge = EdgeCollector(dialer(front, files).join_client.target, POLICIES, lambda *_: None)
+        address = f"127.0.0.1:{await edge.listen()}"
+        collecting = asyncio.create_task(edge.run())
+        game = SimulatorConnection(Catch(), Target(address, RUN, ""))
+        await play_until_a_round(game, trainer)
+        collecting.cancel()
+        await asyncio.gather(collecting, return_exceptions=True)
+        await edge.close()
+
+    with (
+        learner(count=1, edge_places=1, **named, ticket_key=KEY.encode(), advertise_host="localhost") as trainer,
+        gateway(database, **files, tls_ca=CERTIFICATE) as front,
+    ):
+        add_run(database, name="1", edge=trainer.endpoints[0].address)
+        asyncio.run(collect(front, trainer))
 
 
 def test_a_gateway_that_does_not_trust_a_collector_says_so(

@@ -17,14 +17,14 @@ from tests.server.gateway.conftest import KEY, TOKEN, GatewayThread, add_run
 READER = "127.0.0.1:7200"
 
 
-def join(gateway: GatewayThread, token: str = TOKEN) -> pb.JoinResponse:
+def join(gateway: GatewayThread, token: str = TOKEN, *, relay: bool = False) -> pb.JoinResponse:
     with grpc.insecure_channel(gateway.address) as channel:
         method = channel.unary_unary(
             f"{COLLECTOR_SERVICE}Join",
             request_serializer=pb.JoinRequest.SerializeToString,
             response_deserializer=pb.JoinResponse.FromString,
         )
-        request = pb.JoinRequest(run="catch", session_id="edge-1", protocol_version=1)
+        request = pb.JoinRequest(run="catch", session_id="edge-1", protocol_version=1, relay=relay)
         response: pb.JoinResponse = method(request, metadata=[("authorization", f"Bearer {token}")], timeout=60)
         return response
 

@@ -39,7 +39,10 @@ class EchoCollector:
         self._server = grpc.server(ThreadPoolExecutor(4), options=server_options())
         handler = grpc.stream_stream_rpc_method_handler(self._echo)
         self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler("ludus.v1.SimulationService", {"Connect": handler}),)
+            (
+                grpc.method_handlers_generic_handler("ludus.v1.SimulationService", {"Connect": handler}),
+                grpc.method_handlers_generic_handler("ludus.v1.CollectorService", {"Collect": handler}),
+            )
         )
         self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
 

@@ -11,7 +11,7 @@ import pytest
 
 from ludus.games.unity.bridge import BridgeSession
 from ludus.games.unity.messages import GOODBYE
-from ludus.protocol.options import TICKET_METADATA
+from ludus.protocol.options import COLLECTOR_SERVICE, TICKET_METADATA
 from ludus.schemas.tokens import Scope
 from ludus.sdk.connection import SimulatorConnection
 from ludus.sdk.errors import CannotConnect
@@ -24,6 +24,7 @@ from server.kit.principal import everything
 from tests.fakes import FakeServer, finish_after
 from tests.server.gateway.conftest import TOKEN, GatewayThread, add_run
 from tests.server.gateway.test_calls import Collector, call, until_over
+from tests.server.gateway.test_collectors import join as join_collector
 from tests.server.gateway.test_relay import CONNECT, EchoCollector, refusal, until
 from tests.toys.catch import Catch
 from tests.waiting import eventually
@@ -81,6 +82,25 @@ def test_a_relayed_stream_ends_and_those_of_others_go_on(gateway: GatewayThread,
         assert time.monotonic() - began < BOUND_SECONDS
         assert collector.ended.wait(5)
         assert [next(each) for each in others] == [b"", b""]
+        done.set()
+
+
+def test_the_relayed_stream_of_an_edge_collector_ends_too(gateway: GatewayThread, token: str) -> None:
+    with EchoCollector() as reader:
+        add_run(gateway.database, edge=reader.address)
+        assignment = join_collector(gateway, token, relay=True).assignment
+        assert (assignment.relay, assignment.address) == (True, "")
+        done = threading.Event()
+        collect = gateway.channel.stream_stream(f"{COLLECTOR_SERVICE}Collect")
+        stream = collect(until(done), metadata=[(TICKET_METADATA, assignment.ticket)])
+        next(stream)
+
+        revoke(gateway.database, token)
+        with pytest.raises(grpc.RpcError, match="revoked") as error:
+            list(stream)
+
+        assert refusal(error) == REFUSED
+        assert reader.ended.wait(5)
         done.set()
 
 
