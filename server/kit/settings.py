@@ -166,7 +166,8 @@ class WorkerSettings(Group):
     bind_host: str = "127.0.0.1"
     """Address that collectors listen on; `::` for all addresses of IPv6 and IPv4."""
     port_range: tuple[Port, Port] | None = None
-    """First and last port for collectors, as JSON: `[7100, 7199]`. Default: any free port."""
+    """First and last port for collectors, as JSON: `[7100, 7199]`. A run needs one for each of its collectors, and one
+    more for edge collectors. Default: any free port."""
     lease_seconds: Seconds = 10
     """A run whose supervisor is silent for this long goes to another worker."""
     heartbeat_seconds: Seconds = 2

@@ -2,8 +2,9 @@
 
 With one collector the quota is the whole round, and the round has exactly its size: it is the same steps in every run
 with the same seed. With several collectors each gets a part of the round, in proportion to what it delivered of the
-round before. A collector that has used its quota gets more as long as the round is not complete, so a slow, frozen or
-dead collector never blocks a round. The round is cut as soon as its size has been delivered. Steps of it that
+round before. The part of those that serve no simulator goes to the only other one in one step: each extension costs an
+edge collector a round trip. A collector that has used its quota gets more as long as the round is not complete, so a
+slow, frozen or dead collector never blocks a round. The round is cut as soon as its size has been delivered. Steps of it that
 other collectors deliver afterwards count into the next round, with the policy version that acted.
 
 Steps that collectors answer in advance (`ludus.collector.step_quota`, overdraft) count into the round of their tag. A
@@ -56,6 +57,8 @@ class StepQuota:
         """Steps of the current round that have returned to each collector, as it reported; most are delivered later."""
         self._contributed: Counter[int] = Counter()
         """Steps that each collector delivered since the current round began, whatever their tag is."""
+        self._idle: set[int] = set()
+        """Collectors that delivered nothing in the round before, while others did: they probably serve no simulator."""
         self._collected: int | None = None
 
     def add(self, collector: int) -> list[Grant]:
@@ -105,6 +108,9 @@ class StepQuota:
         self._granted.clear()
         self._progress.clear()
         weights = self._weights()
+        self._idle = {each for each, delivered in self._contributed.items() if not delivered}
+        if len(self._idle) == len(self._contributed):
+            self._idle.clear()
         self._contributed = Counter(dict.fromkeys(self._collectors, 0))
         steps = max(steps - self._delivered[number][NO_COLLECTOR], 0)
         # Differences of rounded partial sums: the quotas are integers and their sum is exactly `steps`.
@@ -127,11 +133,12 @@ class StepQuota:
         if not used:
             return []
         extension = self._lacking
-        if len(self._collectors) > 1:
+        busy = [each for each in self._collectors if each not in self._idle or self._progress[each]]
+        if len(busy) > 1:
             # Steps that have returned to collectors and are not delivered yet will come without another grant.
             delivered = self._delivered[number]
             coming = sum(max(count - delivered[other], 0) for other, count in self._progress.items())
-            extension = max((self._lacking - coming) // (2 * len(self._collectors)), min(self._lacking, FEWEST_STEPS))
+            extension = max((self._lacking - coming) // (2 * len(busy)), min(self._lacking, FEWEST_STEPS))
         return [self._grant(collector, extension)]
 
     def delivered(self, collector: int, tag: int, steps: int) -> int:

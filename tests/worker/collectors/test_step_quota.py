@@ -73,6 +73,18 @@ def test_steps_that_another_collector_has_and_has_not_delivered_are_not_collecte
     assert steps(quota.progress(0, 0, 220, used=True)) == {0: 8}
 
 
+def test_what_collectors_without_simulators_do_not_use_goes_to_the_only_other_one_in_one_grant() -> None:
+    quota = quota_of(3)
+    quota.grant(0, 100)
+    quota.delivered(1, 0, 100)
+    granted = steps(quota.grant(1, 100))
+    quota.delivered(1, 1, granted[1])
+
+    (extension,) = quota.progress(1, 1, granted[1], used=True)
+
+    assert extension.steps == 100 - granted[1] > 8, "all that the round lacks"
+
+
 def test_a_round_is_cut_at_its_size_and_what_comes_later_counts_into_the_next_one() -> None:
     quota = quota_of(2)
     quota.grant(0, 100)

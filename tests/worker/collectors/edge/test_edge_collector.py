@@ -7,7 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ludus.collector.messages import TimesMeasured
+from ludus.protocol.mlagents import agent_pb2 as agent
 from tests.ludus.collector.stack import PATIENCE, Learner, learner, player
+from tests.ludus.collector.unity.messages import NAME, brain, message, numbers
+from tests.ludus.games.unity.fakes import introduction
 from tests.ports import free_port
 from tests.worker.collectors.edge.world import edge_collectors
 from worker.collectors import processes
@@ -108,6 +112,20 @@ def test_the_reader_maps_the_memory_of_the_learner_once_for_all_places() -> None
             assert (maps.count(name), held.count(name)) == (1, 1), "a mapping keeps one descriptor"
         for simulator in simulators:
             simulator.leave()
+
+
+def test_the_time_between_an_answer_and_the_next_call_of_a_unity_game_beside_its_edge_collector_is_the_games() -> None:
+    agents = {NAME: [agent.AgentInfoProto(id=1, observations=[numbers([1.0, 2.0])])]}
+    with learner(count=1, edge_places=1) as it, edge_collectors(it) as (edge,):
+        it.wait_for(EdgeCollectorJoined)
+        edge.exchange(introduction().SerializeToString(), "unity-1")
+        edge.exchange(message({}).SerializeToString(), "unity-1")
+        edge.exchange(message(agents, [brain()]).SerializeToString(), "unity-1")
+
+        told = it.wait_for(TimesMeasured, lambda event: any(each.away > 0.1 for each in event.simulators))
+
+        (times,) = told.simulators
+        assert times.game == times.away
 
 
 def test_the_end_of_an_edge_collector_frees_its_place_for_another() -> None:

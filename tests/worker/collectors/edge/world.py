@@ -10,7 +10,7 @@ import grpc.aio
 
 from ludus.collector.edge.process import EdgeCollector
 from ludus.protocol import simulation_pb2 as pb
-from ludus.protocol.options import COLLECTOR_SERVICE
+from ludus.protocol.options import COLLECTOR_SERVICE, SESSION_ID_METADATA
 from ludus.sdk.errors import SimulatorError
 from ludus.sdk.join import RunEnd, Target
 from tests.ludus.collector.stack import PATIENCE, Learner
@@ -60,7 +60,7 @@ class Edge:
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         target = Target(f"127.0.0.1:{port}", "run-1", token="")
-        edge = EdgeCollector(target, POLICIES, lambda _, sentence: self.said.append(sentence))
+        edge = self._collector = EdgeCollector(target, POLICIES, lambda _, sentence: self.said.append(sentence))
         self.address = f"127.0.0.1:{await edge.listen()}"
         self._listening.set()
         self._task = asyncio.ensure_future(edge.run())
@@ -72,6 +72,11 @@ class Edge:
             pass
         await edge.close()
         await server.stop(0)
+
+    def exchange(self, message: bytes, session_id: str) -> bytes:
+        """Be a Unity game of this process: make one call, and return the reply."""
+        call = self._collector.exchange(message, [(SESSION_ID_METADATA, session_id)])
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result(PATIENCE)[0]
 
     def join(self) -> None:
         """Wait for its end."""
