@@ -35,8 +35,9 @@ class Games:
         folder: Path,
         *behaviors: dict[str, Any],
         count: int = 1,
-        collect: str = "there",
+        collect: str | None = "there",
     ) -> None:
+        """`collect` None: where the command finds best."""
         self.folder = folder
         build = write_build(folder, *behaviors)
         self.output = (folder / "unity.out").open("ab")
@@ -47,8 +48,7 @@ class Games:
                     "--num-envs",
                     str(count),
                     "--no-graphics",
-                    "--collect",
-                    collect,
+                    *(() if collect is None else ("--collect", collect)),
                     "--logs",
                     str(folder / "logs"),
                     "--base-port",

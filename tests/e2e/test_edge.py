@@ -1,6 +1,7 @@
 """Edge collectors through a whole stack: a run whose games are served beside them."""
 
 import contextlib
+import platform
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from ludus.client import Client
 from tests.e2e.games import Games
 from tests.e2e.stack import LUDUS, LudusUp, Player, cartpole, environment, wait_for_step
 from tests.ports import free_port
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.xdist_group("stack")]
 STEPS = 2048
@@ -105,6 +107,53 @@ def test_collecting_for_a_run_without_places_ends_with_the_reason(stack: LudusUp
 
     assert process.returncode == Exit.REFUSED
     assert "simulators.collectors.edge is 0" in said
+
+
+def test_a_run_that_says_nothing_of_edge_collectors_takes_and_lists_those_that_ask(
+    stack: LudusUp, client: Client, play: Callable[..., Player]
+) -> None:
+    run = client.runs.create(cartpole(10**7), name="edge-by-default")
+    play(run.id)
+    before = wait_for_step(client, run, 100)
+    assert not stack.processes("worker.collectors.edge")
+
+    with collecting(stack, run.id) as (address, process):
+        play(run.id, "--server", address)
+        local, edge = eventually(
+            lambda: found if len(found := client.runs.collectors(run.id)) == 2 and found[1].simulators else None,
+            "an edge collector that serves",
+        )
+        wait_for_step(client, run, before.step + 2000)
+
+        assert (local.kind, local.simulators) == ("local", 1)
+        assert (edge.kind, edge.index, edge.host) == ("edge", 1, platform.node())
+        client.runs.stop(run.id)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == Exit.OK, said
+    assert client.runs.get(run.id).attempt == 1
+
+
+def test_where_the_worker_has_no_port_for_edge_collectors_games_are_told_and_go_on_without(tmp_path: Path) -> None:
+    port = free_port()
+    up = LudusUp(tmp_path / "home", LUDUS_WORKER__PORT_RANGE=f"[{port}, {port}]", LUDUS_WORKER__COLLECTORS="1")
+    try:
+        client = up.client()
+        run = client.runs.create(walking(local=1), name="edge-without-ports")
+        with collecting(up, run.id) as (_, process):
+            _, said = process.communicate(timeout=60)
+        assert process.returncode == Exit.REFUSED
+        assert f"no free port to listen on: 127.0.0.1, ports ({port}, {port})" in said
+        games = Games(up, run.id, tmp_path, WALKER, collect=None)
+        try:
+            assert client.runs.wait(run.id, timeout=60).state == "SUCCEEDED", games.said
+        finally:
+            games.kill()
+
+        assert "actions are computed by the worker: The worker of run" in games.said
+        types = [event.type for event in client.events.list(run.id)]
+        assert (types.count("places_unavailable"), types.count("collector_died")) == (1, 0)
+    finally:
+        up.stop()
 
 
 def walking(**collectors: int) -> dict[str, Any]:

@@ -4,8 +4,8 @@ With one collector the quota is the whole round, and the round has exactly its s
 with the same seed. With several collectors each gets a part of the round, in proportion to what it delivered of the
 round before. The part of those that serve no simulator goes to the only other one in one step: each extension costs an
 edge collector a round trip. A collector that has used its quota gets more as long as the round is not complete, so a
-slow, frozen or dead collector never blocks a round. The round is cut as soon as its size has been delivered. Steps of it that
-other collectors deliver afterwards count into the next round, with the policy version that acted.
+slow, frozen or dead collector never blocks a round. The round is cut as soon as its size has been delivered. Steps of
+it that other collectors deliver afterwards count into the next round, with the policy version that acted.
 
 Steps that collectors answer in advance (`ludus.collector.step_quota`, overdraft) count into the round of their tag. A
 collector subtracts its own from that round's quota. The successor of a dead collector does

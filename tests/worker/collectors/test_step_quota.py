@@ -75,14 +75,14 @@ def test_steps_that_another_collector_has_and_has_not_delivered_are_not_collecte
 
 def test_what_collectors_without_simulators_do_not_use_goes_to_the_only_other_one_in_one_grant() -> None:
     quota = quota_of(3)
-    quota.grant(0, 100)
-    quota.delivered(1, 0, 100)
-    granted = steps(quota.grant(1, 100))
+    quota.grant(0, 1000)
+    quota.delivered(1, 0, 1000)
+    granted = steps(quota.grant(1, 1000))
     quota.delivered(1, 1, granted[1])
 
     (extension,) = quota.progress(1, 1, granted[1], used=True)
 
-    assert extension.steps == 100 - granted[1] > 8, "all that the round lacks"
+    assert extension.steps == 1000 - granted[1] > 16, "all that the round lacks"
 
 
 def test_a_round_is_cut_at_its_size_and_what_comes_later_counts_into_the_next_one() -> None:

@@ -1,0 +1,90 @@
+"""Where actions are computed is decided from what the run and this machine allow, and said with the reason."""
+
+import asyncio
+import logging
+
+import grpc
+import grpc.aio
+import pytest
+
+from ludus.games.collecting import collects_here, falls_back
+from ludus.protocol import simulation_pb2 as pb
+from ludus.protocol.options import COLLECTOR_SERVICE, REASON_METADATA
+from ludus.sdk.errors import CannotConnect
+from ludus.sdk.join import Target
+
+NOWHERE = "127.0.0.1:1"
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.INFO, "ludus.games")
+    return caplog
+
+
+async def ask(refusal: str | None, *, bridged: bool = True) -> bool:
+    """Decide for a run whose gateway lets edge collectors wait, or refuses them."""
+
+    async def join(_: bytes, context: "grpc.aio.ServicerContext[bytes, bytes]") -> bytes:
+        if refusal is not None:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "there is no port", ((REASON_METADATA, refusal),))
+        return pb.JoinResponse(wait=pb.Wait(reason="it opens", retry_after_seconds=0.1)).SerializeToString()
+
+    server = grpc.aio.server()
+    handlers = {"Join": grpc.unary_unary_rpc_method_handler(join)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(COLLECTOR_SERVICE.strip("/"), handlers),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        return await collects_here(Target(f"127.0.0.1:{port}", "run", ""), "tests", None, bridged=bridged)
+    finally:
+        await server.stop(0)
+
+
+def test_native_simulators_beside_the_server_are_served_by_the_worker(said: pytest.LogCaptureFixture) -> None:
+    assert not asyncio.run(collects_here(Target(NOWHERE, "run", ""), "tests", None, bridged=False))
+
+    (sentence,) = said.messages
+    assert sentence.startswith("actions are computed by the worker: the server is on this machine")
+
+
+def test_games_that_a_bridge_would_pass_on_are_served_here(said: pytest.LogCaptureFixture) -> None:
+    assert asyncio.run(ask(None))
+
+    (sentence,) = said.messages
+    assert sentence.startswith("actions are computed on this machine: no step is passed on by a bridge")
+
+
+@pytest.mark.parametrize("refusal", ["no_places", "places_unavailable"])
+def test_a_run_that_takes_no_edge_collectors_has_its_games_served_by_the_worker(
+    said: pytest.LogCaptureFixture, refusal: str
+) -> None:
+    assert not asyncio.run(ask(refusal))
+
+    assert said.messages == ["actions are computed by the worker: there is no port"]
+
+
+def test_another_refusal_ends_the_command() -> None:
+    with pytest.raises(CannotConnect, match="there is no port"):
+        asyncio.run(ask("run_forbidden"))
+
+
+def test_what_was_asked_for_is_done_and_said(said: pytest.LogCaptureFixture) -> None:
+    target = Target(NOWHERE, "run", "")
+
+    assert asyncio.run(collects_here(target, "tests", "here", bridged=False))
+    assert not asyncio.run(collects_here(target, "tests", "there", bridged=True))
+
+    assert [sentence.partition(" (")[0] for sentence in said.messages] == [
+        "actions are computed on this machine: --collect here",
+        "actions are computed by the worker: --collect there",
+    ]
+
+
+def test_games_fall_back_only_where_nothing_else_was_asked_for_and_the_run_takes_none() -> None:
+    refused = CannotConnect("places_unavailable", "there is no port")
+
+    assert falls_back(refused, None)
+    assert not falls_back(refused, "here")
+    assert not falls_back(CannotConnect("unauthenticated", "no token"), None)
+    assert not falls_back(None, None)
