@@ -137,21 +137,21 @@ def test_where_the_worker_has_no_port_for_edge_collectors_games_are_told_and_go_
     port = free_port()
     up = LudusUp(tmp_path / "home", LUDUS_WORKER__PORT_RANGE=f"[{port}, {port}]", LUDUS_WORKER__COLLECTORS="1")
     try:
-        client = up.client()
-        run = client.runs.create(walking(local=1), name="edge-without-ports")
-        with collecting(up, run.id) as (_, process):
-            _, said = process.communicate(timeout=60)
-        assert process.returncode == Exit.REFUSED
-        assert f"no free port to listen on: 127.0.0.1, ports ({port}, {port})" in said
-        games = Games(up, run.id, tmp_path, WALKER, collect=None)
-        try:
-            assert client.runs.wait(run.id, timeout=60).state == "SUCCEEDED", games.said
-        finally:
-            games.kill()
+        with up.client() as client:
+            run = client.runs.create(walking(local=1), name="edge-without-ports")
+            with collecting(up, run.id) as (_, process):
+                _, said = process.communicate(timeout=60)
+            assert process.returncode == Exit.REFUSED
+            assert f"no free port to listen on: 127.0.0.1, ports ({port}, {port})" in said
+            games = Games(up, run.id, tmp_path, WALKER, collect=None)
+            try:
+                assert client.runs.wait(run.id, timeout=60).state == "SUCCEEDED", games.said
+            finally:
+                games.kill()
 
-        assert "actions are computed by the worker: The worker of run" in games.said
-        types = [event.type for event in client.events.list(run.id)]
-        assert (types.count("places_unavailable"), types.count("collector_died")) == (1, 0)
+            assert "actions are computed by the worker: The worker of run" in games.said
+            types = [event.type for event in client.events.list(run.id)]
+            assert (types.count("places_unavailable"), types.count("collector_died")) == (1, 0)
     finally:
         up.stop()
 
