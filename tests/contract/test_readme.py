@@ -14,7 +14,7 @@ from server.gateway import errors as gateway_errors
 from server.gateway.errors import STATUS
 from server.kit.errors import DatabaseUnavailable, LudusError, RunNotFound, TokenRefused
 from server.kit.listening import GatewaySettings
-from server.simulators.errors import NoPlaces, RunClosed
+from server.simulators.errors import NoPlaces, PlacesUnavailable, RunClosed
 
 README = (Path(__file__).parents[2] / "proto" / "README.md").read_text()
 
@@ -51,7 +51,7 @@ def test_every_reason_of_a_failed_join_is_listed_with_its_status() -> None:
     ]
     expected = {
         error.code: STATUS[error.kind].name
-        for error in [*refusals, NoPlaces, RunClosed, RunNotFound, TokenRefused, DatabaseUnavailable]
+        for error in [*refusals, NoPlaces, PlacesUnavailable, RunClosed, RunNotFound, TokenRefused, DatabaseUnavailable]
     }
 
     table = rows(section("3. Joining").partition("**Errors.**")[2])

@@ -246,7 +246,7 @@ def test_defaults_are_those_of_ml_agents() -> None:
         "debug": False,
         "seed": None,
         "simulators": {
-            "collectors": {"local": None, "edge": 0},
+            "collectors": {"local": None, "edge": 16},
             "grace_seconds": 60.0,
             "startup_grace_seconds": 600.0,
             "auto_resume": True,
