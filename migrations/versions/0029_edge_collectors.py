@@ -3,7 +3,7 @@
 Why: places are opened when the first edge collector asks, so that a run without any pays nothing; `ludus run show`
 lists them. The previous release does not use the columns: its workers open places at once.
 
-Revision: 0029, after 0023
+Revision: 0029, after 0026
 """
 
 import sqlalchemy as sa
@@ -11,7 +11,7 @@ from alembic import op
 from sqlalchemy.dialects import postgresql
 
 revision = "0029"
-down_revision = "0023"
+down_revision = "0026"
 branch_labels = None
 depends_on = None
 

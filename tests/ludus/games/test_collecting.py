@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
+from concurrent.futures import ThreadPoolExecutor
 
 import grpc
-import grpc.aio
 import pytest
 
 from ludus.games.collecting import collects_here, falls_back
@@ -22,23 +22,24 @@ def said(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     return caplog
 
 
-async def ask(refusal: str | None, *, bridged: bool = True) -> bool:
-    """Decide for a run whose gateway lets edge collectors wait, or refuses them."""
+def ask(refusal: str | None) -> bool:
+    """Decide for Unity games of a run whose gateway lets edge collectors wait, or refuses them."""
 
-    async def join(_: bytes, context: "grpc.aio.ServicerContext[bytes, bytes]") -> bytes:
+    def join(_: bytes, context: grpc.ServicerContext) -> bytes:
         if refusal is not None:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "there is no port", ((REASON_METADATA, refusal),))
+            context.set_trailing_metadata(((REASON_METADATA, refusal),))
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, "there is no port")
         return pb.JoinResponse(wait=pb.Wait(reason="it opens", retry_after_seconds=0.1)).SerializeToString()
 
-    server = grpc.aio.server()
+    server = grpc.server(ThreadPoolExecutor(1))
     handlers = {"Join": grpc.unary_unary_rpc_method_handler(join)}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(COLLECTOR_SERVICE.strip("/"), handlers),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
+    target = Target(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}", "run", "")
+    server.start()
     try:
-        return await collects_here(Target(f"127.0.0.1:{port}", "run", ""), "tests", None, bridged=bridged)
+        return asyncio.run(collects_here(target, "tests", None, bridged=True))
     finally:
-        await server.stop(0)
+        server.stop(0).wait()
 
 
 def test_native_simulators_beside_the_server_are_served_by_the_worker(said: pytest.LogCaptureFixture) -> None:
@@ -49,7 +50,7 @@ def test_native_simulators_beside_the_server_are_served_by_the_worker(said: pyte
 
 
 def test_games_that_a_bridge_would_pass_on_are_served_here(said: pytest.LogCaptureFixture) -> None:
-    assert asyncio.run(ask(None))
+    assert ask(None)
 
     (sentence,) = said.messages
     assert sentence.startswith("actions are computed on this machine: no step is passed on by a bridge")
@@ -59,14 +60,14 @@ def test_games_that_a_bridge_would_pass_on_are_served_here(said: pytest.LogCaptu
 def test_a_run_that_takes_no_edge_collectors_has_its_games_served_by_the_worker(
     said: pytest.LogCaptureFixture, refusal: str
 ) -> None:
-    assert not asyncio.run(ask(refusal))
+    assert not ask(refusal)
 
     assert said.messages == ["actions are computed by the worker: there is no port"]
 
 
 def test_another_refusal_ends_the_command() -> None:
     with pytest.raises(CannotConnect, match="there is no port"):
-        asyncio.run(ask("run_forbidden"))
+        ask("run_forbidden")
 
 
 def test_what_was_asked_for_is_done_and_said(said: pytest.LogCaptureFixture) -> None:
