@@ -7,8 +7,8 @@ Each arm is a run of `ludus up`, with `ludus collect` for each edge collector an
 agents that see 8 numbers and give 2, as Unity's 3DBall; their steps cost nothing). A proxy carries what collectors and
 server say to each other, counts its bytes, and holds it up for half the round trip where one is asked for. Processor
 time is that of the trainer process alone, and of the trainer with its collectors or its edge reader. `--crowd` starts
-so many edge collectors with four games each, and watches the memory of learner, reader and gateway (PSS: the reader
-maps the learner's arena once for each place, and the resident size counts the same pages as often).
+so many edge collectors with four games each, and watches the memory of learner, reader and gateway (PSS: learner and
+reader share the arena).
 """
 
 import argparse
