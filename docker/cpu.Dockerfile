@@ -24,7 +24,7 @@ RUN mkdir ludus server worker && touch ludus/__init__.py server/__init__.py work
     && pip install --constraint constraints.txt hatchling
 
 FROM base AS server
-RUN pip install --constraint constraints.txt --no-build-isolation --editable '.[server]'
+RUN pip install --constraint constraints.txt --no-build-isolation --editable '.[server,telemetry]'
 COPY ludus ludus
 COPY server server
 COPY migrations migrations
@@ -37,7 +37,7 @@ CMD ["server"]
 
 FROM base AS worker
 ARG PIP_EXTRA_INDEX_URL
-RUN pip install --constraint constraints.txt --no-build-isolation --editable '.[worker]'
+RUN pip install --constraint constraints.txt --no-build-isolation --editable '.[worker,telemetry]'
 COPY ludus ludus
 COPY server server
 COPY worker worker

@@ -26,7 +26,7 @@ COPY pyproject.toml constraints.txt README.md ./
 COPY proto proto
 RUN mkdir ludus server worker && touch ludus/__init__.py server/__init__.py worker/__init__.py \
     && pip install --constraint constraints.txt hatchling \
-    && pip install --constraint constraints.txt --no-build-isolation --editable '.[worker]'
+    && pip install --constraint constraints.txt --no-build-isolation --editable '.[worker,telemetry]'
 COPY ludus ludus
 COPY server server
 COPY worker worker

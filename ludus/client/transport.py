@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -34,6 +35,8 @@ Record = TypeVar("Record")
 
 WORK_SECONDS: Final = 600.0
 """Read time-out of requests for which the server reads or writes large files before it answers."""
+TRACEPARENT: Final = "TRACEPARENT"
+"""Environment variable in which pipelines hand on the span that they are in (W3C Trace Context). Commands carry it."""
 _USE_NAME: Final = "write a name into --server or LUDUS_SERVER that the certificate is for (its subjectAltName)"
 
 
@@ -184,6 +187,8 @@ class Transport:
     ) -> Record:
         check_finite(body)
         headers = {"Idempotency-Key": key or str(uuid.uuid4())}
+        if traceparent := os.environ.get(TRACEPARENT):
+            headers["traceparent"] = traceparent
         timeout = timeout or self._http.timeout
         request = self._http.build_request(method, path, json=body, headers=headers, timeout=timeout)
         return self.read(kind, self._send(request))

@@ -22,6 +22,7 @@ from server.app.openapi import describe
 from server.app.routes import router as operation
 from server.app.services import Services
 from server.app.sessions import router as sessions
+from server.app.tracing import RequestSpans
 from server.assessments.routes import router as assessments
 from server.checkpoints.aliases.routes import router as aliases
 from server.checkpoints.requests.routes import router as checkpoint_requests
@@ -134,6 +135,8 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
         seconds=settings.api.body_seconds,
     )
     app.add_middleware(Authentication, services=services)
+    if services.tracer is not None:
+        app.add_middleware(RequestSpans, tracer=services.tracer)
     app.add_middleware(RequestContext, telemetry=services.telemetry)
     if settings.api.prefix:
         app.add_middleware(Prefix, prefix=settings.api.prefix)  # the last one added is the outermost
@@ -156,3 +159,5 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     services.streams.close()
     services.watcher.close()
     services.database.close()
+    if services.tracer is not None:
+        services.tracer.close()

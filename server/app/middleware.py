@@ -53,12 +53,15 @@ class RequestContext:
         structlog.contextvars.bind_contextvars(request_id=request_id)
         started = time.perf_counter()
         status = 0
+        waits = b"wait=" in scope["query_string"]
 
         async def answer(message: Message) -> None:
-            nonlocal status
+            nonlocal status, waits
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message).update({"X-Request-Id": request_id, **FOR_BROWSERS})
+                headers = MutableHeaders(scope=message)
+                headers.update({"X-Request-Id": request_id, **FOR_BROWSERS})
+                waits |= headers.get("content-type", "").startswith("text/event-stream")
             await send(message)
 
         try:
@@ -72,7 +75,7 @@ class RequestContext:
         finally:
             seconds = time.perf_counter() - started
             route = str(getattr(scope.get("route"), "path", "none"))
-            self._telemetry.observe(scope["method"], route, status, seconds)
+            self._telemetry.observe(scope["method"], route, status, None if waits else seconds)
             write = log.debug if is_open(scope) else log.info
             write(
                 "request_answered",

@@ -18,6 +18,7 @@ from server.kit.queue import WakeUpQueue, make_celery
 from server.kit.rates import Rate
 from server.kit.settings import Settings
 from server.kit.token_watcher import TokenWatcher
+from server.kit.tracing import Tracer, open_tracer
 from server.kit.wake_up import WakeUp
 from server.runs.events.projects import ProjectEvents
 from server.runs.events.streams import DatabaseEvents, EventStreams, StreamLimits
@@ -38,6 +39,7 @@ class Services(services.Services):
     sessions: SessionChecker
     attempts: FailedAttempts
     watcher: TokenWatcher
+    tracer: Tracer | None = None
 
     @classmethod
     def build(
@@ -56,6 +58,7 @@ class Services(services.Services):
         telemetry = HttpTelemetry(fleet)
         tailer = Tailer(DatabaseEvents(database))
         watcher = watch_credentials(database)
+        database.tracer = tracer = open_tracer(settings.telemetry, "api")
         token = None if settings.api.token is None else settings.api.token.get_secret_value()
         # Where no token is demanded, a wrong one is no failure: it may be another server's.
         failures = settings.api.failures_per_minute if settings.api.demands_token else 0
@@ -72,6 +75,7 @@ class Services(services.Services):
             sessions=SessionChecker(database, token),
             attempts=FailedAttempts(Rate(failures)),
             watcher=watcher,
+            tracer=tracer,
         )
 
     @property

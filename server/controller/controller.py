@@ -37,6 +37,7 @@ from server.kit.probes import LoopHeartbeat, Probes
 from server.kit.queue import WakeUpQueue, make_celery
 from server.kit.settings import Settings
 from server.kit.telemetry import ControllerTelemetry, serve_metrics
+from server.kit.tracing import open_tracer
 from server.kit.wake_up import WakeUp
 from server.ladders.ratings.job import RatingJob
 from server.lifecycle.leases.repository import ExpiredLease, LeaseRepository
@@ -45,6 +46,7 @@ from server.metrics.repository import MetricRepository
 from server.runs.events.repository import lock_run
 from server.runs.scheduling.order import Account, Obstacle, obstacle
 from server.runs.scheduling.repository import WaitingRuns
+from server.simulators.repository import SimulatorRepository
 from server.webhooks.deliveries.sender import Sender
 from server.workers.repository import WorkerRepository
 
@@ -106,6 +108,7 @@ class Controller:
         self._telemetry = telemetry or ControllerTelemetry()
         self._heartbeat = heartbeat or LoopHeartbeat(HANGS_SECONDS)
         self._database = database
+        self._tracer = database.tracer
         self._wake_up = wake_up
         self._settings = settings.controller
         self._policy = settings.scheduling
@@ -153,10 +156,17 @@ class Controller:
 
     def _take(self, lease: ExpiredLease) -> None:
         with self._database.write() as session:
+            lost = SimulatorRepository(session).count_connected(lease.run_id, lease.attempt)
             state = LeaseRepository(session).reap(lease, self._settings.restart_budget)
         if state is None:
             return
         self._telemetry.expired_leases.inc()
+        self._telemetry.lost_sessions.inc(lost)
+        if self._tracer is not None:
+            why, facts = "The worker did not renew its lease.", {"ludus.worker.id": lease.worker_id}
+            about = {"attempt": lease.attempt, "failed": why, "attributes": facts}
+            self._tracer.of_run(lease.run_id, "attempt", lease.started_at, lease.heartbeat_at, **about)
+            self._tracer.of_run(lease.run_id, "lease expired", lease.heartbeat_at, **about)
         _log.warning("lease_expired", run_id=lease.run_id, attempt=lease.attempt, state=state)
         if state is RunState.RECOVERING:
             self._wake_up.wake(lease.run_id)
@@ -246,6 +256,7 @@ def main(settings: Settings) -> None:
     probes = Probes(heartbeat.is_alive, heartbeat.is_alive)  # no client asks anything of a controller
     serve_metrics(telemetry.registry, settings.telemetry, settings.telemetry.controller_port, probes)
     database = Database.from_settings(settings.database, CONNECTIONS)
+    database.tracer = tracer = open_tracer(settings.telemetry, "controller")
     notifier = WakeUpNotifier(database, WakeUpQueue(make_celery(settings)), settings)
     tasks: dict[str, BackgroundTask] = {
         "notifier": notifier,
@@ -270,6 +281,8 @@ def main(settings: Settings) -> None:
         for thread in threads:
             thread.join(LAST_SECONDS if thread.daemon else None)
         database.close()
+        if tracer is not None:
+            tracer.close()
 
 
 def _until_it_fails(task: BackgroundTask, stop: threading.Event) -> None:

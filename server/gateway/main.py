@@ -21,6 +21,7 @@ from server.kit.probes import LoopHeartbeat, Probes
 from server.kit.queue import WakeUpQueue, make_celery
 from server.kit.settings import Settings
 from server.kit.telemetry import serve_metrics
+from server.kit.tracing import Tracer, open_tracer
 from server.simulators.repository import Placement
 
 CONNECTIONS: Final = PLACEMENT_THREADS + 2
@@ -55,9 +56,11 @@ def check(settings: GatewaySettings) -> None:
         raise CannotStart(f"LUDUS_GATEWAY__TICKET_KEY needs at least {MIN_KEY_BYTES} bytes.")
 
 
-async def start(settings: GatewaySettings, placement: Placement) -> tuple[grpc.aio.Server, Gateway, int]:
+async def start(
+    settings: GatewaySettings, placement: Placement, tracer: Tracer | None = None
+) -> tuple[grpc.aio.Server, Gateway, int]:
     """Start a server; return it with its gateway and its port. Raises CannotStart."""
-    gateway = Gateway(settings, placement)
+    gateway = Gateway(settings, placement, tracer=tracer)
     server = grpc.aio.server(options=server_options())
     server.add_generic_rpc_handlers(tuple(gateway.handlers()))
     address = f"[{settings.host}]:{settings.port}" if ":" in settings.host else f"{settings.host}:{settings.port}"
@@ -103,7 +106,8 @@ async def _serve(settings: Settings, database: Database) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     placement = Placement(database, WakeUpQueue(make_celery(settings)))
-    server, gateway, port = await start(settings.gateway, placement)
+    tracer = open_tracer(settings.telemetry, "gateway")
+    server, gateway, port = await start(settings.gateway, placement, tracer)
     heartbeat = LoopHeartbeat(HANGS_SECONDS)
     beating = asyncio.create_task(_beat(heartbeat))
     probes = Probes(heartbeat.is_alive, lambda: heartbeat.is_alive() and _answers(database))
@@ -114,3 +118,5 @@ async def _serve(settings: Settings, database: Database) -> None:
     _log.info("gateway_stopping", relayed=gateway.relay.streams)
     with suppress(asyncio.CancelledError):
         await stop(server, gateway)
+    if tracer is not None:
+        tracer.close()

@@ -48,6 +48,7 @@ from server.kit.listening import GatewaySettings
 from server.kit.principal import ANONYMOUS, Principal, everything
 from server.kit.rates import Rate
 from server.kit.telemetry import GatewayTelemetry
+from server.kit.tracing import Tracer
 from server.simulators.repository import Assigned, JoinAnswer, NotReady, Placement
 
 SERVICE: Final = "ludus.v1.SimulationService"
@@ -75,8 +76,13 @@ class Gateway:
     """The methods that the server's handlers call."""
 
     def __init__(
-        self, settings: GatewaySettings, placement: Placement, telemetry: GatewayTelemetry | None = None
+        self,
+        settings: GatewaySettings,
+        placement: Placement,
+        telemetry: GatewayTelemetry | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
+        self._tracer = tracer
         self.telemetry = telemetry or GatewayTelemetry()
         self._settings = settings
         self._placement = placement
@@ -261,6 +267,7 @@ class Gateway:
                 run, request.session_id, request.label, request.client, peer, relay=request.relay
             )
 
+        began = time.time()
         loop = asyncio.get_running_loop()
         answer = await loop.run_in_executor(self._threads, join)
         retry_seconds = RETRY_SECONDS
@@ -278,12 +285,17 @@ class Gateway:
                     if not moved:
                         break
                     principal = await self._authenticate(context)  # a token may have been revoked meanwhile
+                    began = time.time()  # the time before belongs to the run's queue
                     answer = await loop.run_in_executor(self._threads, join)
             retry_seconds = AGAIN_SECONDS * _jitter(0.5)
         match answer:
             case NotReady(_, reason):
                 return pb.JoinResponse(wait=pb.Wait(reason=reason, retry_after_seconds=retry_seconds))
             case Assigned() as assigned:
+                if self._tracer is not None:
+                    name = "join of a collector" if edge else "join"
+                    facts = {"ludus.session.id": request.session_id, "ludus.simulator.number": assigned.number}
+                    self._tracer.of_run(assigned.run_id, name, began, attempt=assigned.attempt, attributes=facts)
                 return pb.JoinResponse(assignment=self._assignment(assigned, request, principal, edge=edge))
 
     def _assignment(

@@ -263,7 +263,9 @@ class WebhookSettings(Group):
 
 
 class TelemetrySettings(Group):
-    """Operational metrics for Prometheus of the roles without an HTTP API. The api has `/metrics` on its own port."""
+    """Operational metrics for Prometheus of the roles without an HTTP API (the api has `/metrics` on its own port), and
+    traces for OpenTelemetry.
+    """
 
     host: str = "127.0.0.1"
     """Address to listen on. No token is needed: keep it in a private network."""
@@ -273,6 +275,15 @@ class TelemetrySettings(Group):
     """Port of a controller's metrics; 0: none are served."""
     worker_port: Port = 0
     """Port of a worker host's metrics; 0: none are served."""
+    otlp_endpoint: str = Field(default="", pattern=r"^(https?://[^/?#\s]+[^?#\s]*)?$")
+    """Address of an OpenTelemetry collector that takes OTLP over HTTP: `http://collector:4318`; traces go to
+    `/v1/traces` below it. Empty: no traces. Headers, certificates and compression are set by OpenTelemetry's own
+    variables (`OTEL_EXPORTER_OTLP_HEADERS`, ...), the address is not.
+    """
+    traced_share: float = Field(default=1.0, ge=0, le=1)
+    """Share of the runs, and of the slow requests, that are traced. The same for all roles."""
+    slow_request_seconds: Seconds = 0.5
+    """A request to the api that is not answered in this time gets a span."""
 
 
 class LogSettings(Group):

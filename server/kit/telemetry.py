@@ -84,6 +84,11 @@ class ControllerTelemetry:
         self.expired_leases = Counter(
             "ludus_controller_leases_expired_total", "Runs taken from workers that fell silent.", registry=self.registry
         )
+        self.lost_sessions = Counter(
+            "ludus_controller_sessions_lost_total",
+            "Sessions of simulators that were connected to workers that fell silent.",
+            registry=self.registry,
+        )
         self.attempts = Histogram(
             "ludus_webhook_attempt_seconds",
             "Attempts to deliver a message: succeeded, failed (tried again later) or given_up.",

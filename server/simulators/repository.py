@@ -293,6 +293,13 @@ class SimulatorRepository(Repository):
                 self._session.execute(delete(Simulator).where(*of_them))
         return sum(map(len, of_run.values()))
 
+    def count_connected(self, run_id: str, attempt: int) -> int:
+        """Return how many simulators play in an attempt."""
+        query = select(func.count()).where(
+            Simulator.run_id == run_id, Simulator.attempt == attempt, Simulator.state == CONNECTED
+        )
+        return self._session.scalar(query) or 0
+
     def mark_disconnected(self, run_id: str, attempt: int, code: str, reason: str) -> None:
         """Record that all simulators of an attempt are gone, because the attempt is."""
         self._session.execute(

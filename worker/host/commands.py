@@ -14,6 +14,7 @@ from ludus.cli.options import DURATION
 from ludus.protocol.tls import is_loopback
 from server.commands import load_settings, one_sentence_errors
 from server.kit.ports import CannotStart
+from server.kit.tracing import check_installed
 
 
 class Exposed(CannotStart):
@@ -74,6 +75,7 @@ def worker(ctx: click.Context, slots: int | None, once: bool, idle_exit: float |
     with one_sentence_errors():
         if settings.gateway.ticket_key is None and not is_loopback(settings.worker.bind_host):
             raise Exposed(settings.worker.bind_host)
+        check_installed(settings.telemetry)  # slots could only say so in the log
     if settings.telemetry.worker_port:
         share_metrics(settings.worker.scratch / "metrics")
     from ludus.logging import configure_logging  # noqa: PLC0415

@@ -34,6 +34,7 @@ from server.kit.db.database import Database
 from server.kit.errors import LudusError
 from server.kit.queue import TaskName, WakeUpQueue, make_celery
 from server.kit.settings import Settings, WorkerSettings
+from server.kit.tracing import open_tracer, trace_id
 from server.lifecycle.attempts.claim import Claim
 from server.lifecycle.attempts.repository import RunQueue
 from server.runs.scheduling.demand import Offer
@@ -46,6 +47,7 @@ from worker.host.process import WarmTrainer
 from worker.host.supervisor.loop import Supervisor
 from worker.host.supervisor.scratch import sweep
 from worker.host.telemetry import MeasuredLedger, MeasuredStore, WorkerTelemetry, serve_slots
+from worker.host.tracing import AttemptSpans, TracedLedger, TracedStore
 from worker.host.watchdog import Watchdog
 
 log = structlog.get_logger()
@@ -168,6 +170,7 @@ class Slot:
         self._registry = WorkerRegistry(self._database)
         self._store = open_store(self._settings.storage)
         self._telemetry = WorkerTelemetry()
+        self._database.tracer = self._tracer = open_tracer(self._settings.telemetry, "worker")
         self._wake_ups = WakeUpQueue(make_celery(self._settings))
         self._watchdog = Watchdog(self._settings.worker.stall_seconds)
         self._fingerprint = fingerprint(self._gpus, self._settings.worker.commit)
@@ -201,6 +204,8 @@ class Slot:
             log.warning("worker_stop_not_recorded", error=str(error))
         self._wake_ups.close()
         self._database.close()
+        if self._tracer is not None:
+            self._tracer.close()
 
     def stopping(self) -> bool:
         """Whether the worker shall hand its runs back."""
@@ -238,11 +243,19 @@ class Slot:
 
     def _train(self, claim: Claim) -> None:
         """Execute one attempt."""
-        with structlog.contextvars.bound_contextvars(run_id=claim.run_id, attempt=claim.attempt):
+        ids: dict[str, object] = {"run_id": claim.run_id, "attempt": claim.attempt}
+        measured = (self._telemetry, self._database, claim, self._settings.controller.restart_budget)
+        if self._tracer is None:
+            ledger, store = MeasuredLedger(*measured), MeasuredStore(self._store, self._telemetry)
+        else:
+            spans = AttemptSpans(self._tracer, claim)
+            ledger, store = TracedLedger(spans, *measured), TracedStore(spans, self._store, self._telemetry)
+            ids["trace_id"] = trace_id(claim.run_id)
+        with structlog.contextvars.bound_contextvars(**ids):
             Supervisor(
                 claim,
-                MeasuredLedger(self._telemetry, self._database, claim, self._settings.controller.restart_budget),
-                cast("ArtifactStore", MeasuredStore(self._store, self._telemetry)),
+                ledger,
+                cast("ArtifactStore", store),
                 self._settings.worker,
                 self._settings.worker.scratch / f"{claim.run_id}-{claim.attempt}",
                 self._settings.gateway,

@@ -5,23 +5,34 @@ The supervisor knows nothing of this: its ledger and its store are measured from
 
 import os
 import time
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from ludus.protocol.codes import CloseCode
 from server.checkpoints.refs import NewCheckpoint
 from server.kit.artifacts.store import ArtifactStore, FileRef
+from server.kit.db.database import Database
 from server.kit.errors import LudusError
 from server.kit.probes import Probes
 from server.kit.settings import TelemetrySettings
 from server.kit.states import Intent
 from server.kit.telemetry import BUCKETS, serve_metrics
+from server.lifecycle.attempts.claim import Claim
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.runs.bottleneck.times import TimeSpent
 from worker.host.alive import is_alive
+
+START_BUCKETS: Final = (0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
+"""Seconds."""
+FAILURES: Final = frozenset({"collector_died", CloseCode.INTERNAL_ERROR, CloseCode.COLLECTOR_CLOSING})
+"""Codes of sessions that ended because the server failed. A simulator that breaks the contract, hangs or loses its
+network is no failure of the server, and `run_moved` hands simulators over.
+"""
 
 
 class WorkerTelemetry:
@@ -48,15 +59,40 @@ class WorkerTelemetry:
             buckets=BUCKETS,
             registry=self.registry,
         )
+        self.starts = Histogram(
+            "ludus_worker_start_seconds",
+            "From queueing a run, or from the last heartbeat of the attempt that was interrupted, to the first action.",
+            ["cause"],
+            buckets=START_BUCKETS,
+            registry=self.registry,
+        )
+        """By cause: `queued` or `interrupted`. Time in which only a simulator was missing is not in it."""
+        self.sessions = Counter(
+            "ludus_worker_sessions_total",
+            "Sessions of simulators that have ended: by the simulator or the run, or lost by a failure of the server.",
+            ["outcome"],
+            registry=self.registry,
+        )
+        """By outcome: `ended` or `lost`."""
 
 
 class MeasuredLedger(AttemptLedger):
-    """A ledger that counts heartbeats and checkpoints."""
+    """A ledger that counts heartbeats, checkpoints and sessions of simulators, and measures the time to the first
+    action.
+    """
 
-    def __init__(self, telemetry: WorkerTelemetry, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, telemetry: WorkerTelemetry, database: Database, claim: Claim, restart_budget: int) -> None:
+        super().__init__(database, claim, restart_budget)
         self._telemetry = telemetry
+        self._start: float | None = claim.waited_seconds
+        """Seconds that the start has taken; None once the first action was computed."""
+        self._since: float | None = time.monotonic()
+        """The time since then belongs to the start, too. None while only a simulator is missing."""
+        self._cause = "interrupted" if claim.recovers else "queued"
+        self._connected: set[str] = set()
+        """Session ids."""
         self.checkpoints.on_add = self._count_checkpoint
+        self.simulators.on_change = self._count_simulator
 
     def heartbeat(self, lease_seconds: float, step: int, time_spent: TimeSpent | None = None) -> Intent:
         """Renew the lease, and measure how long that takes."""
@@ -68,6 +104,38 @@ class MeasuredLedger(AttemptLedger):
             raise
         finally:
             self._telemetry.heartbeats.labels(outcome).observe(time.monotonic() - began)
+
+    def listening(self, endpoints: Sequence[Mapping[str, Any]]) -> None:
+        """Publish the endpoints of the collectors; the start waits for a simulator from now on."""
+        super().listening(endpoints)
+        if not self._connected:
+            self._pause_start()
+
+    def release(self, outcome: str, detail: str, *, counts: bool | None = None) -> None:
+        """End the attempt, and count the sessions that it leaves open as lost."""
+        super().release(outcome, detail, counts=counts)
+        self._telemetry.sessions.labels("lost").inc(len(self._connected))
+        self._connected.clear()
+
+    def _pause_start(self) -> None:
+        """Add the time since `_since` to the start, and count no more for now."""
+        if self._start is not None and self._since is not None:
+            self._start += time.monotonic() - self._since
+        self._since = None
+
+    def _count_simulator(self, session_id: str, change: str) -> None:
+        match change:
+            case "connected":
+                self._connected.add(session_id)
+                self._since = self._since or time.monotonic()
+            case "plays":
+                self._pause_start()
+                if self._start is not None:
+                    self._telemetry.starts.labels(self._cause).observe(self._start)
+                    self._start = None
+            case _ if session_id in self._connected:
+                self._connected.discard(session_id)
+                self._telemetry.sessions.labels("lost" if change in FAILURES else "ended").inc()
 
     def _count_checkpoint(self, checkpoint: NewCheckpoint) -> None:
         self._telemetry.checkpoints.inc()

@@ -125,6 +125,8 @@ class Trainer:
         self._edge_collectors = EdgeCollectorReports(attempt)
         self._endpoints: dict[int, Endpoint] = {}
         self._next_progress = 0.0
+        self._learns = False
+        """Whether an update was made in this attempt."""
         if job.attempt > 1:
             (self._assessment or self._selfplay).resumed()
 
@@ -275,6 +277,10 @@ class Trainer:
                 return self._checkpoints.finish("failed", StopReason.DIVERGED, f"{learner.name}: {error}")
             if rolled_back is not None:
                 self._report_rollback(learner, rolled_back)
+            elif not self._learns:
+                self._learns = True
+                attempt = self._attempt
+                attempt.report("learning_began", f"{learner.name} made its first update", behavior=learner.name)
             self._parameters.advanced(learner.name)
         self._selfplay.take_turns()
         if learners.keys() >= self._attempt.config.behaviors.keys() and all(one.done for one in learners.values()):

@@ -35,6 +35,7 @@ from sqlalchemy.pool import QueuePool
 from server.kit.db.projects import ProjectSession, info_of
 from server.kit.errors import DatabaseUnavailable
 from server.kit.settings import DatabaseSettings
+from server.kit.tracing import Tracer
 
 __all__ = ["Database", "Session", "after_commit"]
 
@@ -49,6 +50,7 @@ _EFFECTS = "ludus_after_commit"
 _ACTOR = "ludus_actor"
 _READS = "ludus_reads"
 """Execution option of the engine whose transactions are read-only."""
+_TRACER = "ludus_tracer"
 READER_CACHE_KIB, WRITER_CACHE_KIB = 8192, 1024
 """SQLite's page cache per connection. Lists of runs profit from theirs; a writer appends, and its cache would only grow
 with the database up to this bound (the operating system caches the file for all of them).
@@ -78,6 +80,8 @@ class Database:
         self._project: str | None = None
         self._before_commit: Callable[[Session], None] | None = None
         self._actor: str | None = None
+        self.tracer: Tracer | None = None
+        """Gets a span for each run that ends here; None: traces are off."""
         if self.url.get_backend_name() == "sqlite":
             # SQLite's waiting writers poll, up to 100 ms apart; a lock wakes those of this process at once.
             self._write_lock: AbstractContextManager[object] = _WriteLock(busy_seconds)
@@ -163,6 +167,7 @@ class Database:
 
     def _session(self, engine: Engine, *, autoflush: bool = True) -> Session:
         info = info_of(self._project) | ({} if self._actor is None else {_ACTOR: self._actor})
+        info |= {} if self.tracer is None else {_TRACER: self.tracer}
         return ProjectSession(engine, expire_on_commit=False, autoflush=autoflush, info=info)
 
     def ping(self) -> None:
@@ -180,6 +185,12 @@ def actor_of(session: Session) -> str | None:
     """Return the name of the principal on whose behalf a session writes; None where a process of the server does."""
     actor: str | None = session.info.get(_ACTOR)
     return actor
+
+
+def tracer_of(session: Session) -> Tracer | None:
+    """Return the tracer of the database that opened a session; None where traces are off."""
+    tracer: Tracer | None = session.info.get(_TRACER)
+    return tracer
 
 
 def _commit(session: Session) -> None:

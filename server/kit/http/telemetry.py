@@ -29,17 +29,21 @@ class HttpTelemetry:
         )
         self._seconds = Histogram(
             "ludus_http_request_seconds",
-            "From the request's arrival to the end of its answer.",
+            "From the request's arrival to the end of its answer, without long polls and event streams.",
             ["method", "route"],
             buckets=BUCKETS,
             registry=self.registry,
         )
 
-    def observe(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count one answered request. `status` 0 means that the client left before an answer began."""
+    def observe(self, method: str, route: str, status: int, seconds: float | None) -> None:
+        """Count one answered request. `status` 0 means that the client left before an answer began.
+
+        `seconds` is None for long polls and event streams: they last as long as their clients want.
+        """
         known = method if method in {"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"} else "other"
         self._requests.labels(known, route, str(status)).inc()
-        self._seconds.labels(known, route).observe(seconds)
+        if seconds is not None:
+            self._seconds.labels(known, route).observe(seconds)
 
     def exposition(self) -> bytes:
         """Return all metrics in Prometheus' text format."""

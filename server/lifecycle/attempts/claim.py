@@ -29,3 +29,8 @@ class Claim:
     worker_id: str
     amendments: tuple[AmendmentRef, ...] = ()
     """Changes of the configuration up to now; a checkpoint stores how many of them it includes."""
+    recovers: bool = False
+    """Whether the run was RECOVERING: an earlier attempt was interrupted."""
+    waited_seconds: float = 0.0
+    """How long the run has waited for this claim, on the database's clock: since it was queued, or since the last
+    heartbeat of the attempt that was interrupted."""

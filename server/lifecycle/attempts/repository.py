@@ -238,6 +238,10 @@ def _begin(
 ) -> Claim:
     """Open the next attempt of a locked run."""
     number = run.attempt + 1
+    recovers = run.state == RunState.RECOVERING
+    interrupted = select(Attempt.heartbeat_at).where(Attempt.run_id == run.id, Attempt.number == run.attempt)
+    waits_since = interrupted.scalar_subquery() if recovers else run.queued_at
+    waited = session.scalar(select(now() - waits_since)) or 0.0
     newest = CheckpointRepository(session).newest(run.id)
     resume = ref(newest) if newest is not None else None
     step = resume.step if resume else 0
@@ -271,4 +275,7 @@ def _begin(
     working = {"run_id": run.id, "last_claim_at": now(), "heartbeat_at": now()}
     session.execute(update(Worker).where(Worker.id == worker_id).values(working))
     amendments = AmendmentRepository(session).refs(run.id)
-    return Claim(run.id, number, RunKind(run.kind), run.name, run.config, run.seed, resume, worker_id, amendments)
+    kind = RunKind(run.kind)
+    return Claim(
+        run.id, number, kind, run.name, run.config, run.seed, resume, worker_id, amendments, recovers, max(0.0, waited)
+    )

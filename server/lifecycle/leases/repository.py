@@ -27,7 +27,9 @@ class ExpiredLease:
 
     run_id: str
     attempt: int
-    lease_expires_at: float
+    worker_id: str
+    started_at: float
+    heartbeat_at: float
 
 
 class LeaseRepository(Repository):
@@ -36,12 +38,12 @@ class LeaseRepository(Repository):
     def expired(self, limit: int = 100) -> list[ExpiredLease]:
         """Return attempts whose lease has run out, the oldest first."""
         rows = self._session.execute(
-            select(Attempt.run_id, Attempt.number, Attempt.lease_expires_at)
+            select(Attempt.run_id, Attempt.number, Attempt.worker_id, Attempt.started_at, Attempt.heartbeat_at)
             .where(Attempt.lease_expires_at < now())
             .order_by(Attempt.lease_expires_at)
             .limit(limit)
         )
-        return [ExpiredLease(run_id, attempt, expires or 0) for run_id, attempt, expires in rows]
+        return [ExpiredLease(*row) for row in rows]
 
     def reap(self, lease: ExpiredLease, restart_budget: int) -> RunState | None:
         """Take a run from the holder of an expired lease; return the run's new state, None if nothing was to be done.

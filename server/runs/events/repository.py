@@ -8,6 +8,7 @@ and a reader who has seen `seq` never meets a smaller one later.
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, overload
 
 from sqlalchemy import delete, func, insert, select, update
@@ -15,7 +16,7 @@ from sqlalchemy.orm import Session, defer
 
 from ludus.schemas.states import RunState, StopReason
 from server.kit.db.clock import DAY_SECONDS, now
-from server.kit.db.database import actor_of
+from server.kit.db.database import actor_of, after_commit, tracer_of
 from server.kit.db.keyset import parts
 from server.kit.db.repository import Repository
 from server.kit.db.texts import storable, storable_json
@@ -187,6 +188,17 @@ def move(
     data = {"from": seen, "to": to, **({"reason": reason} if reason else {}), **note.data}
     session.refresh(run)
     _insert(session, run.id, seq, run.attempt, Note(note.type, note.message, note.level, data))
+    if to in TERMINAL and (tracer := tracer_of(session)) is not None:
+        facts = {
+            "ludus.run.name": run.name,
+            "ludus.run.kind": run.kind,
+            "ludus.run.state": to,
+            "ludus.run.step": run.step,
+        }
+        facts |= {} if reason is None else {"ludus.run.stop_reason": reason}
+        failed = detail or reason if to is RunState.FAILED else None
+        ended = partial(tracer.of_run, run.id, "run", run.created_at, run.finished_at, failed=failed, attributes=facts)
+        after_commit(session, ended)
     return seq
 
 

@@ -1,0 +1,185 @@
+"""Traces for OpenTelemetry: one trace for each run, and spans of slow requests, sent by OTLP over HTTP.
+
+Off unless `LUDUS_TELEMETRY__OTLP_ENDPOINT` is set: without it no process imports OpenTelemetry's SDK or has a tracer.
+
+A run's trace has an id that is computed from the run's id (the first 32 digits of its SHA-256), and so has the trace's
+first span, the request that created the run. So every process can add its spans to the trace although nothing carries a
+context from one to the next: not the database, not Celery's messages, not a worker that goes on after another one has
+died. A run's spans are children of that first span. The share of runs that are traced is decided by the trace's id, so
+that all processes decide alike.
+
+Spans wait in a bounded queue; one thread sends them. If the collector is away or hangs, they are dropped, and nothing
+waits for it, except the end of the process for `CLOSE_SECONDS`.
+"""
+
+import hashlib
+import threading
+import time
+from collections.abc import Mapping
+from importlib.metadata import version
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
+
+from server.kit.ports import CannotStart
+from server.kit.settings import TelemetrySettings
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import SpanContext
+
+CLOSE_SECONDS: Final = 2.0
+"""Time that a process which ends gives the collector to take the last spans."""
+TRACES_PATH: Final = "/v1/traces"
+NEEDED: Final = ("opentelemetry.sdk", "opentelemetry.exporter")
+"""Modules of the extra `telemetry`."""
+
+Attributes = Mapping[str, str | int | float | bool]
+
+
+def trace_id(run_id: str) -> str:
+    """Return the id of a run's trace: 32 hexadecimal digits."""
+    return hashlib.sha256(run_id.encode()).hexdigest()[:32]
+
+
+def first_span_id(run_id: str) -> str:
+    """Return the id of the first span of a run's trace: 16 hexadecimal digits."""
+    return hashlib.sha256(run_id.encode()).hexdigest()[32:48]
+
+
+class Tracer:
+    """Sends the spans of one process. Safe to share between threads, never across a fork.
+
+    All times are seconds since 1970 on this host's clock. A span is sent when it has ended.
+    """
+
+    def __init__(self, settings: TelemetrySettings, role: str) -> None:
+        """`role` names the process: spans are those of the service `ludus-ROLE`."""
+        # Imported only where traces are on.
+        from opentelemetry import trace  # noqa: PLC0415
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
+        from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource  # noqa: PLC0415
+        from opentelemetry.sdk.trace import RandomIdGenerator, TracerProvider  # noqa: PLC0415
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+        from opentelemetry.sdk.trace.sampling import TraceIdRatioBased  # noqa: PLC0415
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
+
+        class Ids(RandomIdGenerator):
+            """Gives the first span of a run's trace the ids that are computed, and random ones to others."""
+
+            run_id: str | None = None
+
+            def generate_trace_id(self) -> int:
+                return super().generate_trace_id() if self.run_id is None else int(trace_id(self.run_id), 16)
+
+            def generate_span_id(self) -> int:
+                return super().generate_span_id() if self.run_id is None else int(first_span_id(self.run_id), 16)
+
+        self.slow_seconds = settings.slow_request_seconds
+        self._api = trace
+        self._ids = Ids()
+        self._lock = threading.Lock()
+        self._propagator = TraceContextTextMapPropagator()
+        self._provider = TracerProvider(
+            sampler=TraceIdRatioBased(settings.traced_share),
+            resource=Resource.create({SERVICE_NAME: f"ludus-{role}", SERVICE_VERSION: version("ludus")}),
+            id_generator=self._ids,
+            shutdown_on_exit=False,  # it would wait for half a minute; `close` does not
+        )
+        exporter = OTLPSpanExporter(settings.otlp_endpoint.rstrip("/") + TRACES_PATH)
+        self._provider.add_span_processor(BatchSpanProcessor(exporter))
+        self._tracer = self._provider.get_tracer("ludus", version("ludus"))
+
+    def of_run(
+        self,
+        run_id: str,
+        name: str,
+        began: float,
+        ended: float | None = None,
+        *,
+        attempt: int | None = None,
+        failed: str | None = None,
+        attributes: Attributes | None = None,
+    ) -> None:
+        """Send a span of a run's trace. `failed` marks it as an error, and says why."""
+        facts = {
+            "ludus.run.id": run_id,
+            **({} if attempt is None else {"ludus.attempt": attempt}),
+            **(attributes or {}),
+        }
+        self._send(name, began, ended, parent=self._first_span(run_id), failed=failed, attributes=facts)
+
+    def created_run(
+        self, run_id: str, name: str, began: float, caller: "SpanContext | None", facts: Attributes
+    ) -> None:
+        """Send the first span of a run's trace: the request that created it. `caller` is linked."""
+        facts = {"ludus.run.id": run_id, **facts}
+        self._send(name, began, None, run_id=run_id, link=caller, attributes=facts, server=True)
+
+    def request(
+        self, name: str, began: float, caller: "SpanContext | None", run_id: str | None, facts: Attributes
+    ) -> None:
+        """Send the span of a request, in the trace of its caller if it has one. The run that it created is linked."""
+        link = None if run_id is None else self._first_span(run_id)
+        self._send(name, began, None, parent=caller, link=link, attributes=facts, server=True)
+
+    def caller(self, traceparent: str) -> "SpanContext | None":
+        """Return the span that a request's header `traceparent` (W3C Trace Context) names; None if it is malformed."""
+        found = self._propagator.extract({"traceparent": traceparent})
+        span = self._api.get_current_span(found).get_span_context()
+        return span if span.is_valid else None
+
+    def close(self) -> None:
+        """Send what waits, for `CLOSE_SECONDS` at most."""
+        closing = threading.Thread(target=self._provider.shutdown, name="tracer-close", daemon=True)
+        closing.start()
+        closing.join(CLOSE_SECONDS)
+
+    def _first_span(self, run_id: str) -> "SpanContext":
+        flags = self._api.TraceFlags(self._api.TraceFlags.SAMPLED)
+        return self._api.SpanContext(
+            int(trace_id(run_id), 16), int(first_span_id(run_id), 16), is_remote=True, trace_flags=flags
+        )
+
+    def _send(
+        self,
+        name: str,
+        began: float,
+        ended: float | None,
+        *,
+        parent: "SpanContext | None" = None,
+        link: "SpanContext | None" = None,
+        run_id: str | None = None,
+        failed: str | None = None,
+        attributes: Attributes,
+        server: bool = False,
+    ) -> None:
+        """Send a span. One without parent is the first of `run_id`'s trace, or of a new one."""
+        api = self._api
+        context = None if parent is None else api.set_span_in_context(api.NonRecordingSpan(parent))
+        with self._lock:
+            self._ids.run_id = run_id
+            span = self._tracer.start_span(
+                name,
+                context,
+                kind=api.SpanKind.SERVER if server else api.SpanKind.INTERNAL,
+                attributes=attributes,
+                links=() if link is None else (api.Link(link),),
+                start_time=round(began * 1e9),
+            )
+        if failed is not None:
+            span.set_status(api.Status(api.StatusCode.ERROR, failed))
+        span.end(round((time.time() if ended is None else max(began, ended)) * 1e9))
+
+
+def check_installed(settings: TelemetrySettings) -> None:
+    """Refuse to start where traces are wanted and OpenTelemetry is not installed. Raises CannotStart."""
+    if settings.otlp_endpoint and not all(find_spec("opentelemetry") and find_spec(name) for name in NEEDED):
+        raise CannotStart(
+            "LUDUS_TELEMETRY__OTLP_ENDPOINT is set, and OpenTelemetry's SDK and exporter are not installed: install "
+            "them with `pip install '.[server,telemetry]'`, or leave the setting empty."
+        )
+
+
+def open_tracer(settings: TelemetrySettings, role: str) -> Tracer | None:
+    """Return the tracer of this process; None where no endpoint is set. Raises CannotStart."""
+    check_installed(settings)
+    return Tracer(settings, role) if settings.otlp_endpoint else None
