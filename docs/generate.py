@@ -3,7 +3,8 @@
     python docs/generate.py [--check] [NAME ...]     all of them, or the named ones
 
 Facts that can change are generated from their definition in the code: settings, configuration, the table of states, the
-HTTP API, the tree. `constraints` is only written if it is named, because it depends on the installed packages.
+HTTP API, the tree. So are the rules and dashboards of monitoring. `constraints` is only written if it is named, because
+it depends on the installed packages.
 """
 
 import argparse
@@ -14,11 +15,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
+from deploy.dashboards import DASHBOARDS, dashboard
+from deploy.rules import rules
 from server.config import reference
 from server.kit.docstrings import field_texts
 from server.kit.secret_files import SUFFIX, is_secret
@@ -209,6 +213,8 @@ FILES: dict[str, tuple[str, Callable[[], str]]] = {
     "tree": ("docs/tree.md", tree_page),
     "configuration": ("docs/configuration.md", configuration_page),
     "openapi": ("tests/golden/openapi.json", openapi),
+    "rules": ("deploy/prometheus/ludus.rules.yaml", rules),
+    **{name: (f"deploy/grafana/{name}.json", partial(dashboard, name)) for name in DASHBOARDS},
     "constraints": ("constraints.txt", constraints),
 }
 ON_REQUEST = {"constraints"}

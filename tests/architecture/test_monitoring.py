@@ -1,8 +1,16 @@
-"""The operational metrics: named by Prometheus' rules, without ids, and documented one by one."""
+"""The operational metrics: named by Prometheus' rules, without ids, and documented one by one.
 
+Rules and dashboards name only metrics, labels and fields that exist.
+"""
+
+import json
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
 import yaml
@@ -17,8 +25,11 @@ from server.workers.fleet.collector import FleetMetrics
 from tests.factories import RecordingWakeUp
 from worker.host.telemetry import WorkerTelemetry
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "monitoring.md").read_text()
-LABELS = {"state", "outcome", "reason", "pool", "demand", "method", "route", "status", "call", "version"}
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "monitoring.md").read_text()
+RULES = ROOT / "deploy" / "prometheus" / "ludus.rules.yaml"
+DASHBOARDS = sorted((ROOT / "deploy" / "grafana").glob("*.json"))
+LABELS = {"state", "outcome", "reason", "pool", "demand", "method", "route", "status", "call", "version", "cause"}
 """What is told apart: kinds and outcomes, of which there are few; of demands those with the most runs."""
 UNITS = ("_seconds", "_bytes")
 
@@ -33,6 +44,7 @@ def metrics(database: Database) -> dict[str, Metric]:
     controller.rounds.labels("ok").observe(0.1)
     controller.attempts.labels("succeeded").observe(0.1)
     worker.heartbeats.labels("ok").observe(0.1)
+    worker.starts.labels("queued").observe(0.1)
     return dict(collected(http.registry, gateway.registry, controller.registry, worker.registry))
 
 
@@ -72,14 +84,156 @@ def test_every_metric_is_documented_with_its_type_and_labels(metrics: dict[str, 
     assert documented == told
 
 
-def test_the_documented_rules_name_metrics_that_exist(metrics: dict[str, Metric]) -> None:
-    blocks = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)]
-    rules = [rule for block in blocks for group in block.get("groups", ()) for rule in group["rules"]]
-    known = set(metrics) | {f"{name}_bucket" for name, metric in metrics.items() if metric.type == "histogram"}
+def rules() -> list[dict[str, Any]]:
+    return [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
 
-    assert len(rules) >= 5
-    for rule in rules:
-        named = set(re.findall(r"ludus_\w+", rule["expr"]))
-        assert named, rule
-        assert named <= known, rule
-        assert rule["annotations"]["summary"]
+
+def unknown_names(expression: str, metrics: dict[str, Metric]) -> set[str]:
+    """Return the metrics, labels and bounds of buckets that a PromQL expression names and no role exposes."""
+    known: dict[str, set[str]] = {rule["record"]: {"slo"} for rule in rules() if "record" in rule}
+    for sample in (sample for metric in metrics.values() for sample in metric.samples):
+        known.setdefault(sample.name, {"le"}).update(sample.labels, (f"le={sample.labels.get('le')}",))
+    named = re.findall(r"\bludus_[\w:]+", expression)
+    unknown = {name for name in named if name not in known}
+    for name, selector in re.findall(r"\b(ludus_\w+)\{([^}]*)\}", expression):
+        for label, value in re.findall(r'(\w+)\s*[!=]~?\s*"([^"]*)"', selector):
+            given = f"le={value}" if label == "le" else label  # which values other labels have depends on what happens
+            unknown |= {f"{name}{{{given}}}"} - {f"{name}{{{each}}}" for each in known.get(name, set())}
+    grouped = {label for group in re.findall(r"\bby \(([^)]*)\)", expression) for label in re.findall(r"\w+", group)}
+    return unknown | (grouped - {label for name in named for label in known.get(name, set())} if named else set())
+
+
+def test_rules_name_metrics_and_labels_that_exist(metrics: dict[str, Metric]) -> None:
+    assert len(rules()) >= 30
+    for rule in rules():
+        assert "ludus_" in rule["expr"] or rule["expr"].startswith("vector("), rule
+        assert not unknown_names(rule["expr"], metrics), rule
+        assert rule["annotations"]["summary"] if "alert" in rule else rule["labels"]["slo"], rule
+    alerts = {rule["alert"] for rule in rules() if "alert" in rule}
+    assert {"LudusDatabaseDown", "LudusBudgetBurnsFast", "LudusBudgetBurnsSlowly"} < alerts
+    assert set(re.findall(r"^\| `(\w+)` \| [\d.]+% \|", PAGE, re.MULTILINE)) == {
+        rule["labels"]["slo"] for rule in rules() if "record" in rule
+    }
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool (Debian: prometheus)")
+def test_a_budget_that_burns_fast_calls_and_one_that_burns_slowly_makes_a_ticket(tmp_path: Path) -> None:
+    """A fast burn: nine of ten starts are late, for an hour. A slow one: 2% of the answers are late, for three days."""
+
+    def alert(slo: str, severity: str, name: str) -> dict[str, Any]:
+        summary = next(rule["annotations"]["summary"] for rule in rules() if rule.get("alert") == name)
+        return {
+            "exp_labels": {"slo": slo, "severity": severity},
+            "exp_annotations": {"summary": summary.replace("{{ $labels.slo }}", slo)},
+        }
+
+    start, api = (
+        'ludus_worker_start_seconds_{}{{cause="queued"{}}}',
+        'ludus_http_request_seconds_{}{{route="/v1/runs"{}}}',
+    )
+    tests = [
+        {
+            "interval": "1m",
+            "input_series": [
+                {"series": start.format("count", ""), "values": "0+10x70"},
+                {"series": start.format("bucket", ',le="60.0"'), "values": "0+1x70"},
+                {"series": 'ludus_worker_sessions_total{outcome="ended"}', "values": "0+10x70"},
+            ],
+            "alert_rule_test": [
+                {
+                    "eval_time": "65m",
+                    "alertname": "LudusBudgetBurnsFast",
+                    "exp_alerts": [alert("start", "page", "LudusBudgetBurnsFast")],
+                }
+            ],
+        },
+        {
+            "interval": "5m",
+            "input_series": [
+                {"series": api.format("count", ""), "values": "0+100x900"},
+                {"series": api.format("bucket", ',le="0.5"'), "values": "0+98x900"},
+            ],
+            "alert_rule_test": [
+                {"eval_time": "3d", "alertname": "LudusBudgetBurnsFast", "exp_alerts": []},
+                {
+                    "eval_time": "3d",
+                    "alertname": "LudusBudgetBurnsSlowly",
+                    "exp_alerts": [alert("api", "ticket", "LudusBudgetBurnsSlowly")],
+                },
+            ],
+        },
+    ]
+    file = tmp_path / "tests.yaml"
+    file.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "5m", "tests": tests}))
+    tested = subprocess.run(["promtool", "test", "rules", str(file)], capture_output=True, text=True, check=False)
+    assert tested.returncode == 0, tested.stdout + tested.stderr
+
+
+@pytest.mark.parametrize("file", DASHBOARDS, ids=lambda file: file.stem)
+def test_dashboards_name_metrics_labels_and_fields_that_exist(file: Path, metrics: dict[str, Metric]) -> None:
+    document = json.loads((ROOT / "tests" / "golden" / "openapi.json").read_text())
+    board = json.loads(file.read_text())
+    assert (board["uid"], board["title"].startswith("Ludus")) == (f"ludus-{file.stem}", True)
+    variables = {variable["name"] for variable in board["templating"]["list"]}
+    expressions = []
+    for panel in board["panels"]:
+        assert panel["targets"], panel["title"]
+        for target in panel["targets"]:
+            assert target["datasource"]["uid"].strip("${}") in variables
+            if "expr" in target:
+                expressions.append(target["expr"])
+                assert not unknown_names(target["expr"], metrics), panel["title"]
+                foreign = set(re.findall(r"\bpg_\w+", target["expr"]))
+                assert bool(foreign) == ("(postgres_exporter)" in panel["title"]), panel["title"]
+                for label in re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]):
+                    assert label in LABELS | {"slo", "instance"} or foreign, (panel["title"], label)
+            elif "url" in target:
+                path, _, query = target["url"].replace("${run}", "{run}").partition("?")
+                fields = answered(document, path)
+                if target["root_selector"] not in {"", *fields}:
+                    assert target["root_selector"].startswith("series.")
+                    assert (
+                        set(re.findall(r"\b(?:times|values|behavior)\b", target["root_selector"])) <= fields["series"]
+                    )
+                    assert f"| `{parse_qs(query)['key'][0]}` |" in (ROOT / "docs" / "metrics.md").read_text()
+                else:
+                    rows = fields[target["root_selector"]] if target["root_selector"] else set(fields)
+                    assert {column["selector"] for column in target["columns"]} <= rows
+            else:
+                assert "span.ludus.run.id" in target["query"]
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+    cells = [
+        (x, y)
+        for panel in board["panels"]
+        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+    ]
+    assert len(set(cells)) == len(cells), "panels overlap"
+    assert max(x for x, _ in cells) < 24
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool (Debian: prometheus)")
+def test_the_queries_of_dashboards_are_promql(tmp_path: Path) -> None:
+    expressions = [
+        target["expr"].replace("$__rate_interval", "5m")
+        for file in DASHBOARDS
+        for panel in json.loads(file.read_text())["panels"]
+        for target in panel["targets"]
+        if "expr" in target
+    ]
+    records = [{"record": f"query:number{number}", "expr": each} for number, each in enumerate(expressions)]
+    file = tmp_path / "queries.yaml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "queries", "rules": records}]}))
+    checked = subprocess.run(["promtool", "check", "rules", str(file)], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert len(records) > 30
+
+
+def answered(document: dict[str, Any], path: str) -> dict[str, set[str]]:
+    """Return the fields of the answer to a GET, each with the fields of its elements if it is a list of objects."""
+    schema = document["paths"][path]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
+
+    def properties(one: dict[str, Any]) -> dict[str, Any]:
+        return document["components"]["schemas"].get(str(one.get("$ref")).rpartition("/")[2], {}).get("properties", {})
+
+    return {name: set(properties(field.get("items", {}))) for name, field in properties(schema).items()}

@@ -73,7 +73,9 @@ class WorkerTelemetry:
             ["outcome"],
             registry=self.registry,
         )
-        """By outcome: `ended` or `lost`."""
+        """By outcome: `ended` or `lost`. Both are there from the beginning: a first loss is an increase, too."""
+        for outcome in ("ended", "lost"):
+            self.sessions.labels(outcome)
 
 
 class MeasuredLedger(AttemptLedger):
