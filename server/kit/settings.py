@@ -94,6 +94,11 @@ class StorageSettings(Group):
     """Total size of the checkpoints of all runs beyond which the oldest are deleted, with the same exceptions as
     `retention_seconds`. Default: no limit.
     """
+    purge_delay_seconds: float = Field(default=0.0, ge=0)
+    """How long the files of checkpoints that were given up, and of runs that were deleted, stay. Where backups are made
+    of a running server, set it longer than one takes: the copied files then have all checkpoints of the copied
+    database.
+    """
     orphan_seconds: Seconds = Field(default=86400, ge=600)
     """Age at which files without a row in the database are deleted (a process was killed between writing the file and
     the row).

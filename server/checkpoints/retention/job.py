@@ -3,7 +3,7 @@
 Rows first, then files: a checkpoint is given up in the database, where it is no longer visible, and its files are
 removed afterwards, as often as it takes. So it may be killed anywhere, and any number of jobs may work at once.
 
-- what is given up, and runs that are deleted: their files, at once;
+- what is given up, and runs that are deleted: their files, after `LUDUS_STORAGE__PURGE_DELAY_SECONDS`;
 - what is too old or too much (`LUDUS_STORAGE__RETENTION_...`): given up, every minute;
 - what belongs to nothing, since a process was killed between writing files and entering them: removed every hour, when
   it has not changed for `LUDUS_STORAGE__ORPHAN_SECONDS`.
@@ -67,7 +67,7 @@ class RetentionJob:
     def purge(self) -> int:
         """Remove the files of checkpoints that are given up, and of runs that are deleted; return of how many."""
         with self._database.read() as session:
-            gone = RetentionRepository(session).unpurged(BATCH)
+            gone = RetentionRepository(session).unpurged(BATCH, self._settings.purge_delay_seconds)
         for checkpoint_id, path in gone:
             try:
                 self._store.delete(path)
@@ -81,7 +81,7 @@ class RetentionJob:
     def _purge_runs(self) -> int:
         """Remove the files of deleted runs; return of how many."""
         with self._database.read() as session:
-            gone = RetentionRepository(session).deleted_runs(BATCH)
+            gone = RetentionRepository(session).deleted_runs(BATCH, self._settings.purge_delay_seconds)
         for run_id in gone:
             path = f"runs/{run_id}"
             try:

@@ -93,11 +93,14 @@ class RetentionRepository(Repository):
             run.id, [each for each in expired if each.checkpoint.id in there and each.checkpoint.id not in stay]
         )
 
-    def unpurged(self, limit: int) -> list[tuple[str, str]]:
-        """Return ids and paths of checkpoints that are given up and whose files are still there, the oldest first."""
+    def unpurged(self, limit: int, since_seconds: float = 0.0) -> list[tuple[str, str]]:
+        """Return ids and paths of checkpoints that were given up `since_seconds` ago, or earlier, and that still have
+        files, the oldest first.
+        """
         query = (
             select(Checkpoint.id, Checkpoint.path)
             .where(Checkpoint.deleted_at.is_not(None), Checkpoint.purged_at.is_(None))
+            .where(Checkpoint.deleted_at <= now() - since_seconds)
             .order_by(Checkpoint.deleted_at)
             .limit(limit)
         )
@@ -107,9 +110,9 @@ class RetentionRepository(Repository):
         """Record that the files of a checkpoint are removed."""
         self._session.execute(update(Checkpoint).where(Checkpoint.id == checkpoint_id).values(purged_at=now()))
 
-    def deleted_runs(self, limit: int) -> list[str]:
-        """Return ids of deleted runs whose files are to be removed now, the longest due first."""
-        due = select(DeletedRun.id).where(text(UNPURGED_SQL), DeletedRun.purge_at <= now())
+    def deleted_runs(self, limit: int, since_seconds: float = 0.0) -> list[str]:
+        """Return ids of deleted runs whose files were to be removed `since_seconds` ago, the longest due first."""
+        due = select(DeletedRun.id).where(text(UNPURGED_SQL), DeletedRun.purge_at <= now() - since_seconds)
         return list(self._session.scalars(due.order_by(DeletedRun.purge_at).limit(limit)))
 
     def run_purged(self, run_id: str) -> None:

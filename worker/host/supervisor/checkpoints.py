@@ -1,6 +1,7 @@
 """Stores the checkpoints of a trainer: copies them, enters them into the database, answers the trainer."""
 
 import contextlib
+import secrets
 import shutil
 from collections import deque
 from concurrent.futures import Future, wait
@@ -24,6 +25,9 @@ class CheckpointCommits:
         self._ledger = ledger
         self._transfer = transfer
         self._count = 0
+        self._unique = secrets.token_hex(4)
+        """Part of each path: the store may have files of an attempt of this number that a restored database does not
+        know, and the files of a path never change."""
         self._copies: deque[tuple[CheckpointWritten, str, Future[list[FileRef]]]] = deque()
 
     def __len__(self) -> int:
@@ -33,7 +37,7 @@ class CheckpointCommits:
     def begin(self, written: CheckpointWritten) -> None:
         """Begin to copy a checkpoint."""
         self._count += 1
-        path = f"{self._folder}/{written.step}-{self._count}"
+        path = f"{self._folder}/{written.step}-{self._count}-{self._unique}"
         self._copies.append((written, path, self._transfer.publish(Path(written.folder), path)))
 
     def wait(self, seconds: float) -> None:
