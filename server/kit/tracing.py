@@ -13,8 +13,8 @@ waits for it, except the end of the process for `CLOSE_SECONDS`.
 """
 
 import hashlib
+import logging
 import threading
-import time
 from collections.abc import Mapping
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -24,7 +24,7 @@ from server.kit.ports import CannotStart
 from server.kit.settings import TelemetrySettings
 
 if TYPE_CHECKING:
-    from opentelemetry.trace import SpanContext
+    from opentelemetry.trace import Span, SpanContext
 
 CLOSE_SECONDS: Final = 2.0
 """Time that a process which ends gives the collector to take the last spans."""
@@ -84,8 +84,11 @@ class Tracer:
             id_generator=self._ids,
             shutdown_on_exit=False,  # it would wait for half a minute; `close` does not
         )
-        exporter = OTLPSpanExporter(settings.otlp_endpoint.rstrip("/") + TRACES_PATH)
-        self._provider.add_span_processor(BatchSpanProcessor(exporter))
+        self._exporter = OTLPSpanExporter(settings.otlp_endpoint.rstrip("/") + TRACES_PATH)
+        self._provider.add_span_processor(BatchSpanProcessor(self._exporter))
+        logging.getLogger("opentelemetry.exporter").setLevel(
+            logging.ERROR
+        )  # a line for a lost batch, none for each try
         self._tracer = self._provider.get_tracer("ludus", version("ludus"))
 
     def of_run(
@@ -100,26 +103,25 @@ class Tracer:
         attributes: Attributes | None = None,
     ) -> None:
         """Send a span of a run's trace. `failed` marks it as an error, and says why."""
-        facts = {
-            "ludus.run.id": run_id,
-            **({} if attempt is None else {"ludus.attempt": attempt}),
-            **(attributes or {}),
-        }
-        self._send(name, began, ended, parent=self._first_span(run_id), failed=failed, attributes=facts)
+        facts = {"ludus.run.id": run_id, **({} if attempt is None else {"ludus.attempt": attempt})}
+        span = self._start(name, began, {**facts, **(attributes or {})}, parent=self._first_span(run_id))
+        if failed is not None:
+            span.set_status(self._api.Status(self._api.StatusCode.ERROR, failed))
+        span.end(None if ended is None else nanoseconds(max(began, ended)))
 
     def created_run(
         self, run_id: str, name: str, began: float, caller: "SpanContext | None", facts: Attributes
     ) -> None:
         """Send the first span of a run's trace: the request that created it. `caller` is linked."""
         facts = {"ludus.run.id": run_id, **facts}
-        self._send(name, began, None, run_id=run_id, link=caller, attributes=facts, server=True)
+        self._start(name, began, facts, run_id=run_id, link=caller, server=True).end()
 
     def request(
         self, name: str, began: float, caller: "SpanContext | None", run_id: str | None, facts: Attributes
     ) -> None:
         """Send the span of a request, in the trace of its caller if it has one. The run that it created is linked."""
         link = None if run_id is None else self._first_span(run_id)
-        self._send(name, began, None, parent=caller, link=link, attributes=facts, server=True)
+        self._start(name, began, facts, parent=caller, link=link, server=True).end()
 
     def caller(self, traceparent: str) -> "SpanContext | None":
         """Return the span that a request's header `traceparent` (W3C Trace Context) names; None if it is malformed."""
@@ -132,6 +134,8 @@ class Tracer:
         closing = threading.Thread(target=self._provider.shutdown, name="tracer-close", daemon=True)
         closing.start()
         closing.join(CLOSE_SECONDS)
+        if closing.is_alive():
+            self._exporter.shutdown()  # no further tries
 
     def _first_span(self, run_id: str) -> "SpanContext":
         flags = self._api.TraceFlags(self._api.TraceFlags.SAMPLED)
@@ -139,35 +143,35 @@ class Tracer:
             int(trace_id(run_id), 16), int(first_span_id(run_id), 16), is_remote=True, trace_flags=flags
         )
 
-    def _send(
+    def _start(
         self,
         name: str,
         began: float,
-        ended: float | None,
+        attributes: Attributes,
         *,
         parent: "SpanContext | None" = None,
         link: "SpanContext | None" = None,
         run_id: str | None = None,
-        failed: str | None = None,
-        attributes: Attributes,
         server: bool = False,
-    ) -> None:
-        """Send a span. One without parent is the first of `run_id`'s trace, or of a new one."""
+    ) -> "Span":
+        """Begin a span; it is sent when it ends. One without parent is the first of `run_id`'s trace, or of a new one."""
         api = self._api
         context = None if parent is None else api.set_span_in_context(api.NonRecordingSpan(parent))
         with self._lock:
             self._ids.run_id = run_id
-            span = self._tracer.start_span(
+            return self._tracer.start_span(
                 name,
                 context,
                 kind=api.SpanKind.SERVER if server else api.SpanKind.INTERNAL,
                 attributes=attributes,
                 links=() if link is None else (api.Link(link),),
-                start_time=round(began * 1e9),
+                start_time=nanoseconds(began),
             )
-        if failed is not None:
-            span.set_status(api.Status(api.StatusCode.ERROR, failed))
-        span.end(round((time.time() if ended is None else max(began, ended)) * 1e9))
+
+
+def nanoseconds(seconds: float) -> int:
+    """Return a time as OpenTelemetry counts it."""
+    return round(seconds * 1e9)
 
 
 def check_installed(settings: TelemetrySettings) -> None:

@@ -4,8 +4,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 
@@ -35,9 +35,9 @@ def dead() -> Iterator[str]:
 
 @pytest.mark.parametrize("away", [dead, hanging])
 def test_a_collector_that_is_away_or_hangs_delays_neither_spans_nor_the_end(
-    away: object, caplog: pytest.LogCaptureFixture
+    away: Callable[[], AbstractContextManager[str]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with away() as endpoint:  # type: ignore[operator]  # one of the two above
+    with away() as endpoint:
         tracer = Tracer(TelemetrySettings(otlp_endpoint=endpoint), "worker")
         began = time.monotonic()
         for _ in range(SPANS):
@@ -49,7 +49,7 @@ def test_a_collector_that_is_away_or_hangs_delays_neither_spans_nor_the_end(
     # The exporter gives up after 10 s, and OpenTelemetry's own end of a process after 30 s.
     assert sent < 5
     assert closed < CLOSE_SECONDS + 5
-    assert not [line for line in caplog.messages if "Exception" in line]
+    assert not [line for line in caplog.messages if "Transient" in line], "a line for each try"
 
 
 def test_all_processes_trace_the_same_share_of_runs() -> None:
@@ -82,6 +82,7 @@ def test_a_span_says_when_why_and_of_which_run() -> None:
     assert span.attributes == {"ludus.run.id": "run_7", "ludus.attempt": 2, "ludus.step": 9}
 
 
+@pytest.mark.long
 def test_without_an_endpoint_nothing_is_imported_and_nobody_has_a_tracer() -> None:
     script = """
 import sys, tempfile
@@ -95,7 +96,7 @@ assert app.state.services.tracer is None and app.state.services.database.tracer 
 assert RequestSpans not in [each.cls for each in app.user_middleware]
 assert not [name for name in sys.modules if name.startswith(("opentelemetry.sdk", "opentelemetry.exporter"))]
 """
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], check=True)
     assert open_tracer(TelemetrySettings(), "api") is None
 
 

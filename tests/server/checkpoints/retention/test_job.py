@@ -71,6 +71,20 @@ def test_the_files_of_what_is_given_up_go_and_its_row_stays(
     assert janitor(database, store).purge() == 0
 
 
+def test_files_stay_for_the_delay_so_that_a_copy_has_what_an_older_copy_of_the_database_names(
+    database: Database, store: FolderStore, tmp_path: Path
+) -> None:
+    ledger = make_ledger(database, name="run")
+    first, _ = (save(ledger, store, tmp_path, step) for step in (100, 200))
+    ledger.checkpoints.retire(1)
+
+    assert janitor(database, store, purge_delay_seconds=3600).purge() == 0
+    assert stored(tmp_path) == {"100", "200"}
+    with database.write() as session:
+        session.get_one(Checkpoint, first).deleted_at -= 3601  # type: ignore[operator]  # it was given up
+    assert janitor(database, store, purge_delay_seconds=3600).purge() == 1
+
+
 def test_a_janitor_that_is_killed_between_files_and_row_is_followed_by_one_that_ends_the_work(
     database: Database, store: FolderStore, tmp_path: Path
 ) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import delete, select
 
 from ludus.schemas.states import RunState
 from server.checkpoints.models import Checkpoint
@@ -155,3 +155,19 @@ def test_a_checkpoint_of_a_trainer_that_is_gone_counts_all_the_same(
 
     assert stored(database) == [10]
     assert read_run(database, "run").restarts_without_progress == 0
+
+
+def test_a_restored_database_whose_store_has_files_of_the_same_attempt_and_step_stores_its_own(
+    database: Database, claim: Claim, ends: tuple[SupervisorConnection, TrainerConnection], tmp_path: Path
+) -> None:
+    link, trainer = ends
+    for life in ("the copied one", "the restored one"):
+        with database.write() as session:  # the copy of the database was made before the checkpoint was entered
+            session.execute(delete(Checkpoint))
+        message = written(tmp_path, 10)
+        Path(message.folder, "state.json").write_text(life)
+        checkpoints = commits(claim, database, FolderStore(tmp_path / "artifacts"))
+        checkpoints.begin(message)
+        finish(checkpoints, link)
+        assert heard(trainer, 1) == [CheckpointCommitted(folder=message.folder)]
+    assert stored(database) == [10]
