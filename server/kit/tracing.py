@@ -154,7 +154,9 @@ class Tracer:
         run_id: str | None = None,
         server: bool = False,
     ) -> "Span":
-        """Begin a span; it is sent when it ends. One without parent is the first of `run_id`'s trace, or of a new one."""
+        """Begin a span, which is sent when it ends. Without a parent it is the first one of `run_id`'s trace, or of a
+        new trace.
+        """
         api = self._api
         context = None if parent is None else api.set_span_in_context(api.NonRecordingSpan(parent))
         with self._lock:

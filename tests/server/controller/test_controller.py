@@ -132,7 +132,10 @@ def test_a_worker_that_renews_while_the_controller_watches_keeps_its_run(
 def test_after_one_full_lease_of_watching_the_run_goes_to_another_worker(
     database: Database, controller: Controller, wake_up: RecordingWakeUp
 ) -> None:
-    expire(database)
+    ledger = expire(database)
+    for number, session_id in enumerate(("plays", "also plays", "has left")):
+        ledger.simulators.connected(session_id, number=number, collector=0)
+    ledger.simulators.left("has left", code="left", reason="", steps=0)
     began = time.monotonic()
 
     watch_until_taken(controller, database)
@@ -142,6 +145,7 @@ def test_after_one_full_lease_of_watching_the_run_goes_to_another_worker(
     assert run.state == RunState.RECOVERING
     assert wake_up.woken == [run.id]
     assert make_claim(database).attempt == 2
+    assert controller._telemetry.registry.get_sample_value("ludus_controller_sessions_lost_total") == 2
 
 
 def test_an_outage_of_the_database_begins_the_watch_anew(

@@ -83,7 +83,7 @@ def test_a_span_says_when_why_and_of_which_run() -> None:
 
 
 @pytest.mark.long
-def test_without_an_endpoint_nothing_is_imported_and_nobody_has_a_tracer() -> None:
+def test_without_an_endpoint_no_process_imports_the_sdk_or_has_a_tracer() -> None:
     script = """
 import sys, tempfile
 from pathlib import Path
