@@ -164,9 +164,13 @@ class Controller:
         self._telemetry.lost_sessions.inc(lost)
         if self._tracer is not None:
             why, facts = "The worker did not renew its lease.", {"ludus.worker.id": lease.worker_id}
-            about = {"attempt": lease.attempt, "failed": why, "attributes": facts}
-            self._tracer.of_run(lease.run_id, "attempt", lease.started_at, lease.heartbeat_at, **about)
-            self._tracer.of_run(lease.run_id, "lease expired", lease.heartbeat_at, **about)
+            for name, began, ended in (
+                ("attempt", lease.started_at, lease.heartbeat_at),
+                ("lease expired", lease.heartbeat_at, None),
+            ):
+                self._tracer.of_run(
+                    lease.run_id, name, began, ended, attempt=lease.attempt, failed=why, attributes=facts
+                )
         _log.warning("lease_expired", run_id=lease.run_id, attempt=lease.attempt, state=state)
         if state is RunState.RECOVERING:
             self._wake_up.wake(lease.run_id)

@@ -294,8 +294,13 @@ class Gateway:
             case Assigned() as assigned:
                 if self._tracer is not None:
                     name = "join of a collector" if edge else "join"
-                    facts = {"ludus.session.id": request.session_id, "ludus.simulator.number": assigned.number}
-                    self._tracer.of_run(assigned.run_id, name, began, attempt=assigned.attempt, attributes=facts)
+                    self._tracer.of_run(
+                        assigned.run_id,
+                        name,
+                        began,
+                        attempt=assigned.attempt,
+                        attributes={"ludus.session.id": request.session_id, "ludus.simulator.number": assigned.number},
+                    )
                 return pb.JoinResponse(assignment=self._assignment(assigned, request, principal, edge=edge))
 
     def _assignment(

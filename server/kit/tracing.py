@@ -57,8 +57,9 @@ class Tracer:
         from opentelemetry import trace  # noqa: PLC0415
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
         from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource  # noqa: PLC0415
-        from opentelemetry.sdk.trace import RandomIdGenerator, TracerProvider  # noqa: PLC0415
+        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+        from opentelemetry.sdk.trace.id_generator import RandomIdGenerator  # noqa: PLC0415
         from opentelemetry.sdk.trace.sampling import TraceIdRatioBased  # noqa: PLC0415
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
 
@@ -103,8 +104,10 @@ class Tracer:
         attributes: Attributes | None = None,
     ) -> None:
         """Send a span of a run's trace. `failed` marks it as an error, and says why."""
-        facts = {"ludus.run.id": run_id, **({} if attempt is None else {"ludus.attempt": attempt})}
-        span = self._start(name, began, {**facts, **(attributes or {})}, parent=self._first_span(run_id))
+        facts: dict[str, str | int | float | bool] = {"ludus.run.id": run_id, **(attributes or {})}
+        if attempt is not None:
+            facts["ludus.attempt"] = attempt
+        span = self._start(name, began, facts, parent=self._first_span(run_id))
         if failed is not None:
             span.set_status(self._api.Status(self._api.StatusCode.ERROR, failed))
         span.end(None if ended is None else nanoseconds(max(began, ended)))
@@ -135,7 +138,7 @@ class Tracer:
         closing.start()
         closing.join(CLOSE_SECONDS)
         if closing.is_alive():
-            self._exporter.shutdown()  # no further tries
+            self._exporter.shutdown()  # type: ignore[no-untyped-call]  # no further tries
 
     def _first_span(self, run_id: str) -> "SpanContext":
         flags = self._api.TraceFlags(self._api.TraceFlags.SAMPLED)

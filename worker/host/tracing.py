@@ -21,7 +21,7 @@ from server.checkpoints.refs import NewCheckpoint
 from server.kit.artifacts.store import ArtifactStore, FileRef
 from server.kit.db.database import Database
 from server.kit.states import LEASED
-from server.kit.tracing import Tracer
+from server.kit.tracing import Attributes, Tracer
 from server.lifecycle.attempts.claim import Claim
 from worker.host.telemetry import MeasuredLedger, MeasuredStore, WorkerTelemetry
 
@@ -57,7 +57,11 @@ class AttemptSpans:
     def store(self, checkpoint: NewCheckpoint) -> None:
         """Send the span of a checkpoint that has its row."""
         size = sum(file.size for file in checkpoint.files)
-        facts = {"ludus.checkpoint.reason": checkpoint.reason, "ludus.step": checkpoint.step, "ludus.bytes": size}
+        facts: Attributes = {
+            "ludus.checkpoint.reason": checkpoint.reason,
+            "ludus.step": checkpoint.step,
+            "ludus.bytes": size,
+        }
         self._send("checkpoint", self._copies.pop(checkpoint.path, time.time()), None, facts)
 
     def end(self, outcome: str, *, failed: str | None = None) -> None:
@@ -70,7 +74,7 @@ class AttemptSpans:
         name: str,
         began: float,
         ended: float | None,
-        facts: Mapping[str, str | int] | None = None,
+        facts: Attributes | None = None,
         *,
         failed: str | None = None,
     ) -> None:

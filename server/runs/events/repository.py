@@ -22,6 +22,7 @@ from server.kit.db.repository import Repository
 from server.kit.db.texts import storable, storable_json
 from server.kit.errors import IllegalTransition, RunNotFound
 from server.kit.states import EVENT_OF, TERMINAL, TRANSITIONS
+from server.kit.tracing import Attributes
 from server.runs.events.tailer import Head
 from server.runs.models import BEHIND, Event, Run
 
@@ -189,13 +190,13 @@ def move(
     session.refresh(run)
     _insert(session, run.id, seq, run.attempt, Note(note.type, note.message, note.level, data))
     if to in TERMINAL and (tracer := tracer_of(session)) is not None:
-        facts = {
+        facts: Attributes = {
             "ludus.run.name": run.name,
             "ludus.run.kind": run.kind,
             "ludus.run.state": to,
             "ludus.run.step": run.step,
+            "ludus.run.stop_reason": reason or "",
         }
-        facts |= {} if reason is None else {"ludus.run.stop_reason": reason}
         failed = detail or reason if to is RunState.FAILED else None
         ended = partial(tracer.of_run, run.id, "run", run.created_at, run.finished_at, failed=failed, attributes=facts)
         after_commit(session, ended)
