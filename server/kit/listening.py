@@ -1,4 +1,4 @@
-"""Settings of the parts of the server that listen: the HTTP API and the gateway."""
+"""Settings of the parts of the server that listen (HTTP API, gateway, metrics), and of its traces."""
 
 from ipaddress import ip_network
 from pathlib import Path
@@ -136,3 +136,27 @@ class GatewaySettings(Listening):
             raise ValueError("tls_ca needs tls_certificate and tls_key: collectors speak TLS where the gateway does")
         check_certificates(self.tls_ca)
         return self
+
+
+class TelemetrySettings(Group):
+    """Operational metrics for Prometheus of the roles without an HTTP API (the api has `/metrics` on its own port), and
+    traces for OpenTelemetry.
+    """
+
+    host: str = "127.0.0.1"
+    """Address to listen on. No token is needed: keep it in a private network."""
+    gateway_port: Port = 0
+    """Port of a gateway's metrics; 0: none are served."""
+    controller_port: Port = 0
+    """Port of a controller's metrics; 0: none are served."""
+    worker_port: Port = 0
+    """Port of a worker host's metrics; 0: none are served."""
+    otlp_endpoint: str = Field(default="", pattern=r"^(https?://[^/?#\s]+[^?#\s]*)?$")
+    """Address of an OpenTelemetry collector that takes OTLP over HTTP: `http://collector:4318`; traces go to
+    `/v1/traces` below it. Empty: no traces. Headers, certificates and compression are set by OpenTelemetry's own
+    variables (`OTEL_EXPORTER_OTLP_HEADERS`, ...), the address is not.
+    """
+    traced_share: float = Field(default=1.0, ge=0, le=1)
+    """Share of the runs, and of the slow requests, that are traced. The same for all roles."""
+    slow_request_seconds: Seconds = 0.5
+    """A request to the api that is not answered in this time gets a span."""

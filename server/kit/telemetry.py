@@ -11,9 +11,9 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, GCCollector, Histogram, ProcessCollector, make_wsgi_app
 from prometheus_client import start_http_server as _start
 
+from server.kit.listening import TelemetrySettings
 from server.kit.ports import CannotStart
 from server.kit.probes import Probes
-from server.kit.settings import TelemetrySettings
 
 BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
 """Seconds."""

@@ -20,8 +20,8 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
+from server.kit.listening import TelemetrySettings
 from server.kit.ports import CannotStart
-from server.kit.settings import TelemetrySettings
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanContext

@@ -18,8 +18,8 @@ from server.checkpoints.refs import NewCheckpoint
 from server.kit.artifacts.store import ArtifactStore, FileRef
 from server.kit.db.database import Database
 from server.kit.errors import LudusError
+from server.kit.listening import TelemetrySettings
 from server.kit.probes import Probes
-from server.kit.settings import TelemetrySettings
 from server.kit.states import Intent
 from server.kit.telemetry import BUCKETS, serve_metrics
 from server.lifecycle.attempts.claim import Claim

@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 
+from server.kit.listening import TelemetrySettings
 from server.kit.ports import CannotStart
-from server.kit.settings import TelemetrySettings
 from server.kit.tracing import CLOSE_SECONDS, NEEDED, Tracer, first_span_id, open_tracer, trace_id
 from tests.otlp import collector
 from tests.ports import free_port
