@@ -39,7 +39,7 @@ def slow(tmp_path_factory: pytest.TempPathFactory, spans: Collector) -> Iterator
 def of(spans: Collector, answer: httpx.Response) -> list[Received]:
     """Return the spans of one request."""
     wanted = answer.headers["x-request-id"]
-    return [span for span in spans.spans() if span.attributes["ludus.request.id"] == wanted]
+    return [span for span in spans.spans() if span.attributes.get("ludus.request.id") == wanted]
 
 
 def test_a_slow_request_has_a_span_and_a_long_poll_and_a_quick_request_have_none(
