@@ -11,7 +11,6 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
@@ -21,7 +20,6 @@ from ludus.schemas import Event
 from tests.chaos.cluster import Cluster, Simulators
 from tests.chaos.servers import Postgres, Redis, program
 from tests.e2e.stack import cartpole
-from tests.s3 import ACCESS_KEY, SECRET_KEY, S3Server, needs_s3, serve_s3
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -49,7 +47,7 @@ def execute(line: str) -> None:
 
 
 class Folders:
-    """Artifacts in a folder, copied with the page's second lines."""
+    """Artifacts in a folder, copied with the second lines of the page's blocks."""
 
     def __init__(self, folder: Path) -> None:
         program("rsync")
@@ -67,34 +65,9 @@ class Folders:
         (self._restored / path).unlink()
 
 
-class Buckets:
-    """Artifacts in a bucket, copied object by object into another one."""
-
-    def __init__(self, server: S3Server) -> None:
-        self._s3: Any = server.client()
-        keys = {"LUDUS_STORAGE__ACCESS_KEY": ACCESS_KEY, "LUDUS_STORAGE__SECRET_KEY": SECRET_KEY}
-        self.live = {"LUDUS_STORAGE__URL": server.bucket("live"), **keys}
-        self.restored = {"LUDUS_STORAGE__URL": server.bucket("restored"), **keys}
-
-    def copy(self, _line: str) -> None:
-        for page in self._s3.get_paginator("list_objects_v2").paginate(Bucket="live"):
-            for key in (found["Key"] for found in page["Contents"]):
-                self._s3.copy_object(Bucket="restored", Key=key, CopySource={"Bucket": "live", "Key": key})
-
-    def restore(self, _line: str) -> None:
-        """The copy is a bucket already."""
-
-    def remove(self, path: str) -> None:
-        self._s3.delete_object(Bucket="restored", Key=f"some/prefix/{path}")
-
-
-@pytest.fixture(params=["folder", pytest.param("s3", marks=[pytest.mark.s3, needs_s3])])
-def artifacts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Folders | Buckets]:
-    if request.param == "folder":
-        yield Folders(tmp_path)
-    else:
-        with serve_s3(tmp_path / "s3") as server:
-            yield Buckets(server)
+@pytest.fixture
+def artifacts(tmp_path: Path) -> Folders:
+    return Folders(tmp_path)
 
 
 @pytest.fixture
@@ -129,7 +102,7 @@ def events(client: Client, run: str, kind: str) -> list[Event]:
 
 
 def test_a_deployment_copied_while_it_trains_goes_on_elsewhere_from_its_newest_checkpoint_that_is_there(
-    tmp_path: Path, artifacts: Folders | Buckets, servers: list[tuple[Postgres, Redis]]
+    tmp_path: Path, artifacts: Folders, servers: list[tuple[Postgres, Redis]]
 ) -> None:
     (here, queue), (elsewhere, other_queue) = servers
     copy = tmp_path / "copy"
