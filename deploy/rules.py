@@ -64,6 +64,12 @@ ALERTS: Final = (
         "The api cannot reach the broker: idle workers are not woken for waiting runs.",
     ),
     (
+        "LudusConnectionsScarce",
+        "max by (pool) (ludus_database_connections_used / ludus_database_connections_limit) > 0.8",
+        "5m",
+        "Connections with the database run out: count them as docs/operations.md does, or use PgBouncer.",
+    ),
+    (
         "LudusRunsNotTaken",
         'max(ludus_queue_oldest_seconds) > 900 and max(ludus_workers{state="idle"}) > 0',
         "5m",
