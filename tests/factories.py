@@ -3,6 +3,8 @@
 import time
 from typing import Any
 
+from sqlalchemy import select
+
 from ludus.schemas.states import RunState
 from server.checkpoints.models import Checkpoint
 from server.checkpoints.refs import NewCheckpoint
@@ -11,6 +13,8 @@ from server.kit.db.database import Database
 from server.lifecycle.attempts.claim import Claim
 from server.lifecycle.attempts.repository import AttemptLedger, RunQueue
 from server.lifecycle.service import RunService
+from server.metrics.compaction.repository import CompactionRepository
+from server.metrics.models import MetricTail
 from server.runs.models import Run
 from server.runs.repository import NewRun, RunRepository
 
@@ -101,6 +105,15 @@ def give_up(database: Database, checkpoint_id: str) -> None:
     """Have retention give a checkpoint up; its files are still there."""
     with database.write() as session:
         session.get_one(Checkpoint, checkpoint_id).deleted_at = time.time()
+
+
+def pack_metrics(database: Database, *runs: str) -> None:
+    """Pack the tails of these runs, by default of all, as the controller does sooner or later."""
+    with database.write() as session:
+        ids = session.scalars(select(MetricTail.run_id).distinct()).all()
+        for run_id in [RunRepository(session).id_of(run) for run in runs] or ids:
+            while CompactionRepository(session).compact(run_id):
+                pass
 
 
 def read_run(database: Database, run: str) -> Run:

@@ -38,6 +38,7 @@ from server.kit.settings import Settings
 from server.ladders.routes import router as ladders
 from server.lifecycle.comparison.routes import router as comparison
 from server.lifecycle.routes import router as runs
+from server.metrics.routes import files as metric_files
 from server.metrics.routes import many as series
 from server.metrics.routes import router as metrics
 from server.runs.amendments.routes import router as amendments
@@ -66,6 +67,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     events,
     project_events,
     metrics,
+    metric_files,
     series,
     checkpoints,
     uploads,

@@ -9,7 +9,8 @@ one full lease, on the database's clock: in that time every living worker could 
 
 Background tasks with threads of their own wake workers (`server.controller.notifier`), rate matches
 (`server.ladders.ratings.job`), clean the artifact store (`server.checkpoints.retention.job`), delete old rows
-(`server.lifecycle.retention.job`) and send webhooks (`server.webhooks.deliveries.sender`): each may take long and must
+(`server.lifecycle.retention.job`), pack metrics (`server.metrics.compaction.job`), archive them
+(`server.metrics.retention.job`) and send webhooks (`server.webhooks.deliveries.sender`): each may take long and must
 not delay the others.
 """
 
@@ -42,7 +43,9 @@ from server.kit.wake_up import WakeUp
 from server.ladders.ratings.job import RatingJob
 from server.lifecycle.leases.repository import ExpiredLease, LeaseRepository
 from server.lifecycle.retention.job import RowRetentionJob
+from server.metrics.compaction.job import CompactionJob
 from server.metrics.repository import MetricRepository
+from server.metrics.retention.job import MetricRetentionJob
 from server.runs.events.repository import lock_run
 from server.runs.scheduling.order import Account, Obstacle, obstacle
 from server.runs.scheduling.repository import WaitingRuns
@@ -262,18 +265,22 @@ def main(settings: Settings) -> None:
     database = Database.from_settings(settings.database, CONNECTIONS)
     database.tracer = tracer = open_tracer(settings.telemetry, "controller")
     notifier = WakeUpNotifier(database, WakeUpQueue(make_celery(settings)), settings)
+    store = open_store(settings.storage)
     tasks: dict[str, BackgroundTask] = {
+        "compaction": CompactionJob(database),
+        "metrics": MetricRetentionJob(database, store, settings.metrics),
         "notifier": notifier,
         "ratings": RatingJob(database),
         "row retention": RowRetentionJob(database, settings.controller),
-        "retention": RetentionJob(database, open_store(settings.storage), settings.storage),
+        "retention": RetentionJob(database, store, settings.storage),
         "webhooks": Sender(database, settings.webhooks, telemetry),
     }
     if database.url.get_backend_name() == "sqlite":
         tasks["writers"] = StoppedWriterWatchdog(Path(database.url.database or ""), settings.worker.lease_seconds)
     # The notifier waits for the broker and retention for the artifact store; the next controller continues their work.
+    waiting = {"metrics", "notifier", "retention"}
     threads = [
-        threading.Thread(target=_until_it_fails, args=(task, stop), name=name, daemon=name in {"notifier", "retention"})
+        threading.Thread(target=_until_it_fails, args=(task, stop), name=name, daemon=name in waiting)
         for name, task in tasks.items()
     ]
     for thread in threads:

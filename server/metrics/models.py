@@ -1,16 +1,39 @@
-"""Metrics: one latest-value row per key, history in packed chunks."""
+"""Metrics: the tail that attempts append to, and what the controller makes of it: one latest-value row per key, and the
+history in packed chunks, later in a Parquet file.
+"""
+
+from dataclasses import asdict
+from typing import Any
 
 from sqlalchemy import BigInteger, Double, ForeignKey, Index, Integer, LargeBinary, String
 from sqlalchemy.orm import Mapped, mapped_column
 
 from server.kit.db.base import CLUSTERED, Base, Timestamp, partial_index
+from server.metrics.points import CHUNK_POINTS, NewestValue, Points
 
+OPEN_SQL = f"count < {CHUNK_POINTS}"
+"""Chunks that are not full. Queries use these words, so that the index applies."""
 STALE_SQL = "extremes_step IS NULL OR extremes_step <> step"
 """Metrics whose extremes are not known up to the newest step. Queries use these words, so that the index applies."""
 
 
+class MetricTail(Base):
+    """The points of one append, all keys in one row, until the controller packs them into chunks."""
+
+    __tablename__ = "metric_tail"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    attempt: Mapped[int] = mapped_column(Integer, primary_key=True)
+    number: Mapped[int] = mapped_column(Integer, primary_key=True)
+    """Order of the appends of an attempt that are still here."""
+    at: Mapped[float] = mapped_column(Timestamp)
+    """Time of the append on the database's clock."""
+    points: Mapped[bytes] = mapped_column(LargeBinary)
+    """`server.metrics.tail.pack`."""
+
+
 class LatestMetric(Base):
-    """The newest value of a key. Run lists read these rows and never the history."""
+    """The newest value of a key, as of the last compaction of the run's tail. Lists of runs are sorted by these rows."""
 
     __tablename__ = "latest_metrics"
 
@@ -27,6 +50,11 @@ class LatestMetric(Base):
     lowest: Mapped[float | None] = mapped_column(Double)
     extremes_step: Mapped[int | None] = mapped_column(BigInteger)
     """Step up to which the two are known. Another one than `step` where a release wrote that does not know them."""
+
+    @staticmethod
+    def columns(newest: NewestValue) -> dict[str, Any]:
+        """Return the columns of a newest value whose extremes are known."""
+        return {**asdict(newest), "extremes_step": newest.step}
 
     __table_args__ = (
         Index(None, "key", "run_id"),
@@ -45,10 +73,48 @@ class MetricChunk(Base):
     key: Mapped[str] = mapped_column(String(200), primary_key=True)
     attempt: Mapped[int] = mapped_column(Integer, primary_key=True)
     number: Mapped[int] = mapped_column(Integer, primary_key=True)
-    """Counts 0, 1, 2, ... per (run, behavior, key, attempt number). The last one grows until it is full."""
+    """Ascending per (run, behavior, key, attempt number). The last few are small, until they make a full one."""
     count: Mapped[int] = mapped_column(Integer)
     first_step: Mapped[int] = mapped_column(BigInteger)
     last_step: Mapped[int] = mapped_column(BigInteger)
     steps: Mapped[bytes] = mapped_column(LargeBinary)
     times: Mapped[bytes] = mapped_column(LargeBinary)
     values: Mapped[bytes] = mapped_column(LargeBinary)
+    highest: Mapped[float | None] = mapped_column(Double)
+    """None where no value is a finite number, and in chunks of the release before `0025`."""
+    lowest: Mapped[float | None] = mapped_column(Double)
+
+    @staticmethod
+    def columns(points: Points) -> dict[str, Any]:
+        """Return the columns that depend on a chunk's points, of which there is at least one."""
+        steps, times, values = points.pack()
+        highest, lowest = points.extremes()
+        return {
+            "count": len(points),
+            "first_step": int(points.steps[0]),
+            "last_step": int(points.steps[-1]),
+            "steps": steps,
+            "times": times,
+            "values": values,
+            "highest": highest,
+            "lowest": lowest,
+        }
+
+    __table_args__ = (partial_index("ix_metric_chunks_open", "run_id", "attempt", where=OPEN_SQL),)
+
+
+class MetricArchive(Base):
+    """The Parquet file that holds the history of a run that has ended. The run has no chunks then."""
+
+    __tablename__ = "metric_archives"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    path: Mapped[str] = mapped_column(String(200))
+    """In the artifact store."""
+    size: Mapped[int] = mapped_column(BigInteger)
+    """Bytes."""
+    sha256: Mapped[str] = mapped_column(String(64))
+    points: Mapped[int] = mapped_column(BigInteger)
+    thinned_to: Mapped[int | None] = mapped_column(Integer)
+    """Maximum number of points of each metric to which the file was thinned; None: it has every point."""
+    archived_at: Mapped[float] = mapped_column(Timestamp)

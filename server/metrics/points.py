@@ -9,6 +9,7 @@ Series that are compared have common edges instead: bucket i covers the same ste
 band of a group of runs are sums over columns.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
@@ -17,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 CHUNK_POINTS = 512
-"""Points per chunk. An append rewrites the last chunk, 24 bytes a point: half of 12 kB on average."""
-
+"""Points of a full chunk: 24 bytes each, 12 kB together."""
 
 SMALLEST_WEIGHT = 1e-18
 """A value with a smaller weight does not change a sum of doubles."""
@@ -35,6 +35,8 @@ class Window:
 
 
 EVERY_STEP = Window()
+Place = tuple[str, str, str]
+"""Run, behavior and key of a metric."""
 
 
 @dataclass(frozen=True)
@@ -111,11 +113,54 @@ class Points:
         """Return the points beyond a step."""
         return self[int(np.searchsorted(self.steps, step, side="right")) :]
 
+    def increasing(self) -> "Points":
+        """Return the points without those whose step is not beyond all steps before them."""
+        before = np.maximum.accumulate(np.append(-NO_LIMIT, self.steps))[:-1]
+        new = self.steps > before
+        return self if new.all() else Points(self.steps[new], self.times[new], self.values[new])
+
+    def extremes(self) -> tuple[float | None, float | None]:
+        """Return the highest and the lowest of the values that are finite numbers; None without any."""
+        finite = self.values[np.isfinite(self.values)]
+        return (float(finite.max()), float(finite.min())) if len(finite) else (None, None)
+
     def within(self, window: Window) -> "Points":
         """Return the points in a window."""
         return self[
             int(np.searchsorted(self.steps, window.first)) : int(np.searchsorted(self.steps, window.last, side="right"))
         ]
+
+
+@dataclass(frozen=True)
+class NewestValue:
+    """The newest value of a metric, and its extremes."""
+
+    run_id: str
+    behavior: str
+    """Empty for metrics of the run as a whole."""
+    key: str
+    step: int
+    value: float | None
+    """None where it is no finite number; the history has the exact value."""
+    at: float
+    """Seconds since 1970-01-01 UTC."""
+    highest: float | None
+    """Of all points that count; None where none is a finite number, or where it is unknown."""
+    lowest: float | None
+
+    @classmethod
+    def of(cls, run_id: str, behavior: str, key: str, points: Points) -> Self:
+        """Return that of at least one point."""
+        value = float(points.values[-1])
+        newest = (int(points.steps[-1]), value if math.isfinite(value) else None, float(points.times[-1]))
+        return cls(run_id, behavior, key, *newest, *points.extremes())
+
+    def joined(self, other: "NewestValue") -> "NewestValue":
+        """Return the newer one of two of a metric, with the extremes of both."""
+        newer = other if other.step > self.step else self
+        highest = max((each.highest for each in (self, other) if each.highest is not None), default=None)
+        lowest = min((each.lowest for each in (self, other) if each.lowest is not None), default=None)
+        return replace(newer, highest=highest, lowest=lowest)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,13 @@
 """Metrics of runs: newest values, and history thinned on the server."""
 
+import hashlib
 import json
 import math
 from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from io import SEEK_END, BufferedIOBase
+from tempfile import TemporaryFile
 from typing import Annotated, Any
 
 import numpy as np
@@ -13,15 +18,20 @@ from pydantic import StringConstraints
 from ludus import schemas
 from server.kit.errors import InvalidQuery, MetricNotFound, RunNotFound
 from server.kit.http.auth import named_in_query
-from server.kit.http.errors import problems
+from server.kit.http.downloads import DOWNLOAD, ConditionalHeadersDep, Content, send
+from server.kit.http.errors import RangeNotSatisfiable, problems
 from server.kit.http.fields import NAME, TEXT, MetricKey, RunKey
 from server.kit.http.resources import list_of, resource
-from server.kit.http.services import DatabaseDep
+from server.kit.http.services import DatabaseDep, ServicesDep
+from server.metrics.archive import parquet
 from server.metrics.points import NO_LIMIT, Series, Window
+from server.metrics.reader import MetricReader
 from server.metrics.repository import MetricRepository
+from server.metrics.retention.repository import MetricRetentionRepository
 from server.runs.repository import RunRepository
 
 router = APIRouter(prefix="/v1/runs/{run:name}/metrics", tags=["metrics"])
+files = APIRouter(prefix="/v1/runs/{run:name}", tags=["metrics"])
 many = APIRouter(prefix="/v1/series", tags=["metrics"])
 
 MAX_POINTS = 5000
@@ -69,7 +79,7 @@ def latest_metrics(run: RunKey, database: DatabaseDep) -> dict[str, Any]:
 @router.get("/series", response_model=SERIES, responses=problems(RunNotFound, MetricNotFound))
 def metric_series(
     run: RunKey,
-    database: DatabaseDep,
+    services: ServicesDep,
     key: MetricKey,
     window: WindowDep,
     behavior: Behavior = None,
@@ -86,13 +96,13 @@ def metric_series(
     ] = None,
 ) -> Response:
     """Return a metric over time, one series per behavior, in at most `points` entries each."""
-    with database.read() as session:
+    with services.database.read() as session:
         run_id = RunRepository(session).id_of(run)
-        if after_step is not None:
-            window = Window(max(window.first, after_step + 1), window.last)
-        found = MetricRepository(session).series(
-            [run_id], [key], behavior, points, window=window, thinned=after_step is None, smoothing=smoothing
-        )
+    if after_step is not None:
+        window = Window(max(window.first, after_step + 1), window.last)
+    found = MetricReader(services.database, services.artifacts).series(
+        [run_id], [key], behavior, points, window=window, thinned=after_step is None, smoothing=smoothing
+    )
     if not found:
         raise MetricNotFound(run_id, key)
     return _answer(found)
@@ -105,7 +115,7 @@ def metric_series(
     openapi_extra=named_in_query("run"),
 )
 def series_of_runs(
-    database: DatabaseDep,
+    services: ServicesDep,
     window: WindowDep,
     run: Annotated[
         list[Annotated[str, StringConstraints(max_length=200, pattern=NAME)]],
@@ -130,16 +140,47 @@ def series_of_runs(
 
     A run without a metric has no series of it. More than 200 series: ask for fewer runs or keys.
     """
-    with database.read() as session:
+    with services.database.read() as session:
         run_ids = RunRepository(session).ids_of(run)
-        metrics = MetricRepository(session)
-        count = len(metrics.places(run_ids, key, behavior))
-        if count > MAX_SERIES:
-            raise InvalidQuery("run", f"it has {count} series, more than {MAX_SERIES}; ask for fewer runs or metrics")
-        found = metrics.series(
-            run_ids, key, behavior, points, window=window, common_steps=common_steps, smoothing=smoothing
-        )
+        count = len(MetricRepository(session).places(run_ids, key, behavior))
+    if count > MAX_SERIES:
+        raise InvalidQuery("run", f"it has {count} series, more than {MAX_SERIES}; ask for fewer runs or metrics")
+    found = MetricReader(services.database, services.artifacts).series(
+        run_ids, key, behavior, points, window=window, common_steps=common_steps, smoothing=smoothing
+    )
     return _answer(found)
+
+
+@files.get(
+    "/metrics.parquet",
+    response_class=Response,
+    responses={**DOWNLOAD, **problems(RunNotFound, RangeNotSatisfiable)},
+)
+def download_metrics(run: RunKey, services: ServicesDep, headers: ConditionalHeadersDep) -> Response:
+    """Download all metrics of a run as a Parquet file: a row for each point, as recorded.
+
+    Columns: run_id, attempt, behavior (empty for metrics of the run as a whole), key, step, time (UTC) and value. What a
+    later attempt superseded is left out. The file of a run that goes on has another `ETag` when it has new points.
+    """
+    with services.database.read() as session:
+        run_id = RunRepository(session).id_of(run)
+        archives = MetricRetentionRepository(session).archives([run_id])
+    name = f"{run_id}.parquet"
+    for each in archives:
+        return send(replace(Content.stored(services.artifacts, each.path, each.size, each.sha256), name=name), headers)
+    with ExitStack() as unsent:
+        file = unsent.enter_context(TemporaryFile())
+        parquet.write(file, run_id, MetricReader(services.database, services.artifacts).metrics(run_id))
+        size = file.seek(0, SEEK_END)
+        file.seek(0)
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+
+        def opened(start: int) -> BufferedIOBase:
+            file.seek(start)
+            unsent.pop_all()  # sending it closes it
+            return file
+
+        return send(Content(name, size, digest, opened), headers)
 
 
 def _answer(found: Sequence[Series]) -> Response:

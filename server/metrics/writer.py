@@ -14,6 +14,7 @@ class MetricWriter:
         self._fence = fence
 
     def append(self, points: Sequence[MetricPoint]) -> None:
-        """Append points. Appending the same points twice is safe. Raises LeaseLost."""
+        """Append points with one statement. Appending the same points twice is safe. Raises LeaseLost."""
         with self._fence.write() as (session, run):
-            MetricRepository(session).append(run.id, self._fence.number, points)
+            if points:
+                MetricRepository(session).append(run.id, self._fence.number, points)

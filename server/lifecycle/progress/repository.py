@@ -1,5 +1,6 @@
 """The progress of runs, computed when they are read: a few queries for all runs of a list."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -13,7 +14,7 @@ from server.kit.db.clock import now
 from server.kit.db.keyset import parts
 from server.kit.db.repository import Repository
 from server.kit.states import LEASED
-from server.metrics.models import LatestMetric
+from server.metrics.repository import MetricRepository
 from server.runs.models import Run
 from server.simulators.models import Simulator
 from server.simulators.repository import CONNECTED
@@ -57,16 +58,15 @@ class ProgressRepository(Repository):
         query = select(Simulator.run_id, func.count()).where(Simulator.state == CONNECTED).group_by(Simulator.run_id)
         return self._by_run(query, Simulator.run_id, run_ids)
 
-    def _speeds(self, run_ids: Sequence[str]) -> Mapping[str, float | None]:
+    def _speeds(self, run_ids: Sequence[str]) -> Mapping[str, float]:
         """Return the agent steps per second of all behaviors together, without the runs of which it is unknown."""
-        query = (
-            select(LatestMetric.run_id, func.sum(LatestMetric.value))
-            .join(Run, Run.id == LatestMetric.run_id)
-            .where(LatestMetric.key == STEPS_PER_SECOND, LatestMetric.at >= now() - SUMMARY_SECONDS)
-            .where(Run.updated_at >= now() - STANDSTILL_SECONDS)
-            .group_by(LatestMetric.run_id)
-        )
-        return self._by_run(query, LatestMetric.run_id, run_ids)
+        moving = select(Run.id, now()).where(Run.updated_at >= now() - STANDSTILL_SECONDS)
+        clocks = self._by_run(moving, Run.id, run_ids)
+        speeds: defaultdict[str, float] = defaultdict(float)
+        for newest in MetricRepository(self._session).newest(list(clocks), [STEPS_PER_SECOND]).values():
+            if newest.value is not None and newest.at >= clocks[newest.run_id] - SUMMARY_SECONDS:
+                speeds[newest.run_id] += newest.value
+        return speeds
 
     def _by_run(
         self, query: Select[str, Value], column: InstrumentedAttribute[str], run_ids: Sequence[str]

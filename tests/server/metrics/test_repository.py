@@ -1,15 +1,20 @@
 """Metrics in the database: chunks, newest values, and what a later attempt supersedes."""
 
 import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from sqlalchemy import select
 
+from server.kit.artifacts.folder import FolderStore
 from server.kit.db.database import Database
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.metrics.models import MetricChunk
 from server.metrics.points import CHUNK_POINTS, MetricPoint, Series, Window
+from server.metrics.reader import MetricReader
 from server.metrics.repository import MetricRepository
-from tests.factories import make_checkpoint, make_claim, make_ledger, read_run
+from tests.factories import make_checkpoint, make_claim, make_ledger, pack_metrics, read_run
 
 KEY = "Environment/Cumulative Reward"
 
@@ -18,10 +23,15 @@ def points(steps: range, value: float | None = None, behavior: str = "CartPole")
     return [MetricPoint(behavior, KEY, step, 1e9 + step, float(step) if value is None else value) for step in steps]
 
 
-def series(database: Database, behavior: str = "CartPole", limit: int = 100_000) -> Series:
-    with database.read() as session:
-        (found,) = MetricRepository(session).series([read_run(database, "run").id], [KEY], behavior, limit)
-        return found
+def all_series(database: Database, run_ids: Sequence[str] = (), **wanted: Any) -> list[Series]:
+    """Read the metric of runs, none of which is archived."""
+    reader = MetricReader(database, FolderStore(Path("/nonexistent")))
+    return reader.series(run_ids or [read_run(database, "run").id], [KEY], **wanted)
+
+
+def series(database: Database, behavior: str = "CartPole", points: int = 100_000, **wanted: Any) -> Series:
+    (found,) = all_series(database, behavior=behavior, points=points, **wanted)
+    return found
 
 
 def test_history_comes_back_as_it_was_recorded(database: Database) -> None:
@@ -40,10 +50,7 @@ def test_points_beyond_a_step_come_as_they_were_recorded(database: Database) -> 
     ledger = make_ledger(database, name="run")
     ledger.metrics.append(points(range(1300)))
 
-    with database.read() as session:
-        (page,) = MetricRepository(session).series(
-            [read_run(database, "run").id], [KEY], points=3, window=Window(1001), thinned=False
-        )
+    page = series(database, points=3, window=Window(1001), thinned=False)
 
     assert page.steps.tolist() == [1001, 1002, 1003], "the first three, none of them thinned"
 
@@ -51,7 +58,9 @@ def test_points_beyond_a_step_come_as_they_were_recorded(database: Database) -> 
 def test_chunks_fill_up_before_the_next_begins(database: Database) -> None:
     ledger = make_ledger(database, name="run")
     ledger.metrics.append(points(range(10)))
+    pack_metrics(database)
     ledger.metrics.append(points(range(10, 2 * CHUNK_POINTS + 1)))
+    pack_metrics(database)
 
     with database.read() as session:
         order = select(MetricChunk.count, MetricChunk.first_step, MetricChunk.last_step).order_by(MetricChunk.number)
@@ -88,18 +97,14 @@ def test_a_value_that_is_not_finite_is_kept_in_the_history_and_none_as_newest(da
 def test_an_unknown_metric_has_no_series(database: Database) -> None:
     make_ledger(database, name="run")
 
-    with database.read() as session:
-        assert MetricRepository(session).series([read_run(database, "run").id], [KEY]) == []
+    assert all_series(database) == []
 
 
 def test_a_window_is_thinned_inside(database: Database) -> None:
     ledger = make_ledger(database, name="run")
     ledger.metrics.append(points(range(2 * CHUNK_POINTS)))
 
-    with database.read() as session:
-        (found,) = MetricRepository(session).series(
-            [read_run(database, "run").id], [KEY], points=4, window=Window(500, 539)
-        )
+    found = series(database, points=4, window=Window(500, 539))
 
     assert found.steps.tolist() == [509, 519, 529, 539]
     assert found.minima.tolist() == [500.0, 510.0, 520.0, 530.0]
@@ -110,10 +115,7 @@ def test_a_window_without_points_is_an_empty_series(database: Database) -> None:
     ledger = make_ledger(database, name="run")
     ledger.metrics.append(points(range(10)))
 
-    with database.read() as session:
-        (found,) = MetricRepository(session).series([read_run(database, "run").id], [KEY], window=Window(100, 200))
-
-    assert found.total == 0
+    assert series(database, window=Window(100, 200)).total == 0
 
 
 def test_series_of_several_runs_come_in_the_order_of_the_runs_with_common_steps(database: Database) -> None:
@@ -123,8 +125,7 @@ def test_series_of_several_runs_come_in_the_order_of_the_runs_with_common_steps(
         ledger.metrics.append([*points(steps), MetricPoint("", "other", 1, 1e9, 1.0)])
         run_ids.append(read_run(database, name).id)
 
-    with database.read() as session:
-        found = MetricRepository(session).series(run_ids, [KEY], points=6, common_steps=True)
+    found = all_series(database, run_ids, points=6, common_steps=True)
 
     assert [each.run_id for each in found] == run_ids
     assert found[0].steps.tolist() == found[1].steps.tolist()
@@ -136,8 +137,7 @@ def test_a_key_is_read_for_all_behaviors_at_once(database: Database) -> None:
     ledger = make_ledger(database, name="run")
     ledger.metrics.append([*points(range(3)), *points(range(4), behavior="Pendulum")])
 
-    with database.read() as session:
-        found = MetricRepository(session).series([read_run(database, "run").id], [KEY], points=10)
+    found = all_series(database, points=10)
 
     assert [(one.behavior, one.total) for one in found] == [("CartPole", 3), ("Pendulum", 4)]
 

@@ -14,13 +14,14 @@ from server.controller.controller import Controller
 from server.kit.db.database import Database
 from server.kit.listing import Condition, ListQuery, Operator, Order
 from server.kit.settings import Settings
+from server.metrics.compaction.job import CompactionJob
 from server.metrics.listed import ListedMetric
 from server.metrics.models import LatestMetric
 from server.metrics.points import MetricPoint
 from server.metrics.repository import MetricRepository, values_by_run
 from server.runs.models import Run
 from server.runs.repository import RunRepository
-from tests.factories import RecordingWakeUp, make_checkpoint, make_claim, make_ledger, make_run
+from tests.factories import RecordingWakeUp, make_checkpoint, make_claim, make_ledger, make_run, pack_metrics
 from tests.server.app.world import World
 
 REWARD = "Environment/Cumulative Reward"
@@ -50,6 +51,7 @@ def measured(database: Database, name: str, **values: list[float]) -> None:
     for behavior, series in values.items():
         ledger.metrics.append([MetricPoint(behavior, REWARD, 100 * i, 1.0, value) for i, value in enumerate(series, 1)])
     ledger.move(RunState.SUCCEEDED)
+    pack_metrics(database)
 
 
 @pytest.mark.parametrize(
@@ -104,6 +106,7 @@ def test_what_a_later_attempt_supersedes_is_no_extreme(database: Database) -> No
     ledger.metrics.append([MetricPoint("Walker", REWARD, 100, 1.0, 5.0)])
     ledger.checkpoints.add(make_checkpoint(100, steps={"Walker": 100}))
     ledger.metrics.append([MetricPoint("Walker", REWARD, 200, 1.0, 99.0)])
+    pack_metrics(database)
     ledger.release("released", "the worker stops")
 
     make_claim(database)
@@ -132,10 +135,12 @@ def test_extremes_that_the_former_release_did_not_keep_are_computed_by_the_contr
 def test_what_is_added_to_stale_extremes_leaves_them_stale(database: Database) -> None:
     ledger = make_ledger(database, name="live")
     ledger.metrics.append([MetricPoint("Walker", REWARD, 100, 1.0, 9.0)])
+    pack_metrics(database)
     with database.write() as session:  # as the former release writes, which knows `value` and `step` alone
         session.execute(update(LatestMetric).values(step=50, extremes_step=40, highest=1.0))
 
     ledger.metrics.append([MetricPoint("Walker", REWARD, 200, 1.0, 2.0)])
+    pack_metrics(database)
 
     with database.read() as session:
         assert len(MetricRepository(session).stale(10)) == 1
@@ -203,6 +208,7 @@ def test_over_http_values_are_named_as_asked_and_pages_are_bound_to_the_metric(w
         trainer = world.claim(world.create(name=f"listed-{name}", tags=["listed"])["id"]).start()
         trainer.measure(REWARD, values)
         trainer.finish()
+    CompactionJob(world.services.database).compact()
     world.create(name="listed-none", tags=["listed"])
 
     def get(**query: Any) -> Any:

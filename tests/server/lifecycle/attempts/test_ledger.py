@@ -223,8 +223,9 @@ def test_metrics_handed_in_twice_count_once(database: Database) -> None:
     ledger.metrics.append(points)
 
     with database.read() as session:
-        (series,) = MetricRepository(session).series([read_run(database, "run").id], ["reward"])
-        assert series.total == 3
+        history = MetricRepository(session).history(read_run(database, "run").id, "CartPole", "reward")
+    assert history is not None
+    assert history.steps.tolist() == [1, 2, 3]
 
 
 def test_a_checkpoint_gets_one_row_however_often_it_is_handed_in(database: Database) -> None:

@@ -16,7 +16,7 @@ from server.metrics.models import LatestMetric
 from server.metrics.points import MetricPoint
 from server.runs.models import Run
 from server.runs.repository import RunRepository
-from tests.factories import CONFIG, make_ledger, make_run
+from tests.factories import CONFIG, make_ledger, make_run, pack_metrics
 from tests.plans import plans_of
 from tests.server.app.world import World
 
@@ -78,6 +78,7 @@ def has_no_number(session: Any) -> None:
 def test_a_speed_that_is_out_of_date_is_not_told(database: Database, change: Callable[[Any], None]) -> None:
     ledger = make_ledger(database, name="soccer", config=TWO)
     summarise(ledger, Striker=60.0, Goalie=40.0)
+    pack_metrics(database)
     with database.write() as session:
         change(session)
 
@@ -89,6 +90,7 @@ def test_a_speed_that_is_out_of_date_is_not_told(database: Database, change: Cal
 def test_a_behavior_that_was_complete_long_ago_is_not_counted(database: Database) -> None:
     ledger = make_ledger(database, name="soccer", config=TWO)
     summarise(ledger, Striker=60.0, Goalie=40.0)
+    pack_metrics(database)
     with database.write() as session:
         old = update(LatestMetric).where(LatestMetric.behavior == "Goalie")
         session.execute(old.values(at=LatestMetric.at - SUMMARY_SECONDS - 1))

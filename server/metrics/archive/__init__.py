@@ -1,0 +1,1 @@
+"""The metrics of ended runs as Parquet files in the artifact store."""

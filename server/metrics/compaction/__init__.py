@@ -1,0 +1,1 @@
+"""Compaction: the tail of a run's metrics becomes chunks and newest values."""
