@@ -5,9 +5,8 @@ which the controller packs into chunks later.
 
 The previous release works on: it writes chunks and newest values itself, without the extremes of chunks, and readers of
 this release join both; an attempt belongs to one worker, so no chunk has two writers. It does not read the tail and the
-files. Until a controller of this release packs them (a minute at most; at once when the run ends), an older api does not
-show the points that newer workers append; and newest values that an older worker has written while a tail was still
-unpacked stay the newest. A controller archives nothing in its first hour, so an api that is replaced by then misses no
+files. An older api shows the points that newer workers append once a controller of this release has packed them: after
+a minute at most, at once when the run ends. Newest values that an older worker has written meanwhile stay the newest. A controller archives nothing in its first hour, so an api that is replaced by then misses no
 file.
 
 Revision: 0025, after 0023
@@ -22,7 +21,6 @@ branch_labels = None
 depends_on = None
 
 OPEN = sa.text("count < 512")
-
 
 
 def upgrade() -> None:

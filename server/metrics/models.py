@@ -33,7 +33,7 @@ class MetricTail(Base):
 
 
 class LatestMetric(Base):
-    """The newest value of a key, as of the last compaction of the run's tail. Lists of runs are sorted by these rows."""
+    """The newest value of a key, as of the last compaction of the run's tail. Lists of runs are sorted by them."""
 
     __tablename__ = "latest_metrics"
 

@@ -1,4 +1,4 @@
-"""Reads histories of metrics, wherever they are: in the database, or in the Parquet file of a run that ended long ago."""
+"""Reads histories of metrics, from the database, or from the Parquet file of a run that ended long ago."""
 
 from collections.abc import Callable, Iterator, Sequence
 

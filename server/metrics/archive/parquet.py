@@ -9,6 +9,8 @@ pyarrow is imported when the first file is written or read: the api starts witho
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from io import RawIOBase
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
@@ -64,7 +66,7 @@ def write(target: Path | IO[bytes], run_id: str, metrics: Iterable[Metric]) -> i
 
 
 def read(
-    file: IO[bytes], run_id: str, wanted: Callable[[str, str], bool], window: Window = EVERY_STEP
+    file: IO[bytes] | RawIOBase, run_id: str, wanted: Callable[[str, str], bool], window: Window = EVERY_STEP
 ) -> dict[Place, dict[int, Points]]:
     """Return the points in a window of the metrics, by attempt, whose behavior and key are `wanted`.
 
@@ -80,7 +82,9 @@ def read(
             table = stored.read_row_group(group, columns=["behavior", "key"], use_threads=False)
             behaviors, behavior_codes = _coded(table["behavior"])
             keys, key_codes = _coded(table["key"])
-            pairs = {(b, k) for b, behavior in enumerate(behaviors) for k, key in enumerate(keys) if wanted(behavior, key)}
+            pairs = {
+                (b, k) for b, behavior in enumerate(behaviors) for k, key in enumerate(keys) if wanted(behavior, key)
+            }
             if not pairs:
                 continue
             rest = stored.read_row_group(group, columns=["attempt", "step", "time", "value"], use_threads=False)
@@ -89,7 +93,7 @@ def read(
             times = rest["time"].cast("int64").to_numpy() / 1e6
             changes = (np.diff(behavior_codes) != 0) | (np.diff(key_codes) != 0) | (np.diff(attempts) != 0)
             edges = [0, *(np.flatnonzero(changes) + 1).tolist(), len(steps)]
-            for start, end in zip(edges, edges[1:], strict=False):
+            for start, end in pairwise(edges):
                 pair = int(behavior_codes[start]), int(key_codes[start])
                 if pair in pairs:
                     points = Points(steps[start:end], times[start:end], values[start:end])

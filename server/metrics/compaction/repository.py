@@ -107,7 +107,9 @@ class CompactionRepository(Repository):
         found = {(row[0], row[1], row[2]): _End(*row[3:]) for row in self._session.execute(opened)}
         for some in _parts([each for each in metrics if each not in found]):
             full = select(*_METRIC, *ends).where(MetricChunk.run_id == run_id, tuple_(*_METRIC).in_(some))
-            found |= {(row[0], row[1], row[2]): _End(*row[3:]) for row in self._session.execute(full.group_by(*_METRIC))}
+            found |= {
+                (row[0], row[1], row[2]): _End(*row[3:]) for row in self._session.execute(full.group_by(*_METRIC))
+            }
         return found
 
     def _take_open(self, run_id: str, metrics: Sequence[Metric]) -> dict[Metric, tuple[int, Points]]:
@@ -117,8 +119,9 @@ class CompactionRepository(Repository):
         for some in _parts(metrics):
             theirs = (MetricChunk.run_id == run_id, tuple_(*_METRIC).in_(some), text(OPEN_SQL))
             rows = self._session.execute(select(*_METRIC, *columns).where(*theirs).order_by(MetricChunk.number))
-            for attempt, behavior, key, number, *packed in rows:
-                taken[attempt, behavior, key].append((number, Points.unpack(*packed)))
+            for row in rows:
+                points = Points.unpack(row.steps, row.times, row.values)
+                taken[row.attempt, row.behavior, row.key].append((row.number, points))
             self._session.execute(delete(MetricChunk).where(*theirs))
         return {metric: (each[0][0], Points.joined([points for _, points in each])) for metric, each in taken.items()}
 

@@ -98,7 +98,9 @@ class MetricRetentionJob:
             before = MetricRetentionRepository(session).stored(run.id)
         archive = self._stored(run, self._reader.metrics(run.id))
         # Of a run that has ended nothing changes but this: another job thins its points, or archives it.
-        if not self._entered(archive, lambda retention: not retention.archives([run.id]) and retention.stored(run.id) == before):
+        if not self._entered(
+            archive, lambda retention: not retention.archives([run.id]) and retention.stored(run.id) == before
+        ):
             return False
         self._drop(run.id)
         log.info("metrics_archived", run_id=run.id, points=archive.points, bytes=archive.size)

@@ -123,7 +123,6 @@ class MetricRetentionRepository(Repository):
             self._session.execute(delete(MetricChunk).where(*same))
         return one is not None
 
-
     def _aged(self, query: Select[str, str, float | None, float], settings: MetricsSettings) -> list[AgedRun]:
         found = []
         for run_id, project, finished_at, clock in self._session.execute(query):

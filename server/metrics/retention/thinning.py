@@ -1,6 +1,7 @@
 """Which points of a metric are kept when it is thinned. Pure arithmetic."""
 
 from collections.abc import Mapping
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +43,6 @@ def keep(values: NDArray[np.float64], limit: int) -> NDArray[np.int64]:
     edges = np.linspace(0, count, (limit - 2) // 2 + 1).astype(np.int64)
     low, high = np.where(np.isfinite(values), values, np.inf), np.where(np.isfinite(values), values, -np.inf)
     kept = {0, count - 1}
-    for start, end in zip(edges[:-1], edges[1:], strict=True):
+    for start, end in pairwise(edges):
         kept |= {int(start + np.argmin(low[start:end])), int(start + np.argmax(high[start:end]))}
     return np.array(sorted(kept), np.int64)

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, and_, case, delete, func, insert, or_, select, tuple_
@@ -66,8 +67,11 @@ class Superseding(Repository):
 
         The last ones, of which every point counts, are left out.
         """
-        first, limits = 1, [(each.attempt, self.limit(run_id, behavior, each.attempt)) for each in self.restarts[run_id]]
-        for (attempt, limit), (_, after) in zip(limits, limits[1:], strict=False):
+        first, limits = (
+            1,
+            [(each.attempt, self.limit(run_id, behavior, each.attempt)) for each in self.restarts[run_id]],
+        )
+        for (attempt, limit), (_, after) in pairwise(limits):
             if limit != after:
                 yield first, attempt, limit
                 first = attempt + 1
@@ -100,13 +104,13 @@ class RewindRepository(Repository):
         """Cut the chunks that are partly beyond; yield their behaviors and keys."""
         for beyond in self._beyond(run_id, superseding, first=False):
             ours = (MetricChunk.run_id == run_id, beyond)
-            rows = self._session.execute(select(*MetricChunk.__table__.c).where(*ours)).all()
+            rows = self._session.execute(select(*MetricChunk.__table__.c).where(*ours)).mappings().all()
             left = []
             for row in rows:
-                until = Window(last=superseding.limit(run_id, row.behavior, row.attempt))
-                points = Points.unpack(row.steps, row.times, row.values).within(until)
-                left.append({**row._mapping, **MetricChunk.columns(points)})
-                yield row.behavior, row.key
+                until = Window(last=superseding.limit(run_id, row["behavior"], row["attempt"]))
+                points = Points.unpack(row["steps"], row["times"], row["values"]).within(until)
+                left.append({**row, **MetricChunk.columns(points)})
+                yield row["behavior"], row["key"]
             if left:
                 self._session.execute(delete(MetricChunk).where(*ours))
                 insert_chunks(self._session, left)

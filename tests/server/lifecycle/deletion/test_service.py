@@ -26,7 +26,7 @@ from server.runs.models import DeletedRun, Run
 from server.webhooks.deliveries.sender import Sender
 from server.webhooks.models import Delivery
 from server.webhooks.service import WebhookService
-from tests.factories import CONFIG, make_checkpoint, make_ledger, make_run, read_run
+from tests.factories import CONFIG, make_checkpoint, make_ledger, make_run, pack_metrics, read_run
 
 
 def ended(database: Database, name: str = "trained") -> tuple[str, str]:
@@ -35,6 +35,8 @@ def ended(database: Database, name: str = "trained") -> tuple[str, str]:
     run_id = ledger._claim.run_id
     checkpoint = ledger.checkpoints.add(make_checkpoint(path=f"runs/{run_id}/1/checkpoints/1"))
     ledger.metrics.append([MetricPoint("CartPole", "reward", 100, 1.0, 2.0)])
+    pack_metrics(database)
+    ledger.metrics.append([MetricPoint("CartPole", "reward", 200, 1.0, 2.0)])
     ledger.log("trainer.log", f"runs/{run_id}/1/logs/trainer.log", 3)
     ledger.move(RunState.SUCCEEDED)
     return run_id, checkpoint
@@ -58,9 +60,8 @@ def rows(database: Database, run_id: str) -> dict[str, int]:
 
 def test_a_deleted_run_leaves_no_row_but_the_note_of_its_files(database: Database) -> None:
     run_id, _ = ended(database)
-    assert {"attempts", "events", "logs", "latest_metrics", "metric_chunks", "run_tags", "checkpoints"} <= set(
-        rows(database, run_id)
-    )
+    metrics = {"latest_metrics", "metric_chunks", "metric_tail"}
+    assert {"attempts", "events", "logs", "run_tags", "checkpoints", *metrics} <= set(rows(database, run_id))
 
     delete(database, run_id)
 
