@@ -6,8 +6,8 @@ which the controller packs into chunks later.
 The previous release works on: it writes chunks and newest values itself, without the extremes of chunks, and readers of
 this release join both; an attempt belongs to one worker, so no chunk has two writers. It does not read the tail and the
 files. An older api shows the points that newer workers append once a controller of this release has packed them: after
-a minute at most, at once when the run ends. Newest values that an older worker has written meanwhile stay the newest. A controller archives nothing in its first hour, so an api that is replaced by then misses no
-file.
+a minute at most, at once when the run ends. Newest values that an older worker has written meanwhile stay the newest.
+A controller archives nothing in its first hour, so an api that is replaced by then misses no file.
 
 Revision: 0025, after 0023
 """

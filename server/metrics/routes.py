@@ -160,7 +160,7 @@ def download_metrics(run: RunKey, services: ServicesDep, headers: ConditionalHea
     """Download all metrics of a run as a Parquet file: a row for each point, as recorded.
 
     Columns: run_id, attempt, behavior (empty for metrics of the run as a whole), key, step, time (UTC) and value.
-    Points that a later attempt superseded are left out. The file of a run that goes on has another `ETag` when it has new points.
+    Points that a later attempt superseded are left out. The file of a run has another `ETag` when it has new points.
     """
     with services.database.read() as session:
         run_id = RunRepository(session).id_of(run)
