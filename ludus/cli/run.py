@@ -14,6 +14,7 @@ from ludus.cli.diff import diff
 from ludus.cli.follow import await_end, logs, profile, wait, watch
 from ludus.cli.lessons import COMMANDS as LESSONS
 from ludus.cli.lifecycle import COMMANDS as LIFECYCLE
+from ludus.cli.metrics import metrics
 from ludus.cli.mirror import mirror
 from ludus.cli.options import (
     json_option,
@@ -228,7 +229,7 @@ def cancel(client: Client, run: str) -> Run:
     return client.runs.cancel(run)
 
 
-for command in (*LIFECYCLE, *LESSONS, *TIDYING, wait, watch, logs, profile, diff, series, mirror):
+for command in (*LIFECYCLE, *LESSONS, *TIDYING, wait, watch, logs, profile, diff, metrics, series, mirror):
     run.add_command(command)
 
 

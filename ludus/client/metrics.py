@@ -1,8 +1,10 @@
 """Metrics of runs."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from ludus.client.transport import Resource, segment, without_none
+from ludus.paths import AnyPath
 from ludus.schemas import Metric, Series
 
 
@@ -70,6 +72,14 @@ class Metrics(Resource):
             smoothing=smoothing,
         )
         return self._transport.read_all(Series, self._transport.document("/v1/series", parameters), "series")
+
+    def download(self, run: str, target: AnyPath) -> Path:
+        """Download all metrics of a run as a Parquet file to `target` and return it; pandas and polars read it.
+
+        It has a row for each point: run_id, attempt, behavior, key, step, time and value. The download restarts if the
+        run records new points meanwhile.
+        """
+        return self._transport.download(f"/v1/runs/{segment(run)}/metrics.parquet", "metrics.parquet", target)
 
 
 def _path(run: str) -> str:

@@ -18,7 +18,7 @@ from pydantic import StringConstraints
 from ludus import schemas
 from server.kit.errors import InvalidQuery, MetricNotFound, RunNotFound
 from server.kit.http.auth import named_in_query
-from server.kit.http.downloads import DOWNLOAD, ConditionalHeadersDep, Content, send
+from server.kit.http.downloads import DOWNLOAD, Content, DownloadRequestDep, send
 from server.kit.http.errors import RangeNotSatisfiable, problems
 from server.kit.http.fields import NAME, TEXT, MetricKey, RunKey
 from server.kit.http.resources import list_of, resource
@@ -156,7 +156,7 @@ def series_of_runs(
     response_class=Response,
     responses={**DOWNLOAD, **problems(RunNotFound, RangeNotSatisfiable)},
 )
-def download_metrics(run: RunKey, services: ServicesDep, headers: ConditionalHeadersDep) -> Response:
+def download_metrics(run: RunKey, services: ServicesDep, wanted: DownloadRequestDep) -> Response:
     """Download all metrics of a run as a Parquet file: a row for each point, as recorded.
 
     Columns: run_id, attempt, behavior (empty for metrics of the run as a whole), key, step, time (UTC) and value.
@@ -167,7 +167,7 @@ def download_metrics(run: RunKey, services: ServicesDep, headers: ConditionalHea
         archives = MetricRetentionRepository(session).archives([run_id])
     name = f"{run_id}.parquet"
     for each in archives:
-        return send(replace(Content.stored(services.artifacts, each.path, each.size, each.sha256), name=name), headers)
+        return send(replace(Content.stored(services.artifacts, each.path, each.size, each.sha256), name=name), wanted)
     with ExitStack() as unsent:
         file = unsent.enter_context(TemporaryFile())
         parquet.write(file, run_id, MetricReader(services.database, services.artifacts).metrics(run_id))
@@ -180,7 +180,7 @@ def download_metrics(run: RunKey, services: ServicesDep, headers: ConditionalHea
             unsent.pop_all()  # sending it closes it
             return file
 
-        return send(Content(name, size, digest, opened), headers)
+        return send(Content(name, size, digest, opened), wanted)
 
 
 def _answer(found: Sequence[Series]) -> Response:

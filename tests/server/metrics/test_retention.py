@@ -1,0 +1,229 @@
+"""Old metrics: they move to Parquet files, from where the API reads them back, and are thinned."""
+
+import math
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from sqlalchemy import func, select, update
+
+from ludus.client import ApiError, Client
+from server.checkpoints.retention.job import RetentionJob
+from server.kit.artifacts.folder import FolderStore
+from server.kit.artifacts.store import FileRef
+from server.kit.db.database import Database
+from server.kit.errors import StorageUnavailable
+from server.kit.settings import MetricsSettings
+from server.metrics.models import MetricArchive, MetricChunk
+from server.metrics.points import CHUNK_POINTS, Points
+from server.metrics.retention.job import MetricRetentionJob
+from server.metrics.retention.thinning import keep, thinned
+from server.runs.models import Run
+from tests.factories import pack_metrics
+from tests.server.app.world import Trainer, World, open_world
+
+REWARD = "Environment/Cumulative Reward"
+SOON = 1e-12
+"""Days after which everything is old."""
+NEVER = threading.Event()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with open_world(tmp_path_factory.mktemp("retention")) as world:
+        yield world
+
+
+@pytest.fixture
+def client(world: World) -> Iterator[Client]:
+    with Client(world.server) as client:
+        yield client
+
+
+def ended(world: World, name: str, points: int = 300) -> Trainer:
+    """Have a run record two metrics, one of them with a gap, and end."""
+    trainer = world.claim(world.create(name=name)["id"]).start()
+    trainer.measure(REWARD, [math.sin(number / 9) if number % 7 else math.nan for number in range(points)])
+    trainer.measure("Policy/Entropy", [1 / number for number in range(1, points)])
+    trainer.finish()
+    pack_metrics(world.services.database)
+    return trainer
+
+
+def job(world: World, **rules: object) -> MetricRetentionJob:
+    settings = MetricsSettings.model_validate({"archive_days": SOON, **rules})
+    return MetricRetentionJob(world.services.database, world.services.artifacts, settings)
+
+
+def chunks(database: Database, run_id: str) -> int:
+    with database.read() as session:
+        return session.scalar(select(func.count()).where(MetricChunk.run_id == run_id)) or 0
+
+
+def archive_of(world: World, run_id: str) -> MetricArchive | None:
+    with world.services.database.read() as session:
+        return session.get(MetricArchive, run_id)
+
+
+def files(world: World, run_id: str) -> list[str]:
+    return [file.path for file in world.services.artifacts.files(f"runs/{run_id}/metrics")]
+
+
+def test_an_archived_run_answers_as_before_and_its_rows_are_gone(
+    world: World, client: Client, tmp_path: Path
+) -> None:
+    run_id = ended(world, "archived").run_id
+    other = ended(world, "other").run_id
+
+    def answers() -> list[object]:
+        return [
+            client.metrics.list(run_id),
+            client.metrics.series(run_id, REWARD, points=40, smoothing=0.5, from_step=500),
+            client.metrics.series(run_id, "Policy/Entropy", points=30, after_step=1000),
+            client.metrics.compare([run_id, other], [REWARD, "Policy/Entropy"], points=50),
+            client.runs.compare([run_id, other], [f"{REWARD}@max"]).runs[0].metrics,
+            client.metrics.download(run_id, tmp_path / "x.parquet").read_bytes(),
+        ]
+
+    before = answers()
+    assert job(world, project_archive_days={"default": None}).archive(NEVER) == 0, "the project's rule goes first"
+    with world.services.database.write() as session:
+        session.execute(update(Run).where(Run.id == other).values(finished_at=None))
+    assert job(world).archive(NEVER) == 1
+    assert chunks(world.services.database, run_id) == 0
+    assert chunks(world.services.database, other) > 0
+
+    assert answers() == before
+
+
+def test_the_parquet_file_has_a_row_for_each_point_of_any_run(world: World, client: Client, tmp_path: Path) -> None:
+    run_id = ended(world, "long", points=20).run_id
+    live = world.claim(world.create(name="live")["id"]).start()
+    live.measure(REWARD, [1.0, math.nan], behavior="")
+
+    table = pq.read_table(client.metrics.download(run_id, tmp_path / "ended.parquet"))
+    tail = pq.read_table(client.metrics.download("live", tmp_path / "live.parquet")).to_pydict()
+    empty = pq.read_table(client.metrics.download(world.create(name="queued")["id"], tmp_path / "none.parquet"))
+
+    assert table.schema.names == ["run_id", "attempt", "behavior", "key", "step", "time", "value"]
+    assert (table.num_rows, empty.num_rows) == (39, 0)
+    assert table["key"].to_pylist() == [REWARD] * 20 + ["Policy/Entropy"] * 19
+    assert table["step"].to_pylist()[:20] == list(range(100, 2100, 100))
+    assert table["time"][1].as_py().timestamp() == 1001.0
+    assert (tail["run_id"], tail["attempt"], tail["behavior"]) == ([live.run_id] * 2, [1, 1], ["", ""])
+    assert tail["value"][0] == 1.0
+    assert math.isnan(tail["value"][1])
+
+
+class Down(FolderStore):
+    """A store that does not answer."""
+
+    def publish(self, source: Path, path: str) -> list[FileRef]:
+        """Fail."""
+        raise StorageUnavailable(f"no answer: {source} {path}")
+
+
+def test_a_store_that_does_not_answer_loses_nothing(world: World, client: Client) -> None:
+    run_id = ended(world, "unlucky").run_id
+    database, settings = world.services.database, MetricsSettings(archive_days=SOON)
+    before = client.metrics.series(run_id, REWARD)
+
+    with pytest.raises(StorageUnavailable):
+        MetricRetentionJob(database, Down(world.services.settings.storage.root), settings).archive(NEVER)
+    assert (archive_of(world, run_id), chunks(database, run_id)) == (None, 2)
+    assert client.metrics.series(run_id, REWARD) == before
+
+    job(world).archive(NEVER)
+    (file,) = files(world, run_id)
+    damaged = world.services.settings.storage.root / file
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 255
+    damaged.write_bytes(content)
+    with pytest.raises(ApiError, match="is damaged"):
+        client.metrics.series(run_id, REWARD)
+
+
+def test_a_job_that_was_killed_behind_its_commit_is_finished_by_the_next(world: World) -> None:
+    run_id = ended(world, "killed").run_id
+    stopped = job(world)
+    stopped._drop = lambda _run_id: None  # type: ignore[method-assign]  # killed before it deletes the rows
+
+    stopped.archive(NEVER)
+    assert chunks(world.services.database, run_id) > 0
+    job(world).archive(NEVER)
+
+    assert chunks(world.services.database, run_id) == 0
+
+
+def test_a_run_that_was_deleted_leaves_no_file(world: World, client: Client) -> None:
+    run_id = ended(world, "deleted").run_id
+    job(world).archive(NEVER)
+    assert len(files(world, run_id)) == 1
+
+    client.runs.delete(run_id)
+    services = world.services
+    RetentionJob(services.database, services.artifacts, services.settings.storage).purge()
+
+    assert (files(world, run_id), archive_of(world, run_id)) == ([], None)
+
+
+def test_old_points_of_an_archived_run_are_thinned_once(world: World, client: Client) -> None:
+    run_id = ended(world, "thinned", points=1000).run_id
+    job(world).archive(NEVER)
+    before = client.metrics.list(run_id)
+    extremes = client.runs.compare([run_id], [f"{REWARD}@max", f"{REWARD}@min"]).runs[0].metrics
+    rules = {"full_days": SOON, "thinned_points": 100}
+
+    assert job(world, **rules).thin(NEVER) >= 1
+    assert job(world, **rules).thin(NEVER) == 0
+
+    (series,) = client.metrics.series(run_id, REWARD, points=5000)
+    assert series.total <= 100
+    assert series.steps[0] == 100
+    assert series.steps[-1] == 100_000
+    assert client.metrics.list(run_id) == before
+    assert max(value for value in series.values if value is not None) == extremes[f"{REWARD}@max"]
+    assert min(value for value in series.values if value is not None) == extremes[f"{REWARD}@min"]
+    assert len(files(world, run_id)) == 1
+
+
+def test_old_points_of_a_live_run_are_thinned_and_it_goes_on(world: World, client: Client) -> None:
+    trainer = world.claim(world.create(name="goes-on")["id"]).start()
+    trainer.measure(REWARD, [float(number) for number in range(3 * CHUNK_POINTS)])
+    pack_metrics(world.services.database)
+
+    assert job(world, full_days=SOON, thinned_points=100).thin(NEVER) == 1
+    trainer.measure(REWARD, [7.0, 8.0], first=1_000_000)
+    pack_metrics(world.services.database)
+
+    (series,) = client.metrics.series("goes-on", REWARD, points=5000)
+    assert series.total <= 52, "half of them: so it is not thinned at each further point"
+    assert series.steps[-3:] == (3 * CHUNK_POINTS * 100, 1_000_000, 1_000_100)
+    assert client.metrics.list("goes-on")[0].value == 8.0
+
+
+def test_what_is_kept_are_the_ends_and_the_outline() -> None:
+    values = np.zeros(10_000)
+    values[4321], values[1234], values[7777] = 5.0, -3.0, math.nan
+
+    kept = keep(values, 100).tolist()
+
+    assert {0, 4321, 1234, 9999} <= {*kept}
+    assert len(kept) <= 100
+    assert kept == sorted({*kept})
+    assert keep(values[:100], 100).tolist() == list(range(100))
+
+
+def test_only_points_older_than_the_time_are_thinned_whatever_attempt_they_are_of() -> None:
+    steps = np.arange(1000)
+    points = Points(steps, steps.astype(float), np.sin(steps))
+
+    fewer = thinned({1: points[:600], 3: points[600:]}, before=900.0, limit=200, again=False)
+
+    assert fewer is not None
+    assert fewer[3].steps[-100:].tolist() == list(range(900, 1000))
+    assert len(fewer[1]) + len(fewer[3]) <= 300
+    assert thinned({1: points}, before=200.0, limit=200, again=True) is None
