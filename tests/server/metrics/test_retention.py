@@ -72,9 +72,7 @@ def files(world: World, run_id: str) -> list[str]:
     return [file.path for file in world.services.artifacts.files(f"runs/{run_id}/metrics")]
 
 
-def test_an_archived_run_answers_as_before_and_its_rows_are_gone(
-    world: World, client: Client, tmp_path: Path
-) -> None:
+def test_an_archived_run_answers_as_before_and_its_rows_are_gone(world: World, client: Client, tmp_path: Path) -> None:
     run_id = ended(world, "archived").run_id
     other = ended(world, "other").run_id
 
