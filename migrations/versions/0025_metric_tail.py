@@ -50,6 +50,7 @@ def upgrade() -> None:
     )
     for name in ("highest", "lowest"):
         op.add_column("metric_chunks", sa.Column(name, sa.Double(), nullable=True))
+    op.create_index("ix_metric_chunks_run_id_last_step", "metric_chunks", ["run_id", "last_step"])
     op.create_index(
         "ix_metric_chunks_open", "metric_chunks", ["run_id", "attempt"], sqlite_where=OPEN, postgresql_where=OPEN
     )
@@ -57,6 +58,7 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     op.drop_index("ix_metric_chunks_open", "metric_chunks")
+    op.drop_index("ix_metric_chunks_run_id_last_step", "metric_chunks")
     for name in ("lowest", "highest"):
         op.drop_column("metric_chunks", name)
     op.drop_table("metric_archives")

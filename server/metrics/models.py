@@ -100,7 +100,10 @@ class MetricChunk(Base):
             "lowest": lowest,
         }
 
-    __table_args__ = (partial_index("ix_metric_chunks_open", "run_id", "attempt", where=OPEN_SQL),)
+    __table_args__ = (
+        Index(None, "run_id", "last_step"),
+        partial_index("ix_metric_chunks_open", "run_id", "attempt", where=OPEN_SQL),
+    )
 
 
 class MetricArchive(Base):

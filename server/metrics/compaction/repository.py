@@ -18,7 +18,7 @@ from server.kit.db.repository import Repository, upsert
 from server.kit.states import LEASED
 from server.metrics.models import OPEN_SQL, LatestMetric, MetricChunk, MetricTail
 from server.metrics.points import CHUNK_POINTS, NO_LIMIT, NewestValue, Points, Window
-from server.metrics.superseding.repository import ROWS, Superseding, insert_chunks
+from server.metrics.superseding.repository import Superseding, insert_chunks
 from server.metrics.tail import unpack
 from server.runs.models import Run
 
@@ -136,8 +136,8 @@ class CompactionRepository(Repository):
             found = NewestValue.of(run_id, behavior, key, points)
             newest[behavior, key] = newest[behavior, key].joined(found) if (behavior, key) in newest else found
         rows = [LatestMetric.columns(each) for each in newest.values()]
-        for start in range(0, len(rows), ROWS):
-            statement = upsert(self._session, LatestMetric).values(rows[start : start + ROWS])
+        if rows:
+            statement = upsert(self._session, LatestMetric)
             later = statement.excluded["step"] > LatestMetric.step
             values: dict[str, Any] = {
                 name: case((later, statement.excluded[name]), else_=getattr(LatestMetric, name))
@@ -150,7 +150,7 @@ class CompactionRepository(Repository):
                 old, new = getattr(LatestMetric, name), statement.excluded[name]
                 values[name] = case((or_(old.is_(None), beyond(new, old)), func.coalesce(new, old)), else_=old)
             keys = (LatestMetric.run_id, LatestMetric.behavior, LatestMetric.key)
-            self._session.execute(statement.on_conflict_do_update(index_elements=keys, set_=values))
+            self._session.execute(statement.on_conflict_do_update(index_elements=keys, set_=values), rows)
 
 
 @dataclass(frozen=True)
