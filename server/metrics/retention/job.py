@@ -19,7 +19,7 @@ from server.kit.artifacts.store import ArtifactStore
 from server.kit.db.database import Database
 from server.kit.db.ids import new_id
 from server.kit.errors import LudusError
-from server.kit.settings import MetricsSettings
+from server.kit.metrics_settings import MetricsSettings
 from server.metrics.archive import parquet
 from server.metrics.compaction.repository import CompactionRepository
 from server.metrics.reader import MetricReader

@@ -10,7 +10,7 @@ from sqlalchemy.orm import InstrumentedAttribute
 from server.kit.db.clock import now
 from server.kit.db.keyset import parts
 from server.kit.db.repository import Repository
-from server.kit.settings import MetricsSettings
+from server.kit.metrics_settings import MetricsSettings
 from server.metrics.compaction.repository import chunks_of
 from server.metrics.models import STALE_SQL, LatestMetric, MetricArchive, MetricChunk, MetricTail
 from server.metrics.points import Place, Points

@@ -185,7 +185,7 @@ class RewindRepository(Repository):
         extremes = (func.max(MetricChunk.highest), func.min(MetricChunk.lowest))
         columns = (MetricChunk.behavior, MetricChunk.key)
         query = select(*columns, func.max(MetricChunk.last_step), *extremes, unknown).group_by(*columns)
-        found = {}
+        found: dict[Name, _Summary] = {}
         for some in _slices(names):
             ours = query.where(MetricChunk.run_id == run_id, tuple_(*columns).in_(some))
             found |= {(row[0], row[1]): _Summary(*row[2:]) for row in self._session.execute(ours)}
@@ -193,7 +193,7 @@ class RewindRepository(Repository):
 
     def _last(self, run_id: str, steps: Mapping[Name, int]) -> dict[Name, NewestValue]:
         """Return the newest values of metrics whose newest points are at these steps."""
-        found = {}
+        found: dict[Name, NewestValue] = {}
         for some in _slices([(*name, step) for name, step in steps.items()]):
             ends = tuple_(MetricChunk.behavior, MetricChunk.key, MetricChunk.last_step).in_(some)
             query = select(*MetricChunk.__table__.c).where(MetricChunk.run_id == run_id, ends)

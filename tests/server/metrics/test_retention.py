@@ -16,7 +16,7 @@ from server.kit.artifacts.folder import FolderStore
 from server.kit.artifacts.store import FileRef
 from server.kit.db.database import Database
 from server.kit.errors import StorageUnavailable
-from server.kit.settings import MetricsSettings
+from server.kit.metrics_settings import MetricsSettings
 from server.metrics.models import MetricArchive, MetricChunk
 from server.metrics.points import CHUNK_POINTS, Points
 from server.metrics.retention.job import MetricRetentionJob

@@ -14,7 +14,7 @@ from ludus.schemas.states import RunState
 from server.kit.artifacts.folder import FolderStore
 from server.kit.artifacts.store import ArtifactStore
 from server.kit.db.database import Database
-from server.kit.settings import MetricsSettings
+from server.kit.metrics_settings import MetricsSettings
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.metrics.listed import ListedMetric
 from server.metrics.points import MetricPoint, Window
