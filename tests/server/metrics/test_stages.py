@@ -54,7 +54,7 @@ appends = st.builds(
     st.booleans(),
 )
 histories = st.lists(
-    st.tuples(appends | st.builds(Restart, st.integers(0, 600)), st.booleans()), min_size=1, max_size=6
+    st.tuples(appends | st.builds(Restart, st.integers(0, 600)), st.booleans()), min_size=1, max_size=5
 )
 
 
@@ -122,7 +122,7 @@ def _columns(series: Any) -> list[Any]:
     return columns if series.smoothed is None else [*columns, series.smoothed]
 
 
-@settings(max_examples=examples(6), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(4), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(histories)
 def test_readers_answer_the_same_at_every_stage_of_packing(database: Database, tmp_path: Path, history: Any) -> None:
     store = FolderStore(tmp_path / "artifacts")
