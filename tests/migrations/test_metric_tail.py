@@ -13,7 +13,7 @@ from server.metrics.points import CHUNK_POINTS, MetricPoint, Points
 from server.metrics.repository import MetricRepository
 from tests.factories import RecordingWakeUp, make_checkpoint, make_claim, make_ledger, pack_metrics, read_run
 
-BEFORE = "0026"
+BEFORE = "0029"
 KEY = "reward"
 MAXIMUM = ListedMetric.parse(f"{KEY}@max")
 PREVIOUS_CHUNK = [
