@@ -1,11 +1,20 @@
-"""Training over the Unity protocol against ML-Agents, with the same player and the same YAML: agent steps/s, A B A B.
+"""`ludus learn` against `mlagents-learn`: the same flags, the same YAML, the same player build; agent steps/s, A B A B.
 
     python benchmarks/unity.py --mlagents PEER/bin/mlagents-learn [--only ppo-1x12] [--rounds 3] [--json FILE]
+    python benchmarks/unity.py --mlagents PEER/bin/mlagents-learn --rounds 1 --seconds 5 --warmup 4   # a quick look
 
 PEER is an environment that has ML-Agents 1.1.0 as its authors ship it, on Python 3.10 (README.md here says how to make
-one). The player is `peers/ball_player.py`; its steps are counted after a warm-up. Each arm is the command of a user:
-`mlagents-learn CONFIG`, and a trainer that runs alone with one collector. `echo` is a server that sends the same bytes
-back without decoding them: the limit of gRPC and the player.
+one). The build is a script around `peers/ball_player.py`. Each arm is one command of a user in an empty folder,
+
+    mlagents-learn config.yaml --run-id bench --env ball --num-envs N --no-graphics --torch-device cpu ...
+    ludus    learn config.yaml --run-id bench --env ball --num-envs N --no-graphics --torch-device cpu ...
+
+and the steps are those that the players count after their warm-up. `lockstep` and `threaded` are the two values of the
+YAML's key `threaded`, which ML-Agents ignores for PPO. Beside the rates stands the processor time of 1,000 agent steps,
+of the trainer's processes by what they are, and of the players: on a busy machine it says more than the rates.
+
+The arms of the cases `acting-*` never learn: `echo` is a server that sends the same bytes back without decoding them,
+the limit of gRPC and the player; `acting` is a trainer with one collector, without the server, which the players dial.
 """
 
 import argparse
@@ -19,19 +28,35 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.alone import environment
+from benchmarks.alone import LUDUS, environment
 
 PEERS = Path(__file__).resolve().parent / "peers"
 PLAYER = PEERS / "ball_player.py"
+MOST_SECONDS = 300.0
+"""Until the last player has its result: 16 players of ML-Agents start slowly on two cores."""
+ROLES = {
+    str(PLAYER): "players",
+    "worker.trainer": "learner",
+    "worker.collectors.edge": "edge reader",
+    "worker.collectors": "collector",
+    "ludus.collector": "collector",
+    "ludus.cli learn": "ludus learn",
+    "mlagents-learn": "mlagents-learn",
+    "multiprocessing": "mlagents-learn",
+    str(Path(__file__)): "echo",
+}
+"""What a process is, by a part of its command line; the others are the server's."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +72,22 @@ class Case:
     learning: bool = True
 
 
+@dataclass(frozen=True)
+class Measured:
+    """One arm, run once."""
+
+    rate: float
+    """Agent steps/s of all players together."""
+    processor: dict[str, float]
+    """Processor seconds of 1,000 agent steps, by role."""
+
+
 CASES = (
     Case("ppo-1x12", "ppo", 1, 12, ("mlagents", "lockstep", "threaded")),
     Case("ppo-16x1", "ppo", 16, 1, ("mlagents", "lockstep", "threaded")),
     Case("sac-1x12", "sac", 1, 12, ("mlagents", "lockstep", "threaded")),
-    Case("acting-1x12", "ppo", 1, 12, ("echo", "threaded"), learning=False),
-    Case("acting-16x1", "ppo", 16, 1, ("echo", "threaded"), learning=False),
+    Case("acting-1x12", "ppo", 1, 12, ("echo", "acting"), learning=False),
+    Case("acting-16x1", "ppo", 16, 1, ("echo", "acting"), learning=False),
 )
 
 
@@ -60,80 +95,104 @@ def configuration(case: Case, contestant: str) -> dict[str, Any]:
     """Return ML-Agents' 3DBall, for as long as we want."""
     document: dict[str, Any] = yaml.safe_load((PEERS / f"3dball_{case.trainer}.yaml").read_text())
     behavior = document["behaviors"]["3DBall"]
-    behavior |= {"max_steps": 50_000_000, "threaded": contestant == "threaded"}
+    behavior |= {"max_steps": 50_000_000, "threaded": contestant != "lockstep"}
     if not case.learning:
         behavior["hyperparameters"] |= {"buffer_size": 5_000_000, "batch_size": 64}
     return document
 
 
-def free_port() -> int:
-    """Return a free port."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+def free_ports(count: int) -> int:
+    """Return the first of `count` free ports in a row."""
+    while True:
+        with contextlib.ExitStack() as stack:
+            first = stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
+            try:
+                for offset in range(1, count):
+                    stack.enter_context(socket.create_server(("127.0.0.1", first + offset)))
+            except (OSError, OverflowError):
+                continue
+            return int(first)
 
 
 @contextlib.contextmanager
-def ended_with_its_children(command: list[str], folder: Path, **extra: str) -> Iterator[None]:
-    """Run a trainer."""
-    with (folder / "trainer.log").open("wb") as log:
-        process = subprocess.Popen(
-            command, cwd=folder, stdout=log, stderr=log, env={**environment(), **extra}, start_new_session=True
-        )
+def ended_with_its_children(command: list[str], folder: Path) -> Iterator[psutil.Process]:
+    """Run a command in a folder; end it and all that it has started, each process group of it."""
+    hidden = {**environment(), "CUDA_VISIBLE_DEVICES": ""}
+    with (folder / "command.log").open("ab") as log:
+        process = psutil.Popen(command, cwd=folder, stdout=log, stderr=log, env=hidden, start_new_session=True)
         try:
-            yield
+            yield process
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            started = [process, *process.children(recursive=True)]
+            for each in started:
+                with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
+                    os.killpg(process.pid, signal.SIGKILL) if each is process else each.kill()
+            psutil.wait_procs(started, timeout=10)
 
 
-def run_players(ports: list[int], case: Case, seconds: float, warmup: float) -> float:
-    """Connect players to these ports and return the agent steps/s of all together."""
-    command = [sys.executable, str(PLAYER), "--agents", str(case.agents), f"--seconds={seconds}", f"--warmup={warmup}"]
-    players = [
-        subprocess.Popen([*command, "--mlagents-port", str(port)], stdout=subprocess.PIPE, text=True, env=environment())
-        for port in ports
-    ]
-    return sum(float(json.loads(player.communicate(timeout=600)[0])["rate"]) for player in players)
+def processor_time(processes: list[psutil.Process]) -> "Counter[str]":
+    """Return the processor seconds of these processes so far, by role."""
+    spent: Counter[str] = Counter()
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            line = " ".join(process.cmdline())
+            role = next((role for part, role in ROLES.items() if part in line), "server")
+            times = process.cpu_times()
+            spent[role] += times.user + times.system  # type: ignore[assignment]  # a Counter of floats
+    return spent
 
 
-def mlagents(program: Path, case: Case, folder: Path, seconds: float, warmup: float) -> float:
-    """Return ML-Agents' agent steps/s. With several players it launches them itself, one port each."""
-    (folder / "config.yaml").write_text(yaml.safe_dump(configuration(case, "mlagents")))
-    command = [str(program), "config.yaml", "--run-id", "peer", "--force", "--torch-device", "cpu"]
-    if case.players == 1:
-        with ended_with_its_children(command, folder, CUDA_VISIBLE_DEVICES=""):
-            return run_players([5004], case, seconds, warmup)
+def measure_players(command: psutil.Process, players: list[psutil.Process], results: Path, count: int) -> Measured:
+    """Wait for the results of `count` players; measure the processor time from the last warm-up's end to then."""
+    deadline = time.monotonic() + MOST_SECONDS
+    before: Counter[str] = Counter()
+    while len(found := list(results.glob("*.json"))) < count:
+        if time.monotonic() > deadline or command.poll() is not None:
+            raise SystemExit((results.parent / "command.log").read_text()[-3000:])
+        time.sleep(0.1)
+        if not before and len(list(results.glob("*.warm"))) == count:
+            began = time.monotonic()
+            before = processor_time([command, *command.children(recursive=True), *players])
+    seconds = time.monotonic() - began
+    after = processor_time([command, *command.children(recursive=True), *players])
+    rate = sum(float(json.loads(path.read_text())["rate"]) for path in found)
+    thousands = rate * seconds / 1000
+    return Measured(rate, {role: round((spent - before[role]) / thousands, 3) for role, spent in after.items()})
+
+
+def play(case: Case, options: argparse.Namespace, results: Path) -> list[str]:
+    """Return the command of a player that writes its result there, and plays on until it is ended."""
+    command = [sys.executable, str(PLAYER), "--agents", str(case.agents), "--result", str(results)]
+    return [*command, f"--seconds={options.seconds}", f"--warmup={options.warmup}"]
+
+
+def learn(contestant: str, case: Case, folder: Path, options: argparse.Namespace) -> Measured:
+    """Run the command of a user, which starts the players."""
+    results, build = folder / "players", folder / "ball.x86_64"
+    results.mkdir()
+    build.write_text(f'#!/bin/sh\nexec {" ".join(play(case, options, results))} "$@"\n')
+    build.chmod(0o755)
+    (folder / "config.yaml").write_text(yaml.safe_dump(configuration(case, contestant)))
+    program = [str(options.mlagents)] if contestant == "mlagents" else [*LUDUS, "learn"]
+    flags = ["--run-id", "bench", "--env", str(folder / "ball"), "--num-envs", str(case.players), "--no-graphics"]
+    flags += ["--base-port", str(free_ports(case.players)), "--timeout-wait", "120", "--torch-device", "cpu"]
+    with ended_with_its_children([*program, "config.yaml", *flags], folder) as command:
+        return measure_players(command, [], results, case.players)
+
+
+def act(contestant: str, case: Case, folder: Path, options: argparse.Namespace) -> Measured:
+    """Run a server that players dial."""
     results = folder / "players"
     results.mkdir()
-    build = folder / "ball.x86_64"
-    play = f"{sys.executable} {PLAYER} --agents {case.agents} --seconds {seconds} --warmup {warmup} --result {results}"
-    build.write_text(f'#!/bin/sh\nexec {play} "$@"\n')
-    build.chmod(0o755)
-    command += ["--env", str(folder / "ball"), "--num-envs", str(case.players), "--base-port", "15005"]
-    with ended_with_its_children(command, folder, CUDA_VISIBLE_DEVICES=""):
-        deadline = time.monotonic() + 600
-        while len(list(results.iterdir())) < case.players and time.monotonic() < deadline:
-            time.sleep(0.5)
-        return float(sum(json.loads(path.read_text())["rate"] for path in results.iterdir()))
-
-
-def ludus(contestant: str, case: Case, folder: Path, seconds: float, warmup: float) -> float:
-    """Return our agent steps/s."""
-    port = free_port()
+    port = free_ports(1)
     (folder / "config.yaml").write_text(yaml.safe_dump({**configuration(case, contestant), "seed": 1}))
-    command = [sys.executable, "-m", "worker.trainer", "config.yaml", "--scratch", "scratch", "--port", str(port)]
-    with ended_with_its_children(command, folder):
-        return run_players([port] * case.players, case, seconds, warmup)
-
-
-def echo(case: Case, folder: Path, seconds: float, warmup: float) -> float:
-    """Return the agent steps/s of a server that does nothing."""
-    port = free_port()
-    command = [sys.executable, __file__, "--serve-echo", str(port), "--agents", str(case.agents)]
-    with ended_with_its_children(command, folder):
-        return run_players([port] * case.players, case, seconds, warmup)
+    echo = [sys.executable, __file__, "--serve-echo", str(port), "--agents", str(case.agents)]
+    alone = [sys.executable, "-m", "worker.trainer", "config.yaml", "--scratch", "scratch", "--port", str(port)]
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(ended_with_its_children(echo if contestant == "echo" else alone, folder))
+        command = [*play(case, options, results), "--mlagents-port", str(port)]
+        players = [stack.enter_context(ended_with_its_children(command, folder)) for _ in range(case.players)]
+        return measure_players(server, players, results, case.players)
 
 
 def serve_echo(port: int, agents: int) -> None:
@@ -168,23 +227,18 @@ def serve_echo(port: int, agents: int) -> None:
         runner.run(serve())
 
 
-def measure(case: Case, contestant: str, options: argparse.Namespace) -> float:
+def measure(case: Case, contestant: str, options: argparse.Namespace) -> Measured:
     """Run one arm once."""
-    seconds, warmup = options.seconds, options.warmup
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        if contestant == "mlagents":
-            return mlagents(options.mlagents, case, folder, seconds, warmup)
-        if contestant == "echo":
-            return echo(case, folder, seconds, warmup)
-        return ludus(contestant, case, folder, seconds, warmup)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        return (learn if case.learning else act)(contestant, case, Path(folder), options)
 
 
 def main() -> None:
-    """Run the cases and print medians and ratios."""
+    """Run the cases and print medians, ratios and processor times."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mlagents", type=Path, help="PEER/bin/mlagents-learn; without it its cases are left out")
+    parser.add_argument("--mlagents", type=Path, help="PEER/bin/mlagents-learn; without it its arms are left out")
     parser.add_argument("--only", action="append", choices=[case.name for case in CASES])
+    parser.add_argument("--arm", action="append", help="only these arms; the first one is what the others are divided by")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--warmup", type=float, default=8.0)
@@ -197,19 +251,24 @@ def main() -> None:
         return
     found: dict[str, Any] = {}
     for case in CASES:
-        if (options.only and case.name not in options.only) or (
-            "mlagents" in case.contestants and not options.mlagents
-        ):
+        if options.only and case.name not in options.only:
             continue
-        rates: dict[str, list[float]] = {contestant: [] for contestant in case.contestants}
+        arms = [arm for arm in case.contestants if not options.arm or arm in options.arm]
+        runs: dict[str, list[Measured]] = {arm: [] for arm in arms if arm != "mlagents" or options.mlagents}
         for _ in range(options.rounds):
-            for contestant in case.contestants:
-                rates[contestant].append(measure(case, contestant, options))
-        medians = {contestant: statistics.median(values) for contestant, values in rates.items()}
-        base = medians[case.contestants[0]]
-        ratios = {contestant: round(value / base, 2) for contestant, value in medians.items()}
-        found[case.name] = {"medians": medians, "ratios": ratios, "rates": rates}
-        print(case.name, {name: round(value) for name, value in medians.items()}, ratios, flush=True)
+            for arm, measured in runs.items():
+                measured.append(measure(case, arm, options))
+        medians = {arm: statistics.median(each.rate for each in measured) for arm, measured in runs.items()}
+        base = next(iter(medians.values()), 1.0)
+        ratios = {arm: round(median / base, 2) for arm, median in medians.items()}
+        found[case.name] = {"medians": medians, "ratios": ratios}
+        found[case.name]["runs"] = {arm: [asdict(each) for each in measured] for arm, measured in runs.items()}
+        print(case.name, {arm: round(median) for arm, median in medians.items()}, ratios)
+        for arm, measured in runs.items():
+            roles = {role for each in measured for role in each.processor}
+            spent = {role: statistics.median(each.processor.get(role, 0.0) for each in measured) for role in roles}
+            listed = ", ".join(f"{role} {spent[role] * 1000:.0f}" for role in sorted(roles))
+            print(f"  {arm}: processor time of 1,000 agent steps, ms: {listed}", flush=True)
     if options.file is not None:
         options.file.write_text(json.dumps(found, indent=2))
 

@@ -2,13 +2,15 @@
 
     python benchmarks/peers/ball_player.py --mlagents-port 5004 --agents 12 --seconds 20 --warmup 5
 
-Prints one line of JSON at its end: agent steps, seconds, agent steps/s. Other arguments of a Unity build are accepted
-and ignored, so that a trainer can launch it as one. It builds its messages one agent at a time, as ML-Agents' package
+Prints one line of JSON at its end: agent steps, seconds, agent steps/s. With `--result FOLDER` it writes `PID.warm` there
+when the warm-up is over, then `PID.json`, and plays on until it is ended, so that other players are measured under the
+same load. Other arguments of a Unity build are accepted and ignored, so that a trainer can launch it as one. It builds its messages one agent at a time, as ML-Agents' package
 does, and one call is under way at a time.
 """
 
 import argparse
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -78,8 +80,8 @@ def info(number: int, observation: Any, reward: float, *, done: bool = False, li
     )
 
 
-def play(port: int, agents: int, seconds: float, warmup: float, seed: int) -> tuple[int, float]:
-    """Play until the time is over or the trainer ends it; return agent steps and seconds after the warm-up."""
+def play(port: int, agents: int, seconds: float, warmup: float, result: Path | None) -> None:
+    """Play until the time is over or the trainer ends it; write agent steps and seconds after the warm-up."""
     channel = grpc.insecure_channel(f"127.0.0.1:{port}", [("grpc.enable_http_proxy", 0)])
     exchange = channel.unary_unary(
         EXCHANGE,
@@ -106,11 +108,11 @@ def play(port: int, agents: int, seconds: float, warmup: float, seed: int) -> tu
     call(None)
     spec = agent.ActionSpecProto(num_continuous_actions=2)
     brains = [agent.BrainParametersProto(brain_name=NAME, is_training=True, action_spec=spec)]
-    plate = Plate(agents, seed)
+    plate = Plate(agents, seed=port)
     rewards, ended, limited = np.zeros(agents), np.zeros(agents, bool), np.zeros(agents, bool)
     final = plate.observe()
     begin = time.perf_counter()
-    counted_from, steps = None, 0
+    counted_from, steps, told = None, 0, False
     while True:
         observations = plate.observe()
         infos = [
@@ -128,10 +130,17 @@ def play(port: int, agents: int, seconds: float, warmup: float, seed: int) -> tu
             brains = []
         answer = call(output)
         now = time.perf_counter()
-        if answer is None or (counted_from is not None and now - counted_from > seconds):
+        if answer is None:
             break
         if counted_from is None and now - begin > warmup:
             counted_from, steps = now, 0
+            if result is not None:
+                (result / f"{os.getpid()}.warm").touch()
+        if counted_from is not None and not told and now - counted_from > seconds:
+            told = True
+            tell(steps, now - counted_from, result)
+            if result is None:
+                break
         if answer.command == unity.RESET:
             plate.begin(np.ones(agents, bool))
             rewards, ended, limited = np.zeros(agents), np.zeros(agents, bool), np.zeros(agents, bool)
@@ -141,7 +150,19 @@ def play(port: int, agents: int, seconds: float, warmup: float, seed: int) -> tu
         rewards, ended, limited = plate.step(np.array(actions, np.float32).reshape(agents, 2))
         final = plate.observe()
         plate.begin(ended | limited)
-    return steps, time.perf_counter() - (counted_from or begin)
+    if not told:
+        tell(steps, time.perf_counter() - (counted_from or begin), result)
+
+
+def tell(steps: int, seconds: float, result: Path | None) -> None:
+    """Write the result."""
+    line = json.dumps({"agent_steps": steps, "seconds": round(seconds, 3), "rate": round(steps / seconds, 1)})
+    if result is None:
+        print(line)
+    else:
+        written = result / f"{os.getpid()}.part"
+        written.write_text(line)
+        written.rename(written.with_suffix(".json"))
 
 
 def main() -> None:
@@ -151,15 +172,9 @@ def main() -> None:
     parser.add_argument("--agents", type=int, default=12)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--warmup", type=float, default=5.0)
-    parser.add_argument("--result", type=Path, help="folder for the line of JSON, instead of standard output")
+    parser.add_argument("--result", type=Path, help="folder for its files, instead of standard output")
     options, _ = parser.parse_known_args()
-    port = options.mlagents_port
-    steps, seconds = play(port, options.agents, options.seconds, options.warmup, seed=port)
-    line = json.dumps({"agent_steps": steps, "seconds": round(seconds, 3), "rate": round(steps / seconds, 1)})
-    if options.result is None:
-        print(line)
-    else:
-        (options.result / f"{port}-{time.time_ns()}.json").write_text(line)
+    play(options.mlagents_port, options.agents, options.seconds, options.warmup, options.result)
 
 
 if __name__ == "__main__":
