@@ -24,7 +24,6 @@ import os
 import signal
 import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -238,7 +237,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mlagents", type=Path, help="PEER/bin/mlagents-learn; without it its arms are left out")
     parser.add_argument("--only", action="append", choices=[case.name for case in CASES])
-    parser.add_argument("--arm", action="append", help="only these arms; the first one is what the others are divided by")
+    parser.add_argument(
+        "--arm", action="append", help="only these arms; the first one is what the others are divided by"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--warmup", type=float, default=8.0)

@@ -2,10 +2,10 @@
 
     python benchmarks/peers/ball_player.py --mlagents-port 5004 --agents 12 --seconds 20 --warmup 5
 
-Prints one line of JSON at its end: agent steps, seconds, agent steps/s. With `--result FOLDER` it writes `PID.warm` there
-when the warm-up is over, then `PID.json`, and plays on until it is ended, so that other players are measured under the
-same load. Other arguments of a Unity build are accepted and ignored, so that a trainer can launch it as one. It builds its messages one agent at a time, as ML-Agents' package
-does, and one call is under way at a time.
+Prints one line of JSON at its end: agent steps, seconds, agent steps/s. With `--result FOLDER` it writes `PID.warm`
+there when the warm-up is over, then `PID.json`, and plays on until it is ended, so that other players are measured
+under the same load. It ignores other arguments of a Unity build, so that a trainer can launch it as one. It builds its
+messages one agent at a time, as ML-Agents' package does, and one call is under way at a time.
 """
 
 import argparse

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from ludus.cli.learn_options import LearnError, LearnSettings
+from ludus.event_loop import run
 from ludus.games.builds import play
 from ludus.games.engine import EngineOverrides
 from ludus.games.executable import ExecutableNotFound, find_executable
@@ -60,7 +61,7 @@ class Players:
 
     def _run(self) -> None:
         try:
-            asyncio.run(self._play())
+            run(self._play())
         except asyncio.CancelledError:
             pass
         finally:

@@ -5,6 +5,7 @@ import logging
 import threading
 from typing import Final, Self
 
+from ludus.event_loop import run
 from ludus.sdk.errors import SimulatorError
 from ludus.sdk.join import RunEnd, Target
 
@@ -23,7 +24,7 @@ class OwnCollector:
         self.address = ""
         """`host:port` where simulators connect; they need no token."""
         self._target = target
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="edge-collector", daemon=True)
+        self._thread = threading.Thread(target=lambda: run(self._run()), name="edge-collector", daemon=True)
         self._listens = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None

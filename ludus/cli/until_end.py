@@ -10,6 +10,7 @@ from typing import Any
 
 from ludus.cli.exits import INTERRUPTED, exit_of_end, exit_of_error
 from ludus.cli.render import LINES, echo
+from ludus.event_loop import run
 from ludus.sdk.errors import SimulatorError
 from ludus.sdk.join import RunEnd
 
@@ -21,7 +22,7 @@ def run_until_end(work: Coroutine[Any, Any, RunEnd], farewell: str) -> int:
     """
     try:
         with printed_games():
-            end = asyncio.run(_interruptible(work, farewell))
+            end = run(_interruptible(work, farewell))
     except SimulatorError as error:
         return exit_of_error(error.code)
     if end is None:

@@ -57,3 +57,7 @@ class LearnerConnection(ABC):
     @abstractmethod
     def deliver(self, runner: int, arena: Arena, segments: Segments) -> Sequence[int]:
         """Send closed segments of a runner; return the blocks that may be written again."""
+
+    @abstractmethod
+    async def finish(self, seconds: float) -> None:
+        """Send what waits, within this time. Nothing may be sent afterwards."""

@@ -81,6 +81,19 @@ class LocalConnection(LearnerConnection):
         self.send(Kind.SEGMENTS, pack_numbered(runner, segments.pack()))
         return ()
 
+    async def finish(self, seconds: float) -> None:
+        """Send what waits."""
+        deadline = self._loop.time() + seconds
+        while self._channel.pending and not self._orphan and self._loop.time() < deadline:
+            await asyncio.sleep(0.005)
+
+    def close(self) -> None:
+        """End the connection: the learner takes the blocks back."""
+        self._orphan = True
+        self._loop.remove_reader(self._channel.fileno())
+        self._loop.remove_writer(self._channel.fileno())
+        self._channel.close()
+
     def _writable(self) -> None:
         try:
             self._channel.flush()

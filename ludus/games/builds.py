@@ -68,7 +68,7 @@ async def _play_here(settings: GameSettings) -> RunEnd:
     from ludus.collector.acting import PolicyFactory  # noqa: PLC0415
     from ludus.collector.edge.process import EdgeCollector  # noqa: PLC0415
 
-    collector = EdgeCollector(settings.target, PolicyFactory(), logger.log)
+    collector = EdgeCollector(settings.target, PolicyFactory(), logger.log, shares_memory=True)
     here = f"127.0.0.1:{await collector.listen()}"
     target = replace(settings.target, server=here, token="", ca_file=None, client_certificate=None, client_key=None)
     collecting = asyncio.create_task(collector.run())

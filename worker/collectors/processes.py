@@ -295,8 +295,9 @@ class CollectorProcesses:
             return
         self._pool.died(child, exit_code)
         if child is self.reader:  # one of its places may have been opened again before its own end was noticed
+            # A place that is taken ends with its channel, which an edge collector of this host may hold itself.
             for place in self._children:
-                if isinstance(place.warm, PlaceLine):
+                if isinstance(place.warm, PlaceLine) and not place.joined:
                     self._reap(place)
             self.retire([])
 

@@ -20,7 +20,9 @@ from ludus.collector.acting import PolicyFactory
 from ludus.collector.edge import VERSION
 from ludus.collector.edge.connection import EdgeConnection, StreamEnded
 from ludus.collector.edge.frames import BadFrame
+from ludus.collector.edge.neighbor import take_channel
 from ludus.collector.layout import UnsupportedSpec
+from ludus.collector.local_connection import LocalConnection
 from ludus.collector.messages import Failed, Introduction, Listening, read
 from ludus.collector.process import tick_forever
 from ludus.collector.server import CollectorServer
@@ -60,13 +62,17 @@ AWAY: Final = "the collector of this machine is connecting to the run"
 class EdgeCollector:
     """An edge collector of one run."""
 
-    def __init__(self, target: Target, policies: PolicyFactory, report: Report) -> None:
-        """`report` takes sentences for people."""
+    def __init__(self, target: Target, policies: PolicyFactory, report: Report, *, shares_memory: bool = False) -> None:
+        """`report` takes sentences for people.
+
+        `shares_memory`: whether it works in the learner's memory instead of a stream where it is on the same host.
+        """
         self.sessions = 0
         """Sessions with attempts so far."""
         self._target = target
         self._policies = policies
         self._report = report
+        self._shares_memory = shares_memory
         self._door = _Door(self)
         self._server: grpc.aio.Server | None = None
         self._away = AWAY
@@ -167,31 +173,39 @@ class EdgeCollector:
             connection.tell(Introduction(VERSION, self._target.session_id, platform.node()))
             try:
                 async with asyncio.timeout(SETTINGS_SECONDS):
-                    start = read(await connection.first_frame())
+                    start = read(first := await connection.first_frame())
                     assert isinstance(start, commands.Settings), "an attempt sends the settings first"
                     restored = unpack((await connection.first_frame()).payload) if start.restored else None
+                    channel = await take_channel(*first.contents) if first.contents and self._shares_memory else None
             except TimeoutError:
                 return Failure("timeout", f"{endpoint.address} sent no settings in time", permanent=False)
             except StreamEnded:
                 return _failure(endpoint, connection)
             endpoint.welcomed()
-            collector = CollectorServer(connection, self._policies, start, restored)
-            connection.congested = collector.hold_for_network
-            slow = "the network is slower than the games: they wait until it has caught up"
-            connection.lagging = lambda: self._report(logging.WARNING, slow)
-            connection.tell(Listening(0))
-            collector.listen()
-            self.sessions += 1
-            again = "" if self.sessions == 1 else " again"
-            self._report(
-                logging.INFO, f"collecting for run {client.run_id}, attempt {collector.settings.attempt}{again}"
-            )
-            closed = await self._serve(collector, connection)
+            neighbor = None if channel is None else LocalConnection(channel)
+            try:
+                collector = CollectorServer(neighbor or connection, self._policies, start, restored)
+                connection.congested = collector.hold_for_network
+                slow = "the network is slower than the games: they wait until it has caught up"
+                connection.lagging = lambda: self._report(logging.WARNING, slow)
+                collector.link.tell(Listening(0))
+                collector.listen()
+                self.sessions += 1
+                again = "" if self.sessions == 1 else " again"
+                shared = "" if neighbor is None else ", in the memory of its worker"
+                self._report(
+                    logging.INFO,
+                    f"collecting for run {client.run_id}, attempt {collector.settings.attempt}{again}{shared}",
+                )
+                closed = await self._serve(collector)
+            finally:
+                if neighbor is not None:
+                    neighbor.close()
             if closed is None:
                 return _failure(endpoint, connection)
             return client.interpret_close(pb.Close(code=closed.code, reason=closed.reason, rejoin=closed.rejoin))
 
-    async def _serve(self, collector: CollectorServer, connection: EdgeConnection) -> commands.CloseAll | None:
+    async def _serve(self, collector: CollectorServer) -> commands.CloseAll | None:
         """Serve games until the attempt ends; return its last message, None if the connection broke."""
         simulators = SimulationHandler(collector)
         players = UnityHandler(collector, tickets=False)
@@ -200,7 +214,7 @@ class EdgeCollector:
         try:
             await asyncio.wait([collector.done])
             self._serving = False
-            return await self._close(collector, connection, simulators, players)
+            return await self._close(collector, simulators, players)
         finally:
             ticking.cancel()
             self._serving = False
@@ -211,16 +225,15 @@ class EdgeCollector:
     async def _close(
         self,
         collector: CollectorServer,
-        connection: EdgeConnection,
         simulators: SimulationHandler,
         players: UnityHandler,
     ) -> commands.CloseAll | None:
         """End the games' sessions; return what the attempt has said, None if it is gone. Raises SessionRefused."""
         failure = collector.done.exception()
         if failure is not None:
-            connection.tell(Failed(str(failure)))
+            collector.link.tell(Failed(str(failure)))
             collector.abandon_sessions()
-            await connection.finish(CLOSE_SECONDS)
+            await collector.link.finish(CLOSE_SECONDS)
             if isinstance(failure, UnsupportedSpec):
                 raise SessionRefused(failure.code, f"this collector cannot act for the run: {failure}")
             raise failure
@@ -232,7 +245,7 @@ class EdgeCollector:
         ):
             await asyncio.sleep(0.005)
         if closed is not None:
-            await connection.finish(CLOSE_SECONDS)
+            await collector.link.finish(CLOSE_SECONDS)
         return closed
 
 

@@ -21,6 +21,7 @@ from ludus.collector import commands, messages
 from ludus.collector.channel import Channel, ChannelClosedError, Frame
 from ludus.collector.edge.columns import scatter
 from ludus.collector.edge.frames import BadFrame, FrameAssembler, pack
+from ludus.collector.edge.neighbor import ChannelOffer
 from ludus.collector.messages import Kind, Message, pack_numbered, unpack_numbered
 from ludus.collector.segments import Segments
 from ludus.collector.settings import CollectorSettings
@@ -102,12 +103,19 @@ class Place:
         """Measured times that come before are dropped."""
         self._serving: asyncio.Task[None] | None = None
         self._closed = False
+        self._offer: ChannelOffer | None = None
+        """The channel, for a collector of this host."""
+        self._given_away = False
+        """Whether the edge collector uses the channel itself."""
+        self._silence: asyncio.Timeout | None = None
+        """That of the next message on the stream."""
         self._loop.add_reader(channel.fileno(), self._receive)
 
     async def serve(self, context: Any, taken: messages.PlaceTaken, frames: FrameAssembler) -> None:
         """Serve an edge collector until its stream ends. Raises Violation."""
         self.taken_by = taken.identity
         self._serving = asyncio.current_task()
+        offer = self._offer = ChannelOffer(self.channel, self._give_away)
         self._tell_pool(taken)
         writing = asyncio.ensure_future(self._write(context))
         try:
@@ -122,6 +130,7 @@ class Place:
                 raise
             # `end` has cancelled: returning ends the stream, of which gRPC would tell the edge collector nothing else
         finally:
+            offer.close()
             writing.cancel()
             self.close()
 
@@ -129,7 +138,7 @@ class Place:
         """Handle what comes to the end of the stream. Raises Violation."""
         while True:
             try:
-                async with asyncio.timeout(SILENCE_SECONDS):
+                async with asyncio.timeout(SILENCE_SECONDS) as self._silence:
                     message = await context.read()
                 if message is EOF:
                     return
@@ -141,16 +150,25 @@ class Place:
             if frame is not None:
                 await self._handle(frame)
 
+    def _give_away(self) -> None:
+        """Leave the channel to the edge collector, which is on this host; its stream stays, and may be silent."""
+        self._given_away = True
+        self._loop.remove_reader(self.channel.fileno())
+        self.channel.close()
+        assert self._silence is not None, "the offer was read from the stream that is read here"
+        self._silence.reschedule(None)
+
     def close(self) -> None:
         """Tell the pool that the place has lost its collector, if it had one. The pool opens it again."""
         if self._closed:
             return
         self._closed = True
-        self._loop.remove_reader(self.channel.fileno())
-        self._loop.remove_writer(self.channel.fileno())
-        with suppress(ChannelClosedError):
-            self.channel.flush()
-        self.channel.close()
+        if not self._given_away:
+            self._loop.remove_reader(self.channel.fileno())
+            self._loop.remove_writer(self.channel.fileno())
+            with suppress(ChannelClosedError):
+                self.channel.flush()
+            self.channel.close()
         for runner in self._runners.values():
             runner.lent.set()
         self._on_close(self)
@@ -188,7 +206,9 @@ class Place:
             case commands.Settings():
                 begin = message.first_number // NUMBERS * NUMBERS
                 self._range = range(begin, begin + NUMBERS)
-                self._put(Kind.MESSAGE, replace(message, settings=_for_strangers(message.settings)).pack())
+                assert self._offer is not None, "the settings come for the collector that has the place"
+                own = replace(message, settings=_for_strangers(message.settings))
+                self._put(Kind.MESSAGE, own.pack(), [self._offer.name])
                 return
             case commands.Admit():
                 self._put(Kind.MESSAGE, frame.payload, self._admit(message, frame.descriptors))
@@ -323,7 +343,7 @@ class Place:
         self._send_pool(Kind.MESSAGE, message.pack())
 
     def _send_pool(self, kind: Kind, payload: bytes) -> None:
-        if self._closed:
+        if self._closed or self._given_away:
             return
         try:
             self.channel.send(kind, payload)

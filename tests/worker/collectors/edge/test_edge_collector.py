@@ -43,12 +43,17 @@ def play_rounds(it: Learner, address: str) -> list[Rollout]:
     return [rollout for number in range(ROUNDS) for rollout in it.rollouts[number]]
 
 
-def test_segments_of_an_edge_collector_have_the_same_bits_as_those_of_a_local_one() -> None:
+@pytest.mark.parametrize("shares_memory", [False, True])
+def test_segments_of_an_edge_collector_have_the_same_bits_as_those_of_a_local_one(shares_memory: bool) -> None:
     with learner() as local:
         expected = play_rounds(local, local.endpoints[0].address)
-    with learner(count=1, edge_places=1) as remote, edge_collectors(remote) as (edge,):
+    with (
+        learner(count=1, edge_places=1) as remote,
+        edge_collectors(remote, shares_memory=shares_memory) as (edge,),
+    ):
         remote.wait_for(EdgeCollectorJoined)
         actual = play_rounds(remote, edge.address)
+        assert edge.said[-1].endswith("in the memory of its worker") is shares_memory
 
     assert len(actual) == len(expected) > 0
     for one, other in zip(actual, expected, strict=True):
@@ -164,6 +169,29 @@ def test_the_death_of_one_end_costs_its_steps_and_nothing_else(victim: str) -> N
         local.play([1, 2], 3)
         for simulator in (local, remote):
             simulator.vanish()
+
+
+def test_a_collector_in_the_memory_of_its_worker_plays_on_without_the_edge_reader_and_frees_its_place_at_its_end() -> (
+    None
+):
+    with learner(count=1, edge_places=1) as it, edge_collectors(it, shares_memory=True) as (edge,):
+        it.wait_for(EdgeCollectorJoined)
+        simulator = player(edge.address)
+        simulator.play([1, 2, 3], 4)
+        reader = it.pool._children.reader
+        assert reader is not None
+        assert isinstance(reader.warm, WarmCollector)
+
+        reader.warm.process.kill()
+        it.wait_for(CollectorListening)  # the next edge reader
+        simulator.play([1, 2, 3], 4)
+        assert not it.heard(EdgeCollectorLeft)
+
+        edge.close()
+        assert simulator.closed().rejoin
+        it.wait_for(EdgeCollectorLeft)
+        with edge_collectors(it):
+            it.until(lambda: len(it.heard(EdgeCollectorJoined)) == 2)
 
 
 def test_a_place_that_was_opened_to_a_dead_edge_reader_is_opened_to_the_next_one() -> None:

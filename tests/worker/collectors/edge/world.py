@@ -42,12 +42,13 @@ class Places:
 class Edge:
     """A game machine: an edge collector, and the port that its simulators dial."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: Places, *, shares_memory: bool) -> None:
         self.address = ""
         self.said: list[str] = []
         self.end: RunEnd | SimulatorError | None = None
         """How its run ended, once it has."""
         self._places = places
+        self._shares_memory = shares_memory
         self._listening = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="edge-collector")
         self._thread.start()
@@ -60,7 +61,9 @@ class Edge:
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         target = Target(f"127.0.0.1:{port}", "run-1", token="")
-        edge = self._collector = EdgeCollector(target, POLICIES, lambda _, sentence: self.said.append(sentence))
+        edge = self._collector = EdgeCollector(
+            target, POLICIES, lambda _, sentence: self.said.append(sentence), shares_memory=self._shares_memory
+        )
         self.address = f"127.0.0.1:{await edge.listen()}"
         self._listening.set()
         self._task = asyncio.ensure_future(edge.run())
@@ -100,11 +103,11 @@ def reader_of(learner: Learner) -> str:
 
 
 @contextmanager
-def edge_collectors(learner: Learner, count: int = 1) -> Iterator[list[Edge]]:
-    """Start edge collectors that join the attempt of a learner."""
+def edge_collectors(learner: Learner, count: int = 1, *, shares_memory: bool = False) -> Iterator[list[Edge]]:
+    """Start edge collectors that join the attempt of a learner, by streams or, if they may, in its memory."""
     places = Places()
     places.address = reader_of(learner)
-    edges = [Edge(places) for _ in range(count)]
+    edges = [Edge(places, shares_memory=shares_memory) for _ in range(count)]
     try:
         yield edges
     finally:
