@@ -8,7 +8,7 @@ already, the event files mark these as superseded and get the new attempt's poin
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from ludus.client import TERMINAL_STATES, Client, NotFound
@@ -26,7 +26,7 @@ from ludus.mlagents.results.folder import (
 )
 from ludus.mlagents.results.status import BehaviorStatus, SavedModel, training_status
 from ludus.mlagents.results.timers import Gauge, timers
-from ludus.schemas import Event, Metric, Run
+from ludus.schemas import Event, Metric, Run, Series
 from ludus.schemas.metrics import STEPS_PER_SECOND
 
 UNITY_CLIENT = re.compile(r"Unity ML-Agents (\S+) \(API (\S+)\)$")
@@ -218,7 +218,7 @@ class Mirror:
             journal = self.journal.of(behavior)
             writer = self._writer(behavior)
             new = [metric for metric in metrics if metric.step > journal.steps.get(metric.key, -1)]
-            points = [point for metric in new for point in self._points(run.id, metric, journal)]
+            points = self._new_points(run.id, behavior, new, journal) if new else []
             if not points:
                 continue
             if self._client.runs.get(run.id).attempt != self.journal.attempt:
@@ -231,24 +231,37 @@ class Mirror:
                 journal.steps[point.tag] = point.step
             self._summarise(behavior, journal, points)
 
-    def _points(self, run: str, metric: Metric, journal: BehaviorJournal) -> list[Scalar]:
+    def _new_points(self, run: str, behavior: str, metrics: Sequence[Metric], journal: BehaviorJournal) -> list[Scalar]:
+        """Return the points of some metrics that are not written yet, by one request if those are few."""
+        known = {metric.key: journal.steps.get(metric.key, -1) for metric in metrics}
+        newest = {metric.key: metric.step for metric in metrics}
+        first = min(known.values()) + 1
         points: list[Scalar] = []
-        after = journal.steps.get(metric.key, -1)
-        while after < metric.step:
-            try:
-                (series,) = self._client.metrics.series(run, metric.key, metric.behavior, PAGE, after)
-            except NotFound:
-                break  # superseded a moment ago
-            columns = zip(series.steps, series.times, series.values, strict=True)
+        together = self._client.metrics.compare([run], list(known), behavior, PAGE, from_step=first, common_steps=False)
+        for series in together:
+            key = series.key
+            # A longer history is thinned.
+            whole = series.total <= PAGE
+            pages = [series] if whole else self._pages(run, behavior, key, known[key], newest[key])
+            columns = [each for page in pages for each in zip(page.steps, page.times, page.values, strict=True)]
             points += [
-                Scalar(metric.key, step, math.nan if value is None else value, at.timestamp())
+                Scalar(key, step, math.nan if value is None else value, at.timestamp())
                 for step, at, value in columns
-                if at is not None and step <= metric.step
+                if at is not None and known[key] < step <= newest[key]
             ]
-            if len(series.steps) < PAGE:
-                break
-            after = series.steps[-1]
         return points
+
+    def _pages(self, run: str, behavior: str, key: str, after: int, newest: int) -> Iterator[Series]:
+        """Yield the points of a metric behind a step, a page after the other."""
+        while after < newest:
+            try:
+                (series,) = self._client.metrics.series(run, key, behavior, PAGE, after)
+            except NotFound:
+                return  # superseded a moment ago
+            yield series
+            if len(series.steps) < PAGE:
+                return
+            after = series.steps[-1]
 
     def _summarise(self, behavior: str, journal: BehaviorJournal, points: Sequence[Scalar]) -> None:
         """Print a line for each new summary."""
