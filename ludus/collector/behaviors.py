@@ -147,8 +147,8 @@ class Behaviors:
         runner = self.runners[message.runner]
         runner.policy.load(self._link.weights(message, frame))
         runner.version = message.version
-        self._link.tell(WeightsRead(message.runner, message.index))
-        runner.schedule()
+        runner.schedule()  # agents that wait are answered before the learner hears of it
+        self._link.tell(WeightsRead(message.runner, message.index), later=True)
 
     def take_opponent(self, message: commands.FrozenPolicy, frame: Frame) -> None:
         """Take the weights of a frozen policy."""

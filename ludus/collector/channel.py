@@ -10,10 +10,13 @@ import struct
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice, takewhile
 
 HEADER = struct.Struct("<IHH")
 CHUNK = 1 << 18
 MAX_DESCRIPTORS = 16
+MAX_BUFFERS = 64
+"""Frames in one call of the system, at most."""
 
 
 class ChannelClosedError(Exception):
@@ -39,6 +42,8 @@ class Channel:
         sock.setblocking(False)
         self._socket = sock
         self._outgoing: deque[tuple[memoryview, Sequence[int]]] = deque()
+        self._blocked = False
+        """Whether the socket takes no more for now."""
         self._incoming = bytearray()
         self._descriptors: deque[int] = deque()
 
@@ -48,30 +53,42 @@ class Channel:
 
     @property
     def pending(self) -> bool:
-        """Whether something waits for the socket to become writable; then call `flush`."""
+        """Whether something waits: for the socket to become writable, or for `flush`."""
         return bool(self._outgoing)
 
-    def send(self, kind: int, payload: bytes = b"", descriptors: Sequence[int] = ()) -> None:
-        """Send a frame, or queue it as far as the socket does not take it. `descriptors` must stay open until then."""
+    def send(self, kind: int, payload: bytes = b"", descriptors: Sequence[int] = (), *, later: bool = False) -> None:
+        """Send a frame, or queue it as far as the socket does not take it. `descriptors` must stay open until then.
+
+        `later`: with the next frame or the next `flush`, by one call of the system: each one wakes the other end.
+        """
         frame = HEADER.pack(len(payload), kind, len(descriptors)) + payload
         self._outgoing.append((memoryview(frame), descriptors))
-        if len(self._outgoing) == 1:
+        if not (later or self._blocked):
             self.flush()
 
     def flush(self) -> None:
         """Send the queued bytes as far as the socket takes them. Raises ChannelClosedError."""
+        self._blocked = False
         while self._outgoing:
-            data, descriptors = self._outgoing[0]
+            first, descriptors = self._outgoing[0]
             try:
-                sent = socket.send_fds(self._socket, [data], descriptors) if descriptors else self._socket.send(data)
+                if descriptors:
+                    sent = socket.send_fds(self._socket, [first], descriptors)
+                else:
+                    plain = takewhile(lambda frame: not frame[1], self._outgoing)
+                    sent = self._socket.sendmsg([data for data, _ in islice(plain, MAX_BUFFERS)])
             except BlockingIOError:
+                self._blocked = True
                 return
             except (BrokenPipeError, ConnectionResetError, OSError) as error:
                 raise ChannelClosedError from error
-            if sent == len(data):
+            while sent:
+                data, _ = self._outgoing[0]
+                if sent < len(data):
+                    self._outgoing[0] = (data[sent:], ())
+                    break
+                sent -= len(data)
                 self._outgoing.popleft()
-            else:
-                self._outgoing[0] = (data[sent:], ())
 
     def receive(self) -> list[Frame]:
         """Return the complete frames that have arrived. Raises ChannelClosedError at end of file."""

@@ -35,12 +35,12 @@ class LearnerConnection(ABC):
         """Receive frames from now on. `lost` is called when the learner is gone; nothing is sent or received then."""
 
     @abstractmethod
-    def send(self, kind: Kind, payload: bytes) -> None:
-        """Send a frame."""
+    def send(self, kind: Kind, payload: bytes, *, later: bool = False) -> None:
+        """Send a frame. `later`: with the next one, or at the end of this turn of the loop."""
 
-    def tell(self, message: Message) -> None:
+    def tell(self, message: Message, *, later: bool = False) -> None:
         """Send a control message."""
-        self.send(Kind.MESSAGE, message.pack())
+        self.send(Kind.MESSAGE, message.pack(), later=later)
 
     @abstractmethod
     def admitted(self, message: Admit, frame: Frame) -> AdmittedMemory:

@@ -25,22 +25,24 @@ class LocalConnection(LearnerConnection):
         self._weights: dict[int, WeightBuffers] = {}
         """By the number of the runner."""
         self._orphan = False
+        self._flush_due = False
+        """Whether what waits is sent at the end of this turn of the loop."""
 
     def begin(self, take: Callable[[Sequence[Frame]], None], lost: Callable[[], None]) -> None:
         """Read from the socket from now on."""
         self._take, self._lost = take, lost
         self._loop.add_reader(self._channel.fileno(), self.receive)
 
-    def send(self, kind: Kind, payload: bytes) -> None:
-        """Send a frame."""
+    def send(self, kind: Kind, payload: bytes, *, later: bool = False) -> None:
+        """Send a frame. What is sent together wakes the learner once."""
         if self._orphan:
             return
-        try:
-            self._channel.send(kind, payload)
-            if self._channel.pending:
-                self._loop.add_writer(self._channel.fileno(), self._writable)
-        except ChannelClosedError:
-            self._orphaned()
+        self._channel.send(kind, payload, later=True)
+        if not later:
+            self._flush()
+        elif not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
 
     def receive(self) -> None:
         """Hand on the frames that have arrived."""
@@ -78,7 +80,7 @@ class LocalConnection(LearnerConnection):
     def deliver(self, runner: int, arena: Arena, segments: Segments) -> Sequence[int]:
         """Name the blocks, which are the learner's from now on."""
         del arena
-        self.send(Kind.SEGMENTS, pack_numbered(runner, segments.pack()))
+        self.send(Kind.SEGMENTS, pack_numbered(runner, segments.pack()), later=True)
         return ()
 
     async def finish(self, seconds: float) -> None:
@@ -94,12 +96,18 @@ class LocalConnection(LearnerConnection):
         self._loop.remove_writer(self._channel.fileno())
         self._channel.close()
 
-    def _writable(self) -> None:
+    def _flush(self) -> None:
+        self._flush_due = False
+        if self._orphan or not self._channel.pending:
+            return
         try:
             self._channel.flush()
         except ChannelClosedError:
             self._orphaned()
-        if not self._channel.pending:
+            return
+        if self._channel.pending:
+            self._loop.add_writer(self._channel.fileno(), self._flush)
+        else:
             self._loop.remove_writer(self._channel.fileno())
 
     def _orphaned(self) -> None:

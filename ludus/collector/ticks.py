@@ -94,7 +94,7 @@ class BatchTicks:
         episodes = runner.recorder.take_episodes()
         if episodes is not None:
             self.report_stats()  # so that a summary has the numbers of the episodes that it has
-            self._link.send(Kind.EPISODES, pack_numbered(runner.number, episodes))
+            self._link.send(Kind.EPISODES, pack_numbered(runner.number, episodes), later=True)
         segments = runner.recorder.segments.take()
         if segments is not None:
             free = self._link.deliver(runner.number, runner.recorder.arena, segments)

@@ -120,21 +120,24 @@ class RegisteredBehavior:
         self._index = self._weights.write(version, weights)
         self._version = version
         for child in self._children.listening:
-            self._offer_weights(child)
+            self._offer_weights(child, later=True)
 
     def weights_read(self, child: CollectorProcess) -> None:
         """Release the buffer that a collector has read, and offer it newer weights."""
         self._weights.release(self._reading.pop(child.index))
         self._offer_weights(child)
 
-    def _offer_weights(self, child: CollectorProcess) -> None:
-        """Send a collector the buffer of the newest weights, unless it is still reading others."""
+    def _offer_weights(self, child: CollectorProcess, *, later: bool = False) -> None:
+        """Send a collector the buffer of the newest weights, unless it is still reading others.
+
+        `later`: with the grant of the next round. In lockstep weights alone would wake a collector for nothing.
+        """
         if child.index in self._reading or self._offered.get(child.index) == self._version:
             return
         self._weights.hold(self._index)
         self._reading[child.index] = self._index
         self._offered[child.index] = self._version
-        self._children.send_message(child, commands.Weights(self._runner, self._index, self._version))
+        self._children.send_message(child, commands.Weights(self._runner, self._index, self._version), later=later)
 
     # Rounds -----------------------------------------------------------------------------------------------------
 

@@ -143,6 +143,7 @@ class CollectorPool:
     def poll(self, timeout: float) -> list[CollectorEvent]:
         """Return the events since the last call, waiting at most `timeout` seconds for the first one."""
         with self._lock:
+            self._children.flush()
             if not self._events and timeout > 0:
                 self._lock.wait_for(lambda: bool(self._events), timeout)
             events = list(self._events)
@@ -167,7 +168,10 @@ class CollectorPool:
             self._children.broadcast(self._refusals[behavior])
 
     def publish(self, behavior: str, version: int, weights: npt.NDArray[np.float32]) -> None:
-        """Make newer weights act. Never blocks. A later `grant` is only used with these weights or newer ones."""
+        """Make newer weights act. Never blocks. A later `grant` is only used with these weights or newer ones.
+
+        They are sent with the next grant, or by the next `poll`.
+        """
         with self._lock:
             self._behaviors[behavior].publish(version, weights)
 

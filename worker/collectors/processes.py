@@ -168,19 +168,43 @@ class CollectorProcesses:
         for child in self.listening:
             self.send_message(child, message)
 
-    def send_message(self, child: CollectorProcess, message: Message, descriptors: Sequence[int] = ()) -> None:
-        """Send a message to one."""
-        self.send(child, Kind.MESSAGE, message.pack(), descriptors)
+    def send_message(
+        self, child: CollectorProcess, message: Message, descriptors: Sequence[int] = (), *, later: bool = False
+    ) -> None:
+        """Send a message to one. `later`: with the next one, or with the next call of `flush`."""
+        self.send(child, Kind.MESSAGE, message.pack(), descriptors, later=later)
 
-    def send(self, child: CollectorProcess, kind: Kind, payload: bytes, descriptors: Sequence[int] = ()) -> None:
+    def send(
+        self,
+        child: CollectorProcess,
+        kind: Kind,
+        payload: bytes,
+        descriptors: Sequence[int] = (),
+        *,
+        later: bool = False,
+    ) -> None:
         """Send a frame to one, unless it is dead. Descriptors stay open until they are retired."""
         if child.warm is None:
             return
-        channel = child.warm.channel
         try:
-            channel.send(kind, payload, descriptors)
+            child.warm.channel.send(kind, payload, descriptors, later=later)
         except ChannelClosedError:
             return  # reading will find out
+        if not later:
+            self._watch(child)
+
+    def flush(self) -> None:
+        """Send what was to be sent later."""
+        for child in self._children:
+            if child.warm is not None and child.warm.channel.pending:
+                with contextlib.suppress(ChannelClosedError):  # reading will find out
+                    child.warm.channel.flush()
+                    self._watch(child)
+
+    def _watch(self, child: CollectorProcess) -> None:
+        """Let the thread send what a collector's socket did not take."""
+        assert child.warm is not None
+        channel = child.warm.channel
         if channel.pending:
             self._selector.modify(channel, selectors.EVENT_READ | selectors.EVENT_WRITE, child)
             self._wake()

@@ -186,8 +186,9 @@ class EdgeConnection(LearnerConnection):
 
     # LearnerConnection ------------------------------------------------------------------------------------------
 
-    def send(self, kind: Kind, payload: bytes) -> None:
-        """Send a frame."""
+    def send(self, kind: Kind, payload: bytes, *, later: bool = False) -> None:
+        """Send a frame; `later` makes no difference to a stream, whose writer is a task."""
+        del later
         self._put(_Outgoing(kind, payload))
 
     def admitted(self, message: Admit, frame: Frame) -> AdmittedMemory:

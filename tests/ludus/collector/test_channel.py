@@ -36,6 +36,26 @@ def test_frames_arrive_whole_and_in_order(frames: list[tuple[int, bytes]]) -> No
     other.close()
 
 
+def test_what_is_sent_later_arrives_with_the_next_frame_in_order_and_with_its_descriptors() -> None:
+    one, other = make_pair()
+    file = os.memfd_create("file")
+
+    one.send(1, b"first", later=True)
+    one.send(2, b"with a file", (file,), later=True)
+    one.send(3, os.urandom(1 << 20), later=True)
+    assert one.pending
+    assert other.receive() == []
+    one.send(4, b"last")
+
+    frames = exchange(one, other, 4)
+    assert [frame.kind for frame in frames] == [1, 2, 3, 4]
+    assert [len(frame.descriptors) for frame in frames] == [0, 1, 0, 0]
+    for fd in (file, *frames[1].descriptors):
+        os.close(fd)
+    one.close()
+    other.close()
+
+
 def test_sender_does_not_wait_for_a_receiver_that_does_not_read() -> None:
     one, other = make_pair()
     payload = os.urandom(1 << 20)
