@@ -28,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -114,7 +114,7 @@ def free_ports(count: int) -> int:
 
 
 @contextlib.contextmanager
-def ended_with_its_children(command: list[str], folder: Path) -> Iterator[psutil.Process]:
+def ended_with_its_children(command: list[str], folder: Path) -> Iterator[psutil.Popen]:
     """Run a command in a folder; end it and all that it has started, each process group of it."""
     hidden = {**environment(), "CUDA_VISIBLE_DEVICES": ""}
     with (folder / "command.log").open("ab") as log:
@@ -129,7 +129,7 @@ def ended_with_its_children(command: list[str], folder: Path) -> Iterator[psutil
             psutil.wait_procs(started, timeout=10)
 
 
-def processor_time(processes: list[psutil.Process]) -> "Counter[str]":
+def processor_time(processes: Sequence[psutil.Process]) -> "Counter[str]":
     """Return the processor seconds of these processes so far, by role."""
     spent: Counter[str] = Counter()
     for process in processes:
@@ -141,7 +141,7 @@ def processor_time(processes: list[psutil.Process]) -> "Counter[str]":
     return spent
 
 
-def measure_players(command: psutil.Process, players: list[psutil.Process], results: Path, count: int) -> Measured:
+def measure_players(command: psutil.Popen, players: list[psutil.Popen], results: Path, count: int) -> Measured:
     """Wait for the results of `count` players; measure the processor time from the last warm-up's end to then."""
     deadline = time.monotonic() + MOST_SECONDS
     before: Counter[str] = Counter()

@@ -98,7 +98,7 @@ class LocalConnection(LearnerConnection):
 
     def _flush(self) -> None:
         self._flush_due = False
-        if self._orphan or not self._channel.pending:
+        if self._orphan:
             return
         try:
             self._channel.flush()
