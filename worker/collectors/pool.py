@@ -168,10 +168,7 @@ class CollectorPool:
             self._children.broadcast(self._refusals[behavior])
 
     def publish(self, behavior: str, version: int, weights: npt.NDArray[np.float32]) -> None:
-        """Make newer weights act. Never blocks. A later `grant` is only used with these weights or newer ones.
-
-        They are sent with the next grant, or by the next `poll`.
-        """
+        """Make newer weights act, from the next `grant` or `poll` on. A later grant is only used with them or newer."""
         with self._lock:
             self._behaviors[behavior].publish(version, weights)
 
