@@ -29,7 +29,7 @@ PIP := $(PY) -m pip --disable-pip-version-check --quiet --quiet
 
 .DEFAULT_GOAL := help
 .PHONY: help setup constraints demo test test-all test-orders test-services browser gpu faults chaos learn learn-quick results soak bench lint format types imports protos check-generated \
-	deployment check-migrations api docs pictures check-docs compose-check containers wheel wheel-check clean
+	deployment locks sbom check-migrations api docs pictures check-docs compose-check containers wheel wheel-check clean
 
 help: ## Print this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -47,6 +47,21 @@ $(STAMP): pyproject.toml constraints.txt
 
 constraints: setup ## Write constraints.txt from the packages in .venv (after changing pyproject.toml)
 	@$(PY) docs/generate.py constraints
+
+# Not torch: its builds for a CPU and for CUDA come from different indexes (docker/*.Dockerfile).
+locks: setup ## Write docker/*.lock, the hashes of every package in the images (after changing constraints.txt)
+	@$(PIP) install 'pip-tools==7.6.2'
+	@for extra in server worker; do echo hatchling >$$extra.in && \
+		$(BIN)/pip-compile --quiet --extra $$extra --constraint constraints.txt --generate-hashes --strip-extras --no-annotate \
+			--no-header --no-emit-options --no-emit-index-url --no-emit-trusted-host --unsafe-package torch \
+			--output-file docker/$$extra.lock pyproject.toml $$extra.in && sed -i '/^\(#\|ludus\|$$\)/d' docker/$$extra.lock; rm -f $$extra.in; done
+
+sbom: setup ## Write dist/sbom-*.cdx.json: what the images contain, in CycloneDX's form
+	@$(PIP) install --target $(VENV)/sbom 'cyclonedx-bom==7.5.0'
+	@mkdir -p dist
+	@for extra in server worker; do PYTHONPATH=$(VENV)/sbom $(PY) -m cyclonedx_py requirements docker/$$extra.lock \
+		--pyproject pyproject.toml --output-reproducible --output-file dist/sbom-$$extra.cdx.json; done
+	@ls dist/sbom-*
 
 demo: setup ## Start the stack, train CartPole-v1 over HTTP and gRPC, play the ONNX model (about a minute)
 	@$(PY) examples/demo/demo.py
