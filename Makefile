@@ -29,7 +29,7 @@ PIP := $(PY) -m pip --disable-pip-version-check --quiet --quiet
 
 .DEFAULT_GOAL := help
 .PHONY: help setup constraints demo test test-all test-orders test-services browser gpu faults chaos learn learn-quick results soak bench lint format types imports protos check-generated \
-	deployment locks sbom check-migrations api docs pictures check-docs compose-check containers wheel wheel-check clean
+	deployment locks check-migrations api docs pictures check-docs compose-check containers wheel wheel-check clean
 
 help: ## Print this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -55,13 +55,6 @@ locks: setup ## Write docker/*.lock, the hashes of every package in the images (
 		$(BIN)/pip-compile --quiet --extra $$extra --constraint constraints.txt --generate-hashes --strip-extras --no-annotate \
 			--no-header --no-emit-options --no-emit-index-url --no-emit-trusted-host --unsafe-package torch \
 			--output-file docker/$$extra.lock pyproject.toml $$extra.in && sed -i '/^\(#\|ludus\|$$\)/d' docker/$$extra.lock; rm -f $$extra.in; done
-
-sbom: setup ## Write dist/sbom-*.cdx.json: what the images contain, in CycloneDX's form
-	@$(PIP) install --target $(VENV)/sbom 'cyclonedx-bom==7.5.0'
-	@mkdir -p dist
-	@for extra in server worker; do PYTHONPATH=$(VENV)/sbom $(PY) -m cyclonedx_py requirements docker/$$extra.lock \
-		--pyproject pyproject.toml --output-reproducible --output-file dist/sbom-$$extra.cdx.json; done
-	@ls dist/sbom-*
 
 demo: setup ## Start the stack, train CartPole-v1 over HTTP and gRPC, play the ONNX model (about a minute)
 	@$(PY) examples/demo/demo.py

@@ -5,9 +5,13 @@
 #
 # --build-arg PIP_EXTRA_INDEX_URL=... names a package index with CPU-only builds of torch: the worker's image is several
 # gigabytes smaller with it.
+# --build-arg BASE=python:3.11-slim@sha256:... fixes the base image, as a release should.
+# Packages are installed by their hashes (docker/*.lock, `make locks`), except torch, whose build the index decides. Each
+# image holds a list of all its Python packages: /usr/share/doc/ludus/sbom.cdx.json (CycloneDX).
 # --build-arg COMMIT=$(git rev-parse HEAD) puts the commit into the fingerprints of runs.
 
-FROM python:3.11-slim AS base
+ARG BASE=python:3.11-slim
+FROM ${BASE} AS base
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PIP_NO_CACHE_DIR=1 \
     PYTHONDONTWRITEBYTECODE=1 \
@@ -19,12 +23,20 @@ WORKDIR /opt/ludus
 COPY pyproject.toml constraints.txt README.md ./
 COPY proto proto
 # The dependencies are a layer of their own, which changes of the code do not invalidate. An editable installation reads
-# the code in place, so empty packages are enough to resolve it.
-RUN mkdir ludus server worker && touch ludus/__init__.py server/__init__.py worker/__init__.py \
-    && pip install --constraint constraints.txt hatchling
+# the code in place, so empty packages are enough for it.
+RUN mkdir ludus server worker && touch ludus/__init__.py server/__init__.py worker/__init__.py
 
-FROM base AS server
-RUN pip install --constraint constraints.txt --no-build-isolation --editable '.[server,telemetry]'
+FROM base AS server-packages
+COPY docker/server.lock docker/server.lock
+RUN pip install --require-hashes --no-deps --requirement docker/server.lock \
+    && pip install --no-deps --no-build-isolation --editable .
+
+FROM server-packages AS server-sbom
+RUN python -m venv /opt/sbom && /opt/sbom/bin/pip install 'cyclonedx-bom==7.5.0' \
+    && /opt/sbom/bin/cyclonedx-py environment --output-reproducible --output-file /sbom.cdx.json /usr/local/bin/python
+
+FROM server-packages AS server
+COPY --from=server-sbom /sbom.cdx.json /usr/share/doc/ludus/
 COPY ludus ludus
 COPY server server
 COPY migrations migrations
@@ -35,9 +47,19 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=20s CMD ["ludus-health", 
 ENTRYPOINT ["ludus"]
 CMD ["server"]
 
-FROM base AS worker
+FROM base AS worker-packages
 ARG PIP_EXTRA_INDEX_URL
-RUN pip install --constraint constraints.txt --no-build-isolation --editable '.[worker,telemetry]'
+COPY docker/worker.lock docker/worker.lock
+RUN pip install --require-hashes --no-deps --requirement docker/worker.lock \
+    && pip install --constraint constraints.txt torch \
+    && pip install --no-deps --no-build-isolation --editable .
+
+FROM worker-packages AS worker-sbom
+RUN python -m venv /opt/sbom && /opt/sbom/bin/pip install 'cyclonedx-bom==7.5.0' \
+    && /opt/sbom/bin/cyclonedx-py environment --output-reproducible --output-file /sbom.cdx.json /usr/local/bin/python
+
+FROM worker-packages AS worker
+COPY --from=worker-sbom /sbom.cdx.json /usr/share/doc/ludus/
 COPY ludus ludus
 COPY server server
 COPY worker worker

@@ -4,7 +4,11 @@
 #
 # torch brings the CUDA libraries that it was built with; the base gives the driver's entry points and its variables.
 
-FROM nvidia/cuda:13.0.1-base-ubuntu24.04
+# --build-arg BASE=nvidia/cuda:13.0.1-base-ubuntu24.04@sha256:... fixes the base image. Packages are installed by their hashes,
+# except torch with its CUDA libraries; /usr/share/doc/ludus/sbom.cdx.json lists them all (CycloneDX).
+
+ARG BASE=nvidia/cuda:13.0.1-base-ubuntu24.04
+FROM ${BASE} AS packages
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PIP_NO_CACHE_DIR=1 \
     PYTHONDONTWRITEBYTECODE=1 \
@@ -24,9 +28,18 @@ COPY --chmod=755 docker/health /usr/local/bin/ludus-health
 WORKDIR /opt/ludus
 COPY pyproject.toml constraints.txt README.md ./
 COPY proto proto
+COPY docker/worker.lock docker/worker.lock
 RUN mkdir ludus server worker && touch ludus/__init__.py server/__init__.py worker/__init__.py \
-    && pip install --constraint constraints.txt hatchling \
-    && pip install --constraint constraints.txt --no-build-isolation --editable '.[worker,telemetry]'
+    && pip install --require-hashes --no-deps --requirement docker/worker.lock \
+    && pip install --constraint constraints.txt torch \
+    && pip install --no-deps --no-build-isolation --editable .
+
+FROM packages AS sbom
+RUN python3 -m venv /opt/sbom && /opt/sbom/bin/pip install 'cyclonedx-bom==7.5.0' \
+    && /opt/sbom/bin/cyclonedx-py environment --output-reproducible --output-file /sbom.cdx.json /opt/venv/bin/python
+
+FROM packages
+COPY --from=sbom /sbom.cdx.json /usr/share/doc/ludus/
 COPY ludus ludus
 COPY server server
 COPY worker worker

@@ -6,10 +6,13 @@ import re
 import shutil
 import subprocess
 import tomllib
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from server.kit.settings import Settings
 from tests.deployment.composition import MissingVariable, Service, fill, read_services
@@ -82,7 +85,40 @@ def test_images_run_as_a_user_of_their_own_with_exact_versions_and_a_health_chec
 
     assert "\nUSER ludus\n" in text
     assert "\nHEALTHCHECK " in text
-    assert all("--constraint constraints.txt" in line for line in text.splitlines() if "pip install" in line)
+    for command in re.findall(r"\bpip install (.*?)(?: \\)?$", text, re.MULTILINE):
+        assert command.startswith(("--require-hashes ", "--no-deps ", "'cyclonedx-bom==")) or command == (
+            "--constraint constraints.txt torch"
+        )
+
+
+def packages_of(requirement: str) -> set[str]:
+    """Return the names of all packages that a requirement brings, as they are installed here."""
+    found: set[str] = set()
+    seen: set[tuple[str, str]] = set()
+    left = [Requirement(requirement)]
+    while left:
+        wanted = left.pop()
+        name = canonicalize_name(wanted.name)
+        for extra in {"", *wanted.extras}:
+            if (name, extra) not in seen:
+                seen.add((name, extra))
+                found.add(name)
+                needs = map(Requirement, requires(name) or ())
+                left += [each for each in needs if each.marker is None or each.marker.evaluate({"extra": extra})]
+    return found
+
+
+@pytest.mark.parametrize("extra", ["server", "worker"])
+def test_locks_have_the_hashes_of_the_exact_versions_of_all_packages_of_an_image(extra: str) -> None:
+    exact = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+    exact = {canonicalize_name(name): version for name, version in exact.items()}
+    lock = (ROOT / f"docker/{extra}.lock").read_text()
+    locked = dict(re.findall(r"^([\w.-]+)==(\S+) \\\n +--hash=sha256:[0-9a-f]{64}", lock, re.MULTILINE))
+
+    needed = packages_of(f"ludus[{extra}]") | packages_of("hatchling")
+
+    assert locked.keys() == needed - {"ludus", "torch"}
+    assert locked == {name: exact[name] for name in locked}
 
 
 @pytest.mark.parametrize("dockerfile", ["cpu.Dockerfile", "gpu.Dockerfile"])

@@ -1,1 +1,1 @@
-"""The manifests of deploy/kubernetes: rendered as users render them, checked against schemas and against Ludus itself."""
+"""The manifests of deploy/kubernetes: rendered as users do, checked against schemas and against Ludus itself."""

@@ -8,11 +8,12 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import click
 import kubernetes_validate
 import pytest
 import yaml
 
-from ludus.cli import main
+from ludus.cli import ludus
 from server.kit.settings import Settings
 from tests.deployment.deployment import table_of_ports
 from tests.kubernetes.rendered import FOLDER, OVERLAYS, Manifests, Pod, kustomize, render
@@ -111,7 +112,7 @@ def test_the_settings_of_every_pod_are_understood(
 def test_every_command_exists(manifests: Manifests) -> None:
     for pod in pods(manifests):
         command, *options = pod.container["args"]
-        found = main.get_command(None, command)  # type: ignore[arg-type]  # click asks for no context here
+        found = ludus.get_command(click.Context(ludus), command)
         assert found is not None, command
         known = {option for parameter in found.params for option in parameter.opts}
         assert {option for option in options if option.startswith("--")} <= known
