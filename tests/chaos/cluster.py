@@ -162,10 +162,11 @@ class Cluster:
 class Simulators:
     """Games, each in a process of its own, that join a run."""
 
-    def __init__(self, cluster: Cluster, run: str, count: int = 2, server: str | None = None) -> None:
-        """`server` is where they join; the cluster's gateway unless told."""
-        self._server = cluster.gateway if server is None else server
+    def __init__(self, server: str, run: str, count: int = 2, **settings: str) -> None:
+        """`server` is where they join, host:port; `settings` are variables of their environment."""
+        self._server = server
         self._run = run
+        self._settings = settings
         self._processes = [self._start() for _ in range(count)]
 
     def _start(self) -> "subprocess.Popen[bytes]":
@@ -175,7 +176,7 @@ class Simulators:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            env=environment(),
+            env=environment(**self._settings),
             start_new_session=True,
         )
 

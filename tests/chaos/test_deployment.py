@@ -201,7 +201,7 @@ def test_a_deployment_loses_each_of_its_parts_and_nothing_that_was_told(deployme
     with cluster.client() as client:
         run = client.runs.create(CONFIG).id
         witness = Witness(cluster.api, run)
-        simulators = Simulators(cluster, run)
+        simulators = Simulators(cluster.gateway, run)
         scene = Scene(cluster, run, simulators)
         try:
             going_on(scene)
@@ -218,7 +218,7 @@ def test_a_deployment_loses_each_of_its_parts_and_nothing_that_was_told(deployme
         witness.hold_to_account(client, deployment.folder)
 
         undisturbed = client.runs.create(CONFIG).id
-        simulators = Simulators(cluster, undisturbed)
+        simulators = Simulators(cluster.gateway, undisturbed)
         try:
             eventually(lambda: client.runs.get(undisturbed).step >= left_alone, f"step {left_alone}", 600)
             _, finished = _finish(client, undisturbed)

@@ -125,7 +125,7 @@ def test_a_run_with_an_edge_collector_loses_each_part_and_nothing_that_was_told_
         run = client.runs.create({**cartpole(max_steps=10**7), **places}).id
         witness = Witness(cluster.api, run)
         distance.collect(run)
-        simulators = Simulators(cluster, run, server=distance.near)
+        simulators = Simulators(distance.near, run)
         games = simulators.running()
         scene = Scene(cluster, run, simulators)
         try:

@@ -40,7 +40,7 @@ def test_a_run_that_loses_every_part_once_loses_nothing_that_was_told_and_learns
         with cluster.client() as client:
             run = client.runs.create(cartpole(max_steps=10**7)).id
             witness = Witness(cluster.api, run)
-            simulators = Simulators(cluster, run)
+            simulators = Simulators(cluster.gateway, run)
             scene = Scene(cluster, run, simulators)
             going_on(scene)
             for fault in FAULTS:

@@ -79,10 +79,11 @@ class Manifests:
 
 
 @functools.cache
-def render(overlay: str) -> Manifests:
-    """Render an overlay, as `kubectl apply -k` would."""
+def render(overlay: str | Path) -> Manifests:
+    """Render an overlay of deploy/kubernetes, or another folder, as `kubectl apply -k` would."""
     command = kustomize()
     assert command is not None, "needs kubectl or kustomize"
-    done = subprocess.run([*command, str(FOLDER / "overlays" / overlay)], capture_output=True, text=True, check=False)
+    folder = FOLDER / "overlays" / overlay if isinstance(overlay, str) else overlay
+    done = subprocess.run([*command, str(folder)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return Manifests(list(yaml.safe_load_all(done.stdout)))

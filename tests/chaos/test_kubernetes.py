@@ -1,0 +1,185 @@
+"""Runs train in a cluster that evicts pods at random, and takes a new release meanwhile.
+
+LUDUS_TEST_EVICTIONS is the number of evictions, LUDUS_TEST_SEED repeats their order.
+"""
+
+import os
+import random
+import secrets
+import shutil
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import structlog
+
+from ludus.client import Client
+from tests.chaos.cluster import Simulators
+from tests.chaos.servers import Postgres, Redis
+from tests.chaos.witness import Witness
+from tests.e2e.stack import cartpole
+from tests.kubernetes.kubelet import Kubelet, faults
+from tests.kubernetes.pod import RunningPod
+from tests.kubernetes.rendered import kustomize, render
+from tests.waiting import eventually
+
+pytestmark = [
+    pytest.mark.chaos,
+    pytest.mark.slow,
+    pytest.mark.timeout(7200),
+    pytest.mark.skipif(kustomize() is None, reason="needs kubectl or kustomize"),
+]
+log = structlog.get_logger()
+
+OVERLAY = Path(__file__).resolve().parents[1] / "kubernetes/overlay"
+EVICTIONS = int(os.environ.get("LUDUS_TEST_EVICTIONS", "200"))
+RUNS = 3
+ROLES = ("api", "gateway", "controller", "worker")
+UNSETTLED = 3
+"""So many pods may start or end at once: more would only wait for a processor."""
+LOOK_AFTER = 20
+"""After so many evictions each run must have come further."""
+LAST_STEPS = 3000
+POLL_SECONDS = 0.2
+
+
+class Poller:
+    """A client without patience: a connection for each request, no second try. Counts each answer."""
+
+    def __init__(self, server: str, token: str, paths: list[str]) -> None:
+        self.answers: Counter[int] = Counter()
+        self.failures: list[str] = []
+        self._server, self._paths = server, paths
+        self._headers = {"Authorization": f"Bearer {token}", "Connection": "close"}
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._poll, name="poller")
+        self._thread.start()
+
+    def _poll(self) -> None:
+        with httpx.Client(base_url=self._server, headers=self._headers, timeout=60, trust_env=False) as client:
+            while not self._over.wait(POLL_SECONDS):
+                for path in self._paths:
+                    try:
+                        answer = client.get(path)
+                    except httpx.HTTPError as error:
+                        self.failures.append(f"{time.strftime('%X')} {path}: {error!r}")
+                    else:
+                        self.answers[answer.status_code] += 1
+                        if answer.status_code != 200:
+                            self.failures.append(f"{time.strftime('%X')} {path}: {answer.status_code} {answer.text}")
+
+    def stop(self) -> None:
+        """Stop asking."""
+        self._over.set()
+        self._thread.join()
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    folder = Path(tempfile.gettempdir()) / f"ludus-kubernetes-{secrets.token_hex(4)}"
+    folder.mkdir(mode=0o755)  # PostgreSQL's own user has to come in
+    yield folder
+    if os.environ.get("LUDUS_TEST_KEEP") is None:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def secret(folder: Path) -> Iterator[Path]:
+    """The folder of the Secret `ludus`, with the addresses of servers that run."""
+    postgres, redis = Postgres(folder), Redis()
+    files = folder / "secret"
+    files.mkdir()
+    for name in ("api-token", "gateway-token", "ticket-key"):
+        (files / name).write_text(secrets.token_urlsafe(32))
+    (files / "database-url").write_text(postgres.url)
+    (files / "broker-url").write_text(redis.url)
+    try:
+        postgres.start()
+        redis.start()
+        yield files
+    finally:
+        redis.crash()
+        postgres.crash()
+
+
+def test_evictions_at_random_and_a_new_release_lose_no_run_and_no_answer(
+    folder: Path, secret: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seed = int(os.environ.get("LUDUS_TEST_SEED") or secrets.randbits(31))
+    log.info("evictions", count=EVICTIONS, seed=seed)
+    monkeypatch.setenv("LUDUS_TOKEN", (secret / "api-token").read_text())
+    tokens = {"LUDUS_SIMULATOR_TOKEN": (secret / "gateway-token").read_text()}
+    with Kubelet(render(OVERLAY), folder, {"ludus": secret}) as kubelet:
+        server = f"http://{kubelet.address('api', 'http')}"
+        kubelet.apply()
+        eventually(kubelet.ready, "all Deployments are ready", 300)
+        with Client(server) as client:
+            (secret / "queue-token").write_text(client.tokens.create("keda", ["read"], project="*").token)
+            runs = [client.runs.create(cartpole(max_steps=10**7)).id for _ in range(RUNS)]
+            poller = Poller(server, os.environ["LUDUS_TOKEN"], ["/v1/queue", *(f"/v1/runs/{run}" for run in runs)])
+            witnesses = [Witness(server, run) for run in runs]
+            games = [Simulators(kubelet.address("gateway", "grpc"), run, **tokens) for run in runs]
+            try:
+                going_on(client, runs)
+                playing = [each.running() for each in games]
+                evict_at_random(kubelet, client, runs, random.Random(seed))
+                eventually(kubelet.ready, "the new release runs", 300)
+                going_on(client, runs)
+                assert [each.running() for each in games] == playing, "a game has ended"
+                for run in runs:
+                    client.runs.change(run, behaviors={"CartPole": {"max_steps": client.runs.get(run).step + LAST_STEPS}})
+                for run in runs:
+                    ended = client.runs.wait(run, timeout=300)
+                    assert (ended.state, ended.stop_reason) == ("SUCCEEDED", "completed"), ended.stop_detail
+                time.sleep(1)  # allow: sleep, because the witness looks once a second
+            finally:
+                for each in (*witnesses, *games, poller):
+                    each.stop()
+                log.info("polled", answers=dict(poller.answers), failures=poller.failures[:20])
+            assert set(poller.answers) == {200}, poller.failures
+            assert poller.failures == []
+            for witness in witnesses:
+                witness.hold_to_account(client, folder)
+    assert list(faults(kubelet.pods)) == []
+    assert sum(pod.restarts for pod in kubelet.pods) == 0, "a container ended by itself"
+    assert kubelet.left() == []
+
+
+def going_on(client: Client, runs: list[str]) -> None:
+    """Wait until each run has come further than ever before."""
+    goals = {run: max((each.step for each in client.runs.attempts(run)), default=0) + LAST_STEPS // 10 for run in runs}
+
+    def further() -> bool:
+        found = [client.runs.get(run) for run in runs]
+        for run in found:
+            assert run.state not in {"FAILED", "CANCELLED"}, f"{run.state}: {run.stop_reason} {run.stop_detail}"
+        return all(run.step >= goals[run.id] for run in found)
+
+    eventually(further, f"steps {goals}", 300)
+
+
+def evict_at_random(kubelet: Kubelet, client: Client, runs: list[str], draw: random.Random) -> None:
+    """Evict pods of all roles, and upgrade when half of them are evicted."""
+    evicted: Counter[str] = Counter()
+    began = time.monotonic()
+
+    def next_one() -> RunningPod | None:
+        pods = [pod for role in ROLES for pod in kubelet.of_role(role)]
+        if sum(pod.ending or not pod.ready for pod in pods) >= UNSETTLED:
+            return None
+        victim = draw.choice([pod for pod in pods if not pod.ending])
+        return victim if kubelet.evict(victim) else None
+
+    for number in range(1, EVICTIONS + 1):
+        evicted[eventually(next_one, "a pod can be evicted", 300).role] += 1
+        if number == (EVICTIONS + 1) // 2:
+            kubelet.upgrade()
+        if number % LOOK_AFTER == 0:
+            going_on(client, runs)
+            log.info("evicted", **evicted, seconds=round(time.monotonic() - began))
+    log.info("evicted_all", **evicted, seconds=round(time.monotonic() - began))
