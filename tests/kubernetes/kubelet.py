@@ -91,7 +91,7 @@ class Kubelet:
         return self._call(self._evict(pod))
 
     def upgrade(self) -> None:
-        """Apply a new release: its Job `migrate`, then new pods for old ones, one after the other. `ready` tells when."""
+        """Apply a new release: its Job `migrate`, and new pods for old ones, one after the other. `ready` tells when."""
         self._call(self._upgrade())
 
     def start(self, name: str) -> RunningPod:
@@ -120,7 +120,7 @@ class Kubelet:
         self._call(self._apply())
 
     async def _apply(self) -> None:
-        self._keep(self._migrate())
+        self._start_pod(self._templates["migrate"])
         for resource in self.manifests.of_kind("Deployment"):
             if resource["metadata"]["name"] in self._templates:
                 self._keep(self._deployment(resource))
@@ -140,11 +140,6 @@ class Kubelet:
         self.pods.append(pod)
         self._keep(pod.live())
         return pod
-
-    async def _migrate(self) -> None:
-        pod = self._start_pod(self._templates["migrate"])
-        while not pod.over:
-            await asyncio.sleep(TICK_SECONDS)
 
     async def _deployment(self, resource: Mapping[str, Any]) -> None:
         """Keep the replicas: at most one more than wanted (maxSurge 1), and as many ready (maxUnavailable 0)."""
@@ -187,11 +182,8 @@ class Kubelet:
                     self._start_pod(self._templates[name])
 
     async def _upgrade(self) -> None:
-        self._keep(self._migrate_and_replace())
-
-    async def _migrate_and_replace(self) -> None:
-        await self._migrate()
         self._generation += 1
+        self._start_pod(self._templates["migrate"])
 
     # Services, evictions, the end ----------------------------------------------------------------------------------
 
