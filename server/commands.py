@@ -65,14 +65,21 @@ def one_sentence_errors() -> Iterator[None]:
 
 
 @contextmanager
-def _process(name: str) -> Iterator["Settings"]:
-    """Read the settings of one role, set up its logs, and show what an operator can act on as one sentence."""
+def _process(name: str, *, awaits_schema: bool = False) -> Iterator["Settings"]:
+    """Read the settings of one role, set up its logs, and show what an operator can act on as one sentence.
+
+    `awaits_schema`: it cannot work before `ludus migrate` has ended, and waits for it where the settings say so.
+    """
     settings = load_settings()
     configure_logging(name, log_format=settings.log.format, level=settings.log.level)
     from server.kit.db.pooling import check_pooling  # noqa: PLC0415
 
     with one_sentence_errors():
         check_pooling(settings.database)
+        if awaits_schema and settings.database.await_schema_seconds:
+            from server.kit.db.migrate import await_schema  # noqa: PLC0415
+
+            await_schema(settings.database)
         yield settings
 
 
@@ -153,7 +160,7 @@ def server(fd: int | None) -> None:
 @click.command()
 def gateway() -> None:
     """Serve only the gateway, which simulators join over gRPC."""
-    with _process("gateway") as settings:
+    with _process("gateway", awaits_schema=True) as settings:
         from server.gateway.main import serve  # noqa: PLC0415
 
         serve(settings)
@@ -162,7 +169,7 @@ def gateway() -> None:
 @click.command()
 def controller() -> None:
     """Run only the controller: expired leases, waiting runs, retention, ratings, webhooks. Several may run at once."""
-    with _process("controller") as settings:
+    with _process("controller", awaits_schema=True) as settings:
         from server.controller.controller import main as run_controller  # noqa: PLC0415
 
         run_controller(settings)

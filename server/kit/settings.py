@@ -45,8 +45,8 @@ class DatabaseSettings(Group):
     16 of an api. With SQLite as many again for writing.
     """
     await_schema_seconds: float = Field(default=0.0, ge=0)
-    """How long a worker that starts waits for `ludus migrate` to finish; 0: it takes the schema as it is. `ludus up`
-    sets it, and starts the worker, which takes the longest, beside the migration.
+    """How long a worker, gateway or controller that starts waits for `ludus migrate` to finish; 0: it takes the schema
+    as it is. `ludus up` sets it, and starts the worker, which takes the longest, beside the migration.
     """
 
 

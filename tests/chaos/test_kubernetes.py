@@ -135,7 +135,9 @@ def test_evictions_at_random_and_a_new_release_lose_no_run_and_no_answer(
                 going_on(client, runs)
                 assert [each.running() for each in games] == playing, "a game has ended"
                 for run in runs:
-                    client.runs.change(run, behaviors={"CartPole": {"max_steps": client.runs.get(run).step + LAST_STEPS}})
+                    client.runs.change(
+                        run, behaviors={"CartPole": {"max_steps": client.runs.get(run).step + LAST_STEPS}}
+                    )
                 for run in runs:
                     ended = client.runs.wait(run, timeout=300)
                     assert (ended.state, ended.stop_reason) == ("SUCCEEDED", "completed"), ended.stop_detail

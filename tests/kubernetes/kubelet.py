@@ -67,6 +67,14 @@ class Kubelet:
     def _call(self, coroutine: Coroutine[Any, Any, Value], seconds: float = 30.0) -> Value:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(seconds)
 
+    def apply(self) -> None:
+        """Start what the manifests say."""
+        self._call(self._apply())
+
+    def start(self, name: str) -> RunningPod:
+        """Start one pod of a resource, which nothing replaces."""
+        return self._call(self._start_one(name))
+
     def address(self, service: str, port: str) -> str:
         """Return `host:port` of a Service."""
         return self.services[service].endpoint(port)
@@ -91,12 +99,8 @@ class Kubelet:
         return self._call(self._evict(pod))
 
     def upgrade(self) -> None:
-        """Apply a new release: its Job `migrate`, and new pods for old ones, one after the other. `ready` tells when."""
+        """Apply a new release: its Job `migrate`, and new pods for old ones, one after the other; see `ready`."""
         self._call(self._upgrade())
-
-    def start(self, name: str) -> RunningPod:
-        """Start one pod of a resource, which nothing replaces."""
-        return self._call(self._start_one(name))
 
     def left(self) -> list[int]:
         """Return the processes of all pods that live."""
@@ -114,10 +118,6 @@ class Kubelet:
 
     async def _start_one(self, name: str) -> RunningPod:
         return self._start_pod(self._templates[name])
-
-    def apply(self) -> None:
-        """Start what the manifests say."""
-        self._call(self._apply())
 
     async def _apply(self) -> None:
         self._start_pod(self._templates["migrate"])

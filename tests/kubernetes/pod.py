@@ -115,7 +115,9 @@ class RunningPod:
                 assert each["valueFrom"] == {"fieldRef": {"fieldPath": "status.podIP"}}, each
                 given[each["name"]] = self.address
         here = {
-            name: f"{self._root}{value}" if value.startswith(tuple(self._mounts)) else value.replace("0.0.0.0", self.address)
+            name: f"{self._root}{value}"
+            if value.startswith(tuple(self._mounts))
+            else value.replace("0.0.0.0", self.address)
             for name, value in given.items()
         }
         return environment(**here, TMPDIR=str(self._root / "tmp"), **{MARK: self.mark})
@@ -240,4 +242,3 @@ class RunningPod:
             self._kill(f"killed: {self.grace_seconds:g} s of grace were not enough")
             while not self.over:
                 await asyncio.sleep(TICK_SECONDS)
-

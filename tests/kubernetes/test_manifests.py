@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 VERSIONS = ("1.34", "1.37")
 """Kubernetes' oldest supported release, and its newest."""
 OWN_SCHEMAS = ("keda.sh/v1alpha1", "monitoring.coreos.com/v1")
-OPERATIONS = (FOLDER.parents[1] / "docs/operations.md").read_text()
+PAGE = (FOLDER.parents[1] / "docs/kubernetes.md").read_text()
 
 
 @pytest.fixture(params=OVERLAYS)
@@ -133,7 +133,7 @@ def test_the_page_lists_the_files_of_the_secret(manifests: Manifests) -> None:
     }
     wanted |= {"queue-token"} | ({"postgres-password"} if manifests is render("small") else set())
 
-    assert wanted <= set(re.findall(r"^\| `([a-z0-9-]+)` \|", OPERATIONS, re.MULTILINE))
+    assert wanted <= set(re.findall(r"^\| `([a-z0-9-]+)` \|", PAGE, re.MULTILINE))
 
 
 def test_pods_fit_the_restricted_pod_security_standard(manifests: Manifests) -> None:
