@@ -52,7 +52,7 @@ constraints: setup ## Write constraints.txt from the packages in .venv (after ch
 locks: setup ## Write docker/*.lock, the hashes of every package in the images (after changing constraints.txt)
 	@$(PIP) install 'pip-tools==7.6.2'
 	@for extra in server worker; do echo hatchling >$$extra.in && \
-		$(BIN)/pip-compile --quiet --extra $$extra --constraint constraints.txt --generate-hashes --strip-extras --no-annotate \
+		$(BIN)/pip-compile --quiet --extra $$extra --extra telemetry --constraint constraints.txt --generate-hashes --strip-extras --no-annotate \
 			--no-header --no-emit-options --no-emit-index-url --no-emit-trusted-host --unsafe-package torch \
 			--output-file docker/$$extra.lock pyproject.toml $$extra.in && sed -i '/^\(#\|ludus\|$$\)/d' docker/$$extra.lock; rm -f $$extra.in; done
 

@@ -1,7 +1,7 @@
 """The rules for Prometheus: alerts, and objectives whose error budgets are watched. `make docs` writes the file."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
@@ -132,6 +132,21 @@ the alert soon after the cause has gone.
 
 def rules() -> str:
     """Return the rule file for Prometheus."""
+    return HEAD + yaml.safe_dump({"groups": _groups()}, sort_keys=False, width=10_000)
+
+
+def prometheus_rule() -> str:
+    """Return the same rules as the resource that the Prometheus operator reads."""
+    resource = {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PrometheusRule",
+        "metadata": {"name": "ludus"},
+        "spec": {"groups": _groups()},
+    }
+    return HEAD + yaml.safe_dump(resource, sort_keys=False, width=10_000)
+
+
+def _groups() -> list[dict[str, Any]]:
     alerts = [
         {
             "alert": name,
@@ -166,8 +181,7 @@ def rules() -> str:
         for name, severity, pairs, text in BURNS
     ]
     groups = [("ludus", alerts), ("ludus-slo", [*recorded, *burns])]
-    body = {"groups": [{"name": name, "rules": each} for name, each in groups]}
-    return HEAD + yaml.safe_dump(body, sort_keys=False, width=10_000)
+    return [{"name": name, "rules": each} for name, each in groups]
 
 
 def _burns(window: str, rate: float) -> str:

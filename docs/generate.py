@@ -22,7 +22,7 @@ from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
 from deploy.dashboards import DASHBOARDS, dashboard
-from deploy.rules import rules
+from deploy.rules import prometheus_rule, rules
 from server.config import reference
 from server.kit.docstrings import field_texts
 from server.kit.secret_files import SUFFIX, is_secret
@@ -214,6 +214,7 @@ FILES: dict[str, tuple[str, Callable[[], str]]] = {
     "configuration": ("docs/configuration.md", configuration_page),
     "openapi": ("tests/golden/openapi.json", openapi),
     "rules": ("deploy/prometheus/ludus.rules.yaml", rules),
+    "prometheus_rule": ("deploy/kubernetes/base/rules.yaml", prometheus_rule),
     **{name: (f"deploy/grafana/{name}.json", partial(dashboard, name)) for name in DASHBOARDS},
     "constraints": ("constraints.txt", constraints),
 }

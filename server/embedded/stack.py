@@ -34,6 +34,7 @@ from server.kit.processes import MARK, AlreadyLocked, FileLock, sweep
 from server.kit.settings import Settings
 
 READY_SECONDS = 120.0
+AWAIT = "LUDUS_DATABASE__AWAIT_SCHEMA_SECONDS"
 LOCK_TIMEOUT_SECONDS = 3.0
 """A killed predecessor's orphan reaper needs a moment to sweep."""
 TICK_SECONDS = 0.2
@@ -151,7 +152,7 @@ class Stack:
                 lock.release()
 
     def _start(self, api_socket: socket.socket, gateway_port: int) -> None:
-        environment = self._environment(api_socket.getsockname()[1], gateway_port)
+        environment = {**self._environment(api_socket.getsockname()[1], gateway_port), AWAIT: str(READY_SECONDS)}
         logs = self._settings.home / "logs"
         logs.mkdir(exist_ok=True)
 
@@ -166,6 +167,7 @@ class Stack:
         start("migrate", "migrate")
         start("worker", "worker")  # it takes the longest to be ready, and waits for the migration itself
         self._await_migration()
+        environment[AWAIT] = "0"  # it is there: nothing that starts from now on looks for it
         start("api", "server", "--fd", str(listening), descriptors=(listening,))
         start("gateway", "gateway")
         start("controller", "controller")
@@ -183,7 +185,6 @@ class Stack:
             **(
                 {} if self._settings.worker.slots is None else {"LUDUS_WORKER__SLOTS": str(self._settings.worker.slots)}
             ),
-            "LUDUS_DATABASE__AWAIT_SCHEMA_SECONDS": str(READY_SECONDS),
             "PYTHONSAFEPATH": "1",  # a folder named `server` where the user stands must not be taken for ours
             "PYTHONUNBUFFERED": "1",
             MARK: self._mark,

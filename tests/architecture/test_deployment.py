@@ -115,7 +115,7 @@ def test_locks_have_the_hashes_of_the_exact_versions_of_all_packages_of_an_image
     lock = (ROOT / f"docker/{extra}.lock").read_text()
     locked = dict(re.findall(r"^([\w.-]+)==(\S+) \\\n +--hash=sha256:[0-9a-f]{64}", lock, re.MULTILINE))
 
-    needed = packages_of(f"ludus[{extra}]") | packages_of("hatchling")
+    needed = packages_of(f"ludus[{extra},telemetry]") | packages_of("hatchling")
 
     assert locked.keys() == needed - {"ludus", "torch"}
     assert locked == {name: exact[name] for name in locked}

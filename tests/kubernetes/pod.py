@@ -143,6 +143,7 @@ class RunningPod:
                 await asyncio.sleep(TICK_SECONDS)
         finally:
             probing.cancel()
+            await asyncio.gather(probing, return_exceptions=True)
             self.ready = False
             self.code = self._container.end()
             await asyncio.to_thread(sweep, self.mark)  # a container's processes end with its first one
@@ -161,8 +162,10 @@ class RunningPod:
                     self._kill("the start-up probe failed")
 
             asking = asyncio.create_task(self._ask_again(probes["startup"], starting))
-            await started.wait()
-            asking.cancel()
+            try:
+                await started.wait()
+            finally:
+                asking.cancel()
         async with asyncio.TaskGroup() as group:
             if probes["liveness"]:
                 group.create_task(self._ask_again(probes["liveness"], self._alive))
