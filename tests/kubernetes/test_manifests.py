@@ -77,7 +77,13 @@ def test_custom_resources_fit_their_own_schemas(manifests: Manifests) -> None:
     damaged = json.loads(json.dumps(own[0]))
     damaged["spec"]["pollingInterval" if damaged["kind"] == "ScaledJob" else "selector"] = "often"
 
-    assert {each["kind"] for each in own} >= {"ScaledJob", "TriggerAuthentication", "ServiceMonitor", "PodMonitor"}
+    assert {each["kind"] for each in own} >= {
+        "ScaledJob",
+        "TriggerAuthentication",
+        "ServiceMonitor",
+        "PodMonitor",
+        "PrometheusRule",
+    }
     assert problems(own) == []
     assert len(problems([damaged])) == 1
 
