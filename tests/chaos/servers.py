@@ -53,6 +53,12 @@ class Server(ABC):
 
     user: str | None = None
 
+    @property
+    def pid(self) -> int:
+        """The process id of the running server."""
+        assert self._process is not None
+        return self._process.pid
+
     def start(self) -> None:
         """Start it, and wait until it answers."""
         self._process = subprocess.Popen(
@@ -76,10 +82,11 @@ class Server(ABC):
 
 
 class Postgres(Server):
-    """PostgreSQL without fsync: what survives a kill -9 needs none."""
+    """PostgreSQL; without fsync unless other settings are given: what survives a kill -9 needs none."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *settings: str) -> None:
         super().__init__()
+        self._settings = settings or ("fsync=off",)
         self._data = folder / "postgres"
         self.user = "postgres" if os.geteuid() == 0 else None
         self._data.mkdir()
@@ -90,7 +97,7 @@ class Postgres(Server):
         self.url = f"postgresql+psycopg://ludus@127.0.0.1:{self.port}/postgres"
 
     def command(self) -> Sequence[str]:
-        settings = ["listen_addresses=127.0.0.1", "unix_socket_directories=", "fsync=off"]
+        settings = ["listen_addresses=127.0.0.1", "unix_socket_directories=", *self._settings]
         options = [word for setting in settings for word in ("-c", setting)]
         return [program("postgres"), "-D", str(self._data), "-p", str(self.port), *options]
 
@@ -110,7 +117,14 @@ class Postgres(Server):
 class PgBouncer(Server):
     """A pooler in front of a PostgreSQL. A crash ends the connections of both sides."""
 
-    def __init__(self, folder: Path, target: URL | str, mode: str = "transaction", connections: int = 20) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        target: URL | str,
+        mode: str = "transaction",
+        connections: int = 20,
+        clients: int = 5000,
+    ) -> None:
         super().__init__()
         target = make_url(target)
         self.user = "postgres" if os.geteuid() == 0 else None
@@ -118,7 +132,7 @@ class PgBouncer(Server):
         self._settings.write_text(
             f"[databases]\n* = host={target.host} port={target.port or 5432} user={target.username}\n"
             f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {self.port}\nunix_socket_dir =\nauth_type = any\n"
-            f"pool_mode = {mode}\ndefault_pool_size = {connections}\nmax_client_conn = 5000\n"
+            f"pool_mode = {mode}\ndefault_pool_size = {connections}\nmax_client_conn = {clients}\n"
             "server_login_retry = 1\nquery_wait_timeout = 30\n"
         )
         self._settings.chmod(0o644)

@@ -1,0 +1,1 @@
+"""A simulated fleet: slots, simulators and listeners on the real control plane. Start it with `-m benchmarks.fleet`."""
