@@ -26,7 +26,7 @@ import numpy as np
 
 from benchmarks.fleet.parts import Part, Sample
 from benchmarks.fleet.slots import KEYS, LISTENED
-from benchmarks.fleet.stack import Stack, pgbouncer_is_installed, used
+from benchmarks.fleet.stack import Look, Stack, pgbouncer_is_installed, used
 from server.kit.db.database import Database
 from tests.factories import CONFIG, make_run
 from tests.ports import free_port
@@ -40,6 +40,8 @@ STARTS = 10
 ZONES = 3
 START_SECONDS = 0.06
 """Between the starts of two slots: a fleet that starts at once would wait for the one lock of claims."""
+LOOK_SECONDS = 0.2
+"""Between two looks at PostgreSQL's activity."""
 LIST_SECONDS = 0.2
 """Between two requests of the client that lists."""
 LISTS = ("/v1/runs?page_size=100", "/v1/runs?page_size=100", "/v1/workers?page_size=100", "/v1/queue")
@@ -141,7 +143,7 @@ class Fleet:
         for part in zone:
             part.kill()
             self.parts.remove(part)
-        again = "SELECT count(*) FROM attempts WHERE ended_at IS NULL AND run_id = ANY(%s) AND worker_id LIKE 'idle-%%'"
+        again = "SELECT count(*) FROM attempts WHERE ended_at IS NULL AND run_id = ANY(%s) AND worker_id NOT LIKE 'zone0-%%'"
 
         def claimed() -> bool:
             return self.servers.query(again, runs)[0][0] == len(runs)
@@ -191,10 +193,10 @@ def measure(options: argparse.Namespace, fleet: Fleet) -> None:
     fleet.start_waiting_runs()
     own = {part: used(part.process) for part in fleet.parts}
     myself, began = time.process_time(), time.monotonic()
-    connections = 0
+    looks: list[Look] = []
     while (left := began + options.seconds - time.monotonic()) > 0:
-        connections = max(connections, servers.connections())
-        time.sleep(min(1.0, left))
+        looks.append(servers.look())
+        time.sleep(min(LOOK_SECONDS, left))
     seconds = time.monotonic() - began
     spent = {role: after - busy[role] for role, after in servers.processor_seconds().items()}
     generators = {part: used(part.process) - before for part, before in own.items()}
@@ -204,7 +206,7 @@ def measure(options: argparse.Namespace, fleet: Fleet) -> None:
     moments = fleet.report()
     print_operations(fleet, began, began + seconds, join_delays(moments), rounds)
     print(f"\nper second: {', '.join(f'{value / seconds:,.0f} {name}' for name, value in grown.items())}; ", end="")
-    print(f"at most {connections} connections of clients with PostgreSQL")
+    print(f"at most {max(look.connections for look in looks)} connections of clients with PostgreSQL")
     print(f"\n{'processor time':<28}{'s':>8}{'of a core':>11}")
     for role, value in sorted(spent.items(), key=lambda one: -one[1]):
         print(f"{role:<28}{value:>8.1f}{value / seconds:>11.1%}")
@@ -217,7 +219,20 @@ def measure(options: argparse.Namespace, fleet: Fleet) -> None:
         print("\nthe statements that took PostgreSQL the longest: seconds, calls")
         for took, calls, text in dearest:
             print(f"{took:>8.1f}{calls:>9,}  {text[:120]}")
-    print(f"\n{bottleneck(spent, seconds)}")
+    cores = os.cpu_count() or 1
+    shares = {
+        f"{role}, of {cores} cores" if role == "postgresql" else f"{role}, of one core": value
+        / seconds
+        / (cores if role == "postgresql" else 1)
+        for role, value in spent.items()
+    }
+    shares["the lock of all claims, of the time"] = sum(look.claiming for look in looks) / len(looks)
+    shares[f"transactions, of {servers.limit} at once"] = (
+        sum(look.working for look in looks) / len(looks) / servers.limit
+    )
+    print("\nutilization: " + "; ".join(f"{name} {share:.1%}" for name, share in shares.items()))
+    first, share = max(shares.items(), key=lambda one: one[1])
+    print(f"first bottleneck: {first}: {share:.1%}, so at the same work it is full at {1 / share:.1f} times this fleet")
     if options.zone:
         taken = fleet.kill_zone()
         ended = time.monotonic()
@@ -256,18 +271,6 @@ def join_delays(moments: Mapping[str, float]) -> list[float]:
     """Return the seconds from the moment at which a waiting run listens to that at which each simulator has joined."""
     runs = {name: name.rpartition("-")[0] for name in moments if name.startswith("waiting-") and name.count("-") == 2}
     return [moments[name] - moments[run] for name, run in runs.items() if run in moments]
-
-
-def bottleneck(spent: Mapping[str, float], seconds: float) -> str:
-    """Return a sentence about the server that uses the largest share of what it can use."""
-    cores = os.cpu_count() or 1
-    shares = {role: value / seconds / (cores if role == "postgresql" else 1) for role, value in spent.items()}
-    first = max(shares, key=lambda role: shares[role])
-    can_use = f"{cores} cores of this machine" if first == "postgresql" else "one core that a process of it can use"
-    return (
-        f"first bottleneck: {first} uses {shares[first]:.0%} of the {can_use}; "
-        f"at this work per slot and simulator it is full at {1 / max(shares[first], 1e-9):.1f} times this fleet"
-    )
 
 
 def _cut(count: int, parts: int) -> Iterable[tuple[int, int]]:

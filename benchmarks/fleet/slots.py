@@ -114,6 +114,7 @@ class Slot:
     def __init__(self, host: Host, number: int) -> None:
         self._host, self._samples = host, host.samples
         self._labels = tuple(filter(None, host.options.labels.split(",")))
+        self._offer = Offer(labels=frozenset(self._labels))
         self._id = f"{host.options.host}-{number}/1/0"
         self._database = Database(host.options.url, pool_size=2)
         self._registry, self._queue = WorkerRegistry(self._database), RunQueue(self._database)
@@ -126,7 +127,7 @@ class Slot:
         while True:
             try:
                 self._registry.register(info)
-                waits = self._queue.waiting()
+                waits = self._queue.waiting(self._offer)
                 break
             except DatabaseUnavailable:
                 time.sleep(BEAT_SECONDS)
@@ -161,7 +162,7 @@ class Slot:
         while True:
             began, processor = time.monotonic(), time.thread_time()
             try:
-                claim = self._queue.claim(self._id, LEASE_SECONDS, hint, Offer(labels=frozenset(self._labels)))
+                claim = self._queue.claim(self._id, LEASE_SECONDS, hint, self._offer)
             except DatabaseUnavailable:
                 self._samples.fail("claim")
                 continue

@@ -7,6 +7,7 @@ import tempfile
 import urllib.request
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -25,6 +26,18 @@ POOLED = 60
 STATEMENTS = "pg_stat_statements"
 
 
+@dataclass(frozen=True)
+class Look:
+    """The state of PostgreSQL at one moment."""
+
+    connections: int
+    """Connections of clients."""
+    working: int
+    """Those in a transaction."""
+    claiming: bool
+    """Whether one of them holds the lock of all claims."""
+
+
 class Stack:
     """All servers, running. `url` is where PostgreSQL is, `pooled` where everything connects to."""
 
@@ -40,6 +53,8 @@ class Stack:
             postgres.start()
             url = postgres.url
         self.url = self.pooled = url
+        self.limit = POOLED if pgbouncer else connections
+        """Transactions that can run at once."""
         redis = Redis()
         stack.callback(redis.crash)
         redis.start()
@@ -122,12 +137,15 @@ class Stack:
             return [(s, calls, " ".join(text.split())) for s, calls, text in self._watcher.execute(query).fetchall()]
         return []
 
-    def connections(self) -> int:
-        """Return how many connections clients have with PostgreSQL now, beside this one."""
-        query = "SELECT count(*) - 1 FROM pg_stat_activity WHERE backend_type = 'client backend'"
-        row = self._watcher.execute(query).fetchone()
+    def look(self) -> Look:
+        """Return the state of PostgreSQL at this moment."""
+        activity = "SELECT count(*), count(*) FILTER (WHERE state <> 'idle') FROM pg_stat_activity"
+        claims = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted"
+        row = self._watcher.execute(
+            f"{activity} WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+        ).fetchone()
         assert row is not None
-        return int(row[0])
+        return Look(int(row[0]), int(row[1]), claiming=self._watcher.execute(claims).fetchone() is not None)
 
     def query(self, query: str, *values: object) -> list[tuple[object, ...]]:
         """Return the rows of a query."""
