@@ -143,7 +143,8 @@ class Fleet:
         for part in zone:
             part.kill()
             self.parts.remove(part)
-        again = "SELECT count(*) FROM attempts WHERE ended_at IS NULL AND run_id = ANY(%s) AND worker_id NOT LIKE 'zone0-%%'"
+        live = "SELECT count(*) FROM attempts WHERE ended_at IS NULL"
+        again = f"{live} AND run_id = ANY(%s) AND worker_id NOT LIKE 'zone0-%%'"
 
         def claimed() -> bool:
             return self.servers.query(again, runs)[0][0] == len(runs)

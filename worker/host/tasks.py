@@ -272,10 +272,10 @@ class Slot:
         self._over.wait(YIELD_SECONDS)
 
     def _look_for_work(self) -> None:
-        """Wake a slot if a run waits: its wake-up was sent before this slot was there."""
+        """Wake a slot if a run waits that this one serves: its wake-up was sent before this slot was there."""
         self._known.wait()
         try:
-            run_id = self._queue.waiting()
+            run_id = self._queue.waiting(self._offer)
         except LudusError as error:
             log.warning("queue_not_read", error=str(error))
             return

@@ -6,7 +6,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import asdict, replace
 from typing import Any
 
-from sqlalchemy import select, text, update
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from ludus.schemas.states import RunKind, RunState, StopReason
@@ -36,11 +36,11 @@ from server.runs.attempts.repository import AttemptFence
 from server.runs.bottleneck.times import TimeSpent
 from server.runs.environment_parameters.writer import ParameterWriter
 from server.runs.events.repository import UNTRACKED, Note, lock_run, move
-from server.runs.models import CLAIMABLE_SQL, Attempt, Log, Run
+from server.runs.models import Attempt, Log, Run
 from server.runs.profiles.repository import ProfileWriter
 from server.runs.scheduling.demand import Demand, Offer
 from server.runs.scheduling.fit import Slot, leaves
-from server.runs.scheduling.order import Waiting, in_order
+from server.runs.scheduling.order import InTraining, Waiting, in_order
 from server.runs.scheduling.repository import WaitingRuns
 from server.simulators.collectors.writer import CollectorWriter
 from server.simulators.writer import SimulatorWriter
@@ -82,27 +82,41 @@ class RunQueue:
         its state and attempt number.
         """
         self.for_another = None
+        offer = offer or Offer()
         with self._database.write() as session:
             runs = WaitingRuns(session)
-            runs.lock_queue()
-            heads = runs.heads()
-            if not heads:
-                return None
-            running = runs.running()
-            offer = replace(offer or Offer(), cordoned=CordonRepository(session).covers(worker_id))
-            left: AbstractSet[str] = frozenset()
-            if offer.gpus and not offer.cordoned:
-                left = self._left_to_others(heads, offer, WorkerRepository(session).slots(lease_seconds, but=worker_id))
-            mine = [one for one in heads if one.run_id not in left]
-            for one in in_order(mine, running, offer, self._policy, now=runs.clock(), hint=hint):
+            # Most slots that are woken find nothing. They must not wait for the lock of all claims: each would keep a
+            # connection, and renewals of leases would wait for those.
+            heads, running, order = self._look(session, worker_id, lease_seconds, hint, offer)
+            if order:
+                runs.lock_queue()
+                heads, running, order = self._look(session, worker_id, lease_seconds, hint, offer)
+            for one in order:
                 run = runs.lock(one.run_id)
                 if run is not None:
                     return _begin(session, run, worker_id, lease_seconds, fingerprint)
-            others = WorkerRepository(session).slots(lease_seconds, but=worker_id)
-            offers = {other.offer for other in others if other.idle}
-            served = (in_order(heads, running, each, self._policy, now=runs.clock()) for each in offers)
-            self.for_another = next((order[0].run_id for order in served if order), None)
+            if heads:
+                others = WorkerRepository(session).slots(lease_seconds, but=worker_id)
+                offers = {other.offer for other in others if other.idle}
+                served = (in_order(heads, running, each, self._policy, now=runs.clock()) for each in offers)
+                self.for_another = next((order[0].run_id for order in served if order), None)
             return None
+
+    def _look(
+        self, session: Session, worker_id: str, lease_seconds: float, hint: str | None, offer: Offer
+    ) -> tuple[Sequence[Waiting], InTraining, Sequence[Waiting]]:
+        """Return the heads of the queue, the runs in training, and those heads that the slot may take, in order."""
+        runs = WaitingRuns(session)
+        heads = runs.heads()
+        if not heads:
+            return [], InTraining({}), []
+        running = runs.running()
+        offer = replace(offer, cordoned=CordonRepository(session).covers(worker_id))
+        left: AbstractSet[str] = frozenset()
+        if offer.gpus and not offer.cordoned:
+            left = self._left_to_others(heads, offer, WorkerRepository(session).slots(lease_seconds, but=worker_id))
+        mine = [one for one in heads if one.run_id not in left]
+        return heads, running, in_order(mine, running, offer, self._policy, now=runs.clock(), hint=hint)
 
     def _left_to_others(self, heads: Sequence[Waiting], offer: Offer, others: Sequence[Slot]) -> AbstractSet[str]:
         """Return the runs that this slot leaves to others now, as it has not for too long."""
@@ -111,10 +125,13 @@ class RunQueue:
         self._left = {run_id: self._left.get(run_id, now) for run_id in leaving}
         return {run_id for run_id, since in self._left.items() if now - since < self._policy.best_fit_seconds}
 
-    def waiting(self) -> str | None:
-        """Return a run that waits for a worker; None if there is none."""
+    def waiting(self, offer: Offer) -> str | None:
+        """Return a run that waits for a worker and that a slot with this offer serves; None if there is none."""
         with self._database.read() as session:
-            return session.scalar(select(Run.id).where(text(CLAIMABLE_SQL)).limit(1))
+            runs = WaitingRuns(session)
+            served = [group for group in runs.demands() if offer.serves(Demand.parse(group[1]))]
+            oldest = runs.oldest(served, limit=1) if served else ()
+        return oldest[0].run_id if oldest else None
 
 
 class AttemptLedger:

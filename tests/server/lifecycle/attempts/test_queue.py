@@ -3,20 +3,47 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from ludus.schemas.states import RunState
 from server.config.resolution import resolve
 from server.config.run import RunConfig
 from server.kit.db.database import Database
+from server.kit.errors import DatabaseUnavailable
 from server.lifecycle.attempts.repository import AttemptLedger, RunQueue
 from server.runs.events.repository import EventRepository
 from server.runs.repository import RunRepository
+from server.runs.scheduling.demand import Offer
+from server.runs.scheduling.repository import WaitingRuns
 from server.workers.repository import WorkerInfo, WorkerRegistry, WorkerRepository
+from tests.conftest import POSTGRESQL_ONLY
 from tests.factories import CONFIG, make_checkpoint, make_claim, make_run, read_run
+from tests.server.runs.scheduling.test_claims import demanding
 
 
 def test_nothing_waits_nothing_is_claimed(database: Database) -> None:
     assert RunQueue(database).claim("worker-1", 10) is None
-    assert not RunQueue(database).waiting()
+    assert not RunQueue(database).waiting(Offer())
+
+
+def test_a_slot_that_starts_finds_a_run_only_if_it_serves_it(database: Database) -> None:
+    run = make_run(database, config=demanding(1, "a100"))
+
+    assert RunQueue(database).waiting(Offer(gpus=1)) is None
+    assert RunQueue(database).waiting(Offer(1, frozenset({"a100"}))) == run.id
+
+
+@pytest.mark.parametrize("database_url", POSTGRESQL_ONLY, indirect=True)
+def test_a_claim_that_finds_nothing_does_not_wait_for_other_claims(database: Database) -> None:
+    make_run(database, config=demanding(0, "a100"))
+    impatient = Database(database.url, busy_seconds=0.2)
+    with database.write() as session:
+        WaitingRuns(session).lock_queue()
+
+        assert RunQueue(impatient).claim("worker-1", 10) is None
+        with pytest.raises(DatabaseUnavailable):
+            RunQueue(impatient).claim("worker-2", 10, offer=Offer(labels=frozenset({"a100"})))
+    impatient.close()
 
 
 def test_the_claim_carries_what_the_worker_needs(database: Database) -> None:
