@@ -156,9 +156,10 @@ class Fleet:
         """Start worker hosts that have so many slots together."""
         options = self._options
         common = ["--url", self.servers.pooled, "--broker", self.servers.broker, "--collector", self._collector]
-        common += ["--summary-seconds", options.busy * len(KEYS) / options.points, *extra]
-        common += ["--start-seconds", start_seconds or START_SECONDS * len(names)]
-        common += ["--connected", options.connected // options.busy, "--waiting", options.waiting // WAITING_RUNS]
+        common += ["--summary-seconds", str(options.busy * len(KEYS) / options.points), *extra]
+        common += ["--start-seconds", str(start_seconds or START_SECONDS * len(names))]
+        common += ["--connected", str(options.connected // options.busy)]
+        common += ["--waiting", str(options.waiting // WAITING_RUNS)]
         for name, (first, last) in zip(names, _cut(slots, len(names)), strict=True):
             self._part(role, "slots", "--host", name, "--slots", last - first, *common, name=name)
 
@@ -262,8 +263,8 @@ def print_operations(
         p50, p99 = (
             1e3 * min(bound for bound, count in rounds.items() if count >= part * total) for part in (0.5, 0.99)
         )
-        rate = total / (ended - began)
-        print(f"{'round of the controller, at most':<48}{total:>8,.0f}{rate:>9.1f}{p50:>9.1f}{p99:>9.1f}")
+        per_second = total / (ended - began)
+        print(f"{'round of the controller, at most':<48}{total:>8,.0f}{per_second:>9.1f}{p50:>9.1f}{p99:>9.1f}")
     for operation in sorted({name for part in fleet.parts for name in part.failures}):
         print(f"failed: {operation}: {sum(part.failures.pop(operation, 0) for part in fleet.parts)}")
 

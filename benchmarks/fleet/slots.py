@@ -18,7 +18,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from kombu import Consumer
+from kombu.messaging import Consumer
 
 from benchmarks.fleet.parts import Samples
 from ludus.schemas.states import RunState
@@ -102,7 +102,8 @@ class Host:
         with self._celery.connection_for_read() as connection:
             connection.default_channel.basic_qos(0, 1, False)
             queues = [self._celery.amqp.queues["ludus"]]
-            with Consumer(connection.default_channel, queues, callbacks=[hand_out], accept=["json"]):
+            channel: Any = connection.default_channel
+            with Consumer(channel, queues, callbacks=[hand_out], accept=["json"]):  # type: ignore[no-untyped-call]  # kombu
                 while True:
                     with suppress(TimeoutError):
                         connection.drain_events(timeout=5)
