@@ -87,9 +87,9 @@ def fill(home: Path, count: int) -> None:
                 created = now - chance.random() * 3e7
                 run = Run(
                     id=new_id("run"), kind="train", name=f"run-{number}", tags=["nightly"] if number % 100 == 0 else [],
-                    state=state, stop_reason=reason, config=config, seed=1, step=chance.randrange(500_000),
+                    state=state, stop_reason=reason, config=config, seed=1, stored_step=chance.randrange(500_000),
                     created_at=created, queued_at=created, started_at=created, finished_at=created + 60,
-                    updated_at=created + 60,
+                    stored_updated_at=created + 60,
                 )  # fmt: skip
                 session.add(run)
                 if run.tags:

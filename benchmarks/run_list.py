@@ -82,11 +82,11 @@ def make_row(number: int, draw: random.Random) -> dict[str, Any]:
         "stop_reason": draw.choice(REASONS[state]) if state in REASONS else None,
         "config": CONFIG,
         "seed": number,
-        "step": draw.randrange(5_000_000),
+        "stored_step": draw.randrange(5_000_000),
         "created_at": at,
         "queued_at": at,
         "finished_at": None if state == "QUEUED" else at + draw.random() * 50_000,
-        "updated_at": at + draw.random() * 50_000,
+        "stored_updated_at": at + draw.random() * 50_000,
     }
 
 

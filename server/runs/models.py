@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, Text
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy import BigInteger, ForeignKey, Index, Integer, LargeBinary, ScalarSelect, String, Text, func, select
+from sqlalchemy.orm import InstrumentedAttribute, Mapped, column_property, mapped_column
 
 from server.kit.db.base import CLUSTERED, Base, Json, Timestamp, ordered_text, partial_index
+from server.kit.db.clock import later
 from server.kit.db.projects import Owned
 from server.runs.scheduling.demand import LARGEST
 
@@ -17,6 +18,37 @@ UNPURGED_SQL = "purge_at IS NOT NULL"
 """Deleted runs whose files are still to be removed. Queries use these words, so that the index below applies."""
 LEASED_SQL = "state || '' IN ('STARTING', 'RUNNING', 'PAUSING', 'STOPPING')"
 """`server.kit.states.LEASED` in SQL, likewise."""
+
+
+class Lease(Base):
+    """The lease of a run's live attempt, and its progress: the one row that a heartbeat writes.
+
+    The row is narrow, has no index but its key, and its pages stay half empty: PostgreSQL updates it in place (HOT),
+    and logs only the bytes behind `worker_id`, which change. It is deleted when the attempt ends; `attempts` and `runs`
+    keep its values then.
+    """
+
+    __tablename__ = "leases"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    attempt: Mapped[int] = mapped_column(Integer)
+    worker_id: Mapped[str] = mapped_column(String(80))
+    expires_at: Mapped[float] = mapped_column(Timestamp)
+    """On the database's clock."""
+    renewed_at: Mapped[float] = mapped_column(Timestamp)
+    step: Mapped[int] = mapped_column(BigInteger)
+    """Agent steps of all behaviors together."""
+    step_at: Mapped[float] = mapped_column(Timestamp)
+    """When the step moved last."""
+    time_spent: Mapped[bytes | None] = mapped_column(LargeBinary)
+    """`server.runs.bottleneck.times.TimeSpent.pack`."""
+
+    __table_args__ = ({"postgresql_with": {"fillfactor": "50"}},)
+
+
+def of_lease(column: InstrumentedAttribute[Any], run_id: Any) -> ScalarSelect[Any]:
+    """Return an SQL expression: a column of the lease of a run; null where no lease of this release holds it."""
+    return select(column).where(Lease.run_id == run_id).correlate_except(Lease).scalar_subquery()
 
 
 class Run(Owned, Base):
@@ -44,8 +76,8 @@ class Run(Owned, Base):
     """Fencing number: raised by each claim; a write that carries an older one is refused."""
     intent: Mapped[str | None] = mapped_column(String(16))
     """Requested by a user and not done yet: `pause`, `stop`, `cancel`, or nothing."""
-    step: Mapped[int] = mapped_column(BigInteger, default=0)
-    """Agent steps of all behaviors together, as of the last heartbeat."""
+    stored_step: Mapped[int] = mapped_column("step", BigInteger, default=0)
+    """The step as of the end of the newest attempt. Of a live one the lease knows it: see `step`."""
     restarts_without_progress: Mapped[int] = mapped_column(Integer, default=0)
     event_seq: Mapped[int] = mapped_column(Integer, default=0)
     """Sequence number of the newest event."""
@@ -56,7 +88,8 @@ class Run(Owned, Base):
     started_at: Mapped[float | None] = mapped_column(Timestamp)
     """First time RUNNING."""
     finished_at: Mapped[float | None] = mapped_column(Timestamp)
-    updated_at: Mapped[float] = mapped_column(Timestamp)
+    stored_updated_at: Mapped[float] = mapped_column("updated_at", Timestamp)
+    """The last change of this row; all that wait for events look here. See `updated_at`."""
     config: Mapped[dict[str, Any]] = mapped_column(Json)
     """Resolved: every default filled in. The last column of the first release, because it is the big one: SQLite reads
     the others without touching it."""
@@ -74,6 +107,18 @@ class Run(Owned, Base):
     max_steps: Mapped[int | None] = mapped_column(BigInteger)
     """`RunConfig.max_steps`: lists show it and do not read the configuration. None also for a run that the release
     before `0021` created while the database was at it already."""
+    requests: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
+    """Raised by each request to the run's trainer (`server.runs.events.repository.ask`): heartbeats return it, and the
+    supervisor reads the requests only when it has moved."""
+
+    step: Mapped[int] = column_property(
+        func.coalesce(of_lease(Lease.step, id), stored_step)  # noqa: A003  # the column above
+    )
+    """Agent steps of all behaviors together, as of the last heartbeat."""
+    updated_at: Mapped[float] = column_property(
+        later(stored_updated_at.column, func.coalesce(of_lease(Lease.step_at, id), 0.0))  # noqa: A003  # likewise
+    )
+    """The last change of this row, or of the step."""
 
     # Each order of the list has an index of its own and one behind the state, so that a page is read in order, whatever
     # state is asked for. The other fields have one each for telling rare conditions from common ones; see
@@ -101,8 +146,8 @@ class Run(Owned, Base):
     )
 
 
-BEHIND = (Run.config, Run.owner, Run.demand, Run.waits_for, Run.token_id, Run.self_play, Run.max_steps)
-"""Columns that may lie behind the first page of a row in SQLite. Lists and heartbeats leave them out."""
+BEHIND = (Run.config, Run.owner, Run.demand, Run.waits_for, Run.token_id, Run.self_play, Run.max_steps, Run.requests)
+"""Columns that may lie behind the first page of a row in SQLite. Lists and fenced writes leave them out."""
 
 
 class RunTag(Base):
@@ -117,7 +162,11 @@ class RunTag(Base):
 
 
 class Attempt(Base):
-    """One execution of a run by one worker, with its lease."""
+    """One execution of a run by one worker.
+
+    `lease_expires_at`, `heartbeat_at`, `step` and `time_spent` are as of the end. Of a live attempt `Lease` has them;
+    here they are what the release before `0024` may go by (`server.lifecycle.attempts.renewal`).
+    """
 
     __tablename__ = "attempts"
 
@@ -125,7 +174,7 @@ class Attempt(Base):
     number: Mapped[int] = mapped_column(Integer, primary_key=True)
     worker_id: Mapped[str] = mapped_column(String(80), index=True)
     lease_expires_at: Mapped[float | None] = mapped_column(Timestamp, index=True)
-    """On the database's clock. None once the attempt has ended."""
+    """None once the attempt has ended. Of an attempt on a worker of the release before `0024`, this is the lease."""
     heartbeat_at: Mapped[float] = mapped_column(Timestamp)
     endpoints: Mapped[list[Any]] = mapped_column(Json, default=list)
     """Collectors: `[{"address": "host:port", "index": 0}]`, empty until they listen."""
@@ -142,7 +191,7 @@ class Attempt(Base):
     started_at: Mapped[float] = mapped_column(Timestamp)
     ended_at: Mapped[float | None] = mapped_column(Timestamp)
     time_spent: Mapped[dict[str, Any] | None] = mapped_column(Json)
-    """Where its newest time went (`server.runs.bottleneck.times.TimeSpent`), as of the last heartbeat."""
+    """Where its newest time went (`server.runs.bottleneck.times.TimeSpent`), in the end."""
     profile: Mapped[dict[str, Any] | None] = mapped_column(Json)
     """The newest request for a profile: `ludus.schemas.Profile` without run and attempt."""
     places_asked: Mapped[bool | None] = mapped_column()

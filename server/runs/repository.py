@@ -1,28 +1,44 @@
 """Runs in the database: queries of the API, inserts, and the building blocks of commands."""
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, TypeVar
 
-from sqlalchemy import ColumnElement, Select, Subquery, delete, exists, func, not_, select, tuple_
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    Subquery,
+    delete,
+    exists,
+    func,
+    not_,
+    select,
+    tuple_,
+    union,
+    union_all,
+)
 from sqlalchemy.orm import InstrumentedAttribute, defer
+from sqlalchemy.orm.attributes import set_committed_value
 
 from ludus.schemas.states import RunState
 from server.config.run import RunConfig
 from server.kit.db.clock import DAY_SECONDS, now
 from server.kit.db.ids import new_id
-from server.kit.db.keyset import Columns, compare, opaque, parts, rarest, select_page
+from server.kit.db.keyset import Columns, compare, in_page, opaque, parts, rarest, select_page
 from server.kit.db.projects import project_of
 from server.kit.db.repository import Repository
 from server.kit.errors import LogNotFound, Problem, RunNotFound, TooManyTags
 from server.kit.listing import Condition, ListQuery, Operator, Order, Page
 from server.kit.states import Intent
+from server.runs.bottleneck.times import TimeSpent
 from server.runs.events.repository import Note, lock_run, move, record
-from server.runs.models import BEHIND, Attempt, Log, Run, RunTag
+from server.runs.models import BEHIND, Attempt, Lease, Log, Run, RunTag
 from server.runs.scheduling.demand import Demand
 
 Found = TypeVar("Found")
 NEWEST_FIRST = ListQuery(Order("created_at"))
+_MOVING = frozenset({"step", "updated_at"})
+"""Fields that heartbeats move: of a run with a lease, they are in the lease."""
 METRIC = "metric"
 """Order of a list of runs by a metric."""
 MAX_TAGS = 50
@@ -71,6 +87,8 @@ class RunRepository(Repository):
         "finished_at": Run.finished_at,
     }
     """Columns by which lists can be filtered and, except for `tag`, sorted."""
+    AT_REST: ClassVar[Columns] = {**COLUMNS, "step": Run.stored_step, "updated_at": Run.stored_updated_at}
+    """The same of runs without a lease: `step` and `updated_at` have indexes."""
 
     def get(self, run: str) -> Run:
         """Return the run with this id, else the newest one with this name. Raises RunNotFound."""
@@ -138,12 +156,27 @@ class RunRepository(Repository):
         if query.order.field == "finished_at":
             statement = statement.where(Run.finished_at.is_not(None))
         rare = rarest(self._session, self._hits(query))
-        indexed = {query.order.field, "state"}
-        if rare is not None:
+        indexed = {query.order.field, "state"} if rare is None else set()
+        if query.order.field in _MOVING:
+            statement = statement.where(Run.id.in_(self._first(query, rare, indexed)))
+        elif rare is not None:
             statement = statement.where(Run.id.in_(rare))
-            indexed = set()
-        columns = {field: column if field in indexed else opaque(column) for field, column in known.items()}
-        return select_page(self._session, statement, query, columns, Run.id, _tagged)
+        return select_page(self._session, statement, query, _but(known, indexed), Run.id, _tagged)
+
+    def _first(self, query: ListQuery, rare: Select[str] | None, indexed: Collection[str]) -> Select[str]:
+        """Select the ids of the first runs without and of the first with a lease: a page sorted by `step` is of them.
+
+        An index has the order of the many at rest; those with a lease are few.
+        """
+        leases = select(Lease.run_id)
+        at_rest, leased = (select(Run.id).where(those) for those in (Run.id.not_in(leases), Run.id.in_(leases)))
+        if rare is not None:
+            at_rest, leased = (each.where(Run.id.in_(rare)) for each in (at_rest, leased))
+        pages = (
+            in_page(at_rest, query, _but(self.AT_REST, indexed), Run.id, _tagged),
+            in_page(leased, query, _but(self.COLUMNS, ()), Run.id, _tagged),
+        )
+        return union_all(*(select(page.subquery().c.id) for page in pages)).subquery().select()
 
     def _hits(self, query: ListQuery) -> Iterator[Select[str]]:
         """Select the ids that each condition leaves by itself: those with an index of their own, and the project."""
@@ -154,7 +187,10 @@ class RunRepository(Repository):
             if condition.operator is Operator.NE or condition.field in {"state", "priority", query.order.field}:
                 continue
             hits = select(RunTag.run_id if condition.field == "tag" else Run.id)
-            yield hits.where(compare(self.COLUMNS, condition))
+            hits = hits.where(compare(self.AT_REST, condition))
+            if condition.field in _MOVING:  # of a run with a lease, the lease tells
+                hits = select(union(hits, select(Lease.run_id)).subquery().c.id)
+            yield hits
 
     def count(self, state: RunState | None = None) -> int:
         """Return how many runs there are, or are in a state."""
@@ -162,8 +198,10 @@ class RunRepository(Repository):
         return self._session.scalar(query if state is None else query.where(Run.state == state)) or 0
 
     def attempts(self, run_id: str) -> Sequence[Attempt]:
-        """Return a run's attempts, oldest first."""
-        return self._session.scalars(select(Attempt).where(Attempt.run_id == run_id).order_by(Attempt.number)).all()
+        """Return a run's attempts, oldest first; the live one as its last heartbeat left it."""
+        same = (Lease.run_id == Attempt.run_id) & (Lease.attempt == Attempt.number)
+        query = select(Attempt, Lease).outerjoin(Lease, same).where(Attempt.run_id == run_id).order_by(Attempt.number)
+        return [_live(attempt, lease) for attempt, lease in self._session.execute(query)]
 
     def logs(self, run_id: str, attempt: int | None = None) -> Sequence[Log]:
         """Return the log files of a run, or of one attempt, by attempt and name."""
@@ -199,7 +237,7 @@ class RunRepository(Repository):
             max_steps=new.config.max_steps,
             created_at=now(),
             queued_at=now(),
-            updated_at=now(),
+            stored_updated_at=now(),
         )
         self._session.add(run)
         self._session.flush()
@@ -252,6 +290,21 @@ class RunRepository(Repository):
         record(self._session, run.id, note, attempt=run.attempt, **columns)
         self._session.refresh(run)
         return run
+
+
+def _live(attempt: Attempt, lease: Lease | None) -> Attempt:
+    """Return an attempt with the values of its lease. They are not written."""
+    if lease is not None:
+        spent = None if lease.time_spent is None else TimeSpent.unpack(lease.time_spent)
+        live = {"lease_expires_at": lease.expires_at, "heartbeat_at": lease.renewed_at, "step": lease.step}
+        for name, value in {**live, "time_spent": None if spent is None else asdict(spent)}.items():
+            set_committed_value(attempt, name, value)
+    return attempt
+
+
+def _but(columns: Columns, indexed: Collection[str]) -> Columns:
+    """Return the columns, opaque but for those of which an index may be used."""
+    return {field: column if field in indexed else opaque(column) for field, column in columns.items()}
 
 
 def _without_behind() -> list[Any]:

@@ -2,10 +2,12 @@
 
 from typing import Any
 
-from sqlalchemy import Integer, String, exists
+from sqlalchemy import Integer, String, exists, func, select
 from sqlalchemy.orm import Mapped, column_property, mapped_column
 
 from server.kit.db.base import Base, Json, Timestamp, ordered_text
+from server.kit.db.clock import later
+from server.runs.models import Lease
 from server.runs.scheduling.demand import Offer
 
 
@@ -35,11 +37,25 @@ class Worker(Base):
     resources: Mapped[dict[str, Any]] = mapped_column(Json, default=dict)
     """For instance `{"gpus": ["GPU-5d2f..."]}`."""
     started_at: Mapped[float] = mapped_column(Timestamp)
-    heartbeat_at: Mapped[float] = mapped_column(Timestamp, index=True)
+    stored_heartbeat_at: Mapped[float] = mapped_column("heartbeat_at", Timestamp, index=True)
+    """The last beat while the slot was idle, or of its last attempt. See `heartbeat_at`."""
     last_claim_at: Mapped[float | None] = mapped_column(Timestamp)
     run_id: Mapped[str | None] = mapped_column(String(40))
     """The run that the slot executes."""
     stopped_at: Mapped[float | None] = mapped_column(Timestamp)
+    heartbeat_at: Mapped[float] = column_property(
+        later(
+            stored_heartbeat_at.column,
+            func.coalesce(
+                select(Lease.renewed_at)
+                .where(Lease.run_id == run_id, Lease.worker_id == id)  # noqa: A003  # the column above
+                .correlate_except(Lease)
+                .scalar_subquery(),
+                0.0,
+            ),
+        )
+    )
+    """The last sign of life: a slot that executes a run renews its lease, and writes nothing here."""
     cordoned: Mapped[bool] = column_property(exists().where(Cordon.name.in_([id, host])))  # noqa: A003  # the column
     """Whether the slot takes no run, because it or its host is cordoned."""
     draining: Mapped[bool] = column_property(

@@ -42,23 +42,24 @@ class WorkerRegistry:
 
     def register(self, worker: WorkerInfo) -> None:
         """Enter a worker, or enter it again."""
-        started = {"started_at": now(), "heartbeat_at": now(), "run_id": None, "stopped_at": None}
-        values: dict[str, Any] = {**asdict(worker), "labels": list(worker.labels), **started}
+        values = {getattr(Worker, name): value for name, value in asdict(worker).items()}
+        values |= {Worker.labels: list(worker.labels), Worker.run_id: None, Worker.stopped_at: None}
+        values |= {Worker.started_at: now(), Worker.stored_heartbeat_at: now()}
         with self._database.write() as session:
             session.execute(
                 upsert(session, Worker).values(values).on_conflict_do_update(index_elements=[Worker.id], set_=values)
             )
 
     def beat(self, worker_id: str) -> bool:
-        """Record the heartbeat of an idle worker (a busy worker writes one with each heartbeat of its attempt).
+        """Record the heartbeat of an idle worker. That of a busy one is the renewal of its attempt's lease.
 
         False where it is not in the list any more: it was silent for too long, or the database is a restored one.
         """
-        return self._set(worker_id, heartbeat_at=now())
+        return self._set(worker_id, stored_heartbeat_at=now())
 
     def stopped(self, worker_id: str) -> None:
         """Record an orderly shutdown."""
-        self._set(worker_id, heartbeat_at=now(), run_id=None, stopped_at=now())
+        self._set(worker_id, stored_heartbeat_at=now(), run_id=None, stopped_at=now())
 
     def _set(self, worker_id: str, **values: Any) -> bool:
         with self._database.write() as session:

@@ -153,6 +153,8 @@ class Slot:
         self._known = threading.Event()
         """Set once the slot's row has been written."""
         self._busy = False
+        self._supervisor: Supervisor | None = None
+        """Of the run that the slot executes."""
 
     def open(self) -> None:
         """Set up what must not be inherited from the parent: connections, threads, the warm trainer."""
@@ -252,7 +254,7 @@ class Slot:
             ledger, store = TracedLedger(spans, *measured), TracedStore(spans, self._store, self._telemetry)
             ids["trace_id"] = trace_id(claim.run_id)
         with structlog.contextvars.bound_contextvars(**ids):
-            Supervisor(
+            self._supervisor = Supervisor(
                 claim,
                 ledger,
                 cast("ArtifactStore", store),
@@ -261,7 +263,11 @@ class Slot:
                 self._settings.gateway,
                 self.stopping,
                 self._gpus,
-            ).run(self._warm)
+            )
+            try:
+                self._supervisor.run(self._warm)
+            finally:
+                self._supervisor = None
 
     def _pass_on(self, run_id: str | None) -> None:
         """Wake another slot for a run that it serves: this one has received the wake-up, and does not take the run."""
@@ -283,7 +289,10 @@ class Slot:
             self._wake_ups.wake(run_id)
 
     def _beat(self) -> None:
-        """Keep this slot's row current, and an eye on the queue."""
+        """Keep this slot's row current, and an eye on the queue. While it executes a run, its lease says that it lives.
+
+        A database that is a restored one ends the attempt; the slot enters the list again after that.
+        """
         known = False
         while not self._over.wait(BEAT_SECONDS if known else 0.0):
             try:
@@ -299,7 +308,9 @@ class Slot:
                         )
                     )
                     self._known.set()
-                known = self._registry.beat(self.worker_id)
+                supervisor = self._supervisor
+                if supervisor is None or not supervisor.beats:
+                    known = self._registry.beat(self.worker_id)
                 self._watch_queue()
             except LudusError as error:
                 log.warning("worker_beat_failed", error=str(error))

@@ -20,10 +20,10 @@ from server.kit.db.database import Database
 from server.kit.errors import LudusError
 from server.kit.listening import TelemetrySettings
 from server.kit.probes import Probes
-from server.kit.states import Intent
 from server.kit.telemetry import BUCKETS, serve_metrics
 from server.lifecycle.attempts.claim import Claim
 from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.leases.repository import Renewal
 from server.runs.bottleneck.times import TimeSpent
 from worker.host.alive import is_alive
 
@@ -96,7 +96,7 @@ class MeasuredLedger(AttemptLedger):
         self.checkpoints.on_add = self._count_checkpoint
         self.simulators.on_change = self._count_simulator
 
-    def heartbeat(self, lease_seconds: float, step: int, time_spent: TimeSpent | None = None) -> Intent:
+    def heartbeat(self, lease_seconds: float, step: int, time_spent: TimeSpent | None = None) -> Renewal:
         """Renew the lease, and measure how long that takes."""
         began, outcome = time.monotonic(), "ok"
         try:

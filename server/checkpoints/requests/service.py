@@ -11,7 +11,7 @@ from server.checkpoints.repository import CheckpointRepository
 from server.checkpoints.requests.models import CheckpointRequest
 from server.checkpoints.requests.repository import CheckpointRequestRepository
 from server.kit.db.database import Session
-from server.runs.events.repository import Note, record
+from server.runs.events.repository import Note, ask
 from server.runs.repository import RunRepository
 
 
@@ -36,5 +36,5 @@ class CheckpointRequestService:
             return pending
         request = self._requests.add(found.id)
         note = Note("checkpoint_requested", "A user asked for a checkpoint now.", data={"request": request.seq})
-        record(self._session, found.id, note, attempt=found.attempt)
+        ask(self._session, found.id, note, attempt=found.attempt)
         return request

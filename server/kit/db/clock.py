@@ -1,4 +1,4 @@
-"""The database's clock, as seconds since 1970-01-01 UTC.
+"""The database's clock, as seconds since 1970-01-01 UTC, and the later of two times.
 
 All decisions that depend on time (has this lease expired?) use this one clock, so that the clocks of hosts may
 differ. It is the time at which the statement runs, not the beginning of the transaction, which may have waited for a
@@ -7,7 +7,7 @@ lock.
 
 from typing import Any
 
-from sqlalchemy import Double
+from sqlalchemy import ColumnElement, Double
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import FunctionElement
 
@@ -29,3 +29,23 @@ def _sqlite(element: now, compiler: Any, **options: Any) -> str:  # noqa: ARG001
 @compiles(now, "postgresql")
 def _postgresql(element: now, compiler: Any, **options: Any) -> str:  # noqa: ARG001
     return "CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS DOUBLE PRECISION)"
+
+
+class later(FunctionElement[float]):  # noqa: N801  # reads as the SQL function that it is
+    """SQL expression: the later of two times. Neither may be null: SQLite would answer with null."""
+
+    inherit_cache = True
+
+    def __init__(self, one: ColumnElement[float], other: ColumnElement[float]) -> None:
+        super().__init__(one, other)
+        self.type = one.type
+
+
+@compiles(later, "sqlite")
+def _later_sqlite(element: later, compiler: Any, **options: Any) -> str:
+    return f"max({compiler.process(element.clauses, **options)})"
+
+
+@compiles(later, "postgresql")
+def _later_postgresql(element: later, compiler: Any, **options: Any) -> str:
+    return f"greatest({compiler.process(element.clauses, **options)})"

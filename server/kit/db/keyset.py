@@ -74,6 +74,21 @@ def select_page(
     `key` breaks ties. `special` may translate a condition itself. The sort column must not be null.
     Raises InvalidQuery for a field that the list doesn't have.
     """
+    rows = session.execute(in_page(statement, query, columns, key, special)).all()
+    items = tuple(row[0] for row in rows[: query.limit])
+    if len(rows) <= query.limit:
+        return Page(items, None)
+    return Page(items, (rows[query.limit - 1].sorted_by, getattr(items[-1], key.key)))
+
+
+def in_page(
+    statement: Select[Row],
+    query: ListQuery,
+    columns: Columns,
+    key: InstrumentedAttribute[Any],
+    special: Callable[[Condition], ColumnElement[bool] | None] = lambda _condition: None,
+) -> Select[Any]:
+    """Return the statement of a page: its rows and one more, in order, with the sort column as `sorted_by`."""
     for condition in query.conditions:
         clause = special(condition)  # checks values itself, with `check`
         statement = statement.where(compare(columns, condition) if clause is None else clause)
@@ -82,12 +97,7 @@ def select_page(
         statement = statement.where(_after(column, key, query))
     order = (column.desc(), key.desc()) if query.order.descending else (column.asc(), key.asc())
     # The sort column is read with the row: it may be that of another table.
-    ordered = statement.add_columns(column.label("sorted_by")).order_by(*order).limit(query.limit + 1)
-    rows = session.execute(ordered).all()
-    items = tuple(row[0] for row in rows[: query.limit])
-    if len(rows) <= query.limit:
-        return Page(items, None)
-    return Page(items, (rows[query.limit - 1].sorted_by, getattr(items[-1], key.key)))
+    return statement.add_columns(column.label("sorted_by")).order_by(*order).limit(query.limit + 1)
 
 
 def rarest(session: Session, hits: Iterable[Hits]) -> Hits | None:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import select, update
@@ -22,12 +22,20 @@ from server.demonstrations.repository import ref as demonstration_ref
 from server.kit.db.clock import now
 from server.kit.db.database import Database
 from server.kit.db.texts import storable_json
-from server.kit.errors import IllegalTransition, LeaseLost
+from server.kit.errors import IllegalTransition, LeaseLost, RunNotFound
 from server.kit.scheduling import SchedulingSettings
 from server.kit.states import EVENT_OF, LEASED, TERMINAL, Intent
 from server.ladders.matches.writer import MatchWriter
 from server.lifecycle.attempts.claim import DEFAULT_RESTART_BUDGET, Claim
-from server.lifecycle.leases.repository import apply_intent, end_attempt, end_without_result
+from server.lifecycle.leases.repository import (
+    SHOW_SECONDS,
+    SHOWN_LEASE_SECONDS,
+    LeaseRepository,
+    Renewal,
+    apply_intent,
+    end_attempt,
+    end_without_result,
+)
 from server.metrics.repository import MetricRepository
 from server.metrics.writer import MetricWriter
 from server.runs.amendments.repository import AmendmentRepository
@@ -142,6 +150,8 @@ class AttemptLedger:
     def __init__(self, database: Database, claim: Claim, restart_budget: int = DEFAULT_RESTART_BUDGET) -> None:
         self._claim = claim
         self._restart_budget = restart_budget
+        self._show_at = time.monotonic() + SHOW_SECONDS
+        """When the lease is written where the release before `0024` looks, on the monotonic clock."""
         self._fence = fence = AttemptFence(database, claim.run_id, claim.attempt)
         self.amendments = AmendmentWriter(fence)
         self.assessment = AssessmentWriter(fence)
@@ -168,17 +178,35 @@ class AttemptLedger:
         with self._fence.database.read() as session:
             return InitialCheckpoints(session).of_run(self._claim.run_id)
 
-    def heartbeat(self, lease_seconds: float, step: int, time_spent: TimeSpent | None = None) -> Intent:
-        """Renew the lease from now on the database's clock, note the progress, and return the user's intent."""
-        spent = None if time_spent is None else asdict(time_spent)
+    def heartbeat(self, lease_seconds: float, step: int, time_spent: TimeSpent | None = None) -> Renewal:
+        """Renew the lease from now on the database's clock, note the progress, and return what users want.
+
+        This is also the sign of life of the slot. Raises RunNotFound, too.
+        """
+        run_id, attempt = self._claim.run_id, self._claim.attempt
+        show = time.monotonic() >= self._show_at
+        with self._fence.database.write() as session:
+            if show:
+                lock_run(session, run_id)  # first, as in all writes of the run and its lease
+            leases = LeaseRepository(session)
+            renewal = leases.renew(run_id, attempt, lease_seconds, step, time_spent)
+            if renewal is None:
+                if session.get(Run, run_id) is None:
+                    raise RunNotFound(run_id)
+                raise LeaseLost(run_id, attempt)
+            if show:
+                leases.show(run_id, attempt)
+        if show:
+            self._show_at = time.monotonic() + SHOW_SECONDS
+        return renewal
+
+    def rewind_metrics(self) -> None:
+        """Set the run's newest metrics back to what this attempt does not supersede, before it appends to them.
+
+        The history is read for that, so that it does not belong into the claim, for which others wait.
+        """
         with self._fence.write() as (session, run):
-            alive = {"lease_expires_at": now() + lease_seconds, "heartbeat_at": now(), "step": step}
-            self._fence.set(session, **alive, **({} if spent is None else {"time_spent": spent}))
-            if run.step != step:
-                session.execute(update(Run).where(Run.id == run.id).values(step=step, updated_at=now()))
-            alive = {"heartbeat_at": now(), "run_id": run.id}
-            session.execute(update(Worker).where(Worker.id == self._claim.worker_id).values(**alive))
-            return Intent(run.intent) if run.intent else Intent.NONE
+            MetricRepository(session).rewind(run.id)
 
     def listening(self, endpoints: Sequence[Mapping[str, Any]]) -> None:
         """Publish the endpoints of the collectors: `{"address": "host:port", "index": 0}` each."""
@@ -227,7 +255,7 @@ class AttemptLedger:
 
     def self_play(self, learning_team: int, elo: Mapping[str, float]) -> None:
         """Record the learning team of self-play, and the rating of each behavior's learning policy."""
-        values = {"self_play": {"learning_team": learning_team, "elo": dict(elo)}, "updated_at": now()}
+        values = {"self_play": {"learning_team": learning_team, "elo": dict(elo)}, "stored_updated_at": now()}
         with self._fence.write() as (session, run):
             session.execute(update(Run).where(Run.id == run.id).values(**values), execution_options=UNTRACKED)
 
@@ -270,14 +298,14 @@ def _begin(
         RunState.STARTING,
         Note(EVENT_OF[RunState.STARTING], message, data=data),
         attempt=number,
-        step=step,
+        stored_step=step,
     )
     session.add(
         Attempt(
             run_id=run.id,
             number=number,
             worker_id=worker_id,
-            lease_expires_at=now() + lease_seconds,
+            lease_expires_at=now() + SHOWN_LEASE_SECONDS,
             heartbeat_at=now(),
             step=step,
             resumed_from=resume.id if resume else None,
@@ -286,10 +314,8 @@ def _begin(
             started_at=now(),
         )
     )
-    session.flush()
-    if number > 1:
-        MetricRepository(session).rewind(run.id)
-    working = {"run_id": run.id, "last_claim_at": now(), "heartbeat_at": now()}
+    LeaseRepository(session).grant(run.id, number, worker_id, lease_seconds, step)
+    working = {"run_id": run.id, "last_claim_at": now(), "stored_heartbeat_at": now()}
     session.execute(update(Worker).where(Worker.id == worker_id).values(working))
     amendments = AmendmentRepository(session).refs(run.id)
     kind = RunKind(run.kind)

@@ -1,24 +1,43 @@
-"""Leases: the end of attempts, and the next state of a run whose worker is gone.
+"""Leases: granted, renewed and taken away; the end of attempts, and the next state of a run whose worker is gone.
 
-A lease lies in the attempt's row and is evaluated by the database's clock alone.
+The lease of a live attempt is a row of `leases`, evaluated by the database's clock alone. A worker of the release
+before `0024` has it in the attempt's row, where the controller of that release looks; see migration `0024`.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any, Final
 
-from sqlalchemy import select, update
+from sqlalchemy import ColumnElement, case, delete, exists, literal, select, union_all, update
 from sqlalchemy.orm import Session
 
 from ludus.schemas.states import RunState, StopReason
 from server.checkpoints.models import Checkpoint
 from server.checkpoints.requests.repository import CheckpointRequestRepository
-from server.kit.db.clock import now
-from server.kit.db.repository import Repository
+from server.kit.db.base import Timestamp
+from server.kit.db.clock import later, now
+from server.kit.db.repository import Repository, upsert
 from server.kit.db.texts import storable
 from server.kit.states import EVENT_OF, LEASED, Intent
-from server.runs.events.repository import Note, lock_run, move
-from server.runs.models import Attempt, Run
+from server.runs.bottleneck.times import TimeSpent
+from server.runs.events.repository import UNTRACKED, Note, lock_run, move
+from server.runs.models import Attempt, Lease, Run
 from server.simulators.repository import SimulatorRepository
 from server.workers.models import Worker
+
+SHOW_SECONDS: Final = 300.0
+"""How often the holder of a lease writes it where the release before `0024` looks."""
+SHOWN_LEASE_SECONDS: Final = 3 * SHOW_SECONDS
+"""The lease that it shows there."""
+
+
+@dataclass(frozen=True)
+class Renewal:
+    """The answer to a heartbeat."""
+
+    intent: Intent
+    """The user's."""
+    requests: int
+    """Moves with each request to the trainer: an amendment, an edit of a parameter, a checkpoint, a profile."""
 
 
 @dataclass(frozen=True)
@@ -33,17 +52,74 @@ class ExpiredLease:
 
 
 class LeaseRepository(Repository):
-    """Finds leases that ran out, takes runs from their holders, and finds runs that wait for a worker."""
+    """Grants and renews leases, finds those that ran out, and takes runs from their holders."""
+
+    def grant(self, run_id: str, attempt: int, worker_id: str, seconds: float, step: int) -> None:
+        """Give the lease of a locked run to a new attempt."""
+        values: dict[str, Any] = {
+            "run_id": run_id,
+            "attempt": attempt,
+            "worker_id": worker_id,
+            "expires_at": now() + seconds,
+            "renewed_at": now(),
+            "step": step,
+            "step_at": now(),
+            "time_spent": None,
+        }
+        insert = upsert(self._session, Lease).values(values)
+        self._session.execute(insert.on_conflict_do_update(index_elements=[Lease.run_id], set_=values))
+
+    def renew(
+        self, run_id: str, attempt: int, seconds: float, step: int, time_spent: TimeSpent | None
+    ) -> Renewal | None:
+        """Renew the lease of an attempt from now on; None where it does not hold the run any more.
+
+        One statement, which waits for no lock of the run. The race: the controller ends the attempt meanwhile. It
+        deletes the lease, so that either this statement finds none, or the controller finds it renewed. A controller of
+        the release before `0024` leaves it there; the run tells then.
+        """
+        holds = exists().where(Run.id == run_id, Run.attempt == attempt, Run.state.in_(LEASED))
+        values = {
+            "expires_at": now() + seconds,
+            "renewed_at": now(),
+            "step": step,
+            "step_at": case((Lease.step == step, Lease.step_at), else_=now()),
+        }
+        if time_spent is not None:
+            values["time_spent"] = time_spent.pack()
+        run = (
+            select(Run.intent).where(Run.id == run_id).scalar_subquery(),
+            # An api of the release before `0024` raises no `requests`; it records an event.
+            select(Run.requests + Run.event_seq).where(Run.id == run_id).scalar_subquery(),
+        )
+        renewed = update(Lease).where(*_of_attempt(run_id, attempt), holds).values(values).returning(*run)
+        found = self._session.execute(renewed, execution_options=UNTRACKED).one_or_none()
+        return None if found is None else Renewal(Intent(found[0] or Intent.NONE), found[1])
+
+    def show(self, run_id: str, attempt: int) -> None:
+        """Write what the lease of a locked run says where the release before `0024` looks."""
+        lease = self._session.scalars(select(Lease).where(*_of_attempt(run_id, attempt))).one()
+        shown = {"lease_expires_at": now() + SHOWN_LEASE_SECONDS, "heartbeat_at": lease.renewed_at, "step": lease.step}
+        same = (Attempt.run_id == run_id, Attempt.number == attempt)
+        for statement in (
+            update(Attempt).where(*same).values(shown),
+            update(Run).where(Run.id == run_id).values(stored_step=lease.step),
+            update(Worker).where(Worker.id == lease.worker_id).values(stored_heartbeat_at=lease.renewed_at),
+        ):
+            self._session.execute(statement, execution_options=UNTRACKED)
 
     def expired(self, limit: int = 100) -> list[ExpiredLease]:
         """Return attempts whose lease has run out, the oldest first."""
-        rows = self._session.execute(
-            select(Attempt.run_id, Attempt.number, Attempt.worker_id, Attempt.started_at, Attempt.heartbeat_at)
-            .where(Attempt.lease_expires_at < now())
-            .order_by(Attempt.lease_expires_at)
-            .limit(limit)
-        )
-        return [ExpiredLease(*row) for row in rows]
+        attempt = (Attempt.worker_id, Attempt.started_at)
+        same = (Lease.run_id == Attempt.run_id) & (Lease.attempt == Attempt.number)
+        held = select(Lease.run_id, Lease.attempt, *attempt, Lease.renewed_at, Lease.expires_at.label("expires_at"))
+        former = select(Attempt.run_id, Attempt.number, *attempt, Attempt.heartbeat_at, Attempt.lease_expires_at)
+        either = union_all(
+            held.join(Attempt, same).where(Lease.expires_at < now()),
+            former.where(Attempt.lease_expires_at < now(), ~exists().where(same)),
+        ).subquery()
+        rows = self._session.execute(select(either).order_by(either.c.expires_at).limit(limit))
+        return [ExpiredLease(*row[:-1]) for row in rows]
 
     def reap(self, lease: ExpiredLease, restart_budget: int) -> RunState | None:
         """Take a run from the holder of an expired lease; return the run's new state, None if nothing was to be done.
@@ -56,12 +132,21 @@ class LeaseRepository(Repository):
         run = lock_run(self._session, lease.run_id, patient=False)
         if run is None:
             return None
-        seen = (Attempt.run_id == run.id, Attempt.number == lease.attempt, Attempt.lease_expires_at < now())
-        attempt = self._session.scalars(select(Attempt).where(*seen)).one_or_none()
-        if attempt is None or run.attempt != lease.attempt or run.state not in LEASED:
+        if run.attempt != lease.attempt or run.state not in LEASED:
+            left = delete(Lease).where(*_of_attempt(run.id, lease.attempt))  # by another release, which ended it
+            self._session.execute(left, execution_options=UNTRACKED)
+            return None
+        held = self._locked(select(Lease).where(*_of_attempt(run.id, lease.attempt)))
+        attempt = self._session.get_one(Attempt, (run.id, lease.attempt), populate_existing=True)
+        expires_at = attempt.lease_expires_at if held is None else held.expires_at
+        if expires_at is None or expires_at >= self.clock():
             return None
         detail = f"Worker {attempt.worker_id} was not heard of for longer than its lease."
         return end_without_result(self._session, run, "lease_expired", detail, restart_budget, counts=True)
+
+
+def _of_attempt(run_id: str, attempt: int) -> tuple[ColumnElement[bool], ...]:
+    return Lease.run_id == run_id, Lease.attempt == attempt
 
 
 def end_without_result(
@@ -107,14 +192,29 @@ def apply_intent(session: Session, run: Run, intent: str | None) -> None:
 
 
 def end_attempt(session: Session, run: Run, outcome: str, detail: str | None) -> None:
-    """Close the present attempt of a locked run: no lease, no simulators, an idle worker."""
+    """Close the present attempt of a locked run: no lease, no simulators, an idle worker. Rows keep its last beat."""
+    values: dict[str, Any] = {"ended_at": now(), "lease_expires_at": None}
+    values |= {"outcome": storable(outcome, 32), "detail": storable(detail or "")}
+    kept = (Lease.step, Lease.renewed_at, Lease.time_spent)
+    ended = delete(Lease).where(*_of_attempt(run.id, run.attempt)).returning(*kept)
+    last = session.execute(ended, execution_options=UNTRACKED).one_or_none()
+    if last is not None:
+        spent = None if last.time_spent is None else TimeSpent.unpack(last.time_spent)
+        values |= {"step": last.step, "heartbeat_at": last.renewed_at}
+        values |= {} if spent is None else {"time_spent": asdict(spent)}
+        step = update(Run).where(Run.id == run.id).values(stored_step=last.step)
+        session.execute(step, execution_options=UNTRACKED)
     worker_id = session.scalar(
         update(Attempt)
         .where(Attempt.run_id == run.id, Attempt.number == run.attempt, Attempt.ended_at.is_(None))
-        .values(ended_at=now(), lease_expires_at=None, outcome=storable(outcome, 32), detail=storable(detail or ""))
+        .values(values)
         .returning(Attempt.worker_id)
     )
-    session.execute(update(Worker).where(Worker.id == worker_id, Worker.run_id == run.id).values(run_id=None))
+    idle: dict[str, Any] = {"run_id": None}
+    if last is not None:
+        idle["stored_heartbeat_at"] = later(Worker.stored_heartbeat_at, literal(last.renewed_at, Timestamp))
+    freed = update(Worker).where(Worker.id == worker_id, Worker.run_id == run.id).values(idle)
+    session.execute(freed, execution_options=UNTRACKED)
     reason = f"The attempt that it was connected to ended ({outcome})."
     SimulatorRepository(session).mark_disconnected(run.id, run.attempt, "attempt_ended", reason)
 

@@ -18,7 +18,7 @@ from server.kit.states import TERMINAL
 from server.runs.amendments.repository import AmendmentRepository
 from server.runs.amendments.requests import RunChanges, RunUpdate
 from server.runs.environment_parameters.service import ParameterService
-from server.runs.events.repository import Note, record
+from server.runs.events.repository import Note, ask
 from server.runs.models import Run
 from server.runs.repository import RunRepository
 
@@ -68,4 +68,4 @@ class AmendmentService:
             f"A user changed {words}; it takes effect with the next update.",
             data={"seq": amendment.seq, "changes": plain},
         )
-        record(self._session, run.id, note)
+        ask(self._session, run.id, note)

@@ -1,6 +1,13 @@
 """Where the newest time of an attempt went, as its trainer measures it."""
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
+from struct import Struct
+from typing import Final, Self
+
+_WHOLE: Final = {"at": "d", "steps": "q", "collectors": "i", "simulators": "i", "latest_simulator": "i"}
+"""The fields that are packed without rounding, with their form of `struct`."""
+_NOBODY: Final = -1
+"""`latest_simulator` where no simulator is the latest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,3 +48,20 @@ class TimeSpent:
     """Number of the simulator that the others waited for the longest."""
     latest_simulator_share: float
     """Share of these waits that were for it."""
+
+    def pack(self) -> bytes:
+        """Return the values in 80 bytes, because each heartbeat writes them; shares and times are rounded."""
+        return _PACKED.pack(*(_NOBODY if value is None else value for value in astuple(self)))
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> Self | None:
+        """Return the values of `pack`; None for the bytes of a release that has other fields."""
+        if len(packed) != _PACKED.size:
+            return None
+        found = zip(fields(cls), _PACKED.unpack(packed), strict=True)
+        values = {each.name: value if each.name in _WHOLE else round(value, 6) for each, value in found}
+        latest = values["latest_simulator"]
+        return cls(**{**values, "latest_simulator": None if latest == _NOBODY else latest})
+
+
+_PACKED: Final = Struct("<" + "".join(_WHOLE.get(each.name, "f") for each in fields(TimeSpent)))

@@ -19,7 +19,7 @@ from server.kit.states import TERMINAL
 from server.runs.environment_parameters.models import ParameterEdit
 from server.runs.environment_parameters.repository import ParameterRepository
 from server.runs.environment_parameters.requests import EnvironmentParameterChange
-from server.runs.events.repository import Note, record
+from server.runs.events.repository import Note, ask
 from server.runs.models import Run
 from server.runs.repository import RunRepository
 
@@ -81,7 +81,7 @@ class ParameterService:
         edit = self._parameters.add(run.id, name, change)
         message = f"A user asked for {' with '.join(words)} of parameter '{name}'."
         data = {"parameter": name, "seq": edit.seq, **change}
-        record(self._session, run.id, Note("parameter_change_requested", message, data=data))
+        ask(self._session, run.id, Note("parameter_change_requested", message, data=data))
 
 
 def _problems(

@@ -78,15 +78,15 @@ class EventRepository(Repository):
     def changed(self, since: float) -> tuple[float, Sequence[RunHead]]:
         """Return the database's time, and the runs that changed at or after `since` on its clock, in one query."""
         clock = select(now().label("at")).subquery()
-        query = select(clock.c.at, *_HEAD).outerjoin_from(clock, Run, Run.updated_at >= since)
+        query = select(clock.c.at, *_HEAD).outerjoin_from(clock, Run, Run.stored_updated_at >= since)
         rows = self._session.execute(query).all()
         return rows[0].at, [_head(*row[1:]) for row in rows if row.id is not None]
 
     def with_events_since(self, since: float, limit: int) -> Sequence[RunHead]:
         """Return at most `limit` runs whose newest event has a time at or after `since`."""
         newest = (Event.run_id == Run.id) & (Event.seq == Run.event_seq)
-        query = select(*_HEAD).join(Event, newest).where(Run.updated_at >= since, Event.at >= since)
-        return [_head(*row) for row in self._session.execute(query.order_by(Run.updated_at).limit(limit))]
+        query = select(*_HEAD).join(Event, newest).where(Run.stored_updated_at >= since, Event.at >= since)
+        return [_head(*row) for row in self._session.execute(query.order_by(Run.stored_updated_at).limit(limit))]
 
     def last_before(self, run_id: str, at: float) -> int:
         """Return the number of a run's newest event before a time; 0 if there is none."""
@@ -148,12 +148,18 @@ def lock_run(session: Session, run_id: str, *, patient: bool = True) -> Run | No
 
 def record(session: Session, run_id: str, note: Note, *, attempt: int | None = None, **changes: Any) -> int:
     """Append an event to a run, with changes of the run's columns in the same statement; return its number."""
-    statement = update(Run).where(Run.id == run_id).values(event_seq=Run.event_seq + 1, updated_at=now(), **changes)
+    values = {"event_seq": Run.event_seq + 1, "stored_updated_at": now(), **changes}
+    statement = update(Run).where(Run.id == run_id).values(values)
     seq: int | None = session.scalar(statement.returning(Run.event_seq), execution_options=UNTRACKED)
     if seq is None:
         raise RunNotFound(run_id)
     _insert(session, run_id, seq, attempt, note)
     return seq
+
+
+def ask(session: Session, run_id: str, note: Note, *, attempt: int | None = None) -> int:
+    """Record a user's request to the trainer of a locked run: the next heartbeat has the supervisor read it."""
+    return record(session, run_id, note, attempt=attempt, requests=Run.requests + 1)
 
 
 def move(
@@ -180,7 +186,7 @@ def move(
     statement = (
         update(Run)
         .where(Run.id == run.id, Run.state == seen, Run.attempt == run.attempt)
-        .values(state=to, event_seq=Run.event_seq + 1, updated_at=now(), **values)
+        .values(state=to, event_seq=Run.event_seq + 1, stored_updated_at=now(), **values)
         .returning(Run.event_seq)
     )
     seq: int | None = session.scalar(statement, execution_options=UNTRACKED)

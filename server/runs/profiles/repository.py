@@ -9,7 +9,7 @@ from ludus.schemas import Profile
 from server.kit.db.database import Session
 from server.kit.db.repository import Repository
 from server.runs.attempts.repository import AttemptFence
-from server.runs.events.repository import Note, record
+from server.runs.events.repository import Note, ask
 from server.runs.models import Attempt, Run
 
 
@@ -31,7 +31,7 @@ class ProfileRepository(Repository):
         number = 1 if newest is None else newest.number + 1
         _set(self._session, run.id, run.attempt, {"number": number, "seconds": seconds})
         note = Note("profile_requested", f"A user asked for a profile of {seconds} s.", data={"number": number})
-        record(self._session, run.id, note, attempt=run.attempt)
+        ask(self._session, run.id, note, attempt=run.attempt)
         return Profile(run_id=run.id, attempt=run.attempt, number=number, seconds=seconds)
 
 

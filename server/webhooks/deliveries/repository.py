@@ -49,8 +49,8 @@ class Outbox(Repository):
         query = (
             select(Run.id, told.label("told"), Run.event_seq)
             .outerjoin(WebhookCursor, WebhookCursor.run_id == Run.id)
-            .where(Run.updated_at >= since, Run.event_seq > told)
-            .order_by(Run.updated_at, Run.id)
+            .where(Run.stored_updated_at >= since, Run.event_seq > told)
+            .order_by(Run.stored_updated_at, Run.id)
             .limit(limit)
         )
         return [PendingEvents(row.id, row.told, row.event_seq) for row in self._session.execute(query)]

@@ -10,7 +10,7 @@ from server.kit.db.clock import now
 from server.kit.db.repository import Repository
 from server.kit.scheduling import SchedulingSettings
 from server.kit.states import TERMINAL
-from server.runs.models import CLAIMABLE_SQL, Attempt, Run
+from server.runs.models import CLAIMABLE_SQL, Attempt, Lease, Run
 from server.runs.scheduling.queue import QueuedDemand
 from server.simulators.models import Simulator
 from server.webhooks.models import PENDING_SQL, Delivery, Webhook
@@ -59,12 +59,14 @@ class FleetRepository(Repository):
         slots = WorkerRepository(self._session).slots(silent_seconds)
         idle = [slot.offer.cordoned for slot in slots if slot.idle]
         live_runs = select(Run.id).where(Run.state.in_([state for state in RunState if state not in TERMINAL]))
-        leased = select(func.count(), now() - func.min(Attempt.heartbeat_at)).where(
-            Attempt.lease_expires_at.is_not(None)
-        )
+        lease = (Lease.run_id == Attempt.run_id) & (Lease.attempt == Attempt.number)
+        heard = func.coalesce(Lease.renewed_at, Attempt.heartbeat_at)
+        leased = select(func.count(), now() - func.min(heard)).select_from(Attempt).outerjoin(Lease, lease)
+        leased = leased.where(Attempt.lease_expires_at.is_not(None))
         live, oldest_heartbeat = execute(leased).one()
-        trained = func.sum(Attempt.step - Attempt.resume_step)
-        attempts = execute(select(Attempt.outcome, func.count(), trained).group_by(Attempt.outcome)).all()
+        trained = func.sum(func.coalesce(Lease.step, Attempt.step) - Attempt.resume_step)
+        outcomes = select(Attempt.outcome, func.count(), trained).outerjoin(Lease, lease).group_by(Attempt.outcome)
+        attempts = execute(outcomes).all()
         deliveries = (
             select(func.count(), now() - func.min(Delivery.next_try_at))
             .join(Webhook, Webhook.id == Delivery.webhook_id)

@@ -26,7 +26,7 @@ def trainer(world: World) -> Iterator[Trainer]:
 
 def test_pause_waits_until_the_worker_is_free_and_resume_goes_on(cli: Invoke, trainer: Trainer) -> None:
     def obey() -> None:
-        while trainer.ledger.heartbeat(60, 0) != "pause":
+        while trainer.ledger.heartbeat(60, 0).intent != "pause":
             pass
         trainer.ledger.move(RunState.PAUSING, reason=StopReason.USER)
         trainer.ledger.move(RunState.PAUSED, reason=StopReason.USER)

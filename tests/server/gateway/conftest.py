@@ -108,7 +108,7 @@ def add_run(
                 seed=7,
                 attempt=1,
                 created_at=now,
-                updated_at=now,
+                stored_updated_at=now,
             )
         )
         session.flush()

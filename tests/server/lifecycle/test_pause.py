@@ -42,7 +42,7 @@ def test_a_live_run_learns_of_the_pause_with_its_next_heartbeat(database: Databa
     do(database, "pause", "run")
 
     assert (asked.state, asked.intent) == (RunState.RUNNING, Intent.PAUSE)
-    assert ledger.heartbeat(10, 0) is Intent.PAUSE
+    assert ledger.heartbeat(10, 0).intent is Intent.PAUSE
     assert events(database, "run").count("pause_requested") == 1
 
 

@@ -133,7 +133,7 @@ def test_pause_against_claim(database: Database, rounds: Callable[[], range]) ->
             assert (after.state, asked.state) == (RunState.PAUSED, RunState.PAUSED)
         else:
             assert (after.state, asked.intent) == (RunState.STARTING, Intent.PAUSE)
-            assert AttemptLedger(database, claim).heartbeat(10, 0) is Intent.PAUSE
+            assert AttemptLedger(database, claim).heartbeat(10, 0).intent is Intent.PAUSE
             AttemptLedger(database, claim).move(RunState.CANCELLED)
 
 
@@ -188,7 +188,7 @@ def test_pause_against_stop(database: Database, rounds: Callable[[], range]) -> 
 
         assert stopped.intent == Intent.STOP
         assert isinstance(asked, RunEnding) or asked.intent == Intent.PAUSE
-        assert ledger.heartbeat(10, 0) is Intent.STOP, "it outranks the pause in either order"
+        assert ledger.heartbeat(10, 0).intent is Intent.STOP, "it outranks the pause in either order"
         ledger.move(RunState.SUCCEEDED)
 
 

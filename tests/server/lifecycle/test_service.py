@@ -95,13 +95,13 @@ def test_cancelling_a_waiting_run_ends_it_at_once(database: Database) -> None:
 
 def test_stopping_a_live_run_is_a_wish_that_its_supervisor_learns_with_the_next_heartbeat(database: Database) -> None:
     ledger = make_ledger(database, name="live")
-    assert ledger.heartbeat(10, 0) is Intent.NONE
+    assert ledger.heartbeat(10, 0).intent is Intent.NONE
 
     stopped = stop(database, "live")
     again = stop(database, "live")
 
     assert stopped.state == again.state == RunState.RUNNING
-    assert ledger.heartbeat(10, 0) is Intent.STOP
+    assert ledger.heartbeat(10, 0).intent is Intent.STOP
     assert events(database, stopped.id).count("stop_requested") == 1
 
 
@@ -112,7 +112,7 @@ def test_cancel_outranks_stop_and_stop_does_not_outrank_cancel(database: Databas
     cancel(database, "live")
     stop(database, "live")
 
-    assert ledger.heartbeat(10, 0) is Intent.CANCEL
+    assert ledger.heartbeat(10, 0).intent is Intent.CANCEL
 
 
 def test_repeating_a_wish_after_it_came_true_is_no_error(database: Database) -> None:

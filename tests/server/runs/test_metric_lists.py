@@ -14,6 +14,7 @@ from server.controller.controller import Controller
 from server.kit.db.database import Database
 from server.kit.listing import Condition, ListQuery, Operator, Order
 from server.kit.settings import Settings
+from server.lifecycle.attempts.repository import AttemptLedger
 from server.metrics.compaction.job import CompactionJob
 from server.metrics.listed import ListedMetric
 from server.metrics.models import LatestMetric
@@ -109,7 +110,7 @@ def test_what_a_later_attempt_supersedes_is_no_extreme(database: Database) -> No
     pack_metrics(database)
     ledger.release("released", "the worker stops")
 
-    make_claim(database)
+    AttemptLedger(database, make_claim(database)).rewind_metrics()
 
     with database.read() as session:
         (run,) = RunRepository(session).list().items
@@ -174,7 +175,7 @@ def test_a_page_of_ten_thousand_runs_takes_few_statements_and_little_time(databa
             ids = [f"run_{number:05d}" for number in range(start, start + 2_000)]
             common = {"kind": "train", "state": "SUCCEEDED", "config": {}, "seed": 0, "tags": []}
             session.execute(
-                insert(Run), [{**common, "id": i, "name": i, "created_at": now, "updated_at": now} for i in ids]
+                insert(Run), [{**common, "id": i, "name": i, "created_at": now, "stored_updated_at": now} for i in ids]
             )
             values = [(i, key, draw.random()) for i in ids for key in keys]
             session.execute(

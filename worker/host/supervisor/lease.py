@@ -6,9 +6,9 @@ import structlog
 
 from server.kit.errors import LeaseLost, Unavailable
 from server.kit.settings import WorkerSettings
-from server.kit.states import Intent
 from server.lifecycle.attempts.claim import Claim
 from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.leases.repository import Renewal
 from server.runs.bottleneck.times import TimeSpent
 
 log = structlog.get_logger()
@@ -28,26 +28,31 @@ class Lease:
         self.time_spent: TimeSpent | None = None
         """Where the trainer's newest time went. Renewals write it, too."""
 
-    def renew(self) -> Intent:
-        """Renew the lease, and return the users' intent. Raises LeaseLost and Unavailable."""
-        intent = self._ledger.heartbeat(self._settings.lease_seconds, self.step, self.time_spent)
-        self._answered = time.monotonic()
-        return intent
+    @property
+    def fresh(self) -> bool:
+        """Whether the renewals of this lease are all that its slot has to say: none is overdue. Any thread may ask."""
+        return time.monotonic() < self._answered + 2 * self._settings.heartbeat_seconds
 
-    def keep(self) -> Intent | None:
-        """Renew the lease if that is due; return the users' intent, None if the database was not read.
+    def renew(self) -> Renewal:
+        """Renew the lease, and return what users want. Raises LeaseLost and Unavailable."""
+        renewal = self._ledger.heartbeat(self._settings.lease_seconds, self.step, self.time_spent)
+        self._answered = time.monotonic()
+        return renewal
+
+    def keep(self) -> Renewal | None:
+        """Renew the lease if that is due; return what users want, None if the database was not read.
 
         Raises LeaseLost when the run is another worker's, or the database has been away for `outage_seconds`.
         """
-        intent = None
+        renewal = None
         now = time.monotonic()
         if now >= self._next:
             self._next = now + self._settings.heartbeat_seconds
             try:
-                intent = self.renew()
+                renewal = self.renew()
             except Unavailable as error:
                 log.warning("heartbeat_failed", error=str(error))
         if now >= self._answered + self._settings.outage_seconds:
             why = f"the database has not answered for {self._settings.outage_seconds:g} s (worker.outage_seconds)"
             raise LeaseLost(self._claim.run_id, self._claim.attempt, why)
-        return intent
+        return renewal

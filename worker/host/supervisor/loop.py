@@ -104,6 +104,8 @@ class Supervisor:
         self._profiles = Profiles(claim, ledger, self._transfer, self._writes, self._scratch.folder)
         self._state = RunState.STARTING
         self._requests = UserRequests(claim, ledger)
+        self._served: int | None = None
+        """`Renewal.requests` when the requests were read last; None before the first time."""
         self._begun_with: int | None = None
         """The run's step when the trainer began."""
         self._command: Action | None = None
@@ -114,6 +116,11 @@ class Supervisor:
         """Set when the trainer uses more memory than it may: a sentence for the run."""
         self._kernel_kills = kernel_kills()
         self._resources = ResourceRecorder(self._lease, ledger, self._writes, gpus)
+
+    @property
+    def beats(self) -> bool:
+        """Whether the attempt's renewals show that the slot is alive. Any thread may ask."""
+        return self._lease.fresh
 
     def run(self, warm: WarmTrainer) -> None:
         """Execute the attempt, from its claim to its last write."""
@@ -160,6 +167,10 @@ class Supervisor:
             return _lost(f"the trainer ended before it had its job: {error}")
 
     def _execute(self, warm: WarmTrainer, config: RunConfig) -> Finished:
+        if self._claim.attempt > 1:
+            self._writes.add(self._ledger.rewind_metrics)  # the first write: before any metric of this attempt
+            with self._writing():
+                self._writes.flush(FLUSH_SECONDS)
         self._scratch.make()
         folder = self._scratch.folder
         job = prepare(self._claim, config, self._ledger, self._transfer, self._settings, folder, self._gateway)
@@ -182,11 +193,10 @@ class Supervisor:
         next_log = 0.0
         while True:
             now = time.monotonic()
-            intent = self._lease.keep()
-            if intent is not None:
-                self._apply_intent(trainer, intent)
-                self._requests.send(trainer.connection)
-                self._profiles.begin(trainer.pid)
+            renewal = self._lease.keep()
+            if renewal is not None:
+                self._apply_intent(trainer, renewal.intent)
+                self._serve_requests(trainer, renewal.requests)
                 self._check_memory(trainer, self._settings.trainer_memory_bytes)
             try:
                 if self._receive(trainer):
@@ -239,6 +249,18 @@ class Supervisor:
                     assert_never(intent)
         except ConnectionClosed:
             pass  # `receive` raises it next, when all that the trainer has sent is read
+
+    def _serve_requests(self, trainer: TrainerProcess, number: int) -> None:
+        """Read users' requests to the trainer if there may be new ones: `number` has moved (`Renewal.requests`)."""
+        if number == self._served:
+            return
+        try:
+            self._requests.send(trainer.connection)
+            self._profiles.begin(trainer.pid)
+        except Unavailable as error:  # the next renewal has them read again
+            log.warning("requests_not_read", error=str(error))
+        else:
+            self._served = number
 
     def _check_memory(self, trainer: TrainerProcess, limit: int | None) -> None:
         """Make a trainer that uses more memory than it may save a checkpoint and hand the run back."""

@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 
 from ludus.schemas import Profile
-from server.kit.errors import StorageFull, StorageRefused, StorageUnavailable, Unavailable
+from server.kit.errors import StorageFull, StorageRefused, StorageUnavailable
 from server.lifecycle.attempts.claim import Claim
 from server.lifecycle.attempts.repository import AttemptLedger
 from worker.host.supervisor.transfers import ArtifactTransfer
@@ -42,12 +42,8 @@ class Profiles:
         self._copy: Future[int] | None = None
 
     def begin(self, pid: int) -> None:
-        """Begin a profile of a process and its descendants if one is asked for."""
-        try:
-            asked = self._ledger.profiles.requested()
-        except Unavailable as error:
-            log.warning("requests_not_read", error=str(error))
-            return
+        """Begin a profile of a process and its descendants if one is asked for. Raises Unavailable."""
+        asked = self._ledger.profiles.requested()
         if asked is None or (self._asked is not None and self._asked.number == asked.number):
             return
         self._asked = asked

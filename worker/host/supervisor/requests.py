@@ -1,14 +1,11 @@
 """Sends users' changes of a run, their requests for checkpoints, and edge collectors' for places, to its trainer."""
 
-import structlog
+from contextlib import suppress
 
-from server.kit.errors import Unavailable
 from server.lifecycle.attempts.claim import Claim
 from server.lifecycle.attempts.repository import AttemptLedger
 from worker.trainer.connection import ConnectionClosed, SupervisorConnection
 from worker.trainer.messages import Amend, EditParameters, OpenPlaces, ParameterEdit, SaveCheckpoint
-
-log = structlog.get_logger()
 
 
 class UserRequests:
@@ -27,8 +24,8 @@ class UserRequests:
         """Whether the trainer opens places for edge collectors when it is told to, and has not been told."""
 
     def send(self, connection: SupervisorConnection) -> None:
-        """Read the requests that are new and send them."""
-        try:
+        """Read the requests that are new and send them. Raises Unavailable."""
+        with suppress(ConnectionClosed):  # the next `receive` raises it
             if amendments := self._ledger.amendments.after(self._amendment):
                 connection.send(Amend(amendments=list(amendments)))
                 self._amendment = amendments[-1].seq
@@ -46,7 +43,3 @@ class UserRequests:
             if edits:
                 connection.send(EditParameters(edits=edits))
                 self._edit = edits[-1].seq
-        except Unavailable as error:
-            log.warning("requests_not_read", error=str(error))
-        except ConnectionClosed:
-            pass  # the next `receive` raises it

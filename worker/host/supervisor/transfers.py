@@ -75,7 +75,8 @@ class ArtifactTransfer:
 
     def _await_wanted(self, copy: "Future[Result]") -> Result:
         while not copy.done():
-            if self._lease.keep() not in {None, Intent.NONE}:
+            renewal = self._lease.keep()
+            if renewal is not None and renewal.intent is not Intent.NONE:
                 raise Unwanted("A user wanted the attempt to end before its trainer began.")
             if self._stopping():
                 raise Unwanted("The worker shut down before the trainer began.")

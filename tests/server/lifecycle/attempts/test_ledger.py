@@ -108,7 +108,7 @@ def test_a_heartbeat_renews_the_lease_and_notes_the_progress(database: Database)
     with database.read() as session:
         (before,) = RunRepository(session).attempts(read_run(database, "run").id)
 
-    assert ledger.heartbeat(100, 1234) is Intent.NONE
+    assert ledger.heartbeat(100, 1234).intent is Intent.NONE
 
     with database.read() as session:
         (after,) = RunRepository(session).attempts(read_run(database, "run").id)
@@ -353,4 +353,4 @@ def test_the_reaper_and_a_late_heartbeat_cannot_both_win(database: Database) -> 
     with database.write() as session:
         assert LeaseRepository(session).reap(lease, 3) is None
 
-    assert ledger.heartbeat(10, 0) is Intent.NONE
+    assert ledger.heartbeat(10, 0).intent is Intent.NONE

@@ -145,7 +145,7 @@ class Life(RuleBasedStateMachine):
     def heartbeat(self, step: int) -> None:
         before = self._run()
         try:
-            intent = self._ledgers[-1].heartbeat(100, step)
+            intent = self._ledgers[-1].heartbeat(100, step).intent
         except LeaseLost:
             assert before.state not in LEASED
         else:

@@ -14,7 +14,7 @@ from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.progress.repository import STANDSTILL_SECONDS, SUMMARY_SECONDS, Progress, ProgressRepository
 from server.metrics.models import LatestMetric
 from server.metrics.points import MetricPoint
-from server.runs.models import Run
+from server.runs.models import Lease, Run
 from server.runs.repository import RunRepository
 from tests.factories import CONFIG, make_ledger, make_run, pack_metrics
 from tests.plans import plans_of
@@ -59,7 +59,8 @@ def test_a_run_that_trains_has_a_speed_and_an_end(database: Database) -> None:
 
 
 def stands_still(session: Any) -> None:
-    session.execute(update(Run).values(updated_at=Run.updated_at - STANDSTILL_SECONDS - 1))
+    session.execute(update(Run).values(stored_updated_at=Run.stored_updated_at - STANDSTILL_SECONDS - 1))
+    session.execute(update(Lease).values(step_at=Lease.step_at - STANDSTILL_SECONDS - 1))
 
 
 def has_old_summaries(session: Any) -> None:

@@ -70,7 +70,7 @@ def say(database: Database, *run_ids: str) -> None:
 def age(database: Database, seconds: float) -> None:
     """Make everything that has happened so much older."""
     with database.write() as session:
-        session.execute(update(Run).values(updated_at=Run.updated_at - seconds))
+        session.execute(update(Run).values(stored_updated_at=Run.stored_updated_at - seconds))
         session.execute(update(Event).values(at=Event.at - seconds))
 
 
@@ -150,7 +150,7 @@ def test_an_event_that_is_committed_late_is_not_lost(database: Database, events:
     with database.write() as session:
         record(session, late.id, Note("something_happened", "It did."))
         took = projects.MARGIN_SECONDS - 5
-        session.execute(update(Run).where(Run.id == late.id).values(updated_at=Run.updated_at - took))
+        session.execute(update(Run).where(Run.id == late.id).values(stored_updated_at=Run.stored_updated_at - took))
         session.execute(update(Event).where(Event.run_id == late.id).values(at=Event.at - took))
         if concurrent:
             say(database, other.id)

@@ -211,7 +211,7 @@ def test_an_attempt_whose_lease_is_lost_writes_nothing_and_logs_why(database: Da
         reaped = None
         while reaped is None:  # a run that the supervisor is just writing to is left for another time
             with database.write() as session:  # one transaction: the supervisor renews its lease every moment
-                session.execute(text("UPDATE attempts SET lease_expires_at = 1"))
+                session.execute(text("UPDATE leases SET expires_at = 1"))
                 leases = LeaseRepository(session)
                 reaped = leases.reap(leases.expired()[0], 3)
 
