@@ -160,7 +160,9 @@ class Controller:
     def _take(self, lease: ExpiredLease) -> None:
         with self._database.write() as session:
             lost = SimulatorRepository(session).count_connected(lease.run_id, lease.attempt)
-            state = LeaseRepository(session).reap(lease, self._settings.restart_budget)
+            leases = LeaseRepository(session)
+            state = leases.reap(lease, self._settings.restart_budget)
+            self._window.observe(leases.clock())  # a round of many must not look like a gap
         if state is None:
             return
         self._telemetry.expired_leases.inc()

@@ -15,6 +15,7 @@ to the next, so the time-outs travel with each BEGIN, in the same round trip.
 """
 
 import copy
+import select
 import sqlite3
 import threading
 import time
@@ -27,10 +28,10 @@ import structlog
 from sqlalchemy import Engine, create_engine, event, make_url, text
 from sqlalchemy.engine import URL
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError, InvalidatePoolError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
-from sqlalchemy.pool import QueuePool
+from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 
 from server.kit.db.projects import ProjectSession, info_of
 from server.kit.errors import DatabaseUnavailable
@@ -51,6 +52,9 @@ _ACTOR = "ludus_actor"
 _READS = "ludus_reads"
 """Execution option of the engine whose transactions are read-only."""
 _TRACER = "ludus_tracer"
+_IDLE_SINCE = "ludus_idle_since"
+PING_SECONDS = 15.0
+"""A connection that was idle for longer is pinged before it is used: keepalives take so long to find its host gone."""
 READER_CACHE_KIB, WRITER_CACHE_KIB = 8192, 1024
 """SQLite's page cache per connection. Lists of runs profit from theirs; a writer appends, and its cache would only grow
 with the database up to this bound (the operating system caches the file for all of them).
@@ -313,7 +317,6 @@ def _postgresql_engine(url: URL, busy_seconds: float, statement_seconds: float, 
         },
         pool_size=pool_size,
         max_overflow=0,
-        pool_pre_ping=True,
         pool_use_lifo=True,
     )
 
@@ -332,6 +335,7 @@ def _postgresql_engine(url: URL, busy_seconds: float, statement_seconds: float, 
 
     event.listen(engine, "connect", connected)
     event.listen(engine, "begin", begun)
+    _ping_doubtful_connections(engine)
     return engine
 
 
@@ -339,3 +343,30 @@ def behind_pooler(connection: Any) -> bool:
     """Tell whether a psycopg connection leads to a pooler: that makes up the process id which it names at the start."""
     (pid,) = connection.execute("SELECT pg_backend_pid()").fetchone()
     return bool(pid != connection.info.backend_pid)
+
+
+def _ping_doubtful_connections(engine: Engine) -> None:
+    """Replace dead connections before transactions begin on them, without a round trip for each (`pool_pre_ping`).
+
+    A server that ends or restarts closes the connection, and so does the kernel when keepalives find its host gone:
+    the socket can be read then, although no answer is due. Only such a connection is pinged, and one that was idle for
+    longer than the keepalives take.
+    """
+
+    def idle(_connection: DBAPIConnection, record: ConnectionPoolEntry) -> None:
+        record.info[_IDLE_SINCE] = time.monotonic()
+
+    def wanted(connection: Any, record: ConnectionPoolEntry, _fairy: object) -> None:
+        since = record.info.get(_IDLE_SINCE)
+        if since is None:
+            return  # it is new
+        try:
+            socket = select.poll()
+            socket.register(connection.fileno(), select.POLLIN)
+            if time.monotonic() - since > PING_SECONDS or socket.poll(0):
+                engine.dialect.do_ping(connection)
+        except connection.Error as error:
+            raise InvalidatePoolError from error  # the pool connects again
+
+    event.listen(engine, "checkin", idle)
+    event.listen(engine, "checkout", wanted)

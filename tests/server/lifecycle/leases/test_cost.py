@@ -1,0 +1,148 @@
+"""The cost of heartbeats and claims in PostgreSQL, read from its write-ahead log and counted at the connection.
+
+The log is that of the whole server, on which other tests run: only records of this database's tables count, and the
+commits of their transactions. A page's first change after a checkpoint logs the whole page; those images
+(`fpi_length`) are left out. They depend on how often the server makes checkpoints, and not on what a beat writes.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from sqlalchemy import event, text
+
+from server.app.models import Base
+from server.kit.db.database import Database
+from server.lifecycle.attempts.repository import AttemptLedger, RunQueue
+from server.metrics.points import MetricPoint
+from tests.conftest import POSTGRESQL_ONLY
+from tests.factories import make_checkpoint, make_claim, make_ledger, make_run
+from tests.server.runs.test_bottleneck import SPENT
+
+pytestmark = pytest.mark.parametrize("database_url", POSTGRESQL_ONLY, indirect=True)
+
+RECORDS = """
+WITH records AS (
+    SELECT xid, resource_manager AS manager, record_type, record_length - fpi_length AS bytes, block_ref
+    FROM pg_get_wal_records_info_till_end_of_wal(CAST(:begin AS pg_lsn))
+), own AS (
+    SELECT * FROM records WHERE block_ref ~ ('rel [0-9]+/' || (
+        SELECT oid FROM pg_database WHERE datname = current_database()
+    ) || '/(' || (
+        SELECT string_agg(CAST(pg_relation_filenode(oid) AS text), '|') FROM pg_class
+        WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'i')
+    ) || ') ')
+)
+SELECT manager, record_type, bytes FROM own
+UNION ALL
+SELECT manager, record_type, bytes FROM records
+WHERE manager = 'Transaction' AND xid IN (SELECT xid FROM own)
+"""
+
+
+@dataclass
+class Cost:
+    """The cost of what was done meanwhile."""
+
+    transactions: int = 0
+    """Also those that only read."""
+    pings: int = 0
+    statements: list[str] = field(default_factory=list)
+    log_bytes: int = 0
+    records: Counter[str] = field(default_factory=Counter)
+    """Of the write-ahead log, by type."""
+
+
+@contextmanager
+def measured(database: Database) -> Iterator[Cost]:
+    """Measure the transactions of a database's connections, and the log of its tables."""
+    cost = Cost()
+    engine = database.engine
+    ping = engine.dialect.do_ping
+
+    def begun(_connection: object) -> None:
+        cost.transactions += 1
+
+    def executed(_connection: Any, _cursor: Any, statement: str, *_more: Any) -> None:
+        cost.statements.append(statement)
+
+    def pinged(connection: Any) -> bool:
+        cost.pings += 1
+        return ping(connection)
+
+    with database.write() as session:
+        session.execute(text("CREATE EXTENSION IF NOT EXISTS pg_walinspect"))
+    with database.write() as session:
+        begin = session.scalar(text("SELECT CAST(pg_current_wal_insert_lsn() AS text)"))
+    event.listen(engine, "begin", begun)
+    event.listen(engine, "before_cursor_execute", executed)
+    engine.dialect.do_ping = pinged  # type: ignore[method-assign]  # to count it
+    try:
+        yield cost
+    finally:
+        event.remove(engine, "begin", begun)
+        event.remove(engine, "before_cursor_execute", executed)
+        engine.dialect.do_ping = ping  # type: ignore[method-assign]
+    with database.write() as session:  # the log is read as far as it is on the disk: up to this commit
+        session.execute(text("SET LOCAL synchronous_commit = on"))
+        session.execute(text("SELECT pg_logical_emit_message(true, 'ludus', 'end')"))
+    with database.read() as session:
+        for manager, record_type, length in session.execute(text(RECORDS), {"begin": begin}):
+            cost.log_bytes += length
+            cost.records[f"{manager} {record_type}"] += 1
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    database = Database(database_url, pool_size=1)
+    yield database
+    database.close()
+
+
+def test_a_beat_is_one_statement_that_changes_one_row_in_place_and_logs_at_most_300_bytes(database: Database) -> None:
+    ledgers = [make_ledger(database) for _ in range(10)]
+    rounds = 30
+
+    with measured(database) as cost:
+        for number in range(1, rounds + 1):
+            for ledger in ledgers:
+                ledger.heartbeat(10, 1000 * number, replace(SPENT, at=SPENT.at + 2 * number, steps=number))
+
+    beats = rounds * len(ledgers)
+    in_place, elsewhere = cost.records["Heap HOT_UPDATE"], cost.records["Heap UPDATE"]
+    assert cost.transactions == cost.records["Transaction COMMIT"] == len(cost.statements) == beats
+    assert cost.pings == 0
+    assert in_place + elsewhere == beats
+    assert in_place >= 0.95 * beats, cost.records
+    assert cost.log_bytes <= 300 * beats, (cost.log_bytes / beats, cost.records)
+
+
+def test_a_claim_reads_no_metrics_however_many_there_are(database: Database) -> None:
+    """It holds the lock for which all other claims wait. The new attempt sets the metrics back itself."""
+    run = make_run(database, name="with a history")
+    first = AttemptLedger(database, make_claim(database))
+    first.metrics.append([MetricPoint("CartPole", f"key {key}", 200, float(key), 1.0) for key in range(25)])
+    first.checkpoints.add(make_checkpoint(100))
+    first.release("released", "The worker stops.")
+    other = make_ledger(database, name="without one")
+    other.release("released", "The worker stops.")
+    queue = RunQueue(database)
+
+    costs = {}
+    for _ in range(2):
+        with measured(database) as cost:
+            claim = queue.claim("worker", 600)
+        assert claim is not None
+        costs[claim.run_id] = cost
+
+    with_history = costs.pop(run.id)
+    (without,) = costs.values()
+    assert with_history.transactions == without.transactions == 1
+    read = {table for table in Base.metadata.tables for each in with_history.statements if f" {table}" in each}
+    assert "runs" in read
+    assert not [table for table in read if "metric" in table]
+    assert len(with_history.statements) == len(without.statements)
+    assert with_history.log_bytes <= 1.2 * without.log_bytes
