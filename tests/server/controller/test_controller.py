@@ -23,6 +23,8 @@ from server.kit.http.models import IdempotencyKey
 from server.kit.settings import Settings
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.runs.events.repository import EventRepository
+from server.runs.models import Attempt, Lease, Run
+from server.runs.repository import RunRepository
 from server.runs.scheduling.repository import WaitingRuns
 from server.workers.repository import WorkerInfo, WorkerRegistry, WorkerRepository
 from tests.clock import Clock
@@ -146,6 +148,33 @@ def test_after_one_full_lease_of_watching_the_run_goes_to_another_worker(
     assert wake_up.woken == [run.id]
     assert make_claim(database).attempt == 2
     assert controller._telemetry.registry.get_sample_value("ludus_controller_sessions_lost_total") == 2
+
+
+def test_333_slots_that_die_at_once_cost_their_runs_four_rounds_of_the_controller(
+    database: Database, controller: Controller, wake_up: RecordingWakeUp
+) -> None:
+    """A round begins a second after the end of the one before (`controller.interval_seconds`)."""
+    expire(database)
+    with database.write() as session:
+        for table, key in ((Run, "id"), (Attempt, "run_id"), (Lease, "run_id")):
+            columns = table.__table__.columns.keys()
+            chosen = ", ".join({key: "'run_' || i"}.get(name, name) for name in columns)
+            numbers = "WITH RECURSIVE numbers(i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM numbers WHERE i < 333)"
+            rows = f"{numbers} SELECT {chosen} FROM {table.__tablename__}, numbers"
+            session.execute(text(f"INSERT INTO {table.__tablename__} ({', '.join(columns)}) {rows}"))
+    rounds = list[int]()
+
+    def all_wait() -> bool:
+        before = len(wake_up.woken)
+        controller.tick()
+        rounds.extend([1] * (len(wake_up.woken) > before))
+        return len(wake_up.woken) == 333
+
+    eventually(all_wait, "the runs wait for other workers")
+
+    assert len(rounds) == 4
+    with database.read() as session:
+        assert RunRepository(session).count(RunState.RECOVERING) == 333
 
 
 def test_an_outage_of_the_database_begins_the_watch_anew(

@@ -19,6 +19,7 @@ from server.kit.db.ids import new_id
 from server.kit.errors import DatabaseUnavailable
 from server.runs.models import Run
 from server.runs.repository import NewRun, RunRepository
+from tests.conftest import POSTGRESQL_ONLY
 from tests.factories import CONFIG, RecordingWakeUp, make_run, read_run
 
 
@@ -197,3 +198,34 @@ def make_in(session: object) -> None:
     from server.lifecycle.service import RunService  # noqa: PLC0415
 
     RunService(session, RecordingWakeUp()).create(NewRun(RunConfig.model_validate(CONFIG)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("database_url", POSTGRESQL_ONLY, indirect=True)
+def test_a_connection_is_pinged_only_where_it_may_be_dead_and_a_dead_one_fails_no_write(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = Database(database_url, pool_size=1)
+    pings: list[object] = []
+    ping = database.engine.dialect.do_ping
+    monkeypatch.setattr(database.engine.dialect, "do_ping", lambda connection: pings.append(1) or ping(connection))
+
+    def backend() -> int:
+        with database.write() as session:
+            return int(session.execute(text("SELECT pg_backend_pid()")).scalar_one())
+
+    first = backend()
+    assert {backend() for _ in range(10)} == {first}
+    assert not pings, "it was in use a moment ago"
+
+    other = Database(database_url, pool_size=1)
+    with other.write() as session:  # the answer comes when the server process has ended
+        assert session.execute(text(f"SELECT pg_terminate_backend({first}, 5000)")).scalar_one()
+    second = backend()
+    assert second != first
+
+    monkeypatch.setattr("server.kit.db.database.PING_SECONDS", -1.0)
+    pings.clear()
+    assert backend() == second
+    assert len(pings) == 1, "it was idle for long"
+    database.close()
+    other.close()

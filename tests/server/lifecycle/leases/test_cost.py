@@ -112,7 +112,8 @@ def test_a_beat_is_one_statement_that_changes_one_row_in_place_and_logs_at_most_
                 ledger.heartbeat(10, 1000 * number, replace(SPENT, at=SPENT.at + 2 * number, steps=number))
 
     beats = rounds * len(ledgers)
-    in_place, elsewhere = cost.records["Heap HOT_UPDATE"], cost.records["Heap UPDATE"]
+    in_place = cost.records["Heap HOT_UPDATE"]
+    elsewhere = sum(count for record, count in cost.records.items() if record.startswith("Heap UPDATE"))
     assert cost.transactions == cost.records["Transaction COMMIT"] == len(cost.statements) == beats
     assert cost.pings == 0
     assert in_place + elsewhere == beats

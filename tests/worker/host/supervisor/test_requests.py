@@ -17,13 +17,16 @@ from server.kit.listening import GatewaySettings
 from server.kit.settings import WorkerSettings
 from server.lifecycle.attempts.claim import Claim
 from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.leases.repository import Renewal
 from server.lifecycle.service import RunService
+from server.runs.amendments.refs import AmendmentRef
 from server.runs.amendments.repository import AmendmentRepository
 from server.runs.amendments.requests import RunChanges
 from server.runs.amendments.service import AmendmentService
+from server.runs.bottleneck.times import TimeSpent
 from server.runs.environment_parameters.repository import ParameterRepository
-from server.runs.events.repository import EventRepository
-from server.runs.models import Attempt
+from server.runs.events.repository import EventRepository, Note, ask
+from server.runs.models import Attempt, Run
 from tests.factories import RecordingWakeUp, make_claim, make_run, read_run
 from tests.waiting import eventually
 from tests.worker.host.supervisor import trainers
@@ -36,6 +39,8 @@ from tests.worker.host.supervisor.supervising import (
     with_checkpoints,
 )
 from worker.host.supervisor.loop import Supervisor
+from worker.trainer.connection import TrainerConnection
+from worker.trainer.messages import Amend, Job
 
 
 def test_what_users_want_of_parameters_reaches_the_trainer_and_its_word_the_database(
@@ -88,6 +93,7 @@ def asked(database: Database, run: str) -> bool:
 def ask_for(database: Database, run: str, change: dict[str, object]) -> None:
     with database.write() as session:
         ParameterRepository(session).add(run, "wall", change)
+        ask(session, run, Note("parameter_change_requested", "A user asked."))
 
 
 def test_a_supervisor_passes_on_what_users_want_and_pauses(database: Database, tmp_path: Path) -> None:
@@ -218,3 +224,43 @@ def test_what_is_wanted_of_an_attempt_that_still_fetches_its_checkpoint_comes_tr
 
     assert read_run(database, claim.run_id).restarts_without_progress == before
     assert not (tmp_path / "scratch").exists()
+
+
+@pytest.mark.parametrize("api", ["this release", "the release before 0024, which raises no number"])
+def test_a_request_is_read_with_the_first_beat_after_it_and_other_beats_read_none(
+    database: Database, tmp_path: Path, api: str
+) -> None:
+    run = make_run(database, name="run").id
+    begun, read, asked = [0], dict[int, int](), list[int]()
+
+    class Counted(AttemptLedger):
+        def __init__(self, database: Database, claim: Claim) -> None:
+            super().__init__(database, claim)
+            after = self.amendments.after
+
+            def counted(seq: int) -> tuple[AmendmentRef, ...]:
+                found = after(seq)
+                read[begun[0]] = len(found)
+                return found
+
+            self.amendments.after = counted  # type: ignore[method-assign]
+
+        def heartbeat(self, lease_seconds: float, step: int, time_spent: TimeSpent | None = None) -> Renewal:
+            begun[0] += 1
+            return super().heartbeat(lease_seconds, step, time_spent)
+
+    def waits_for_an_amendment(connection: TrainerConnection, job: Job) -> None:
+        eventually(lambda: begun[0] >= 5, "a few beats without a request")
+        change(database, run, 1000)
+        if api != "this release":
+            with database.write() as session:
+                session.execute(update(Run).values(requests=Run.requests - 1))
+        asked.append(begun[0])
+        eventually(lambda: any(isinstance(each, Amend) for each in connection.commands()), "the trainer has it")
+        trainers.finishes(connection, job)
+
+    supervise(database, tmp_path, Threaded(waits_for_an_amendment), ledger=Counted)
+
+    with_request = next(number for number, found in read.items() if found)
+    assert with_request <= asked[0] + 1
+    assert [number for number in read if number < with_request] == [1], "at its start the attempt reads them in any case"
