@@ -7,7 +7,7 @@ Why: a heartbeat wrote `attempts`, `runs` and `workers`: 3.3 KB of write-ahead l
 Rolling upgrades (workers first, the api last; docs/operations.md):
 
 - A worker of the previous release writes its lease to `attempts.lease_expires_at` and its step to `runs.step`, and has
-  no row in `leases`. This release's controller takes runs from it by that column, and readers take the step from `runs`.
+  no row in `leases`. This release's controller takes runs from it by that column; readers take the step from `runs`.
 - A worker of this release holds its lease in `leases`. The previous release's controller does not know it, so the
   worker also writes `attempts.lease_expires_at`, `attempts.heartbeat_at`, `runs.step` and `workers.heartbeat_at`: every
   5 minutes, and 15 minutes ahead. A controller of the previous release therefore never takes a run from such a worker
@@ -49,6 +49,8 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    op.execute("UPDATE runs SET step = (SELECT step FROM leases WHERE run_id = id) WHERE id IN (SELECT run_id FROM leases)")
+    op.execute(
+        "UPDATE runs SET step = (SELECT step FROM leases WHERE run_id = id) WHERE id IN (SELECT run_id FROM leases)"
+    )
     op.drop_column("runs", "requests")
     op.drop_table("leases")

@@ -111,9 +111,9 @@ def test_a_supervisor_passes_on_what_users_want_and_pauses(database: Database, t
         until("hyperparameters_changed")
         AttemptLedger(database, claim_of(database, run)).move(RunState.RUNNING)
         change(database, run, 500)
-        ask(database, run)
+        ask_for_checkpoint(database, run)
         until("checkpoint_declined")
-        ask(database, run)
+        ask_for_checkpoint(database, run)
         until("checkpoint_saved")
         until("hyperparameters_changed", 2)
         with database.write() as session:
@@ -167,7 +167,7 @@ def change(database: Database, run: str, max_steps: int) -> None:
         AmendmentService(session).change(run, RunChanges(behaviors={"CartPole": {"max_steps": max_steps}}))
 
 
-def ask(database: Database, run: str) -> None:
+def ask_for_checkpoint(database: Database, run: str) -> None:
     with database.write() as session:
         CheckpointRequestService(session).ask(run)
 
@@ -263,4 +263,4 @@ def test_a_request_is_read_with_the_first_beat_after_it_and_other_beats_read_non
 
     with_request = next(number for number, found in read.items() if found)
     assert with_request <= asked[0] + 1
-    assert [number for number in read if number < with_request] == [1], "at its start the attempt reads them in any case"
+    assert len([number for number in read if number < with_request]) == 1, "at its start, it reads them in any case"
