@@ -12,6 +12,7 @@ place, p50 <= 10 ms and p99 <= 50 ms.
 
 import argparse
 import json
+import logging
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import structlog
 from sqlalchemy import event, text
 
 from server.config.run import RunConfig
@@ -76,6 +78,7 @@ def reports(connection: TrainerConnection, _job: Job) -> None:
 
 def occupy(url: str, first: int, slots: int, seconds: float) -> None:
     """Execute a run in each of some slots, and print the counts of this process between warm-up and end."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))  # stdout has the counts
     database = Database(url)
     queue, registry = RunQueue(database), WorkerRegistry(database)
     counts = {"transactions": 0, "statements": 0}

@@ -116,7 +116,7 @@ class Run(Owned, Base):
     )
     """Agent steps of all behaviors together, as of the last heartbeat."""
     updated_at: Mapped[float] = column_property(
-        later(stored_updated_at.column, func.coalesce(of_lease(Lease.step_at, id), 0.0))  # noqa: A003  # likewise
+        later(stored_updated_at, func.coalesce(of_lease(Lease.step_at, id), 0.0))  # noqa: A003  # likewise
     )
     """The last change of this row, or of the step."""
 

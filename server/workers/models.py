@@ -45,7 +45,7 @@ class Worker(Base):
     stopped_at: Mapped[float | None] = mapped_column(Timestamp)
     heartbeat_at: Mapped[float] = column_property(
         later(
-            stored_heartbeat_at.column,
+            stored_heartbeat_at,
             func.coalesce(
                 select(Lease.renewed_at)
                 .where(Lease.run_id == run_id, Lease.worker_id == id)  # noqa: A003  # the column above

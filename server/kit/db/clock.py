@@ -9,7 +9,10 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Double
 from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.orm import Mapped
 from sqlalchemy.sql.expression import FunctionElement
+
+from server.kit.db.base import Timestamp
 
 DAY_SECONDS = 86400.0
 
@@ -34,11 +37,11 @@ def _postgresql(element: now, compiler: Any, **options: Any) -> str:  # noqa: AR
 class later(FunctionElement[float]):  # noqa: N801  # reads as the SQL function that it is
     """SQL expression: the later of two times. Neither may be null: SQLite would answer with null."""
 
+    type = Timestamp
     inherit_cache = True
 
-    def __init__(self, one: ColumnElement[float], other: ColumnElement[float]) -> None:
+    def __init__(self, one: Mapped[float], other: ColumnElement[float]) -> None:
         super().__init__(one, other)
-        self.type = one.type
 
 
 @compiles(later, "sqlite")
