@@ -84,7 +84,7 @@ def test_a_drain_asks_the_run_of_each_slot_to_hand_itself_back_and_another_slot_
     assert do(database, "drain", "box") == [(ONE, True, True), (TWO, True, True)]
     assert do(database, "cordon", ONE) == [(ONE, True, True)]
 
-    assert ledger.heartbeat(60, 0) is Intent.RELEASE
+    assert ledger.heartbeat(60, 0).intent is Intent.RELEASE
     ledger.release("released", "its worker is drained")
     handed_back = read_run(database, run.id)
     assert (handed_back.state, handed_back.intent, handed_back.restarts_without_progress) == ("RECOVERING", None, 0)

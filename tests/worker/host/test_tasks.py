@@ -10,13 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from sqlalchemy import delete
+from sqlalchemy import delete, select
 
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
 from server.kit.queue import WakeUpQueue, make_celery
 from server.kit.settings import Settings
 from server.lifecycle.service import RunService
+from server.runs.models import Lease
 from server.workers.models import Worker
 from server.workers.repository import WorkerRepository
 from server.workers.service import WorkerService
@@ -56,6 +57,14 @@ def listed_runs(database: Database) -> list[str | None]:
         return [worker.run_id for worker in WorkerRepository(session).list().items]
 
 
+def signs(database: Database) -> tuple[float, float]:
+    """Return the signs of life that the worker's own row and its lease have."""
+    query = select(Worker.stored_heartbeat_at, Lease.renewed_at).join(Lease, Lease.run_id == Worker.run_id)
+    with database.read() as session:
+        own, renewed = session.execute(query).one()
+    return own, renewed
+
+
 def listed(database: Database) -> list[str]:
     with database.read() as session:
         return [worker.id for worker in WorkerRepository(session).list().items]
@@ -84,7 +93,13 @@ def test_a_worker_that_takes_a_run_as_soon_as_it_starts_is_listed_with_it(databa
     try:
         eventually(lambda: read_run(database, "run").attempt == 1)
         assert listed_runs(database) == [run.id]
+        claimed = signs(database)
+        eventually(lambda: signs(database)[1] > claimed[1], "the lease is renewed")
+        before = signs(database)
         never(lambda: listed_runs(database) != [run.id], "its row is written again without the run", 3)
+        after = signs(database)
+        assert after[1] > before[1]
+        assert after[0] == before[0], "a busy slot writes no second sign of life"
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(30)
