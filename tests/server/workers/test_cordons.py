@@ -104,7 +104,7 @@ def test_a_drain_does_not_stand_against_what_a_user_asked_for(database: Database
         RunService(session, RecordingWakeUp()).stop(run.id)
 
     do(database, "drain", ONE)
-    assert AttemptLedger(database, claim).heartbeat(60, 0) is Intent.STOP
+    assert AttemptLedger(database, claim).heartbeat(60, 0).intent is Intent.STOP
 
     later = make_run(database, name="later")
     claim = RunQueue(database).claim(OTHER, 60)
@@ -131,7 +131,7 @@ def test_a_drained_worker_that_dies_leaves_no_request_to_the_next_one(database: 
     claim = RunQueue(database).claim(OTHER, 60)
     assert claim is not None
     assert claim.run_id == run.id
-    assert AttemptLedger(database, claim).heartbeat(60, 0) is Intent.NONE
+    assert AttemptLedger(database, claim).heartbeat(60, 0).intent is Intent.NONE
 
 
 def test_a_name_that_no_slot_and_no_host_has_is_refused(database: Database) -> None:

@@ -42,7 +42,7 @@ def test_a_drain_concerns_runs_of_all_projects_and_is_audited(world: World) -> N
     answer = world.http.post("/v1/workers/host:drain")
 
     assert [each["run_id"] for each in answer.json()["workers"] if each["id"] == "host/1/1"] == [run["id"]]
-    assert trainer.ledger.heartbeat(60, 0) is Intent.RELEASE
+    assert trainer.ledger.heartbeat(60, 0).intent is Intent.RELEASE
     audit = world.http.get("/v1/audit", params={"filter": "status = 200"}).json()["entries"]
     assert ("/v1/workers/{worker:worker}:drain", "/v1/workers/host:drain") in [
         (each["route"], each["target"]) for each in audit
