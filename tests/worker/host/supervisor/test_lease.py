@@ -22,15 +22,15 @@ def answers(lease: Lease, seconds: float) -> list[Intent]:
     """Ask all the time; return what was answered."""
     deadline, heard = time.monotonic() + seconds, []
     while time.monotonic() < deadline:
-        if (intent := lease.keep()) is not None:
-            heard.append(intent)
+        if (renewal := lease.keep()) is not None:
+            heard.append(renewal.intent)
         time.sleep(0.01)  # allow: sleep, because a supervisor asks at its pace
     return heard
 
 
 def next_answer(lease: Lease) -> Intent:
     """Ask all the time until there is an answer."""
-    return eventually(lease.keep, "the lease is renewed")
+    return eventually(lease.keep, "the lease is renewed").intent
 
 
 def test_a_lease_is_renewed_at_once_and_then_at_its_pace(database: Database, lease: Lease) -> None:
@@ -38,7 +38,7 @@ def test_a_lease_is_renewed_at_once_and_then_at_its_pace(database: Database, lea
     lease.step = 5
     began = time.monotonic()
 
-    assert lease.keep() is Intent.NONE
+    assert next_answer(lease) is Intent.NONE
     assert lease.keep() is None
     assert read_run(database, "run").step == 5
     assert [next_answer(lease) for _ in range(2)] == [Intent.NONE] * 2
@@ -55,7 +55,7 @@ def test_a_renewal_brings_what_users_want_until_it_is_done(database: Database, l
 def test_an_attempt_whose_run_was_taken_away_is_over_at_the_next_renewal(
     database: Database, lease: Lease, ledger: AttemptLedger
 ) -> None:
-    assert lease.keep() is Intent.NONE
+    assert next_answer(lease) is Intent.NONE
     ledger.release("lease_expired", "It was silent.")
     make_claim(database, "another")
 
