@@ -18,7 +18,7 @@ from server.kit.db.texts import storable
 from server.kit.listing import ListQuery, Operator, Page
 from server.kit.states import LEASED, TERMINAL
 from server.kit.wake_up import WakeUp
-from server.runs.events.repository import Note, lock_run, move, record
+from server.runs.events.repository import Note, ask, lock_run, move, record
 from server.runs.models import Attempt, Run
 from server.runs.repository import RunRepository
 from server.simulators.errors import NoPlaces, PlacesUnavailable, RunClosed, SimulatorNotFound
@@ -122,8 +122,8 @@ class Placement:
     def place_collector(self, run: str) -> JoinAnswer:
         """Return where an edge collector streams to.
 
-        The first one of an attempt asks its worker to open the places: one small write. Raises RunNotFound, RunClosed,
-        NoPlaces, PlacesUnavailable.
+        The first one of an attempt asks its worker to open the places: one small transaction. Raises RunNotFound,
+        RunClosed, NoPlaces, PlacesUnavailable.
         """
         with self._database.read() as session:
             found = RunRepository(session).without_config(run)
@@ -141,10 +141,21 @@ class Placement:
             if attempt.places_problem is not None:
                 raise PlacesUnavailable(found.id, attempt.places_problem)
             if not attempt.places_asked and collectors.get("local") != 0:  # without local collectors they are open
-                with self._database.write() as session:
-                    same = (Attempt.run_id == found.id, Attempt.number == found.attempt, Attempt.ended_at.is_(None))
-                    session.execute(update(Attempt).where(*same).values(places_asked=True))
+                self._ask_for_places(found.id, found.attempt)
         return waiting
+
+    def _ask_for_places(self, run_id: str, attempt: int) -> None:
+        """Ask the trainer of an attempt for places.
+
+        The race: another edge collector asks, or the attempt ends meanwhile. The run is locked, and looked at again.
+        """
+        with self._database.write() as session:
+            lock_run(session, run_id)
+            unasked = (Attempt.places_asked.is_not(True), Attempt.ended_at.is_(None))
+            same = update(Attempt).where(Attempt.run_id == run_id, Attempt.number == attempt, *unasked)
+            if session.scalar(same.values(places_asked=True).returning(Attempt.number)) is not None:
+                note = Note("places_requested", "An edge collector asked for a place, the first one of this attempt.")
+                ask(session, run_id, note, attempt=attempt)
 
     def progress(self, run_ids: Collection[str]) -> Mapping[str, Progress]:
         """Return how far those of some runs are that a worker trains, that have ended, or that wait for simulators."""

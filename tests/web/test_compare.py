@@ -55,7 +55,7 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             name = f"long-{number:03d}"
             learning = {**section["hyperparameters"], "learning_rate": 1e-4 * (1 + number % 4)}
             config = {"behaviors": {"CartPole": {**section, "hyperparameters": learning}}, "seed": number}
-            common = {"kind": "train", "state": "SUCCEEDED", "seed": number, "updated_at": 1e9}
+            common = {"kind": "train", "state": "SUCCEEDED", "seed": number, "stored_updated_at": 1e9}
             tags = [f"rate-{number % 4}"]
             runs.append(
                 {**common, "id": name, "name": name, "config": config, "tags": tags, "created_at": 1e9 + number}

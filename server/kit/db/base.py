@@ -6,11 +6,12 @@ decision depends on it). The HTTP layer renders RFC 3339.
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, ClassVar
 
-from sqlalchemy import JSON, Double, Index, MetaData, String, text
+from sqlalchemy import JSON, Column, Double, Index, MetaData, String, event, text
 from sqlalchemy.dialects.postgresql import JSONB
-from sqlalchemy.orm import DeclarativeBase
+from sqlalchemy.orm import ColumnProperty, DeclarativeBase, InstrumentedAttribute, Mapper, ORMExecuteState, Session
 
 NAMING = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -42,3 +43,36 @@ class Base(DeclarativeBase):
 
     metadata = MetaData(naming_convention=NAMING)
     type_annotation_map: ClassVar[dict[Any, Any]] = {dict[str, Any]: Json, list[Any]: Json}
+
+
+@lru_cache(maxsize=256)
+def _computed(mapper: Mapper[Any]) -> frozenset[str]:
+    return frozenset(each.key for each in mapper.column_attrs if not isinstance(each.columns[0], Column))
+
+
+@event.listens_for(Session, "do_orm_execute")
+def _refuse_computed(state: ORMExecuteState) -> None:
+    """Raise TypeError where a statement writes a computed attribute, which SQLAlchemy would leave out silently."""
+    if state.bind_mapper is None or not (state.is_insert or state.is_update):
+        return
+    computed = _computed(state.bind_mapper)
+    if not computed:
+        return
+    values = getattr(state.statement, "_values", None) or {}  # no public attribute has them
+    given = state.parameters or {}
+    names = {name for row in ([given] if isinstance(given, Mapping) else given) for name in row}
+    if names & computed or not all(isinstance(key, str | Column) for key in values):
+        _refuse(state.bind_mapper.class_, computed)
+
+
+@event.listens_for(Base, "attribute_instrument", propagate=True)
+def _refuse_assignments(model: type[Base], key: str, attribute: InstrumentedAttribute[Any]) -> None:
+    """Have the same raised where an object's computed attribute is set."""
+    found = attribute.property
+    if isinstance(found, ColumnProperty) and not isinstance(found.columns[0], Column):
+        event.listen(attribute, "set", lambda *_given: _refuse(model, frozenset({key})))
+
+
+def _refuse(model: type[Base], computed: frozenset[str]) -> None:
+    names = ", ".join(f"{model.__name__}.{name}" for name in sorted(computed))
+    raise TypeError(f"Nothing can be written to {names}: computed from columns (column_property). Write those columns.")

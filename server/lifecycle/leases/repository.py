@@ -37,7 +37,8 @@ class Renewal:
     intent: Intent
     """The user's."""
     requests: int
-    """Moves with each request to the trainer: an amendment, an edit of a parameter, a checkpoint, a profile."""
+    """Moves with each request to the trainer: an amendment, an edit of a parameter, a checkpoint, a profile, places for
+    edge collectors."""
 
 
 @dataclass(frozen=True)

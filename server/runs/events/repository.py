@@ -158,7 +158,7 @@ def record(session: Session, run_id: str, note: Note, *, attempt: int | None = N
 
 
 def ask(session: Session, run_id: str, note: Note, *, attempt: int | None = None) -> int:
-    """Record a user's request to the trainer of a locked run: the next heartbeat has the supervisor read it."""
+    """Record a request to the trainer of a locked run: the next heartbeat has the supervisor read it."""
     return record(session, run_id, note, attempt=attempt, requests=Run.requests + 1)
 
 

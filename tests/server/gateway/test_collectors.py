@@ -53,16 +53,17 @@ def test_the_first_edge_collector_of_an_attempt_asks_for_places_once_and_waits(
     gateway: GatewayThread, database: Database
 ) -> None:
     run_id = add_run(database, "127.0.0.1:7100", edge="")
-    written = [0]
-    event.listen(database.engine, "before_cursor_execute", lambda *given: written.append(given[2].startswith("UPDATE")))
+    written: list[str] = []
+    event.listen(database.engine, "before_cursor_execute", lambda *given: written.append(given[2]))
 
     first, again = join(gateway), join(gateway)
 
     assert "does not listen for edge collectors yet" in first.wait.reason
     assert again == first
-    assert sum(written) == 1
+    assert sum(statement.startswith("UPDATE attempts") for statement in written) == 1
     with database.read() as session:
         assert session.get_one(Attempt, (run_id, 1)).places_asked
+        assert session.get_one(Run, run_id).requests == 1  # the supervisor reads it after its next heartbeat
 
 
 def test_the_next_attempt_is_asked_anew(gateway: GatewayThread, database: Database) -> None:

@@ -30,7 +30,7 @@ RUNS: list[dict[str, Any]] = [
         "config": {},
         "seed": 0,
         "created_at": 0.0,
-        "updated_at": 0.0,
+        "stored_updated_at": 0.0,
     }
     for run, project in PROJECTS.items()
 ]

@@ -27,6 +27,7 @@ from server.runs.bottleneck.times import TimeSpent
 from server.runs.environment_parameters.repository import ParameterRepository
 from server.runs.events.repository import EventRepository, Note, ask
 from server.runs.models import Attempt, Run
+from server.simulators.repository import Placement
 from tests.factories import RecordingWakeUp, make_claim, make_run, read_run
 from tests.waiting import eventually
 from tests.worker.host.supervisor import trainers
@@ -84,10 +85,11 @@ def test_the_wish_of_an_edge_collector_reaches_the_trainer_once_and_its_word_the
 
 
 def asked(database: Database, run: str) -> bool:
-    """Ask for places as the gateway does; whether there is an attempt."""
-    with database.write() as session:
-        same = (Attempt.run_id == run, Attempt.number == 1)
-        return session.execute(update(Attempt).where(*same).values(places_asked=True)).rowcount == 1  # type: ignore[attr-defined]
+    """Ask for a place as the gateway does; whether there is an attempt that can be asked."""
+    Placement(database).place_collector(run)
+    with database.read() as session:
+        attempt = session.get(Attempt, (run, 1))
+        return attempt is not None and bool(attempt.places_asked)
 
 
 def ask_for(database: Database, run: str, change: dict[str, object]) -> None:
