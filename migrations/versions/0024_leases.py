@@ -43,7 +43,7 @@ def upgrade() -> None:
         sa.Column("time_spent", sa.LargeBinary(), nullable=True),
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name="fk_leases_run_id_runs", ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("run_id", name="pk_leases"),
-        postgresql_with={"fillfactor": "50"},
+        postgresql_with={"fillfactor": "20"},
     )
     op.add_column("runs", sa.Column("requests", sa.Integer(), nullable=False, server_default="0"))
 

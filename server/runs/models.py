@@ -23,9 +23,10 @@ LEASED_SQL = "state || '' IN ('STARTING', 'RUNNING', 'PAUSING', 'STOPPING')"
 class Lease(Base):
     """The lease of a run's live attempt, and its progress: the one row that a heartbeat writes.
 
-    The row is narrow, has no index but its key, and its pages stay half empty: PostgreSQL updates it in place (HOT),
-    and logs only the bytes behind `worker_id`, which change. It is deleted when the attempt ends; `attempts` and `runs`
-    keep its values then.
+    The row is narrow, has no index but its key, and its pages stay nearly empty: PostgreSQL updates it in place (HOT),
+    and logs only the bytes behind `worker_id`, which change. A row grows by half with its first `time_spent`: on a page
+    that was half full, there would then be no place for a second version of each. It is deleted when the attempt ends;
+    `attempts` and `runs` keep its values then.
     """
 
     __tablename__ = "leases"
@@ -43,7 +44,7 @@ class Lease(Base):
     time_spent: Mapped[bytes | None] = mapped_column(LargeBinary)
     """`server.runs.bottleneck.times.TimeSpent.pack`."""
 
-    __table_args__ = ({"postgresql_with": {"fillfactor": "50"}},)
+    __table_args__ = ({"postgresql_with": {"fillfactor": "20"}},)
 
 
 def of_lease(column: InstrumentedAttribute[Any], run_id: Any) -> ScalarSelect[Any]:

@@ -18,7 +18,7 @@ import math
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import assert_never
 
@@ -103,9 +103,7 @@ class Supervisor:
         self._log = LogPublisher(claim, ledger, self._transfer, self._writes, scratch)
         self._profiles = Profiles(claim, ledger, self._transfer, self._writes, self._scratch.folder)
         self._state = RunState.STARTING
-        self._requests = UserRequests(claim, ledger)
-        self._served: int | None = None
-        """`Renewal.requests` when the requests were read last; None before the first time."""
+        self._requests = UserRequests(claim, ledger, self._profiles)
         self._begun_with: int | None = None
         """The run's step when the trainer began."""
         self._command: Action | None = None
@@ -119,7 +117,7 @@ class Supervisor:
 
     @property
     def beats(self) -> bool:
-        """Whether the attempt's renewals show that the slot is alive. Any thread may ask."""
+        """`Lease.fresh`."""
         return self._lease.fresh
 
     def run(self, warm: WarmTrainer) -> None:
@@ -196,7 +194,7 @@ class Supervisor:
             renewal = self._lease.keep()
             if renewal is not None:
                 self._apply_intent(trainer, renewal.intent)
-                self._serve_requests(trainer, renewal.requests)
+                self._requests.serve(trainer, renewal.requests)
                 self._check_memory(trainer, self._settings.trainer_memory_bytes)
             try:
                 if self._receive(trainer):
@@ -226,7 +224,7 @@ class Supervisor:
     # intents and requests of users ------------------------------------------------------------------------------------
 
     def _apply_intent(self, trainer: TrainerProcess, intent: Intent) -> None:
-        try:
+        with suppress(ConnectionClosed):  # `receive` raises it next, when all that the trainer has sent is read
             match intent:
                 case Intent.NONE:
                     if self._stopping() and self._command is None:
@@ -247,20 +245,6 @@ class Supervisor:
                         self._send_command(trainer, "cancel", CANCEL_GRACE_SECONDS)
                 case _:
                     assert_never(intent)
-        except ConnectionClosed:
-            pass  # `receive` raises it next, when all that the trainer has sent is read
-
-    def _serve_requests(self, trainer: TrainerProcess, number: int) -> None:
-        """Read users' requests to the trainer if there may be new ones: `number` has moved (`Renewal.requests`)."""
-        if number == self._served:
-            return
-        try:
-            self._requests.send(trainer.connection)
-            self._profiles.begin(trainer.pid)
-        except Unavailable as error:  # the next renewal has them read again
-            log.warning("requests_not_read", error=str(error))
-        else:
-            self._served = number
 
     def _check_memory(self, trainer: TrainerProcess, limit: int | None) -> None:
         """Make a trainer that uses more memory than it may save a checkpoint and hand the run back."""

@@ -2,7 +2,8 @@
 
 The log is that of the whole server, on which other tests run: only records of this database's tables count, and the
 commits of their transactions. A page's first change after a checkpoint logs the whole page; those images
-(`fpi_length`) are left out. They depend on how often the server makes checkpoints, and not on what a beat writes.
+(`fpi_length`) are left out. They depend on how often the server makes checkpoints, and not on what a beat writes. A
+checkpoint (each DROP DATABASE makes one) would also remove the log's beginning: a replication slot keeps it.
 """
 
 from collections import Counter
@@ -11,13 +12,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+import psycopg
 import pytest
 from sqlalchemy import event, text
 
 from server.app.models import Base
 from server.kit.db.database import Database
 from server.lifecycle.attempts.repository import AttemptLedger, RunQueue
-from server.metrics.points import MetricPoint
+from server.metrics.points import CHUNK_POINTS, Points
 from tests.conftest import POSTGRESQL_ONLY
 from tests.factories import make_checkpoint, make_claim, make_ledger, make_run
 from tests.server.runs.test_bottleneck import SPENT
@@ -27,7 +30,7 @@ pytestmark = pytest.mark.parametrize("database_url", POSTGRESQL_ONLY, indirect=T
 RECORDS = """
 WITH records AS (
     SELECT xid, resource_manager AS manager, record_type, record_length - fpi_length AS bytes, block_ref
-    FROM pg_get_wal_records_info_till_end_of_wal(CAST(:begin AS pg_lsn))
+    FROM pg_get_wal_records_info(CAST(:begin AS pg_lsn), pg_current_wal_flush_lsn())
 ), own AS (
     SELECT * FROM records WHERE block_ref ~ ('rel [0-9]+/' || (
         SELECT oid FROM pg_database WHERE datname = current_database()
@@ -49,8 +52,9 @@ class Cost:
 
     transactions: int = 0
     """Also those that only read."""
-    pings: int = 0
     statements: list[str] = field(default_factory=list)
+    """Without the BEGIN of each transaction."""
+    pings: int = 0
     log_bytes: int = 0
     records: Counter[str] = field(default_factory=Counter)
     """Of the write-ahead log, by type."""
@@ -67,7 +71,8 @@ def measured(database: Database) -> Iterator[Cost]:
         cost.transactions += 1
 
     def executed(_connection: Any, _cursor: Any, statement: str, *_more: Any) -> None:
-        cost.statements.append(statement)
+        if not statement.startswith("BEGIN"):
+            cost.statements.append(statement)
 
     def pinged(connection: Any) -> bool:
         cost.pings += 1
@@ -75,6 +80,8 @@ def measured(database: Database) -> Iterator[Cost]:
 
     with database.write() as session:
         session.execute(text("CREATE EXTENSION IF NOT EXISTS pg_walinspect"))
+    keeper = psycopg.connect(database.url.set(drivername="postgresql").render_as_string(False), autocommit=True)
+    keeper.execute("SELECT pg_create_physical_replication_slot('cost_' || pg_backend_pid(), true, true)")
     with database.write() as session:
         begin = session.scalar(text("SELECT CAST(pg_current_wal_insert_lsn() AS text)"))
     event.listen(engine, "begin", begun)
@@ -93,6 +100,7 @@ def measured(database: Database) -> Iterator[Cost]:
         for manager, record_type, length in session.execute(text(RECORDS), {"begin": begin}):
             cost.log_bytes += length
             cost.records[f"{manager} {record_type}"] += 1
+    keeper.close()  # and its slot is gone
 
 
 @pytest.fixture
@@ -121,11 +129,33 @@ def test_a_beat_is_one_statement_that_changes_one_row_in_place_and_logs_at_most_
     assert cost.log_bytes <= 300 * beats, (cost.log_bytes / beats, cost.records)
 
 
+HISTORY = """
+INSERT INTO metric_chunks
+    (run_id, behavior, key, attempt, number, count, first_step, last_step, steps, times, values)
+SELECT :run_id, 'CartPole', 'key ' || key, 1, number, :count, number * :count, (number + 1) * :count - 1,
+    :steps, :times, :values
+FROM generate_series(1, 25) AS key CROSS JOIN generate_series(0, 100000 / :count) AS number
+"""
+LATEST = """
+INSERT INTO latest_metrics (run_id, behavior, key, step, value, at)
+SELECT :run_id, 'CartPole', 'key ' || key, 100000, 1, 0 FROM generate_series(1, 25) AS key
+"""
+
+
+def add_history(database: Database, run_id: str) -> None:
+    """Insert 100,000 points of each of 25 metrics, in chunks as an attempt writes them: all have the bytes of one."""
+    points = Points(np.zeros(CHUNK_POINTS, np.int64), np.zeros(CHUNK_POINTS), np.ones(CHUNK_POINTS))
+    packed = dict(zip(("steps", "times", "values"), points.pack(), strict=True))
+    with database.write() as session:
+        session.execute(text(HISTORY), {"run_id": run_id, "count": CHUNK_POINTS, **packed})
+        session.execute(text(LATEST), {"run_id": run_id})
+
+
 def test_a_claim_reads_no_metrics_however_many_there_are(database: Database) -> None:
     """It holds the lock for which all other claims wait. The new attempt sets the metrics back itself."""
     run = make_run(database, name="with a history")
     first = AttemptLedger(database, make_claim(database))
-    first.metrics.append([MetricPoint("CartPole", f"key {key}", 200, float(key), 1.0) for key in range(25)])
+    add_history(database, run.id)
     first.checkpoints.add(make_checkpoint(100))
     first.release("released", "The worker stops.")
     other = make_ledger(database, name="without one")
