@@ -39,7 +39,8 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             ]
         )
         with world.services.database.write() as session:
-            common = {"kind": "train", "state": "SUCCEEDED", "config": {}, "seed": 0, "tags": [], "stored_updated_at": 1e9}
+            common = {"kind": "train", "state": "SUCCEEDED", "config": {}, "seed": 0, "tags": []}
+            common |= {"stored_updated_at": 1e9}
             names = [f"many-{number:05d}" for number in range(RUNS)]
             rows = [{**common, "id": name, "name": name, "created_at": 1e9 + i} for i, name in enumerate(names)]
             session.execute(insert(Run), rows)

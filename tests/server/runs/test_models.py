@@ -23,10 +23,11 @@ from tests.factories import make_run
         lambda session: setattr(session.query(Run).one(), "step", 5),
     ],
 )
-def test_what_is_computed_from_the_lease_cannot_be_written(
-    database: Database, write: Callable[[Session], Any]
-) -> None:
+def test_what_is_computed_from_the_lease_cannot_be_written(database: Database, write: Callable[[Session], Any]) -> None:
     make_run(database)
 
-    with pytest.raises(TypeError, match=r"Nothing can be written to (Run|Worker)\..*computed"), database.write() as session:
+    with (
+        pytest.raises(TypeError, match=r"Nothing can be written to (Run|Worker)\..*computed"),
+        database.write() as session,
+    ):
         write(session)
