@@ -6,7 +6,7 @@ from typing import Final, Self
 
 _WHOLE: Final = {"at": "d", "steps": "q", "collectors": "i", "simulators": "i", "latest_simulator": "i"}
 """The fields that are packed without rounding, with their form of `struct`."""
-_NOBODY: Final = -1
+_NONE: Final = -1
 """`latest_simulator` where no simulator is the latest."""
 
 
@@ -51,7 +51,7 @@ class TimeSpent:
 
     def pack(self) -> bytes:
         """Return the values in 80 bytes, because each heartbeat writes them; shares and times are rounded."""
-        return _PACKED.pack(*(_NOBODY if value is None else value for value in astuple(self)))
+        return _PACKED.pack(*(_NONE if value is None else value for value in astuple(self)))
 
     @classmethod
     def unpack(cls, packed: bytes) -> Self | None:
@@ -61,7 +61,7 @@ class TimeSpent:
         found = zip(fields(cls), _PACKED.unpack(packed), strict=True)
         values = {each.name: value if each.name in _WHOLE else round(value, 6) for each, value in found}
         latest = values["latest_simulator"]
-        return cls(**{**values, "latest_simulator": None if latest == _NOBODY else latest})
+        return cls(**{**values, "latest_simulator": None if latest == _NONE else latest})
 
 
 _PACKED: Final = Struct("<" + "".join(_WHOLE.get(each.name, "f") for each in fields(TimeSpent)))
