@@ -90,7 +90,14 @@ class MetricRetentionJob:
             archived = retention.archived_to_thin(self._settings, RUNS)
         self._seen = runs[-1].id if len(runs) == RUNS else ""
         count = sum(self._thin(run) for run in runs if not stop.is_set())
-        return count + sum(self._thin_archived(run) for run in archived if not stop.is_set())
+        for run in archived:
+            if stop.is_set():
+                break
+            try:
+                count += self._thin_archived(run)
+            except LudusError as error:  # a damaged file keeps no other run from being thinned
+                log.warning("metrics_not_thinned", run_id=run.id, code=error.code, error=str(error))
+        return count
 
     def _archive(self, run: AgedRun) -> bool:
         """Move the metrics of a run to a file; return whether it was done."""
