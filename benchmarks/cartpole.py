@@ -68,7 +68,9 @@ def ludus(stack: LudusUp, client: Client) -> Time:
     began = time.time()
     run = client.runs.create(config)
     command = [*LUDUS, "simulate", "gymnasium:CartPole-v1", "--run", run.id, "--server", stack.gateway]
-    shell = subprocess.Popen([*command, "--count", str(SIMULATORS), "--envs", "4"], env=environment(), stderr=subprocess.DEVNULL)
+    shell = subprocess.Popen(
+        [*command, "--count", str(SIMULATORS), "--envs", "4"], env=environment(), stderr=subprocess.DEVNULL
+    )
     ended = client.runs.wait(run.id, timeout=300)
     wall = time.time() - began
     assert ended.state == "SUCCEEDED", f"{ended.state}: {ended.stop_reason} {ended.stop_detail}"
@@ -115,11 +117,11 @@ def main() -> None:
         name: Time(*(statistics.median(column) for column in zip(*map(astuple, times), strict=True)))
         for name, times in figures.items()
     }
-    print(f"{'CartPole, seconds':<20}{'wall':>8}{'training':>10}{'processor':>11}{'wall / ours':>13}{'training / ours':>17}")
+    print(f"{'seconds':<10}{'wall':>8}{'training':>10}{'processor':>11}{'wall / ours':>13}{'training / ours':>17}")
     for name, each in medians.items():
         ours = medians.get("ludus", each)
         print(
-            f"{name:<20}{each.wall:>8.2f}{each.training:>10.2f}{each.processor:>11.2f}{each.wall / ours.wall:>13.2f}"
+            f"{name:<10}{each.wall:>8.2f}{each.training:>10.2f}{each.processor:>11.2f}{each.wall / ours.wall:>13.2f}"
             f"{each.training / ours.training:>17.2f}"
         )
     if options.json:
