@@ -81,7 +81,7 @@ class MetricChunk(Base):
     times: Mapped[bytes] = mapped_column(LargeBinary)
     values: Mapped[bytes] = mapped_column(LargeBinary)
     highest: Mapped[float | None] = mapped_column(Double)
-    """None where no value is a finite number, and in chunks of the release before `0025`."""
+    """None where no value is a finite number, and in chunks of the release before `0026`."""
     lowest: Mapped[float | None] = mapped_column(Double)
 
     @staticmethod

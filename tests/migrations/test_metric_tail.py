@@ -1,4 +1,4 @@
-"""Metrics while two releases work on one database: the one before `0025` writes chunks and newest values itself."""
+"""Metrics while two releases work on one database: the one before `0026` writes chunks and newest values itself."""
 
 from sqlalchemy import insert, select, text
 
@@ -13,7 +13,7 @@ from server.metrics.points import CHUNK_POINTS, MetricPoint, Points
 from server.metrics.repository import MetricRepository
 from tests.factories import RecordingWakeUp, make_checkpoint, make_claim, make_ledger, pack_metrics, read_run
 
-BEFORE = "0029"
+BEFORE = "0025"
 KEY = "reward"
 MAXIMUM = ListedMetric.parse(f"{KEY}@max")
 PREVIOUS_CHUNK = [

@@ -151,7 +151,7 @@ class AttemptLedger:
         self._claim = claim
         self._restart_budget = restart_budget
         self._show_at = time.monotonic() + SHOW_SECONDS
-        """When the lease is written where the release before `0024` looks, on the monotonic clock."""
+        """When the lease is written where the release before `0027` looks, on the monotonic clock."""
         self._fence = fence = AttemptFence(database, claim.run_id, claim.attempt)
         self.amendments = AmendmentWriter(fence)
         self.assessment = AssessmentWriter(fence)

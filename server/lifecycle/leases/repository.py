@@ -1,7 +1,7 @@
 """Leases: granted, renewed and taken away; the end of attempts, and the next state of a run whose worker is gone.
 
 The lease of a live attempt is a row of `leases`, evaluated by the database's clock alone. A worker of the release
-before `0024` has it in the attempt's row, where the controller of that release looks; see migration `0024`.
+before `0027` has it in the attempt's row, where the controller of that release looks; see migration `0027`.
 """
 
 from dataclasses import asdict, dataclass
@@ -25,7 +25,7 @@ from server.simulators.repository import SimulatorRepository
 from server.workers.models import Worker
 
 SHOW_SECONDS: Final = 300.0
-"""How often the holder of a lease writes it where the release before `0024` looks."""
+"""How often the holder of a lease writes it where the release before `0027` looks."""
 SHOWN_LEASE_SECONDS: Final = 3 * SHOW_SECONDS
 """The lease that it shows there."""
 
@@ -77,7 +77,7 @@ class LeaseRepository(Repository):
 
         One statement, which waits for no lock of the run. The race: the controller ends the attempt meanwhile. It
         deletes the lease, so that either this statement finds none, or the controller finds it renewed. A controller of
-        the release before `0024` leaves it there; the run tells then.
+        the release before `0027` leaves it there; the run tells then.
         """
         holds = exists().where(Run.id == run_id, Run.attempt == attempt, Run.state.in_(LEASED))
         values = {
@@ -90,7 +90,7 @@ class LeaseRepository(Repository):
             values["time_spent"] = time_spent.pack()
         run = (
             select(Run.intent).where(Run.id == run_id).scalar_subquery(),
-            # An api of the release before `0024` raises no `requests`; it records an event.
+            # An api of the release before `0027` raises no `requests`; it records an event.
             select(Run.requests + Run.event_seq).where(Run.id == run_id).scalar_subquery(),
         )
         renewed = update(Lease).where(*_of_attempt(run_id, attempt), holds).values(values).returning(*run)
@@ -98,7 +98,7 @@ class LeaseRepository(Repository):
         return None if found is None else Renewal(Intent(found[0] or Intent.NONE), found[1])
 
     def show(self, run_id: str, attempt: int) -> None:
-        """Write what the lease of a locked run says where the release before `0024` looks."""
+        """Write what the lease of a locked run says where the release before `0027` looks."""
         lease = self._session.scalars(select(Lease).where(*_of_attempt(run_id, attempt))).one()
         shown = {"lease_expires_at": now() + SHOWN_LEASE_SECONDS, "heartbeat_at": lease.renewed_at, "step": lease.step}
         same = (Attempt.run_id == run_id, Attempt.number == attempt)

@@ -128,7 +128,7 @@ class CompactionRepository(Repository):
     def _add_to_latest(self, run_id: str, added: Mapping[Metric, Points]) -> None:
         """Bring the newest values up to date.
 
-        A point that is not beyond the newest one counts for the extremes alone: an attempt of the release before `0025`
+        A point that is not beyond the newest one counts for the extremes alone: an attempt of the release before `0026`
         may have written a later one meanwhile, or the newest one is superseded, and its attempt will rewind.
         """
         newest: dict[tuple[str, str], NewestValue] = {}

@@ -211,7 +211,7 @@ class _Summary(NamedTuple):
     highest: float | None
     lowest: float | None
     unknown: int
-    """Chunks that have no extremes: they have no finite number, or are of the release before `0025`."""
+    """Chunks that have no extremes: they have no finite number, or are of the release before `0026`."""
 
 
 def _beyond(run_id: str, ranges: Sequence[Range], step: InstrumentedAttribute[int]) -> list[ColumnElement[bool]]:

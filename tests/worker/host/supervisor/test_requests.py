@@ -228,7 +228,7 @@ def test_what_is_wanted_of_an_attempt_that_still_fetches_its_checkpoint_comes_tr
     assert not (tmp_path / "scratch").exists()
 
 
-@pytest.mark.parametrize("api", ["this release", "the release before 0024, which raises no number"])
+@pytest.mark.parametrize("api", ["this release", "the release before 0027, which raises no number"])
 def test_a_request_is_read_with_the_first_beat_after_it_and_other_beats_read_none(
     database: Database, tmp_path: Path, api: str
 ) -> None:

@@ -18,14 +18,14 @@ Rolling upgrades (workers first, the api last; docs/operations.md):
 - An api of the previous release records an event with each request and does not raise `runs.requests`. Supervisors of
   this release therefore read the requests also when `runs.event_seq` has moved.
 
-Revision: 0024, after 0025
+Revision: 0027, after 0026
 """
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0024"
-down_revision = "0025"
+revision = "0027"
+down_revision = "0026"
 branch_labels = None
 depends_on = None
 

@@ -3,13 +3,13 @@
 Why: `ludus worker cordon` and `drain` keep runs away from a host before its maintenance. The previous release's workers
 do not read the table: cordon hosts whose workers are of this release.
 
-Revision: 0026, after 0023
+Revision: 0024, after 0023
 """
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0026"
+revision = "0024"
 down_revision = "0023"
 branch_labels = None
 depends_on = None

@@ -9,14 +9,14 @@ files. An older api shows the points that newer workers append once a controller
 a minute at most, at once when the run ends. Newest values that an older worker has written meanwhile stay the newest.
 A controller archives nothing in its first hour, so an api that is replaced by then misses no file.
 
-Revision: 0025, after 0029
+Revision: 0026, after 0025
 """
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0025"
-down_revision = "0029"
+revision = "0026"
+down_revision = "0025"
 branch_labels = None
 depends_on = None
 

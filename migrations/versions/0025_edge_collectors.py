@@ -3,15 +3,15 @@
 Why: places are opened when the first edge collector asks, so that a run without any pays nothing; `ludus run show`
 lists them. The previous release does not use the columns: its workers open places at once.
 
-Revision: 0029, after 0026
+Revision: 0025, after 0024
 """
 
 import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import postgresql
 
-revision = "0029"
-down_revision = "0026"
+revision = "0025"
+down_revision = "0024"
 branch_labels = None
 depends_on = None
 
