@@ -15,6 +15,7 @@ from ludus.cli.exits import INTERRUPTED, Exit
 from ludus.schemas.states import RunState
 from server.lifecycle.attempts.repository import AttemptLedger, RunQueue
 from server.metrics.points import MetricPoint
+from tests.factories import pack_metrics
 from tests.ludus.cli.conftest import Invoke, as_json
 from tests.server.app.world import CARTPOLE, Trainer, World
 from tests.waiting import eventually
@@ -38,6 +39,7 @@ def test_runs_are_listed_with_metrics_and_sorted_by_one(cli: Invoke, world: Worl
     trained(world, "steady", [4.0, 5.0, 6.0], tags=["sweep"])
     trained(world, "lucky", [1.0, 90.0, 3.0], tags=["sweep"])
     world.create(name="waiting", tags=["sweep"])
+    pack_metrics(world.services.database)  # the controller does: lists are sorted by packed metrics
     listed = ["run", "list", "--tag", "sweep"]
 
     table = cli(*listed, "--metric", "reward", "--metric", "CartPole:reward@max").stdout.splitlines()

@@ -79,6 +79,7 @@ def record(database: Database, name: str, history: list[tuple[Append | Restart, 
             ledger.checkpoints.add(make_checkpoint(step, steps=steps, path=path))
             ledger.release("released", "The worker stops.")
             ledger = AttemptLedger(database, claim_run(database, run_id))
+            ledger.rewind_metrics()  # as its supervisor does, before anything else
             step += 1
         if packs == "always" or (packs == "sometimes" and sometimes):
             pack_metrics(database, run_id)

@@ -65,7 +65,7 @@ function Workers() {
     ${alive.length ? table(alive, [
       ["host", (each) => plain(each.host, 120), "name"],
       ["slot", slot, "small"],
-      ["run", ({ run_id: id, cordoned }) => (id ? html`<a href=${runHref({ id })}>${id}</a>` : cordoned ? "cordoned" : "idle")],
+      ["run", ({ run_id: id, cordoned: c }) => id ? html`<a href=${runHref({ id })}>${id}</a>` : c ? "cordoned" : "idle"],
       ["heartbeat", heartbeat],
       ["release", (each) => plain(each.version, 40), "small"],
     ]) : html`<${Missing} ...${answer}>${none}<code>ludus up</code> starts one on this machine; ${elsewhere}<//>`}

@@ -194,7 +194,7 @@ def test_an_edge_collector_that_was_cut_off_takes_its_simulators_back_from_a_str
 ) -> None:
     places = Places()
     places.address = reader_of(run)
-    edge = Edge(places)
+    edge = Edge(places, shares_memory=False)
     try:
         run.wait_for(EdgeCollectorJoined)
         simulator = player(edge.address, session_id="player-1")
@@ -225,7 +225,7 @@ def test_no_stranger_sees_or_ends_the_snapshot_of_a_simulator_that_has_not_come_
     places = Places()
     with learner(count=2, edge_places=2) as before:
         places.address = reader_of(before)
-        edge = Edge(places)
+        edge = Edge(places, shares_memory=False)
         before.wait_for(EdgeCollectorJoined)
         simulator, _ = resuming(edge.address, "player-1")
         simulator.play([1, 2], 3)
