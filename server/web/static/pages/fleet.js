@@ -56,8 +56,7 @@ function Workers() {
     const needed = "to see them, a token needs the scope admin, and must be bound to no project.";
     return html`<p class="note">The workers serve all projects: ${needed}</p>`;
   }
-  const known = /** @type {any[]} */ (answer.data?.workers ?? []);
-  const alive = known.filter((each) => !each.stopped_at && silence(each) < 86_400_000);
+  const alive = /** @type {any[]} */ (answer.data?.workers ?? []).filter((w) => !w.stopped_at && silence(w) < 86_400_000);
   const none = "No worker is running: runs stay queued. ";
   const elsewhere = html`on another, <code>ludus worker</code> with the settings of docs/workers.md.`;
   return html`<section class="card">
@@ -65,7 +64,8 @@ function Workers() {
     ${alive.length ? table(alive, [
       ["host", (each) => plain(each.host, 120), "name"],
       ["slot", slot, "small"],
-      ["run", ({ run_id: id, cordoned: c }) => id ? html`<a href=${runHref({ id })}>${id}</a>` : c ? "cordoned" : "idle"],
+      ["run", ({ run_id: id, cordoned }) =>
+        id ? html`<a href=${runHref({ id })}>${id}</a>` : cordoned ? "cordoned" : "idle"],
       ["heartbeat", heartbeat],
       ["release", (each) => plain(each.version, 40), "small"],
     ]) : html`<${Missing} ...${answer}>${none}<code>ludus up</code> starts one on this machine; ${elsewhere}<//>`}
