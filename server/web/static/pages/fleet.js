@@ -56,7 +56,7 @@ function Workers() {
     const needed = "to see them, a token needs the scope admin, and must be bound to no project.";
     return html`<p class="note">The workers serve all projects: ${needed}</p>`;
   }
-  const alive = /** @type {any[]} */ (answer.data?.workers ?? []).filter((w) => !w.stopped_at && silence(w) < 86_400_000);
+  const alive = /** @type {any[]} */ (answer.data?.workers ?? []).filter((w) => !w.stopped_at && silence(w) < 864e5);
   const none = "No worker is running: runs stay queued. ";
   const elsewhere = html`on another, <code>ludus worker</code> with the settings of docs/workers.md.`;
   return html`<section class="card">
