@@ -47,7 +47,10 @@ RunKey = Annotated[
     str, Path(max_length=200, pattern=NAME, description="A run's id, or a name: the newest run of that name.")
 ]
 WorkerKey = Annotated[
-    str, Path(max_length=200, description="A slot's id, `host/pid/start`, or a host's name: all of its slots.")
+    str,
+    Path(
+        max_length=200, pattern=TEXT, description="A slot's id, `host/pid/start`, or a host's name: all of its slots."
+    ),
 ]
 CheckpointKey = Annotated[str, Path(max_length=40, pattern=NAME, description="A checkpoint's id, `latest` or `best`.")]
 ConfigName = Annotated[str, Path(max_length=200, pattern=NAME, description="Name of a stored configuration.")]
