@@ -27,6 +27,8 @@ from tests.waiting import eventually
 
 Value = TypeVar("Value")
 
+ON_THE_WORKER = ("--collect", "there")
+"""Games on other machines are edge collectors by default; these tests are about streams that reach workers."""
 ADDRESSES = {
     "postgres": "10.77.0.5",
     "redis": "10.77.0.6",
@@ -296,7 +298,9 @@ class Deployment:
             return True
         assert process.poll() is None, f"{name} on {host} ended: {self.log(name, host)[-4000:]}"
         checked = self._environment(service)
-        check = ["nsenter", f"--mount=/proc/{process.pid}/ns/mnt", "--", *service.health]
+        # The images install docker/health as ludus-health.
+        command = [str(ROOT / "docker/health") if word == "ludus-health" else word for word in service.health]
+        check = ["nsenter", f"--mount=/proc/{process.pid}/ns/mnt", "--", *command]
         done = self.hosts[host].do(subprocess.run, check, env=checked, capture_output=True, check=False, timeout=30)
         return done.returncode == 0
 
@@ -319,12 +323,13 @@ class Deployment:
     def simulate(self, host: str, run: str, *options: str) -> Process:
         """Start a native game on a host."""
         game = ["simulate", "gymnasium:CartPole-v1", "--run", run, "--count", "1", "--envs", "4", "--label", host]
-        return self._ludus(host, *game, *options)
+        return self._ludus(host, *game, *ON_THE_WORKER, *options)
 
     def unity(self, host: str, run: str, build: Path) -> Process:
         """Start Unity games on a host."""
         logs = self.folder / "players"
-        return self._ludus(host, "unity", run, "--env", str(build), "--no-graphics", "--logs", str(logs))
+        game = ["unity", run, "--env", str(build), "--no-graphics", "--logs", str(logs)]
+        return self._ludus(host, *game, *ON_THE_WORKER)
 
     def _ludus(self, host: str, *arguments: str) -> Process:
         command = [sys.executable, "-m", "ludus.cli", *arguments, "--server", "control:7070", "--ca-file", str(self.ca)]

@@ -20,6 +20,7 @@ def test_a_stack_of_one_command_that_listens_for_other_machines_trains_a_game_on
 
     run = hosts["games"].do(created)
     game = ["simulate", "gymnasium:CartPole-v1", "--run", run, "--count", "1", "--server", "server:7070"]
+    game += ["--collect", "there"]  # otherwise it is an edge collector: tests/deployment/test_edge.py
     playing = up.start(hosts["games"], "game.log", *game)
 
     assert playing.wait(60) == 0, (tmp_path / "game.log").read_text()
