@@ -65,5 +65,5 @@ class Worker(Base):
 
     @property
     def offer(self) -> Offer:
-        """What it offers to runs."""
+        """Return the resources that it offers to runs."""
         return Offer.of(self.labels, self.resources, cordoned=self.cordoned)

@@ -128,7 +128,7 @@ class CollectorProcess:
 
     @property
     def identity(self) -> str:
-        """Whose sessions are served here: those of an edge collector, or (empty) of this host."""
+        """Return the id of the edge collector that serves here; empty for a collector of this host."""
         return "" if self.taken is None else self.taken.identity
 
     def number_after(self, numbers: Iterable[int]) -> None:

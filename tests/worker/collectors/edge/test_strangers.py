@@ -154,6 +154,7 @@ def test_a_stranger_that_ends_the_session_of_another_edge_collectors_simulator_c
     with edge_collectors(run) as (edge,):
         run.until(lambda: len(run.heard(EdgeCollectorJoined)) == 2)
         simulator = player(edge.address, session_id="player-1")
+        run.wait_for(messages.SimulatorConnected)  # its place tells so on a channel of its own
         simulator.play([1, 2], 3)
 
         stranger.tell(messages.SimulatorLeft("player-1", NUMBER, "left", "it is gone", 0, "there"))
