@@ -122,10 +122,13 @@ def ended_with_its_children(command: list[str], folder: Path) -> Iterator[psutil
         try:
             yield process
         finally:
-            started = [process, *process.children(recursive=True)]
-            for each in started:
-                with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
-                    os.killpg(process.pid, signal.SIGKILL) if each is process else each.kill()
+            started = [process]
+            with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):  # it may have ended by itself
+                started += process.children(recursive=True)
+                os.killpg(process.pid, signal.SIGKILL)
+            for each in started[1:]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    each.kill()
             psutil.wait_procs(started, timeout=10)
 
 
@@ -195,14 +198,13 @@ def act(contestant: str, case: Case, folder: Path, options: argparse.Namespace) 
 
 
 def serve_echo(port: int, agents: int) -> None:
-    """Answer every call with the same actions, under grpc.aio and uvloop as a collector does."""
+    """Answer every call with the same actions, under grpc.aio and uvloop: what a server of gRPC's can do at most."""
     import asyncio  # noqa: PLC0415
 
-    import grpc  # noqa: PLC0415
+    import grpc.aio  # noqa: PLC0415
     import numpy as np  # noqa: PLC0415
     import uvloop  # noqa: PLC0415
 
-    from ludus.collector.service import make_server  # noqa: PLC0415
     from ludus.collector.unity.encoding import ActionEncoder, step_reply  # noqa: PLC0415
     from ludus.protocol.options import EXCHANGE  # noqa: PLC0415
     from ludus.protocol.spec import ActionSpec  # noqa: PLC0415
@@ -214,7 +216,7 @@ def serve_echo(port: int, agents: int) -> None:
         return reply
 
     async def serve() -> None:
-        server = make_server(64 << 20)
+        server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
         service, _, method = EXCHANGE[1:].partition("/")
         handlers = {method: grpc.unary_unary_rpc_method_handler(exchange)}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))

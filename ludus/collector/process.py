@@ -30,6 +30,7 @@ from ludus.collector.service import SimulationHandler, direct_join_handler, make
 from ludus.collector.settings import CollectorSettings
 from ludus.collector.snapshots.state import State, unpack
 from ludus.collector.unity.service import UnityHandler
+from ludus.http2.server import Http2Server
 from ludus.logging import bind_process, redirect_output
 from ludus.protocol.server_tls import TlsPair
 
@@ -46,7 +47,7 @@ async def serve(channel: Channel, policies: PolicyFactory, start: commands.Setti
     if settings.log_path is not None:  # this process may be older than the attempt, and write to the worker's log
         redirect_output(Path(settings.log_path))
     bind_process(run_id=settings.run_id, attempt=settings.attempt, collector=start.index)
-    server = make_server(settings.max_message_bytes)
+    server = make_server(settings.max_message_bytes, settings.bind_host, tls=settings.tls is not None)
     simulators = SimulationHandler(collector)
     players = [UnityHandler(collector, tickets=settings.ticket_key is not None)]
     server.add_generic_rpc_handlers((simulators, *players))
@@ -101,7 +102,7 @@ async def tick_forever(collector: CollectorServer) -> None:
         collector.fail(error)
 
 
-def bind(server: grpc.aio.Server, settings: CollectorSettings, index: int) -> int:
+def bind(server: grpc.aio.Server | Http2Server, settings: CollectorSettings, index: int) -> int:
     """Take a port of the range, or any; raise OSError when all are taken, and ValueError for a bad file of TLS."""
     host = f"[{settings.bind_host}]" if ":" in settings.bind_host else settings.bind_host
     if settings.port_range is None:
@@ -116,7 +117,7 @@ def bind(server: grpc.aio.Server, settings: CollectorSettings, index: int) -> in
         credentials = TlsPair.read(settings.tls).credentials()
     for port in ports:
         try:
-            if credentials is None:
+            if credentials is None or isinstance(server, Http2Server):
                 bound = server.add_insecure_port(f"{host}:{port}")
             else:
                 bound = server.add_secure_port(f"{host}:{port}", credentials)
@@ -127,13 +128,14 @@ def bind(server: grpc.aio.Server, settings: CollectorSettings, index: int) -> in
     raise OSError(f"no free port to listen on: {settings.bind_host}, ports {settings.port_range or 'any'}")
 
 
-def _serve_unity_port(settings: CollectorSettings, port: int, players: UnityHandler) -> grpc.aio.Server:
+def _serve_unity_port(settings: CollectorSettings, port: int, players: UnityHandler) -> grpc.aio.Server | Http2Server:
     """Make a server for players that dial in by themselves, on loopback of either kind.
 
     Several collectors share the port, and the kernel deals the players out; the supervisor holds a lock on it, so that
     collectors of other attempts are not among them.
     """
-    server = make_server(settings.max_message_bytes, share_port=settings.count - settings.edge_places > 1)
+    several = settings.count - settings.edge_places > 1
+    server = make_server(settings.max_message_bytes, "127.0.0.1", share_port=several)
     server.add_generic_rpc_handlers((players,))
     try:
         server.add_insecure_port(f"127.0.0.1:{port}")

@@ -1,4 +1,4 @@
-"""`ludus.v1.SimulationService` over grpc.aio: Connect as raw bytes, and Join for a trainer that runs alone.
+"""`ludus.v1.SimulationService` for gRPC's clients: Connect as raw bytes, and Join for a trainer that runs alone.
 
 Bytes, because parsing is the session's: garbage then ends one session with a named `Close`, where a deserializer of
 grpc would abort the stream with an unnamed status, and an answer is serialised once, where it is made.
@@ -19,9 +19,11 @@ import structlog
 from ludus.collector.native import NativeSession
 from ludus.collector.server import CollectorServer
 from ludus.collector.session import CONNECTION_LOST, DISCONNECTED, LEFT, MISTAKE
+from ludus.http2.server import Http2Server
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codec import PROTOCOL_VERSION, ProtocolError
 from ludus.protocol.options import SERVICE
+from ludus.protocol.tls import is_loopback
 
 log = structlog.get_logger()
 
@@ -173,17 +175,22 @@ def direct_join_handler(run_id: str) -> "grpc.GenericRpcHandler[pb.JoinRequest, 
     return grpc.method_handlers_generic_handler(SERVICE.strip("/"), {"Join": handler})
 
 
-def make_server(max_message_bytes: int, *, share_port: bool = False) -> grpc.aio.Server:
-    """Make a server with the limits and keepalive of a collector.
+def make_server(
+    max_message_bytes: int, host: str, *, tls: bool = False, share_port: bool = False
+) -> grpc.aio.Server | Http2Server:
+    """Make a server for a port of `host`: gRPC's, with a collector's keepalive, unless only this machine reaches it.
 
     Its port is its own, a taken one is an error, unless it is to be shared with other collectors.
     """
+    # More than allowed passes, so that the session can name the mistake; beyond, the server says RESOURCE_EXHAUSTED.
+    most = 2 * max_message_bytes + (1 << 20)
+    if is_loopback(host) and not tls:
+        return Http2Server(most, share_port=share_port)
     return grpc.aio.server(
         options=[
             # grpc's default would let a second server share the port, and the kernel deal simulators out at random.
             ("grpc.so_reuseport", int(share_port)),
-            # More than allowed passes, so that the session can name the mistake; beyond, grpc says RESOURCE_EXHAUSTED.
-            ("grpc.max_receive_message_length", 2 * max_message_bytes + (1 << 20)),
+            ("grpc.max_receive_message_length", most),
             ("grpc.max_send_message_length", -1),
             ("grpc.max_concurrent_streams", 10_000),
             ("grpc.keepalive_time_ms", KEEPALIVE_MS),

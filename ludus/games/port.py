@@ -1,4 +1,4 @@
-"""The port to which a game connects: a gRPC server on this machine's loopback, with one session at a time."""
+"""The port to which a game connects: it serves gRPC on this machine's loopback, with one session at a time."""
 
 import asyncio
 import socket
@@ -6,23 +6,19 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import grpc
-import grpc.aio
 
 from ludus.games import diagnostics
 from ludus.games.reporter import Tell
 from ludus.games.unity.bridge import BridgeSession
 from ludus.games.unity.messages import GOODBYE, closes, introduces, outline
+from ludus.http2.server import Http2Server
 from ludus.protocol.options import EXCHANGE
 
 STOP_SECONDS: Final = 1.0
 PROBE_SECONDS: Final = 0.2
 
-_OPTIONS: Final = [
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
-    ("grpc.so_reuseport", 0),
-]
-"""No keepalive: a game that is stopped in a debugger answers no pings, and a dead one's connection ends anyway."""
+MOST_MESSAGE_BYTES: Final = 2**32 - 1
+"""What gRPC's prefix can say. The collector behind this port has a limit of its own, and names it."""
 
 
 class GamePort:
@@ -36,7 +32,7 @@ class GamePort:
         self._tell = tell
         self._exclusive = exclusive
         """Whether only one process is expected: then a second game that calls during a session is refused."""
-        self._server: grpc.aio.Server | None = None
+        self._server: Http2Server | None = None
         self._peer = ""
         self._earlier_peer = ""
 
@@ -44,7 +40,7 @@ class GamePort:
         """Listen on a port of 127.0.0.1, and of ::1 where there is one. Returns False if the port is taken."""
         if await asyncio.to_thread(_answers, number):
             return False
-        server = grpc.aio.server(options=_OPTIONS)
+        server = Http2Server(MOST_MESSAGE_BYTES)
         service, _, method = EXCHANGE[1:].partition("/")
         handler: Any = grpc.unary_unary_rpc_method_handler(self._exchange)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))

@@ -30,6 +30,7 @@ from ludus.collector.service import METHOD, SimulationHandler, make_server
 from ludus.collector.snapshots.state import unpack
 from ludus.collector.unity.encoding import CLOSING_REPLY
 from ludus.collector.unity.service import LocalCall, UnityHandler
+from ludus.http2.server import Http2Server
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codec import PROTOCOL_VERSION
 from ludus.protocol.codes import CloseCode
@@ -74,7 +75,7 @@ class EdgeCollector:
         self._report = report
         self._shares_memory = shares_memory
         self._door = _Door(self)
-        self._server: grpc.aio.Server | None = None
+        self._server: grpc.aio.Server | Http2Server | None = None
         self._away = AWAY
         """Why games wait."""
         self._serving = False
@@ -95,7 +96,7 @@ class EdgeCollector:
 
     async def listen(self, host: str = "127.0.0.1", port: int = 0) -> int:
         """Open the port that native simulators of this machine dial; return it. Raises OSError if it is taken."""
-        server = make_server(MAX_MESSAGE_BYTES)
+        server = make_server(MAX_MESSAGE_BYTES, host)
         server.add_generic_rpc_handlers((self._door,))
         try:
             bound = server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")

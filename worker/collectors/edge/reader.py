@@ -169,7 +169,7 @@ async def serve(channel: Channel, start: commands.Settings) -> None:
     bind_process(run_id=settings.run_id, attempt=settings.attempt)
     loop = asyncio.get_running_loop()
     reader = EdgeReader(channel, settings)
-    server = make_server(settings.max_message_bytes)
+    server = make_server(settings.max_message_bytes, settings.bind_host, tls=settings.tls is not None)
     server.add_generic_rpc_handlers((reader,))
     reader.port = bind(server, settings, start.index)
     await server.start()

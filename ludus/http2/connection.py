@@ -1,0 +1,366 @@
+"""One connection of HTTP/2 with gRPC's messages: frames in, frames out, and the windows of both sides.
+
+A subclass is the server's or the client's end. It opens streams when headers come; everything below them is here.
+Who sends too much hits a window (RFC 9113, 5.2): a stream's is topped up while the messages that came are read, so a
+stream holds at most `STREAM_WINDOW` bytes that nobody has asked for, and one message that is not whole yet.
+"""
+
+import asyncio
+from typing import Final, TypeAlias, cast
+
+import hpack
+
+from ludus.http2.frames import (
+    ACK,
+    CONTINUATION,
+    DATA,
+    DEFAULT_WINDOW,
+    END_HEADERS,
+    END_STREAM,
+    GOAWAY,
+    HAS_PRIORITY,
+    HEADER_BYTES,
+    HEADER_TABLE_SIZE,
+    HEADERS,
+    INITIAL_WINDOW_SIZE,
+    LARGEST_MAX_FRAME,
+    LARGEST_WINDOW,
+    MAX_CONCURRENT_STREAMS,
+    MAX_FRAME_SIZE,
+    MAX_HEADER_LIST_SIZE,
+    PING,
+    PUSH_PROMISE,
+    RST_STREAM,
+    SETTINGS,
+    SMALLEST_MAX_FRAME,
+    STREAM_ID,
+    WINDOW_UPDATE,
+    ErrorCode,
+    Violation,
+    frame,
+    read_settings,
+    settings,
+    unpadded,
+)
+from ludus.http2.stream import BadMessage, Stream
+
+STREAM_WINDOW: Final = 1 << 22
+"""Bytes of a stream that a peer may send before they are read."""
+CONNECTION_WINDOW: Final = 1 << 24
+OUR_MAX_FRAME: Final = 1 << 18
+"""Bytes of a frame that this end takes: a large picture comes in few frames."""
+MOST_STREAMS: Final = 10_000
+MOST_HEADER_BYTES: Final = 1 << 16
+"""Of one block of headers, and of the list that it stands for."""
+MOST_CACHED: Final = 64
+"""Blocks of headers whose meaning a connection remembers."""
+CLOSE_SECONDS: Final = 2.0
+"""How long the last bytes of a connection may take."""
+MOST_UNREAD_ANSWERS: Final = 1000
+"""To PING and SETTINGS of a peer that does not read."""
+Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
+
+
+class Connection(asyncio.Protocol):
+    """One end of a connection. A subclass opens streams when headers come, and says what their end means."""
+
+    def __init__(self, max_message_bytes: int) -> None:
+        self.max_message_bytes = max_message_bytes
+        """Of a message that this end takes."""
+        self.streams: dict[int, Stream] = {}
+        self.peer_stream_window = DEFAULT_WINDOW
+        self.is_full = False
+        """Whether the transport has more than it can send for now."""
+        self.encoder = hpack.Encoder()
+        self._decoder = hpack.Decoder(MOST_HEADER_BYTES)
+        self._meanings: dict[bytes, Headers] = {}
+        """Of blocks that change nothing in the decoder: those of a client's calls are alike but for the first ones."""
+        self._unread_answers = 0
+        """To PING and SETTINGS, since the transport has been full."""
+        self._transport: asyncio.Transport | None = None
+        self._received = b""
+        """The beginning of a frame."""
+        self._send_window = DEFAULT_WINDOW
+        self._credit = 0
+        self._peer_max_frame = SMALLEST_MAX_FRAME
+        self._block: tuple[int, int, bytearray] | None = None
+        """Stream, flags and bytes of headers that go on in the next frame."""
+        self._take = {
+            DATA: self._take_data,
+            HEADERS: self._take_headers,
+            CONTINUATION: self._take_continuation,
+            RST_STREAM: self._take_reset,
+            SETTINGS: self._take_settings,
+            PING: self._take_ping,
+            WINDOW_UPDATE: self._take_window,
+            GOAWAY: self._take_goaway,
+            PUSH_PROMISE: self._take_promise,
+        }
+        """By kind of frame. PRIORITY and unknown ones mean nothing here (5.5)."""
+
+    # What a subclass says ---------------------------------------------------------------------------------------
+
+    def headers_came(self, number: int, headers: Headers, *, ended: bool) -> None:
+        """Take headers of a stream. Raises Violation."""
+        raise NotImplementedError
+
+    def messages_came(self, stream: Stream) -> None:
+        """Take note that a stream has messages, or has ended, or both."""
+        stream.wake()
+
+    def message_failed(self, stream: Stream, error: BadMessage) -> None:
+        """End a stream whose message cannot be taken."""
+        raise NotImplementedError
+
+    def stream_broke(self, stream: Stream) -> None:
+        """Take note that a stream is reset, or lost with its connection."""
+        stream.wake()
+
+    def peer_leaves(self) -> None:
+        """Take note that the peer opens no more streams, or takes no more."""
+
+    # The transport's side ---------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin with this end's settings."""
+        self._transport = cast("asyncio.Transport", transport)
+        ours = {
+            MAX_CONCURRENT_STREAMS: MOST_STREAMS,
+            INITIAL_WINDOW_SIZE: STREAM_WINDOW,
+            MAX_FRAME_SIZE: OUR_MAX_FRAME,
+            MAX_HEADER_LIST_SIZE: MOST_HEADER_BYTES,
+        }
+        self.write(settings(ours) + frame(WINDOW_UPDATE, 0, 0, (CONNECTION_WINDOW - DEFAULT_WINDOW).to_bytes(4, "big")))
+
+    def data_received(self, data: bytes) -> None:
+        """Take frames; what breaks the protocol ends the connection with GOAWAY."""
+        try:
+            self._received = self._take_frames(self._received + data if self._received else data)
+        except Violation as error:
+            self.go_away(error.code, str(error))
+            self.close()
+
+    def _take_frames(self, received: bytes) -> bytes:
+        """Take the whole frames; return the beginning of the next one. Raises Violation."""
+        at = 0
+        while len(received) - at >= HEADER_BYTES:
+            length = int.from_bytes(received[at : at + 3], "big")
+            if length > OUR_MAX_FRAME:
+                raise Violation(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {length} bytes came")
+            end = at + HEADER_BYTES + length
+            if end > len(received):
+                break
+            kind, flags = received[at + 3], received[at + 4]
+            number = int.from_bytes(received[at + 5 : at + 9], "big") & STREAM_ID
+            payload = received[at + HEADER_BYTES : end]
+            at = end
+            if self._block is not None and (kind != CONTINUATION or number != self._block[0]):
+                raise Violation(ErrorCode.PROTOCOL_ERROR, "headers were interrupted by another frame")
+            if kind in self._take:
+                self._take[kind](flags, number, payload)
+        return received[at:]
+
+    def connection_lost(self, _: Exception | None) -> None:
+        """Break what is under way."""
+        self._transport = None
+        streams, self.streams = self.streams, {}
+        for stream in streams.values():
+            self._break(stream)
+
+    def pause_writing(self) -> None:
+        """Let writers wait: the peer reads too slowly."""
+        self.is_full = True
+
+    def resume_writing(self) -> None:
+        """Let writers go on."""
+        self.is_full = False
+        for stream in self.streams.values():
+            stream.wake()
+
+    def write(self, data: bytes) -> None:
+        """Send bytes, if the connection is there."""
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """Close the connection after what was written, or without it where the peer does not read it in time."""
+        if self._transport is not None:
+            self._transport.close()
+            asyncio.get_running_loop().call_later(CLOSE_SECONDS, self._transport.abort)
+
+    def go_away(self, code: ErrorCode, sentence: str) -> None:
+        """Say why the connection ends, or that it takes no more streams."""
+        last = max(self.streams, default=0)
+        self.write(frame(GOAWAY, 0, 0, last.to_bytes(4, "big") + int(code).to_bytes(4, "big") + sentence.encode()))
+
+    # Sending ----------------------------------------------------------------------------------------------------
+
+    def send(self, stream: Stream, data: bytes) -> None:
+        """Send prefixed messages as DATA, as far as the windows allow."""
+        room = min(stream.send_window, self._send_window)
+        if not stream.unsent and len(data) <= min(room, self._peer_max_frame):
+            stream.send_window -= len(data)
+            self._send_window -= len(data)
+            self.write(frame(DATA, 0, stream.number, data))
+        else:
+            stream.unsent += data
+            self._flush(stream)
+
+    def finish(self, stream: Stream, trailers: bytes) -> None:
+        """End a stream of ours with a block of headers, behind everything that it has still to send."""
+        stream.trailers = frame(HEADERS, END_HEADERS | END_STREAM, stream.number, trailers)
+        self._flush(stream)
+
+    def reset(self, stream: Stream, code: ErrorCode) -> None:
+        """Break a stream off."""
+        if self.streams.pop(stream.number, None) is not None:
+            self.write(frame(RST_STREAM, 0, stream.number, int(code).to_bytes(4, "big")))
+            self._break(stream)
+
+    def top_up(self, stream: Stream) -> None:
+        """Give the peer new window for what was read of a stream."""
+        if stream.credit >= STREAM_WINDOW // 2 and not (stream.ended or stream.inbox):
+            self.write(frame(WINDOW_UPDATE, 0, stream.number, stream.credit.to_bytes(4, "big")))
+            stream.credit = 0
+
+    def _flush(self, stream: Stream) -> None:
+        while stream.unsent:
+            size = min(len(stream.unsent), self._peer_max_frame, stream.send_window, self._send_window)
+            if size <= 0:
+                return
+            stream.send_window -= size
+            self._send_window -= size
+            self.write(frame(DATA, 0, stream.number, bytes(stream.unsent[:size])))
+            del stream.unsent[:size]
+        if stream.trailers:
+            self.write(stream.trailers)
+            self.streams.pop(stream.number, None)
+            if not stream.ended:  # nothing more is read of it (RFC 9113, 8.1)
+                self.write(frame(RST_STREAM, 0, stream.number, bytes(4)))
+        stream.wake()
+
+    def _break(self, stream: Stream) -> None:
+        stream.broken = True
+        stream.unsent.clear()
+        self.stream_broke(stream)
+
+    # Frames -----------------------------------------------------------------------------------------------------
+
+    def _take_data(self, flags: int, number: int, payload: bytes) -> None:
+        # The connection's window is topped up at once: what nobody reads is bounded by the streams' windows.
+        self._credit += len(payload)
+        if self._credit >= CONNECTION_WINDOW // 2:
+            self.write(frame(WINDOW_UPDATE, 0, 0, self._credit.to_bytes(4, "big")))
+            self._credit = 0
+        stream = self.streams.get(number)
+        if stream is None or stream.ended:
+            return  # of a stream that this end has finished
+        stream.credit += len(payload)
+        if stream.credit > STREAM_WINDOW:
+            raise Violation(ErrorCode.FLOW_CONTROL_ERROR, f"stream {number} sent more than its window")
+        stream.ended = bool(flags & END_STREAM)
+        try:
+            stream.receive(unpadded(flags, payload))
+        except BadMessage as error:
+            self.message_failed(stream, error)
+            return
+        if stream.inbox or stream.ended:
+            self.messages_came(stream)
+        else:
+            self.top_up(stream)
+
+    def _take_headers(self, flags: int, number: int, payload: bytes) -> None:
+        payload = unpadded(flags, payload)
+        if flags & HAS_PRIORITY:
+            payload = payload[5:]
+        if flags & END_HEADERS:
+            self.headers_came(number, self._meaning(payload), ended=bool(flags & END_STREAM))
+        else:
+            self._block = (number, flags, bytearray(payload))
+
+    def _take_continuation(self, flags: int, _: int, payload: bytes) -> None:
+        if self._block is None:
+            raise Violation(ErrorCode.PROTOCOL_ERROR, "CONTINUATION came without headers before it")
+        number, first_flags, block = self._block
+        block += payload
+        if len(block) > MOST_HEADER_BYTES:
+            raise Violation(ErrorCode.ENHANCE_YOUR_CALM, f"headers of over {MOST_HEADER_BYTES} bytes came")
+        if flags & END_HEADERS:
+            self._block = None
+            self.headers_came(number, self._meaning(bytes(block)), ended=bool(first_flags & END_STREAM))
+
+    def _meaning(self, block: bytes) -> Headers:
+        """Return the headers of a block. Raises Violation."""
+        known = self._meanings.get(block)
+        if known is not None:
+            return known
+        table = self._decoder.header_table
+        before = (table.maxsize, [*table.dynamic_entries])
+        try:
+            headers = tuple((bytes(key), bytes(value)) for key, value in self._decoder.decode(block, raw=True))
+        except hpack.HPACKError as error:
+            raise Violation(ErrorCode.COMPRESSION_ERROR, f"headers cannot be read: {error}") from None
+        if before != (table.maxsize, [*table.dynamic_entries]):
+            self._meanings.clear()  # the same bytes may mean something else from now on
+        elif len(self._meanings) < MOST_CACHED:
+            self._meanings[block] = headers
+        return headers
+
+    def _take_reset(self, _: int, number: int, __: bytes) -> None:
+        stream = self.streams.pop(number, None)
+        if stream is not None:
+            self._break(stream)
+
+    def _take_settings(self, flags: int, _: int, payload: bytes) -> None:
+        if flags & ACK:
+            return
+        for name, value in read_settings(payload):
+            if name == INITIAL_WINDOW_SIZE:
+                if value > LARGEST_WINDOW:
+                    raise Violation(ErrorCode.FLOW_CONTROL_ERROR, f"a window of {value} bytes is too large")
+                for stream in self.streams.values():
+                    stream.send_window += value - self.peer_stream_window
+                self.peer_stream_window = value
+            elif name == MAX_FRAME_SIZE:
+                if not SMALLEST_MAX_FRAME <= value <= LARGEST_MAX_FRAME:
+                    raise Violation(ErrorCode.PROTOCOL_ERROR, f"{value} is no size of a frame")
+                self._peer_max_frame = value
+            elif name == HEADER_TABLE_SIZE:
+                self.encoder.header_table_size = min(value, self.encoder.header_table_size)
+        self._answer(frame(SETTINGS, ACK, 0))
+        self._flush_all()
+
+    def _take_ping(self, flags: int, _: int, payload: bytes) -> None:
+        if not flags & ACK:
+            self._answer(frame(PING, ACK, 0, payload))
+
+    def _answer(self, data: bytes) -> None:
+        """Answer PING or SETTINGS. Raises Violation if the peer goes on sending them and reads no answer."""
+        self._unread_answers = self._unread_answers + 1 if self.is_full else 0
+        if self._unread_answers > MOST_UNREAD_ANSWERS:
+            raise Violation(ErrorCode.ENHANCE_YOUR_CALM, "the answers to PING and SETTINGS are not read")
+        self.write(data)
+
+    def _take_window(self, _: int, number: int, payload: bytes) -> None:
+        more = int.from_bytes(payload, "big") & LARGEST_WINDOW
+        if number == 0:
+            self._send_window += more
+            if self._send_window > LARGEST_WINDOW:
+                raise Violation(ErrorCode.FLOW_CONTROL_ERROR, "the connection's window is too large")
+            self._flush_all()
+        elif (stream := self.streams.get(number)) is not None:
+            stream.send_window += more
+            if stream.send_window > LARGEST_WINDOW:
+                self.reset(stream, ErrorCode.FLOW_CONTROL_ERROR)
+            else:
+                self._flush(stream)
+
+    def _flush_all(self) -> None:
+        for stream in [each for each in self.streams.values() if each.unsent]:
+            self._flush(stream)
+
+    def _take_goaway(self, _: int, __: int, ___: bytes) -> None:
+        self.peer_leaves()
+
+    def _take_promise(self, _: int, __: int, ___: bytes) -> None:
+        raise Violation(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE came; this end asks for none")

@@ -1,0 +1,325 @@
+"""The server's end: calls of gRPC's clients, passed to the handlers that `grpc.aio.Server` would pass them to."""
+
+import asyncio
+import base64
+import functools
+import logging
+import socket
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+import grpc
+import grpc.aio
+
+from ludus.http2.connection import MOST_CACHED, Connection, Headers
+from ludus.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, ErrorCode, Violation, frame
+from ludus.http2.stream import PREFIX_BYTES, BadMessage, Stream, prefixed
+from ludus.protocol.tls import is_loopback
+
+log = logging.getLogger("ludus.http2")
+
+Metadata = tuple[tuple[str, Any], ...]
+
+_BACKLOG: Final = 1024
+_HEAD: Final = b"\x88\x0f\x10\x10application/grpc"
+"""`:status 200` and the content type, without the compressor's table (RFC 7541, 6.1 and 6.2.2)."""
+_OK: Final = b"\x00\x0bgrpc-status\x010"
+"""Trailing headers of a call that went well."""
+_UNKNOWN, _UNIMPLEMENTED = 2, 12
+_EOF: Final[Any] = getattr(grpc.aio, "EOF")  # noqa: B009  the type stubs do not know it
+
+
+class _Details(NamedTuple):
+    """Of a call, for the handlers: `grpc.HandlerCallDetails`."""
+
+    method: str
+    invocation_metadata: Metadata
+
+
+class _Aborted(Exception):
+    """A handler ended its call with a status."""
+
+
+class Call(Stream):
+    """One call of a client; to its handler it is what `grpc.aio.ServicerContext` is."""
+
+    def __init__(self, connection: "_ServerConnection", number: int, metadata: Metadata) -> None:
+        super().__init__(connection, number)
+        self._served_by = connection
+        self._metadata = metadata
+        self._trailing: Sequence[tuple[str, Any]] = ()
+        self._answering = False
+        """Whether the first headers have gone out."""
+        self._over = False
+        """Whether the last ones have."""
+        self.handler: Any = None
+        self.task: asyncio.Task[None] | None = None
+
+    def peer(self) -> str:
+        """Return the client's address, as gRPC writes it."""
+        return self._served_by.peer
+
+    def invocation_metadata(self) -> Metadata:
+        """Return the call's metadata, without what is HTTP's."""
+        return self._metadata
+
+    def set_trailing_metadata(self, metadata: Sequence[tuple[str, Any]]) -> None:
+        """Set what goes out with the call's end."""
+        self._trailing = metadata
+
+    async def read(self) -> Any:
+        """Return the next message, or `grpc.aio.EOF`; a stream that broke also ends so, and cancels its handler."""
+        message = await self.next_message()
+        return _EOF if message is None else message
+
+    async def write(self, message: bytes) -> None:
+        """Send a message; wait where the client reads too slowly. It is dropped if the client has gone."""
+        if not self._answering:
+            self._answering = True
+            self._served_by.write(frame(HEADERS, END_HEADERS, self.number, _HEAD))
+        self.put(message)
+        if self.unsent or self._served_by.is_full:
+            await self.flushed()
+
+    async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Metadata = ()) -> None:
+        """End the call with a status. Raises always."""
+        self._trailing = trailing_metadata
+        self.end_with(code.value[0], details)
+        raise _Aborted
+
+    def reply(self, message: bytes) -> None:
+        """Answer a unary call, and end it."""
+        if self.unsent or self._trailing or len(message) > self._served_by.at_once(self):
+            self._served_by.write(frame(HEADERS, END_HEADERS, self.number, _HEAD))
+            self._answering = True
+            self.put(message)
+            self.end_with(0, "")
+        else:
+            self._over = True
+            self._served_by.reply(self, message)
+
+    def end_with(self, status: int, details: str) -> None:
+        """End the call with a status of gRPC, by number, and a sentence."""
+        if self.broken or self._over:
+            return
+        self._over = True
+        if status == 0 and not self._trailing and self._answering:
+            self._served_by.finish(self, _OK)
+            return
+        headers: list[tuple[str, Any]] = (
+            [] if self._answering else [(":status", "200"), ("content-type", "application/grpc")]
+        )
+        headers.append(("grpc-status", str(status)))
+        if details:
+            headers.append(("grpc-message", quote(details, safe=" !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~")))
+        for key, value in self._trailing:
+            headers.append((key, base64.b64encode(value).rstrip(b"=") if key.endswith("-bin") else value))
+        self._served_by.finish(self, self._served_by.encoder.encode(headers))
+
+
+class _ServerConnection(Connection):
+    """A client's connection."""
+
+    def __init__(self, server: "Http2Server") -> None:
+        super().__init__(server.max_message_bytes)
+        self.peer = ""
+        self._server = server
+        self._greeting: bytes | None = b""
+        """What came of the preface; None when it is complete."""
+        self._last = 0
+        """The newest stream."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        host, port = transport.get_extra_info("peername")[:2]
+        self.peer = f"ipv6:%5B{host}%5D:{port}" if ":" in host else f"ipv4:{host}:{port}"
+        self._server.connections.add(self)
+        super().connection_made(transport)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._server.connections.discard(self)
+        super().connection_lost(error)
+
+    def data_received(self, data: bytes) -> None:
+        if self._greeting is not None:
+            greeting = self._greeting + data
+            if not PREFACE.startswith(greeting[: len(PREFACE)]):
+                log.info("%s speaks no HTTP/2 and is sent away", self.peer)
+                self.close()
+                return
+            self._greeting = greeting if len(greeting) < len(PREFACE) else None
+            data = greeting[len(PREFACE) :]
+        super().data_received(data)
+
+    def headers_came(self, number: int, headers: Headers, *, ended: bool) -> None:
+        stream = self.streams.get(number)
+        if stream is not None:  # trailing headers, which no client of gRPC sends
+            stream.ended = stream.ended or ended
+            self.messages_came(stream)
+            return
+        if number <= self._last:
+            return  # of a stream that this end has finished
+        if number % 2 == 0:
+            raise Violation(ErrorCode.PROTOCOL_ERROR, f"a client opened stream {number}; its numbers are odd")
+        self._last = number
+        method, metadata = _read_headers(headers)
+        call = self.streams[number] = Call(self, number, metadata)
+        call.ended = ended
+        if self._server.stopping:
+            self.reset(call, ErrorCode.REFUSED_STREAM)
+            return
+        call.handler = self._server.handler(_Details(method, metadata))
+        if call.handler is None:
+            call.end_with(_UNIMPLEMENTED, "Method not found!")
+        elif call.handler.stream_stream is not None:
+            self._start(call, call.handler.stream_stream(None, call))
+        elif ended:
+            self.messages_came(call)
+
+    def messages_came(self, stream: Stream) -> None:
+        assert isinstance(stream, Call), "this end opens calls alone"
+        if stream.task is not None:
+            stream.wake()
+        elif stream.inbox:
+            self._start(stream, self._unary(stream, stream.inbox.popleft()))
+        else:
+            stream.end_with(_UNKNOWN, "the call ended without a message")
+
+    def message_failed(self, stream: Stream, error: BadMessage) -> None:
+        assert isinstance(stream, Call), "this end opens calls alone"
+        stream.end_with(error.status, str(error))
+        if stream.task is not None:
+            stream.task.cancel()
+
+    def stream_broke(self, stream: Stream) -> None:
+        stream.wake()
+        if isinstance(stream, Call) and stream.task is not None:
+            stream.task.cancel()
+
+    def at_once(self, call: Call) -> int:
+        """Return the largest message that can be sent in one frame now."""
+        return min(call.send_window, self._send_window, self._peer_max_frame) - PREFIX_BYTES
+
+    def reply(self, call: Call, message: bytes) -> None:
+        """Answer a call whole, with one write."""
+        number, data = call.number, prefixed(message)
+        self._send_window -= len(data)
+        end = frame(HEADERS, END_HEADERS | END_STREAM, number, _OK)
+        self.write(frame(HEADERS, END_HEADERS, number, _HEAD) + frame(DATA, 0, number, data) + end)
+        self.streams.pop(number, None)
+
+    def _start(self, call: Call, work: Coroutine[Any, Any, Any]) -> None:
+        call.task = asyncio.get_running_loop().create_task(self._serve(call, work))
+
+    async def _serve(self, call: Call, work: Coroutine[Any, Any, Any]) -> None:
+        """Run a handler; its end is the call's."""
+        try:
+            await work
+        except _Aborted:
+            pass
+        except asyncio.CancelledError:
+            call.end_with(1, "the server stops")
+        except Exception as error:  # the edge of a call: a handler's mistake must not take others down
+            log.exception("a call of %s failed", self.peer)
+            call.end_with(_UNKNOWN, f"Unexpected {type(error)}: {error}")
+        else:
+            call.end_with(0, "")
+
+    @staticmethod
+    async def _unary(call: Call, data: bytes) -> None:
+        handler = call.handler
+        request = data if handler.request_deserializer is None else handler.request_deserializer(data)
+        response = await handler.unary_unary(request, call)
+        call.reply(response if handler.response_serializer is None else handler.response_serializer(response))
+
+
+class Http2Server:
+    """Serves handlers of gRPC to clients of this machine; used as `grpc.aio.Server` is.
+
+    `max_message_bytes`: of a message that it takes. `share_port`: whether other servers may listen on the same port,
+    and the kernel deals the clients out.
+    """
+
+    def __init__(self, max_message_bytes: int, *, share_port: bool = False) -> None:
+        self.max_message_bytes = max_message_bytes
+        self.connections: set[_ServerConnection] = set()
+        self.stopping = False
+        self._share_port = share_port
+        self._handlers: list[Any] = []
+        self._sockets: list[socket.socket] = []
+        self._listeners: list[asyncio.Server] = []
+
+    def add_generic_rpc_handlers(self, handlers: Iterable[Any]) -> None:
+        """Ask these for the handlers of methods, in their order."""
+        self._handlers += handlers
+
+    def add_insecure_port(self, address: str) -> int:
+        """Take a port, `host:port` or `[host]:port` (0: any); return it.
+
+        Raises RuntimeError if it cannot be had, ValueError for a host that is no address of loopback.
+        """
+        host, _, port = address.rpartition(":")
+        host = host.strip("[]")
+        if not is_loopback(host):
+            raise ValueError(f"{host} is not this machine's loopback: gRPC serves other addresses")
+        taken = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        try:
+            if hasattr(socket, "SO_REUSEPORT") and self._share_port:
+                taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            if hasattr(socket, "SO_EXCLUSIVEADDRUSE"):  # Windows lets another program take a port over otherwise
+                taken.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
+            else:
+                taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # past connections do not hold the port
+            taken.bind((host, int(port)))
+            taken.listen(_BACKLOG)
+        except OSError as error:
+            taken.close()
+            raise RuntimeError(f"can't listen on {address}: {error.strerror}") from None
+        self._sockets.append(taken)
+        return int(taken.getsockname()[1])
+
+    def handler(self, details: _Details) -> Any:
+        """Return the handler of a method; None if there is none."""
+        found = (each.service(details) for each in self._handlers)
+        return next((handler for handler in found if handler is not None), None)
+
+    async def start(self) -> None:
+        """Begin to serve."""
+        loop = asyncio.get_running_loop()
+        for each in self._sockets:
+            self._listeners.append(await loop.create_server(lambda: _ServerConnection(self), sock=each))
+
+    async def stop(self, grace: float | None) -> None:
+        """Take no more calls, wait `grace` seconds for those under way, and close every connection."""
+        self.stopping = True
+        for listener in self._listeners:
+            listener.close()
+        for each in self._sockets:  # also where it never began to serve
+            each.close()
+        for connection in self.connections:
+            connection.go_away(ErrorCode.NO_ERROR, "the server stops")
+        under_way = {call.task for each in self.connections for call in each.streams.values() if isinstance(call, Call)}
+        tasks = under_way - {None}
+        if tasks and grace:
+            await asyncio.wait(tasks, timeout=grace)  # type: ignore[type-var]  # None was taken out
+        for connection in [*self.connections]:
+            connection.close()
+
+
+@functools.lru_cache(MOST_CACHED)
+def _read_headers(headers: Headers) -> tuple[str, Metadata]:
+    """Return a call's method and metadata. Raises Violation."""
+    method = ""
+    metadata: list[tuple[str, Any]] = []
+    try:
+        for raw_key, value in headers:
+            key = raw_key.decode("ascii")
+            if key == ":path":
+                method = value.decode("ascii")
+            elif key.endswith("-bin"):
+                metadata.append((key, base64.b64decode(value + b"=" * (-len(value) % 4))))
+            elif not key.startswith(":"):
+                metadata.append((key, value.decode("ascii")))
+    except ValueError:
+        raise Violation(ErrorCode.PROTOCOL_ERROR, "a header is no text of gRPC's") from None
+    return method, tuple(metadata)

@@ -1,0 +1,104 @@
+"""One call on a connection: the messages of gRPC that came, and what waits to be sent."""
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from ludus.http2.connection import Connection
+
+PREFIX_BYTES: Final = 5
+"""Before each message of gRPC: a flag for compression, and the length."""
+
+
+def prefixed(message: bytes) -> bytes:
+    """Return a message as it stands in DATA."""
+    return b"\0" + len(message).to_bytes(4, "big") + message
+
+
+class BadMessage(Exception):
+    """A message cannot be taken; `status` is that of gRPC, by number."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+class Stream:
+    """One call. Messages that came wait until somebody reads them."""
+
+    def __init__(self, connection: "Connection", number: int) -> None:
+        self.number = number
+        self.ended = False
+        """Whether the peer sends nothing more."""
+        self.broken = False
+        """Whether the stream was reset, or its connection is lost."""
+        self.send_window = connection.peer_stream_window
+        """Bytes that the peer takes before it reads on; negative where it has made its windows smaller."""
+        self.unsent = bytearray()
+        """Prefixed messages that wait for a window."""
+        self.trailers = b""
+        """The frame that ends the stream, once everything before it is sent."""
+        self.credit = 0
+        """Bytes that came, and for which the peer has got no new window yet."""
+        self.inbox: deque[bytes] = deque()
+        self._connection = connection
+        self._part = bytearray()
+        """Of a message that is not whole yet."""
+        self._reader: asyncio.Future[None] | None = None
+        self._writer: asyncio.Future[None] | None = None
+
+    def receive(self, data: bytes) -> None:
+        """Take the payload of a DATA frame. Raises BadMessage."""
+        if self._part:
+            self._part += data
+            if len(self._part) < self._wanted(self._part):
+                return
+            data = bytes(self._part)
+            self._part.clear()
+        while data:
+            size = self._wanted(data)
+            if len(data) < size:
+                self._part += data
+                return
+            self.inbox.append(data[PREFIX_BYTES:size])
+            data = data[size:]
+
+    def _wanted(self, data: bytes | bytearray) -> int:
+        """Return how many bytes the message that begins here has, with its prefix. Raises BadMessage."""
+        if data[0]:
+            raise BadMessage(12, "a message is compressed; this port takes plain ones")
+        if len(data) < PREFIX_BYTES:
+            return PREFIX_BYTES
+        length, most = int.from_bytes(data[1:PREFIX_BYTES], "big"), self._connection.max_message_bytes
+        if length > most:
+            raise BadMessage(8, f"Received message larger than max ({length} vs. {most})")
+        return PREFIX_BYTES + length
+
+    async def next_message(self) -> bytes | None:
+        """Return the next message; None at the end of the stream, and where it broke."""
+        while not self.inbox:
+            if self.ended or self.broken:
+                return None
+            self._reader = asyncio.get_running_loop().create_future()
+            await self._reader
+        message = self.inbox.popleft()
+        self._connection.top_up(self)
+        return message
+
+    def put(self, message: bytes) -> None:
+        """Send a message, or what the windows allow of it; the rest follows."""
+        if not self.broken:
+            self._connection.send(self, prefixed(message))
+
+    async def flushed(self) -> None:
+        """Wait until everything is with the transport, and the transport takes more."""
+        while (self.unsent or self._connection.is_full) and not self.broken:
+            self._writer = asyncio.get_running_loop().create_future()
+            await self._writer
+
+    def wake(self) -> None:
+        """Wake who waits to read or to write: what it waits for may be there."""
+        for waiting in (self._reader, self._writer):
+            if waiting is not None and not waiting.done():
+                waiting.set_result(None)

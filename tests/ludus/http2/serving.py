@@ -1,0 +1,98 @@
+"""A server of `ludus.http2` whose methods do what tests ask for."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from ludus.http2.server import Http2Server
+
+MOST_BYTES = 8 << 20
+ECHO, FAIL, ABORT, WAIT, METADATA, STREAM, POUR = (
+    f"/tests.Service/{name}" for name in ("Echo", "Fail", "Abort", "Wait", "Metadata", "Stream", "Pour")
+)
+POURED = 64
+"""Messages of 1 MiB that `Pour` sends."""
+EOF: Any = getattr(grpc.aio, "EOF")  # noqa: B009  the type stubs do not know it
+
+
+class Methods(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the stubs only
+    """Counts what happened to its calls."""
+
+    def __init__(self) -> None:
+        self.cancelled = asyncio.Event()
+        self.poured = 0
+        self.read = 0
+        self.may_read = asyncio.Event()
+
+    def service(self, details: grpc.HandlerCallDetails) -> Any:
+        """Return the method's handler."""
+        name = str(details.method).rpartition("/")[2].lower()
+        method = getattr(self, f"_{name}", None)
+        if method is None:
+            return None
+        if name in ("stream", "pour"):
+            return grpc.stream_stream_rpc_method_handler(method)
+        return grpc.unary_unary_rpc_method_handler(method)
+
+    async def _echo(self, data: bytes, _: Any) -> bytes:
+        return data
+
+    async def _fail(self, _: bytes, __: Any) -> bytes:
+        raise ValueError("a handler's own mistake")
+
+    async def _abort(self, data: bytes, context: Any) -> None:
+        await context.abort(grpc.StatusCode.NOT_FOUND, data.decode(), (("why", "gone"), ("proof-bin", b"\0\xff")))
+
+    async def _wait(self, _: bytes, __: Any) -> bytes:
+        try:
+            return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+
+    async def _metadata(self, _: bytes, context: Any) -> bytes:
+        metadata = dict(context.invocation_metadata())
+        context.set_trailing_metadata((("heard", metadata["said"]), ("heard-bin", metadata["said-bin"])))
+        return str(context.peer()).encode()
+
+    async def _stream(self, _: Any, context: Any) -> None:
+        await asyncio.wait([asyncio.ensure_future(self.may_read.wait())])
+        try:
+            while (data := await context.read()) is not EOF:
+                self.read += 1
+                await context.write(data)
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+
+    async def _pour(self, _: Any, context: Any) -> None:
+        for _each in range(POURED):
+            await context.write(bytes(1 << 20))
+            self.poured += 1
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[tuple[int, Methods]]:
+    """Serve on a port of 127.0.0.1; return it, and the methods."""
+    methods = Methods()
+    methods.may_read.set()
+    server = Http2Server(MOST_BYTES)
+    server.add_generic_rpc_handlers((methods,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield port, methods
+    finally:
+        await server.stop(None)
+
+
+@asynccontextmanager
+async def channel_to(port: int) -> AsyncIterator[Any]:
+    """Open a channel of gRPC that takes large messages."""
+    options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options) as channel:
+        yield channel

@@ -1,0 +1,271 @@
+"""Calls of gRPC's own clients, which every game and every simulator has."""
+
+import asyncio
+import threading
+
+import grpc
+import grpc.aio
+import pytest
+
+from ludus.http2.connection import STREAM_WINDOW
+from ludus.http2.server import Http2Server
+from tests.ludus.http2.serving import (
+    ABORT,
+    ECHO,
+    EOF,
+    FAIL,
+    METADATA,
+    MOST_BYTES,
+    POUR,
+    POURED,
+    STREAM,
+    WAIT,
+    channel_to,
+    serving,
+)
+
+PATIENCE = 60.0
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000, 16_384 - 5, 16_384, 65_535, 65_536, 1 << 20, MOST_BYTES])
+def test_messages_of_every_size_come_back_as_they_went(size: int) -> None:
+    async def call() -> None:
+        data = bytes(range(256)) * (size // 256) + bytes(size % 256)
+        async with serving() as (port, _), channel_to(port) as channel:
+            for _each in range(3):
+                assert await channel.unary_unary(ECHO)(data) == data
+
+    asyncio.run(call())
+
+
+def test_calls_of_a_connection_are_answered_beside_each_other() -> None:
+    async def call() -> None:
+        async with serving() as (port, _), channel_to(port) as channel:
+            waiting = channel.unary_unary(WAIT)(b"")
+            messages = [str(number).encode() * number for number in range(500)]
+            assert await asyncio.gather(*(channel.unary_unary(ECHO)(each) for each in messages)) == messages
+            assert not waiting.done()
+            waiting.cancel()
+
+    asyncio.run(call())
+
+
+def test_the_blocking_client_is_served() -> None:
+    async def call() -> None:
+        async with serving() as (port, _):
+
+            def play() -> list[bytes]:
+                with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+                    return [channel.unary_unary(ECHO)(str(number).encode()) for number in range(200)]
+
+            assert await asyncio.to_thread(play) == [str(number).encode() for number in range(200)]
+
+    asyncio.run(call())
+
+
+def test_metadata_goes_both_ways_as_text_and_as_bytes() -> None:
+    async def call() -> None:
+        async with serving() as (port, _), channel_to(port) as channel:
+            for said in ("a", "b" * 300, "a"):
+                answer = channel.unary_unary(METADATA)(b"", metadata=(("said", said), ("said-bin", b"\0\1\xfe")))
+                assert (await answer).startswith(b"ipv4:127.0.0.1:")
+                trailing = dict(await answer.trailing_metadata())
+                assert (trailing["heard"], trailing["heard-bin"]) == (said, b"\0\1\xfe")
+
+    asyncio.run(call())
+
+
+@pytest.mark.parametrize(
+    ("method", "status", "details"),
+    [
+        (ABORT, grpc.StatusCode.NOT_FOUND, "100 % gone: ä, \n and 木"),
+        (FAIL, grpc.StatusCode.UNKNOWN, "a handler's own mistake"),
+        ("/tests.Service/Nothing", grpc.StatusCode.UNIMPLEMENTED, "Method not found!"),
+    ],
+)
+def test_a_call_that_fails_says_why(method: str, status: grpc.StatusCode, details: str) -> None:
+    async def call() -> None:
+        async with serving() as (port, _), channel_to(port) as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await channel.unary_unary(method)(details.encode())
+            assert error.value.code() is status
+            assert details in str(error.value.details())
+            if method == ABORT:
+                trailing = dict(error.value.trailing_metadata() or ())
+                assert (trailing["why"], trailing["proof-bin"]) == ("gone", b"\0\xff")
+            assert await channel.unary_unary(ECHO)(b"others go on") == b"others go on"
+
+    asyncio.run(call())
+
+
+def test_a_message_that_is_too_large_is_refused_and_the_next_one_taken() -> None:
+    async def call() -> None:
+        async with serving() as (port, _), channel_to(port) as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await channel.unary_unary(ECHO)(bytes(MOST_BYTES + 1))
+            assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert str(MOST_BYTES + 1) in str(error.value.details())
+            assert await channel.unary_unary(ECHO)(b"next") == b"next"
+
+    asyncio.run(call())
+
+
+def test_a_compressed_message_is_refused_with_a_sentence() -> None:
+    async def call() -> None:
+        async with serving() as (port, _):
+            address = f"127.0.0.1:{port}"
+            async with grpc.aio.insecure_channel(address, compression=grpc.Compression.Gzip) as channel:
+                with pytest.raises(grpc.aio.AioRpcError) as error:
+                    await channel.unary_unary(ECHO)(bytes(10_000))
+            assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED
+            assert "compressed" in str(error.value.details())
+
+    asyncio.run(call())
+
+
+@pytest.mark.parametrize("way", ["cancel", "deadline", "connection"])
+def test_a_call_that_its_client_gives_up_is_cancelled(way: str) -> None:
+    async def call() -> None:
+        async with serving() as (port, methods):
+            async with channel_to(port) as channel:
+                waiting = channel.unary_unary(WAIT)(b"", timeout=0.3 if way == "deadline" else None)
+                await channel.unary_unary(ECHO)(b"the other one has come")
+                if way == "cancel":
+                    waiting.cancel()
+                if way != "connection":
+                    await asyncio.wait_for(methods.cancelled.wait(), PATIENCE)
+            await asyncio.wait_for(methods.cancelled.wait(), PATIENCE)
+
+    asyncio.run(call())
+
+
+def test_a_stream_gives_back_every_message_in_its_order_and_ends_with_its_client() -> None:
+    async def call() -> None:
+        async with serving() as (port, _), channel_to(port) as channel:
+            stream = channel.stream_stream(STREAM)()
+            sizes = [0, 1, 5, 100_000, 3, 2 << 20, 7] * 10
+            sending = asyncio.ensure_future(_send(stream, sizes))
+            for number, size in enumerate(sizes):
+                assert await stream.read() == bytes([number]) * size
+            await sending
+            assert await stream.read() is EOF
+            assert await stream.code() is grpc.StatusCode.OK
+
+    asyncio.run(call())
+
+
+async def _send(stream: "grpc.aio.StreamStreamCall[bytes, bytes]", sizes: list[int]) -> None:
+    for number, size in enumerate(sizes):
+        await stream.write(bytes([number]) * size)
+    await stream.done_writing()
+
+
+def test_a_client_that_does_not_read_stops_the_writer_and_gets_everything_later() -> None:
+    async def call() -> None:
+        async with serving() as (port, methods), channel_to(port) as channel:
+            stream = channel.stream_stream(POUR)()
+            await stream.read()
+            await asyncio.sleep(1.0)
+            stopped_at = methods.poured
+            assert stopped_at < POURED, "the writer went on, and the messages are in this process's memory"
+            for _each in range(POURED - 1):
+                assert len(await stream.read()) == 1 << 20
+            assert await stream.read() is EOF
+
+    asyncio.run(call())
+
+
+def test_a_handler_that_does_not_read_stops_its_client() -> None:
+    async def call() -> None:
+        async with serving() as (port, methods), channel_to(port) as channel:
+            methods.may_read.clear()
+            stream = channel.stream_stream(STREAM)()
+            count = 4 * STREAM_WINDOW // (1 << 20)
+            sent = 0
+
+            async def send() -> None:
+                nonlocal sent
+                for _each in range(count):
+                    await stream.write(bytes(1 << 20))
+                    sent += 1
+                await stream.done_writing()
+
+            sending = asyncio.ensure_future(send())
+            await asyncio.sleep(1.0)
+            assert sent < count, "the client went on, and its messages are in the server's memory"
+            methods.may_read.set()
+            for _each in range(count):
+                await stream.read()
+            await sending
+            assert methods.read == count
+
+    asyncio.run(call())
+
+
+def test_a_stopping_server_lets_calls_end_and_refuses_new_ones() -> None:
+    async def call() -> None:
+        server = Http2Server(MOST_BYTES)
+        began, may_end = asyncio.Event(), asyncio.Event()
+
+        async def slow(data: bytes, _: object) -> bytes:
+            began.set()
+            await may_end.wait()
+            return data
+
+        handlers = {"Slow": grpc.unary_unary_rpc_method_handler(slow)}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("tests", handlers),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        async with channel_to(port) as channel:
+            waiting = channel.unary_unary("/tests/Slow")(b"in time")
+            await began.wait()
+            stopping = asyncio.ensure_future(server.stop(PATIENCE))
+            await asyncio.sleep(0.1)
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await channel.unary_unary("/tests/Slow")(b"too late")
+            assert error.value.code() is grpc.StatusCode.UNAVAILABLE
+            may_end.set()
+            assert await waiting == b"in time"
+            await stopping
+
+    asyncio.run(call())
+
+
+def test_a_taken_port_and_an_address_of_the_network_are_refused() -> None:
+    server = Http2Server(MOST_BYTES)
+    port = server.add_insecure_port("127.0.0.1:0")
+    with pytest.raises(RuntimeError, match=f"can't listen on 127.0.0.1:{port}"):
+        Http2Server(MOST_BYTES).add_insecure_port(f"127.0.0.1:{port}")
+    with pytest.raises(ValueError, match="loopback"):
+        server.add_insecure_port("0.0.0.0:0")
+    asyncio.run(server.stop(None))
+
+
+def test_servers_that_share_a_port_are_both_served() -> None:
+    async def call() -> None:
+        first, second = (Http2Server(MOST_BYTES, share_port=True) for _ in range(2))
+        port = first.add_insecure_port("127.0.0.1:0")
+        assert second.add_insecure_port(f"127.0.0.1:{port}") == port
+        answers: set[str] = set()
+        for name, server in (("first", first), ("second", second)):
+
+            async def say(_: bytes, __: object, name: str = name) -> bytes:
+                return name.encode()
+
+            handlers = {"Say": grpc.unary_unary_rpc_method_handler(say)}
+            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("tests", handlers),))
+            await server.start()
+
+        def ask() -> None:
+            own = [("grpc.use_local_subchannel_pool", 1)]
+            while len(answers) < 2:
+                with grpc.insecure_channel(f"127.0.0.1:{port}", own) as channel:
+                    answers.add(channel.unary_unary("/tests/Say")(b"").decode())
+
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        await asyncio.wait_for(asyncio.to_thread(asking.join), PATIENCE)
+        assert answers == {"first", "second"}
+        await asyncio.gather(first.stop(None), second.stop(None))
+
+    asyncio.run(call())
