@@ -6,7 +6,7 @@ stream holds at most `STREAM_WINDOW` bytes that nobody has asked for, and one me
 """
 
 import asyncio
-from typing import Final, TypeAlias, cast
+from typing import Final, cast
 
 import hpack
 
@@ -42,6 +42,7 @@ from ludus.http2.frames import (
     settings,
     unpadded,
 )
+from ludus.http2.headers import MOST_CACHED, Headers
 from ludus.http2.stream import BadMessage, Stream
 
 STREAM_WINDOW: Final = 1 << 22
@@ -52,13 +53,10 @@ OUR_MAX_FRAME: Final = 1 << 18
 MOST_STREAMS: Final = 10_000
 MOST_HEADER_BYTES: Final = 1 << 16
 """Of one block of headers, and of the list that it stands for."""
-MOST_CACHED: Final = 64
-"""Blocks of headers whose meaning a connection remembers."""
 CLOSE_SECONDS: Final = 2.0
 """How long the last bytes of a connection may take."""
 MOST_UNREAD_ANSWERS: Final = 1000
 """To PING and SETTINGS of a peer that does not read."""
-Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
 
 class Connection(asyncio.Protocol):
@@ -111,6 +109,9 @@ class Connection(asyncio.Protocol):
     def message_failed(self, stream: Stream, error: BadMessage) -> None:
         """End a stream whose message cannot be taken."""
         raise NotImplementedError
+
+    def finished(self, stream: Stream) -> None:
+        """Take note that this side of a stream has sent its last frame."""
 
     def stream_broke(self, stream: Stream) -> None:
         """Take note that a stream is reset, or lost with its connection."""
@@ -206,9 +207,9 @@ class Connection(asyncio.Protocol):
             stream.unsent += data
             self._flush(stream)
 
-    def finish(self, stream: Stream, trailers: bytes) -> None:
-        """End a stream of ours with a block of headers, behind everything that it has still to send."""
-        stream.trailers = frame(HEADERS, END_HEADERS | END_STREAM, stream.number, trailers)
+    def finish(self, stream: Stream, last: bytes) -> None:
+        """End this side of a stream with a frame, behind everything that it has still to send."""
+        stream.last = last
         self._flush(stream)
 
     def reset(self, stream: Stream, code: ErrorCode) -> None:
@@ -232,11 +233,9 @@ class Connection(asyncio.Protocol):
             self._send_window -= size
             self.write(frame(DATA, 0, stream.number, bytes(stream.unsent[:size])))
             del stream.unsent[:size]
-        if stream.trailers:
-            self.write(stream.trailers)
-            self.streams.pop(stream.number, None)
-            if not stream.ended:  # nothing more is read of it (RFC 9113, 8.1)
-                self.write(frame(RST_STREAM, 0, stream.number, bytes(4)))
+        if stream.last:
+            self.write(stream.last)
+            self.finished(stream)
         stream.wake()
 
     def _break(self, stream: Stream) -> None:

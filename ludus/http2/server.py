@@ -1,8 +1,6 @@
 """The server's end: calls of gRPC's clients, passed to the handlers that `grpc.aio.Server` would pass them to."""
 
 import asyncio
-import base64
-import functools
 import logging
 import socket
 from collections.abc import Coroutine, Iterable, Sequence
@@ -12,14 +10,13 @@ from urllib.parse import quote
 import grpc
 import grpc.aio
 
-from ludus.http2.connection import MOST_CACHED, Connection, Headers
-from ludus.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, ErrorCode, Violation, frame
+from ludus.http2.connection import Connection
+from ludus.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, RST_STREAM, ErrorCode, Violation, frame
+from ludus.http2.headers import Headers, Metadata, encoded, read_headers
 from ludus.http2.stream import PREFIX_BYTES, BadMessage, Stream, prefixed
 from ludus.protocol.tls import is_loopback
 
 log = logging.getLogger("ludus.http2")
-
-Metadata = tuple[tuple[str, Any], ...]
 
 _BACKLOG: Final = 1024
 _HEAD: Final = b"\x88\x0f\x10\x10application/grpc"
@@ -105,7 +102,7 @@ class Call(Stream):
             return
         self._over = True
         if status == 0 and not self._trailing and self._answering:
-            self._served_by.finish(self, _OK)
+            self._served_by.end(self, _OK)
             return
         headers: list[tuple[str, Any]] = (
             [] if self._answering else [(":status", "200"), ("content-type", "application/grpc")]
@@ -113,9 +110,8 @@ class Call(Stream):
         headers.append(("grpc-status", str(status)))
         if details:
             headers.append(("grpc-message", quote(details, safe=" !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~")))
-        for key, value in self._trailing:
-            headers.append((key, base64.b64encode(value).rstrip(b"=") if key.endswith("-bin") else value))
-        self._served_by.finish(self, self._served_by.encoder.encode(headers))
+        headers += encoded(self._trailing)
+        self._served_by.end(self, self._served_by.encoder.encode(headers))
 
 
 class _ServerConnection(Connection):
@@ -162,7 +158,8 @@ class _ServerConnection(Connection):
         if number % 2 == 0:
             raise Violation(ErrorCode.PROTOCOL_ERROR, f"a client opened stream {number}; its numbers are odd")
         self._last = number
-        method, metadata = _read_headers(headers)
+        values, metadata = read_headers(headers)
+        method = values.get(":path", "")
         call = self.streams[number] = Call(self, number, metadata)
         call.ended = ended
         if self._server.stopping:
@@ -195,6 +192,15 @@ class _ServerConnection(Connection):
         stream.wake()
         if isinstance(stream, Call) and stream.task is not None:
             stream.task.cancel()
+
+    def end(self, call: Call, block: bytes) -> None:
+        """End a call with a block of headers."""
+        self.finish(call, frame(HEADERS, END_HEADERS | END_STREAM, call.number, block))
+
+    def finished(self, stream: Stream) -> None:
+        self.streams.pop(stream.number, None)
+        if not stream.ended:  # nothing more is read of it (RFC 9113, 8.1)
+            self.write(frame(RST_STREAM, 0, stream.number, int(ErrorCode.NO_ERROR).to_bytes(4, "big")))
 
     def at_once(self, call: Call) -> int:
         """Return the largest message that can be sent in one frame now."""
@@ -304,22 +310,3 @@ class Http2Server:
             await asyncio.wait(tasks, timeout=grace)  # type: ignore[type-var]  # None was taken out
         for connection in [*self.connections]:
             connection.close()
-
-
-@functools.lru_cache(MOST_CACHED)
-def _read_headers(headers: Headers) -> tuple[str, Metadata]:
-    """Return a call's method and metadata. Raises Violation."""
-    method = ""
-    metadata: list[tuple[str, Any]] = []
-    try:
-        for raw_key, value in headers:
-            key = raw_key.decode("ascii")
-            if key == ":path":
-                method = value.decode("ascii")
-            elif key.endswith("-bin"):
-                metadata.append((key, base64.b64decode(value + b"=" * (-len(value) % 4))))
-            elif not key.startswith(":"):
-                metadata.append((key, value.decode("ascii")))
-    except ValueError:
-        raise Violation(ErrorCode.PROTOCOL_ERROR, "a header is no text of gRPC's") from None
-    return method, tuple(metadata)

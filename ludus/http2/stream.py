@@ -37,8 +37,8 @@ class Stream:
         """Bytes that the peer takes before it reads on; negative where it has made its windows smaller."""
         self.unsent = bytearray()
         """Prefixed messages that wait for a window."""
-        self.trailers = b""
-        """The frame that ends the stream, once everything before it is sent."""
+        self.last = b""
+        """The frame that ends this side of the stream, once everything before it is sent."""
         self.credit = 0
         """Bytes that came, and for which the peer has got no new window yet."""
         self.inbox: deque[bytes] = deque()

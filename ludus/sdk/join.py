@@ -18,13 +18,14 @@ import grpc
 import grpc.aio
 
 from ludus.backoff import Backoff
+from ludus.http2.client import Http2Channel
 from ludus.paths import AnyPath
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codec import PROTOCOL_VERSION
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.contract import MAX_SENTENCE
 from ludus.protocol.credentials import SIMULATOR_TOKEN, Credential, credential
-from ludus.protocol.options import DIRECT_SECONDS, SERVICE, WAITS_METADATA, client_options
+from ludus.protocol.options import DIRECT_SECONDS, MAX_MESSAGE_BYTES, SERVICE, WAITS_METADATA, client_options
 from ludus.protocol.tls import CERTIFICATE_VARIABLE, KEY_VARIABLE, ClientTls, is_this_machine, named_by
 from ludus.sdk.errors import CannotConnect, Failure, SessionRefused, explain
 
@@ -126,7 +127,7 @@ class CollectorEndpoint:
     def __init__(
         self,
         client: "JoinClient",
-        channel: grpc.aio.Channel,
+        channel: grpc.aio.Channel | Http2Channel,
         assignment: pb.Assignment,
         address: str,
         *,
@@ -311,7 +312,11 @@ class JoinClient:
         assignment = answer.assignment
         if assignment.relay:
             return CollectorEndpoint(self, self._gateway, assignment, self.target.server, tls=self._tls)
-        channel = self._channel(assignment.address, tls=assignment.tls)
+        channel: grpc.aio.Channel | Http2Channel = (
+            self._channel(assignment.address, tls=assignment.tls)
+            if assignment.tls or not is_this_machine(assignment.address)
+            else Http2Channel(assignment.address, MAX_MESSAGE_BYTES)
+        )
         try:
             await asyncio.wait_for(channel.channel_ready(), DIRECT_SECONDS)
         except TimeoutError:

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -55,6 +56,7 @@ def test_the_blocking_client_is_served() -> None:
         async with serving() as (port, _):
 
             def play() -> list[bytes]:
+                channel: Any  # the type stubs want serializers
                 with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
                     return [channel.unary_unary(ECHO)(str(number).encode()) for number in range(200)]
 
@@ -91,8 +93,8 @@ def test_a_call_that_fails_says_why(method: str, status: grpc.StatusCode, detail
             assert error.value.code() is status
             assert details in str(error.value.details())
             if method == ABORT:
-                trailing = dict(error.value.trailing_metadata() or ())
-                assert (trailing["why"], trailing["proof-bin"]) == ("gone", b"\0\xff")
+                trailing: Any = error.value.trailing_metadata()
+                assert (dict(trailing)["why"], dict(trailing)["proof-bin"]) == ("gone", b"\0\xff")
             assert await channel.unary_unary(ECHO)(b"others go on") == b"others go on"
 
     asyncio.run(call())
@@ -114,6 +116,7 @@ def test_a_compressed_message_is_refused_with_a_sentence() -> None:
     async def call() -> None:
         async with serving() as (port, _):
             address = f"127.0.0.1:{port}"
+            channel: Any
             async with grpc.aio.insecure_channel(address, compression=grpc.Compression.Gzip) as channel:
                 with pytest.raises(grpc.aio.AioRpcError) as error:
                     await channel.unary_unary(ECHO)(bytes(10_000))
@@ -258,6 +261,7 @@ def test_servers_that_share_a_port_are_both_served() -> None:
 
         def ask() -> None:
             own = [("grpc.use_local_subchannel_pool", 1)]
+            channel: Any
             while len(answers) < 2:
                 with grpc.insecure_channel(f"127.0.0.1:{port}", own) as channel:
                     answers.add(channel.unary_unary("/tests/Say")(b"").decode())

@@ -162,7 +162,7 @@ def test_a_method_without_a_message_is_answered_with_a_status() -> None:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(GREETING + headers(ECHO, 1, frames.END_HEADERS | frames.END_STREAM))
             writer.write_eof()
-            answered = []
+            answered: list[object] = []
             async with asyncio.timeout(PATIENCE):
                 while header := await reader.read(frames.HEADER_BYTES):
                     payload = await reader.readexactly(int.from_bytes(header[:3], "big"))
