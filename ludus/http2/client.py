@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Generator
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import unquote
 
 import grpc
@@ -132,8 +132,7 @@ class _ClientConnection(Connection):
         self._next = 1
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport), "a connection of TCP"
-        transport.write(PREFACE)
+        cast("asyncio.Transport", transport).write(PREFACE)
         super().connection_made(transport)
 
     def connection_lost(self, error: Exception | None) -> None:

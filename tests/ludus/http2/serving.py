@@ -1,12 +1,13 @@
 """A server of `ludus.http2` whose methods do what tests ask for."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
 import grpc.aio
+import uvloop
 
 from ludus.http2.server import Http2Server
 
@@ -17,6 +18,13 @@ ECHO, FAIL, ABORT, WAIT, METADATA, STREAM, POUR = (
 POURED = 64
 """Messages of 1 MiB that `Pour` sends."""
 EOF: Any = getattr(grpc.aio, "EOF")  # noqa: B009  the type stubs do not know it
+
+
+def run(call: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run a test under asyncio's own event loop, and under uvloop, which collectors have where they can."""
+    for factory in (asyncio.new_event_loop, uvloop.new_event_loop):
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(call())
 
 
 class Methods(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the stubs only

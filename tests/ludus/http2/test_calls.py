@@ -22,6 +22,7 @@ from tests.ludus.http2.serving import (
     STREAM,
     WAIT,
     channel_to,
+    run,
     serving,
 )
 
@@ -36,7 +37,7 @@ def test_messages_of_every_size_come_back_as_they_went(size: int) -> None:
             for _each in range(3):
                 assert await channel.unary_unary(ECHO)(data) == data
 
-    asyncio.run(call())
+    run(call)
 
 
 def test_calls_of_a_connection_are_answered_beside_each_other() -> None:
@@ -48,7 +49,7 @@ def test_calls_of_a_connection_are_answered_beside_each_other() -> None:
             assert not waiting.done()
             waiting.cancel()
 
-    asyncio.run(call())
+    run(call)
 
 
 def test_the_blocking_client_is_served() -> None:
@@ -62,7 +63,7 @@ def test_the_blocking_client_is_served() -> None:
 
             assert await asyncio.to_thread(play) == [str(number).encode() for number in range(200)]
 
-    asyncio.run(call())
+    run(call)
 
 
 def test_metadata_goes_both_ways_as_text_and_as_bytes() -> None:
@@ -74,7 +75,7 @@ def test_metadata_goes_both_ways_as_text_and_as_bytes() -> None:
                 trailing = dict(await answer.trailing_metadata())
                 assert (trailing["heard"], trailing["heard-bin"]) == (said, b"\0\1\xfe")
 
-    asyncio.run(call())
+    run(call)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +98,7 @@ def test_a_call_that_fails_says_why(method: str, status: grpc.StatusCode, detail
                 assert (dict(trailing)["why"], dict(trailing)["proof-bin"]) == ("gone", b"\0\xff")
             assert await channel.unary_unary(ECHO)(b"others go on") == b"others go on"
 
-    asyncio.run(call())
+    run(call)
 
 
 def test_a_message_that_is_too_large_is_refused_and_the_next_one_taken() -> None:
@@ -109,7 +110,7 @@ def test_a_message_that_is_too_large_is_refused_and_the_next_one_taken() -> None
             assert str(MOST_BYTES + 1) in str(error.value.details())
             assert await channel.unary_unary(ECHO)(b"next") == b"next"
 
-    asyncio.run(call())
+    run(call)
 
 
 def test_a_compressed_message_is_refused_with_a_sentence() -> None:
@@ -123,7 +124,7 @@ def test_a_compressed_message_is_refused_with_a_sentence() -> None:
             assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED
             assert "compressed" in str(error.value.details())
 
-    asyncio.run(call())
+    run(call)
 
 
 @pytest.mark.parametrize("way", ["cancel", "deadline", "connection"])
@@ -139,7 +140,7 @@ def test_a_call_that_its_client_gives_up_is_cancelled(way: str) -> None:
                     await asyncio.wait_for(methods.cancelled.wait(), PATIENCE)
             await asyncio.wait_for(methods.cancelled.wait(), PATIENCE)
 
-    asyncio.run(call())
+    run(call)
 
 
 def test_a_stream_gives_back_every_message_in_its_order_and_ends_with_its_client() -> None:
@@ -154,7 +155,7 @@ def test_a_stream_gives_back_every_message_in_its_order_and_ends_with_its_client
             assert await stream.read() is EOF
             assert await stream.code() is grpc.StatusCode.OK
 
-    asyncio.run(call())
+    run(call)
 
 
 async def _send(stream: "grpc.aio.StreamStreamCall[bytes, bytes]", sizes: list[int]) -> None:
@@ -175,7 +176,7 @@ def test_a_client_that_does_not_read_stops_the_writer_and_gets_everything_later(
                 assert len(await stream.read()) == 1 << 20
             assert await stream.read() is EOF
 
-    asyncio.run(call())
+    run(call)
 
 
 def test_a_handler_that_does_not_read_stops_its_client() -> None:
@@ -202,7 +203,7 @@ def test_a_handler_that_does_not_read_stops_its_client() -> None:
             await sending
             assert methods.read == count
 
-    asyncio.run(call())
+    run(call)
 
 
 def test_a_stopping_server_lets_calls_end_and_refuses_new_ones() -> None:
@@ -231,7 +232,7 @@ def test_a_stopping_server_lets_calls_end_and_refuses_new_ones() -> None:
             assert await waiting == b"in time"
             await stopping
 
-    asyncio.run(call())
+    run(call)
 
 
 def test_a_taken_port_and_an_address_of_the_network_are_refused() -> None:
@@ -272,4 +273,4 @@ def test_servers_that_share_a_port_are_both_served() -> None:
         assert answers == {"first", "second"}
         await asyncio.gather(first.stop(None), second.stop(None))
 
-    asyncio.run(call())
+    run(call)

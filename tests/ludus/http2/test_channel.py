@@ -23,6 +23,7 @@ from tests.ludus.http2.serving import (
     STREAM,
     WAIT,
     Methods,
+    run,
     serving,
 )
 
@@ -67,7 +68,7 @@ def test_messages_of_every_size_come_back_as_they_went(serving: Serving, size: i
             for _each in range(3):
                 assert await channel.unary_unary(ECHO)(data) == data
 
-    asyncio.run(call())
+    run(call)
 
 
 @both
@@ -77,7 +78,7 @@ def test_a_thousand_calls_reuse_the_connection(serving: Serving) -> None:
             for number in range(1000):
                 assert await channel.unary_unary(ECHO)(b"%d" % number) == b"%d" % number
 
-    asyncio.run(call())
+    run(call)
 
 
 @both
@@ -90,7 +91,7 @@ def test_metadata_goes_both_ways_as_text_and_as_bytes(serving: Serving) -> None:
                 trailing = dict(await answer.trailing_metadata())
                 assert (trailing["heard"], trailing["heard-bin"]) == (said, b"\0\1\xfe")
 
-    asyncio.run(call())
+    run(call)
 
 
 @both
@@ -114,7 +115,7 @@ def test_a_call_that_fails_says_why(serving: Serving, method: str, status: grpc.
                 assert (dict(trailing)["why"], dict(trailing)["proof-bin"]) == ("gone", b"\0\xff")
             assert await channel.unary_unary(ECHO)(b"others go on") == b"others go on"
 
-    asyncio.run(call())
+    run(call)
 
 
 @both
@@ -136,7 +137,7 @@ def test_a_stream_gives_back_every_message_in_its_order_and_ends_with_its_client
             assert await stream.read() is EOF
             assert stream.done()
 
-    asyncio.run(call())
+    run(call)
 
 
 @both
@@ -161,7 +162,7 @@ def test_a_call_that_is_given_up_is_cancelled_at_the_server(serving: Serving, wa
             wanted = {"cancel": grpc.StatusCode.CANCELLED, "connection": grpc.StatusCode.UNAVAILABLE}.get(way)
             assert (status.code() if isinstance(status, grpc.aio.AioRpcError) else None) is wanted
 
-    asyncio.run(call())
+    run(call)
 
 
 async def _result(call: Any) -> Any:
@@ -187,7 +188,7 @@ def test_a_server_that_goes_away_fails_calls_as_grpc_would_say_it(serving: Servi
         assert error.value.code() is grpc.StatusCode.UNAVAILABLE
         await channel.close()
 
-    asyncio.run(call())
+    run(call)
 
 
 @both
@@ -200,7 +201,7 @@ def test_an_answer_that_is_too_large_is_refused(serving: Serving) -> None:
             assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
             assert await channel.unary_unary(ECHO)(b"next") == b"next"
 
-    asyncio.run(call())
+    run(call)
 
 
 @both
@@ -232,7 +233,7 @@ def test_who_does_not_read_stops_the_other_side(serving: Serving) -> None:
                 await pouring.read()
             assert await pouring.read() is EOF
 
-    asyncio.run(call())
+    run(call)
 
 
 def test_a_port_where_nothing_listens_is_tried_until_the_caller_gives_up_or_somebody_listens() -> None:
@@ -245,4 +246,4 @@ def test_a_port_where_nothing_listens_is_tried_until_the_caller_gives_up_or_some
         with pytest.raises(RuntimeError, match="channel_ready"):
             channel.unary_unary(ECHO)(b"")
 
-    asyncio.run(call())
+    run(call)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ludus.http2 import frames
 from ludus.http2.connection import MOST_HEADER_BYTES, MOST_UNREAD_ANSWERS, OUR_MAX_FRAME, STREAM_WINDOW
 from ludus.http2.frames import ErrorCode, frame
-from tests.ludus.http2.serving import ECHO, STREAM, WAIT, channel_to, serving
+from tests.ludus.http2.serving import ECHO, STREAM, WAIT, channel_to, run, serving
 
 PATIENCE = 30.0
 GREETING = frames.PREFACE + frames.settings({})
@@ -107,7 +107,7 @@ def test_a_violation_ends_its_own_connection_with_the_reason(name: str) -> None:
             assert not other.done()
             other.cancel()
 
-    asyncio.run(call())
+    run(call)
 
 
 @pytest.mark.parametrize("sent", [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03", b"\0" * 24])
@@ -116,7 +116,7 @@ def test_a_client_of_another_protocol_is_sent_away(sent: bytes) -> None:
         async with serving() as (port, _):
             assert {kind for kind, _, _ in await answer_to(port, sent)} <= {frames.SETTINGS, frames.WINDOW_UPDATE}
 
-    asyncio.run(call())
+    run(call)
 
 
 def test_pings_without_end_from_a_client_that_reads_nothing_end_its_connection() -> None:
@@ -136,7 +136,7 @@ def test_pings_without_end_from_a_client_that_reads_nothing_end_its_connection()
             async with channel_to(port) as channel:
                 assert await channel.unary_unary(ECHO)(b"others go on") == b"others go on"
 
-    asyncio.run(call())
+    run(call)
 
 
 def test_frames_in_pieces_are_read_as_whole_ones() -> None:
@@ -153,7 +153,7 @@ def test_frames_in_pieces_are_read_as_whole_ones() -> None:
                     received += await reader.read(1 << 16)
             writer.close()
 
-    asyncio.run(call())
+    run(call)
 
 
 def test_a_method_without_a_message_is_answered_with_a_status() -> None:
@@ -171,7 +171,7 @@ def test_a_method_without_a_message_is_answered_with_a_status() -> None:
             writer.close()
             assert ("grpc-message", "the call ended without a message") in answered
 
-    asyncio.run(call())
+    run(call)
 
 
 _FRAMES = st.builds(
@@ -205,4 +205,4 @@ def test_frames_at_random_never_stop_the_server(sent: list[bytes]) -> None:
                 assert await channel.unary_unary(ECHO)(b"others go on") == b"others go on"
         assert not failures
 
-    asyncio.run(call())
+    run(call)

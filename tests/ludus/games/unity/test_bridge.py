@@ -251,7 +251,6 @@ def test_a_collector_that_hears_nothing_of_a_broken_call_hears_the_goodbye(run: 
             await session.answer(message.SerializeToString())
         step = make_message(pb.UnityOutputProto()).SerializeToString()
         call = asyncio.ensure_future(session.answer(step))
-        await asyncio.sleep(0)
         await asyncio.sleep(0)  # the call has been begun, and nothing of it sent
         if arrives:
             assert await asyncio.to_thread(gate.held.wait, SECONDS)
