@@ -1,8 +1,7 @@
 """Play a simulation in its run: join (`ludus.sdk.join`), exchange steps and actions, reconnect until the run ends.
 
-grpc.aio in one thread, because a blocking stub spends a third more processor time per message on its threads [measured:
-an echo on two cores, 225 µs against 165 µs]. The game runs inside the loop; keepalive does not suffer from a long step,
-since gRPC answers pings from its own thread.
+One thread: the game runs inside the event loop. A collector of this machine is called by `ludus.http2`, every other one
+by grpc.aio, whose keepalive does not suffer from a long step, since gRPC answers pings from a thread of its own.
 """
 
 import asyncio
@@ -15,6 +14,7 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
+from ludus import event_loop
 from ludus.paths import AnyPath
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codes import CloseCode
@@ -73,7 +73,7 @@ def connect(
     target = Target(server, run, token, label, ca_file, connect_timeout_seconds)
     try:
         with _logged_to_standard_error():
-            return asyncio.run(SimulatorConnection(simulation, target).play())
+            return event_loop.run(SimulatorConnection(simulation, target).play())
     finally:
         simulation.close()
 

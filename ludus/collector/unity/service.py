@@ -1,4 +1,4 @@
-"""Service: `communicator_objects.UnityToExternalProto/Exchange` over grpc.aio, as raw bytes.
+"""Service: `communicator_objects.UnityToExternalProto/Exchange` for gRPC's clients, as raw bytes.
 
 A bridge names the session of a call in its metadata (`ludus-session-id`). A player that dials in by itself does not,
 and its calls are identified by its TCP connection. Several players of one process may share a connection; then only one
