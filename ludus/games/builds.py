@@ -21,8 +21,9 @@ from ludus.games.process import Player, PlayerLog, RestartQuota
 from ludus.games.reporter import GameReporter, Refusal, RunReporter, game_reporters
 from ludus.games.settings import LAST_PORT, GameSettings
 from ludus.games.unity.bridge import CLIENT, BridgeSession
+from ludus.sdk.client_name import client_name
 from ludus.sdk.errors import CannotConnect, Failure, SessionRefused, SimulatorError
-from ludus.sdk.join import JoinClient, RunEnd, client_name
+from ludus.sdk.join import JoinClient, RunEnd
 
 logger = logging.getLogger("ludus.games")
 

@@ -268,18 +268,12 @@ class Http2Server:
         host = host.strip("[]")
         if not is_loopback(host):
             raise ValueError(f"{host} is not this machine's loopback: gRPC serves other addresses")
-        taken = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
-            if hasattr(socket, "SO_REUSEPORT") and self._share_port:
-                taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            if hasattr(socket, "SO_EXCLUSIVEADDRUSE"):  # Windows lets another program take a port over otherwise
-                taken.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
-            else:
-                taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # past connections do not hold the port
-            taken.bind((host, int(port)))
-            taken.listen(_BACKLOG)
+            taken = socket.create_server(
+                (host, int(port)), family=family, backlog=_BACKLOG, reuse_port=self._share_port
+            )
         except OSError as error:
-            taken.close()
             raise RuntimeError(f"can't listen on {address}: {error.strerror}") from None
         self._sockets.append(taken)
         return int(taken.getsockname()[1])

@@ -20,8 +20,9 @@ from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.options import DEFAULT_SERVER, SERVICE, TICKET_METADATA
 from ludus.protocol.spec import BehaviorSpec
+from ludus.sdk.client_name import client_name
 from ludus.sdk.errors import Failure, SessionRefused
-from ludus.sdk.join import CollectorEndpoint, JoinClient, RunEnd, Target, client_name
+from ludus.sdk.join import CollectorEndpoint, JoinClient, RunEnd, Target
 from ludus.sdk.session import Session
 from ludus.sdk.simulation import ResetInfo, ResumableSimulation, Simulation
 from ludus.sdk.steps import Actions

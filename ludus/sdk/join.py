@@ -6,11 +6,9 @@ session id, waiting, back-off with a time-out, and the relay where a collector's
 
 import asyncio
 import logging
-import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, Self
 from uuid import uuid4
 
@@ -390,16 +388,3 @@ def _fitting(sentence: str) -> str:
     if len(encoded) > MAX_SENTENCE:
         encoded = encoded[: MAX_SENTENCE // 4] + b" ... " + encoded[5 - MAX_SENTENCE * 3 // 4 :]
     return encoded.decode(errors="ignore")
-
-
-def client_name(client: str) -> str:
-    """Describe this program to the server, as in `ludus-python/1.0 (Linux x86_64, Python 3.11)`.
-
-    It is part of a run's fingerprint. Short: the server takes 100 bytes, and adds to that of the Unity bridge.
-    """
-    try:
-        named = f"{client}/{version('ludus')}"
-    except PackageNotFoundError:
-        named = client
-    python = ".".join(platform.python_version_tuple()[:2])
-    return f"{named} ({platform.system()} {platform.machine()}, Python {python})"

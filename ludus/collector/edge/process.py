@@ -44,8 +44,9 @@ from ludus.protocol.options import (
     STATE_METADATA,
     TICKET_METADATA,
 )
+from ludus.sdk.client_name import client_name
 from ludus.sdk.errors import CannotConnect, Failure, SessionRefused
-from ludus.sdk.join import END_OF_STATE, CollectorEndpoint, JoinClient, Report, RunEnd, Target, client_name
+from ludus.sdk.join import END_OF_STATE, CollectorEndpoint, JoinClient, Report, RunEnd, Target
 
 log = structlog.get_logger()
 

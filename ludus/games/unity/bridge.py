@@ -44,8 +44,9 @@ from ludus.protocol.options import (
     SESSION_ID_METADATA,
     TICKET_METADATA,
 )
+from ludus.sdk.client_name import client_name
 from ludus.sdk.errors import Failure, SessionRefused, SimulatorError
-from ludus.sdk.join import CollectorEndpoint, JoinClient, Report, RunEnd, Target, client_name
+from ludus.sdk.join import CollectorEndpoint, JoinClient, Report, RunEnd, Target
 
 if TYPE_CHECKING:
     from ludus.collector.edge.process import EdgeCollector

@@ -26,6 +26,7 @@ from tests.ludus.http2.serving import (
     run,
     serving,
 )
+from tests.waiting import never
 
 PATIENCE = 60.0
 Serving: TypeAlias = Callable[[], AbstractAsyncContextManager[tuple[int, Methods]]]
@@ -222,9 +223,8 @@ def test_who_does_not_read_stops_the_other_side(serving: Serving) -> None:
                 await stream.done_writing()
 
             sending = asyncio.ensure_future(send())
-            await asyncio.sleep(1.0)
-            assert sent < count
-            assert methods.poured < POURED
+            went_on = "who writes went on"
+            await asyncio.to_thread(never, lambda: sent == count or methods.poured == POURED, went_on, 1.0)
             methods.may_read.set()
             for _each in range(count):
                 await stream.read()
