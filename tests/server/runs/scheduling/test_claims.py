@@ -205,7 +205,7 @@ def test_a_slot_with_a_gpu_leaves_a_run_without_to_an_idle_slot_and_says_which_r
     run = make_run(database)
 
     assert graphics.claim("graphics", 10, offer=Offer(1)) is None
-    assert graphics.for_another == run.id
+    assert graphics.for_another == (run.id, Offer().kind)
     claim = plain.claim("plain", 10, offer=Offer())
     assert claim is not None
     assert plain.for_another is None
@@ -237,7 +237,7 @@ def test_a_wake_up_that_reaches_a_slot_which_cannot_take_the_run_is_for_another(
     plain = RunQueue(database)
 
     assert plain.claim("plain", 10) is None
-    assert plain.for_another == run.id
+    assert plain.for_another == (run.id, Offer(1).kind)
     with database.write() as session:
         WorkerService(session).cordon("graphics")
     assert plain.claim("plain", 10) is None
