@@ -111,7 +111,7 @@ def queues_of(kinds: Iterable[str]) -> list[Queue]:
     With names of their own for exchange and routing key: Celery's default would send each message to all of them.
     """
     names = sorted({queue_name(None), *map(queue_name, kinds)})
-    return [Queue(name, Exchange(name), routing_key=name) for name in names]
+    return [Queue(name, Exchange(name), routing_key=name) for name in names]  # type: ignore[no-untyped-call]  # kombu
 
 
 def make_celery(settings: Settings) -> Celery:
