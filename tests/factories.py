@@ -29,18 +29,23 @@ class RecordingWakeUp:
 
     def __init__(self) -> None:
         self.woken: list[str] = []
+        self.kinds: list[str | None] = []
+        """Of the slots that each of them was for."""
         self.unheard = 0
+        self.deaf: set[str] = set()
+        """Kinds with a message that no slot has heard."""
 
-    def wake(self, run_id: str) -> None:
+    def wake(self, run_id: str, kind: str | None = None) -> None:
         """Record a wake-up."""
         self.woken.append(run_id)
+        self.kinds.append(kind)
 
     def ping(self) -> None:
         """Answer."""
 
-    def pending(self) -> int:
-        """Return how many rings no worker has heard, as the test set it."""
-        return self.unheard
+    def pending(self, kind: str | None = None) -> int:
+        """Return how many messages no worker has heard, as the test set it."""
+        return self.unheard if kind is None else int(kind in self.deaf)
 
 
 def make_run(database: Database, wake_up: RecordingWakeUp | None = None, **overrides: Any) -> Run:

@@ -24,7 +24,7 @@ from benchmarks.fleet.parts import Samples
 from ludus.schemas.states import RunState
 from server.kit.db.database import Database
 from server.kit.errors import BrokerUnavailable, DatabaseUnavailable, LeaseLost
-from server.kit.queue import WakeUpQueue, make_celery
+from server.kit.queue import WakeUpQueue, make_celery, queues_of
 from server.kit.settings import QueueSettings, Settings
 from server.lifecycle.attempts.claim import Claim
 from server.lifecycle.attempts.repository import AttemptLedger, RunQueue
@@ -101,7 +101,8 @@ class Host:
 
         with self._celery.connection_for_read() as connection:
             connection.default_channel.basic_qos(0, 1, False)
-            queues = [self._celery.amqp.queues["ludus"]]
+            labels = filter(None, self.options.labels.split(","))
+            queues = queues_of([Offer(labels=frozenset(labels)).kind])
             channel: Any = connection.default_channel
             with Consumer(channel, queues, callbacks=[hand_out], accept=["json"]):  # type: ignore[no-untyped-call]  # kombu
                 while True:
@@ -137,7 +138,7 @@ class Slot:
             while not self._claim(None):
                 time.sleep(BEAT_SECONDS)
         elif waits is not None:
-            self._host.wake_ups.wake(waits)  # as a slot that starts: its message may have been sent before
+            self._host.wake_ups.wake(waits, self._offer.kind)  # as a slot that starts: its message was sent before
         while True:
             self._host.idle.put(self)
             self._claim(self._idle())
@@ -154,6 +155,7 @@ class Slot:
                 self._registry.beat(self._id)
             try:
                 self._host.wake_ups.pending()
+                self._host.wake_ups.pending(self._offer.kind)
             except BrokerUnavailable:
                 continue
 
@@ -170,6 +172,8 @@ class Slot:
             operation = "claim of nothing" if claim is None else "claim"
             self._samples.add(operation, began, time.thread_time() - processor)
             if claim is None:
+                if self._queue.for_another is not None:
+                    self._host.wake_ups.wake(*self._queue.for_another)
                 return claimed
             claimed, hint = True, None
             with self._host.counting(), suppress(LeaseLost):

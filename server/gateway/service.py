@@ -271,12 +271,17 @@ class Gateway:
         loop = asyncio.get_running_loop()
         answer = await loop.run_in_executor(self._threads, join)
         retry_seconds = RETRY_SECONDS
-        if isinstance(answer, NotReady) and request.max_wait_seconds > 0:
-            # The sentence goes ahead, so that people read it while the call is held.
-            await context.send_initial_metadata(((WAITS_METADATA, answer.reason.encode()),))
+        may_hold = request.max_wait_seconds > 0
+        if isinstance(answer, NotReady) and may_hold and self._waiting.held >= self._settings.held_joins:
+            # It asks about as often as one whose question is held; all of them come back at different times.
+            self.telemetry.not_held.inc()
+            retry_seconds = self._settings.hold_seconds * _jitter(0.5)
+        elif isinstance(answer, NotReady) and may_hold:
             # Simulators that begin to wait together do not ask again together.
             longest = min(request.max_wait_seconds, self._settings.hold_seconds) * _jitter(0.75)
             with self._waiting.enter(answer.run_id, edge=edge) as waiting:
+                # The sentence goes ahead, so that people read it while the call is held.
+                await context.send_initial_metadata(((WAITS_METADATA, answer.reason.encode()),))
                 while isinstance(answer, NotReady):
                     try:
                         moved = await waiting.ready(longest)

@@ -65,11 +65,8 @@ class WaitingJoins:
         """By run."""
         self._looking: asyncio.Task[None] | None = None
         self._closed = False
-
-    @property
-    def held(self) -> int:
+        self.held = 0
         """Number of joins that are held."""
-        return sum(map(len, self._joins.values()))
 
     @contextmanager
     def enter(self, run_id: str, *, edge: bool) -> Iterator[HeldJoin]:
@@ -78,6 +75,7 @@ class WaitingJoins:
         if self._closed:
             join.tell(None)
         self._joins.setdefault(run_id, set()).add(join)
+        self.held += 1
         if self._looking is None:
             self._looking = asyncio.create_task(self._look_on())
         try:
@@ -85,6 +83,7 @@ class WaitingJoins:
         finally:
             others = self._joins[run_id]
             others.discard(join)
+            self.held -= 1
             if not others:
                 del self._joins[run_id]
 

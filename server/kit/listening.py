@@ -127,6 +127,10 @@ class GatewaySettings(Listening):
     """How long a simulator's question is held while its run is not ready, at most, before it has to ask again. Shorter
     than the time-out of any proxy in between.
     """
+    held_joins: int = Field(default=20_000, ge=0)
+    """How many such questions one gateway holds at once, at most. Beyond that a simulator is told at once to ask again
+    after half to all of `hold_seconds`.
+    """
 
     @model_validator(mode="after")
     def _tls_ca_is_of_use(self) -> Self:

@@ -3,6 +3,9 @@
 A lost, late or doubled message is harmless (the claim is a compare-and-set in the database, and the controller repeats
 messages), so messages are acknowledged early and prefetching is off: none waits behind a worker that trains for hours.
 
+A worker receives from the queue of all slots and from those of the kinds of its own. A run that is new is in the first:
+the slot that takes the message claims it, or sends the message on to a kind that serves it.
+
 Embedded, messages are files in a folder. kombu's own file transport writes a message under its final name and moves a
 fetched one to the system's temporary folder: a reader can meet half a message, and where that folder is on another file
 system the move is a copy, which loses messages. `FolderTransport` writes elsewhere first and renames, both ways, inside
@@ -15,6 +18,7 @@ import secrets
 import threading
 import time
 from collections import deque
+from collections.abc import Iterable
 from contextlib import suppress
 from enum import StrEnum
 from functools import cached_property
@@ -25,6 +29,7 @@ from typing import Any
 import structlog
 from celery import Celery
 from kombu.connection import Connection
+from kombu.entity import Exchange, Queue
 from kombu.exceptions import OperationalError
 from kombu.transport import virtual
 
@@ -51,10 +56,10 @@ class WakeUpQueue:
         self._looking: Connection | None = None
         """The connection that counts messages. Each idle slot counts every 2 s: it must not connect every 2 s."""
 
-    def wake(self, run_id: str) -> None:
-        """Wake the workers for a run. Call it after the commit. An unreachable broker is no error: see above."""
+    def wake(self, run_id: str, kind: str | None = None) -> None:
+        """Wake a slot of this kind, or any, for a run. Call it after the commit. An unreachable broker is no error."""
         try:
-            self._celery.send_task(TaskName.TRAIN, kwargs={"run_id": run_id}, retry=False)
+            self._celery.send_task(TaskName.TRAIN, kwargs={"run_id": run_id}, queue=queue_name(kind), retry=False)
         except (OperationalError, OSError) as error:
             _log.warning("wake_up_failed", run_id=run_id, error=str(error))
 
@@ -69,15 +74,15 @@ class WakeUpQueue:
         except (OperationalError, OSError) as error:
             raise BrokerUnavailable(str(error)) from error
 
-    def pending(self) -> int:
-        """Return how many rings wait for a worker. Raises BrokerUnavailable."""
+    def pending(self, kind: str | None = None) -> int:
+        """Return how many messages wait for a slot of this kind, or for any. Raises BrokerUnavailable."""
         with self._lock:
             if self._looking is None:
                 # Counting takes milliseconds. A connection that a network element has forgotten must not be noticed
                 # later than a stall of the consumer's (`worker.host.watchdog`).
                 self._looking = self._celery.connection_for_read(transport_options={"socket_timeout": COUNT_SECONDS})
             try:
-                queue = self._looking.default_channel.queue_declare(self._celery.conf.task_default_queue)
+                queue = self._looking.default_channel.queue_declare(queue_name(kind))
                 return int(queue.message_count)
             except (OperationalError, OSError, *self._looking.recoverable_connection_errors) as error:
                 self._close_looking()
@@ -95,6 +100,20 @@ class WakeUpQueue:
         self._looking = None
 
 
+def queue_name(kind: str | None) -> str:
+    """Return the queue of the messages for slots of a kind (`Offer.kind`); None: for all slots."""
+    return "ludus" if kind is None else f"ludus-{kind}"
+
+
+def queues_of(kinds: Iterable[str]) -> list[Queue]:
+    """Return the queues of a worker whose slots are of these kinds, for `task_queues`.
+
+    With names of their own for exchange and routing key: Celery's default would send each message to all of them.
+    """
+    names = sorted({queue_name(None), *map(queue_name, kinds)})
+    return [Queue(name, Exchange(name), routing_key=name) for name in names]  # type: ignore[no-untyped-call]  # kombu
+
+
 def make_celery(settings: Settings) -> Celery:
     """Build the Celery application: on Redis where one is configured, else on a folder."""
     broker_url = settings.queue.broker_url.get_secret_value()
@@ -105,7 +124,7 @@ def make_celery(settings: Settings) -> Celery:
         result_serializer="json",
         task_ignore_result=True,
         task_acks_late=False,
-        task_default_queue="ludus",
+        task_default_queue=queue_name(None),
         task_store_errors_even_if_ignored=False,
         worker_prefetch_multiplier=1,
         worker_hijack_root_logger=False,

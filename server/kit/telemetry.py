@@ -58,6 +58,11 @@ class GatewayTelemetry:
             "Simulators whose run is not ready and whose question is held.",
             registry=self.registry,
         )
+        self.not_held = Counter(
+            "ludus_gateway_joins_not_held_total",
+            "Questions that were answered with a wait at once, because as many as possible are held.",
+            registry=self.registry,
+        )
         self.calls = Histogram(
             "ludus_gateway_call_seconds",
             "From a simulator's call to its answer.",

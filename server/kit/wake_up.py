@@ -6,14 +6,17 @@ from typing import Protocol
 class WakeUp(Protocol):
     """Wakes workers for runs that wait. A lost message is harmless: the controller sends it again."""
 
-    def wake(self, run_id: str) -> None:
-        """Wake the workers for a run."""
+    def wake(self, run_id: str, kind: str | None = None) -> None:
+        """Wake a slot for a run: one of this kind (`Offer.kind`), or any."""
         ...
 
     def ping(self) -> None:
         """Check that the broker answers. Raises BrokerUnavailable."""
         ...
 
-    def pending(self) -> int:
-        """Return the number of messages that no worker has taken yet. Raises BrokerUnavailable."""
+    def pending(self, kind: str | None = None) -> int:
+        """Return the number of messages for slots of this kind, or for any, that no worker has taken yet.
+
+        Raises BrokerUnavailable.
+        """
         ...

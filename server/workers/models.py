@@ -5,7 +5,7 @@ from typing import Any
 from sqlalchemy import Integer, String, exists, func, select
 from sqlalchemy.orm import Mapped, column_property, mapped_column
 
-from server.kit.db.base import Base, Json, Timestamp, ordered_text
+from server.kit.db.base import Base, Json, Timestamp, ordered_text, partial_index
 from server.kit.db.clock import later
 from server.runs.models import Lease
 from server.runs.scheduling.demand import Offer
@@ -36,8 +36,10 @@ class Worker(Base):
     labels: Mapped[list[Any]] = mapped_column(Json, default=list)
     resources: Mapped[dict[str, Any]] = mapped_column(Json, default=dict)
     """For instance `{"gpus": ["GPU-5d2f..."]}`."""
+    kind: Mapped[str | None] = mapped_column(ordered_text(16))
+    """Kind of its offer (`Offer.kind`), for which it receives messages; null where a release before `0028` wrote it."""
     started_at: Mapped[float] = mapped_column(Timestamp)
-    stored_heartbeat_at: Mapped[float] = mapped_column("heartbeat_at", Timestamp, index=True)
+    stored_heartbeat_at: Mapped[float] = mapped_column("heartbeat_at", Timestamp)
     """The last beat while the slot was idle, or of its last attempt. See `heartbeat_at`."""
     last_claim_at: Mapped[float | None] = mapped_column(Timestamp)
     run_id: Mapped[str | None] = mapped_column(String(40))
@@ -62,6 +64,8 @@ class Worker(Base):
         exists().where(Cordon.name.in_([id, host]), Cordon.draining)  # noqa: A003  # the column
     )
     """Whether it is to hand its run back, too."""
+
+    __table_args__ = (partial_index("ix_workers_kind", "kind", "run_id", "heartbeat_at", where="stopped_at IS NULL"),)
 
     @property
     def offer(self) -> Offer:

@@ -1,19 +1,20 @@
 """Workers: registered slots, their heartbeats, their present runs, and cordons."""
 
-import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import repeat
 from typing import Any, ClassVar
 
-from sqlalchemy import ColumnElement, Text, cast, delete, func, not_, or_, select, update
+from sqlalchemy import ColumnElement, ScalarSelect, Text, cast, delete, func, not_, or_, select, update
+from sqlalchemy.orm import aliased
 
-from server.kit.db.clock import now
+from server.kit.db.clock import later, now
 from server.kit.db.database import Database
 from server.kit.db.keyset import Columns, parts, select_page
 from server.kit.db.repository import Repository, upsert
 from server.kit.errors import WorkerNotFound
 from server.kit.listing import ListQuery, Order, Page
+from server.runs.models import Lease
 from server.runs.scheduling.demand import Offer
 from server.runs.scheduling.fit import Slot
 from server.workers.models import Cordon, Worker
@@ -45,6 +46,7 @@ class WorkerRegistry:
         values = {getattr(Worker, name): value for name, value in asdict(worker).items()}
         values |= {Worker.labels: list(worker.labels), Worker.run_id: None, Worker.stopped_at: None}
         values |= {Worker.started_at: now(), Worker.stored_heartbeat_at: now()}
+        values[Worker.kind] = Offer.of(worker.labels, worker.resources).kind
         with self._database.write() as session:
             session.execute(
                 upsert(session, Worker).values(values).on_conflict_do_update(index_elements=[Worker.id], set_=values)
@@ -94,32 +96,76 @@ class WorkerRepository(Repository):
         """Return the workers that were heard of within so many seconds and have not stopped."""
         return self._session.scalars(select(Worker).where(_alive(within_seconds)).order_by(Worker.id)).all()
 
-    def offers(self, within_seconds: float, *, idle: bool = False) -> Sequence[Offer]:
-        """Return what each live slot has; with `idle` only of those that have no run and may take one."""
-        # Slots that have the same are one row: a fleet of 2,000 is looked at every second.
-        slots = select(
-            cast(Worker.labels, Text).label("labels"),
-            cast(Worker.resources, Text).label("resources"),
-            Worker.cordoned.label("cordoned"),
-        ).where(_alive(within_seconds))
-        if idle:
-            slots = slots.where(Worker.run_id.is_(None), not_(Worker.cordoned))
-        same = slots.subquery().c
-        query = select(same.labels, same.resources, same.cordoned, func.count())
-        query = query.group_by(same.labels, same.resources, same.cordoned)
-        rows = self._session.execute(query).all()
-        return [
-            offer
-            for labels, resources, cordoned, count in rows
-            for offer in repeat(Offer.of(json.loads(labels), json.loads(resources), cordoned=bool(cordoned)), count)
-        ]
+    def slots(self, within_seconds: float) -> Counter[Slot]:
+        """Return the live slots: how many there are that are the same. Reads all of them, and returns a row of each."""
+        # In place of a look at leases and cordons for each slot, PostgreSQL hashes both tables once.
+        lease = (Lease.run_id == Worker.run_id) & (Lease.worker_id == Worker.id)
+        heard = later(Worker.stored_heartbeat_at, func.coalesce(Lease.renewed_at, 0.0))
+        since = select(now() - within_seconds).scalar_subquery()
+        names = select(Cordon.name)
+        unnamed = cast(Worker.labels, Text).concat(cast(Worker.resources, Text))  # of a release before `0028`
+        live = (
+            select(
+                Worker.id.label("id"),
+                func.coalesce(Worker.kind, unnamed).label("kind"),
+                or_(Worker.id.in_(names), Worker.host.in_(names)).label("cordoned"),
+                Worker.run_id.is_(None).label("idle"),
+            )
+            .outerjoin(Lease, lease)
+            .where(Worker.stopped_at.is_(None), heard > since)
+            .subquery()
+            .c
+        )
+        same = select(func.min(live.id).label("id"), live.cordoned, live.idle, func.count().label("count"))
+        one = same.group_by(live.kind, live.cordoned, live.idle).subquery().c
+        query = select(Worker.labels, Worker.resources, Worker.kind.is_not(None), one.cordoned, one.idle, one.count)
+        slots = Counter[Slot]()
+        for labels, resources, hears, cordoned, idle, count in self._session.execute(
+            query.join(Worker, Worker.id == one.id)
+        ):
+            offer = Offer.of(labels, resources, cordoned=bool(cordoned))
+            slots[Slot(offer, bool(idle), bool(hears))] += count
+        return slots
 
-    def slots(self, within_seconds: float, *, but: str = "") -> Sequence[Slot]:
-        """Return the live slots, but the one with this id."""
-        query = select(Worker.labels, Worker.resources, Worker.cordoned, Worker.run_id.is_(None))
-        rows = self._session.execute(query.where(_alive(within_seconds), Worker.id != but))
+    def offers(self, within_seconds: float) -> Counter[Offer]:
+        """Return what the live slots have, and how many of them have the same."""
+        offers = Counter[Offer]()
+        for slot, count in self.slots(within_seconds).items():
+            offers[slot.offer] += count
+        return offers
+
+    def others(self, worker_id: str, within_seconds: float) -> Sequence[Slot]:
+        """Return what a slot sees of the others: of each kind an idle one, and a busy one, that are not cordoned.
+
+        Looks kind after kind up in the index `ix_workers_kind` (a "loose index scan"): the cost is that of the kinds,
+        and of cordoned slots, however many slots there are. Slots of releases before `0028` have no kind.
+        """
+        listed = Worker.stopped_at.is_(None)
+        kinds = select(func.min(Worker.kind).label("kind")).where(listed).cte("kinds", recursive=True)
+        following = select(func.min(Worker.kind)).where(listed, Worker.kind > kinds.c.kind).correlate(kinds)
+        kinds = kinds.union_all(select(following.scalar_subquery()).where(kinds.c.kind.is_not(None)))
+        slot = aliased(Worker)
+        since = select(now() - within_seconds).scalar_subquery()  # computed once: then an index can be asked
+
+        def first(column: Any, *conditions: ColumnElement[bool]) -> ScalarSelect[Any]:
+            """Select a column of the first slot of the kind; the order is the index's, which therefore is used."""
+            query = select(column).where(slot.kind == kinds.c.kind, slot.stopped_at.is_(None), *conditions)
+            return query.order_by(slot.run_id, slot.stored_heartbeat_at).limit(1).correlate(kinds).scalar_subquery()
+
+        free = (slot.id != worker_id, not_(slot.cordoned))
+        query = select(
+            first(slot.labels),
+            first(slot.resources),
+            first(slot.id, *free, slot.run_id.is_(None), slot.stored_heartbeat_at > since),
+            first(slot.id, *free, slot.run_id.is_not(None), slot.heartbeat_at > since),
+        )
         return [
-            Slot(Offer.of(labels, resources, cordoned=cordoned), idle) for labels, resources, cordoned, idle in rows
+            Slot(Offer.of(labels, resources), idle)
+            for labels, resources, an_idle_one, a_busy_one in self._session.execute(
+                query.where(kinds.c.kind.is_not(None))
+            )
+            for idle, found in ((True, an_idle_one), (False, a_busy_one))
+            if found is not None
         ]
 
     def named(self, name: str) -> Sequence[Worker]:

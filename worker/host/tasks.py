@@ -16,7 +16,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import cast
@@ -32,11 +32,11 @@ from server.kit.artifacts.opening import open_store
 from server.kit.artifacts.store import ArtifactStore
 from server.kit.db.database import Database
 from server.kit.errors import LudusError
-from server.kit.queue import TaskName, WakeUpQueue, make_celery
+from server.kit.queue import TaskName, WakeUpQueue, make_celery, queues_of
 from server.kit.settings import Settings, WorkerSettings
 from server.kit.tracing import open_tracer, trace_id
 from server.lifecycle.attempts.claim import Claim
-from server.lifecycle.attempts.repository import RunQueue
+from server.lifecycle.attempts.repository import AnotherSlot, RunQueue
 from server.runs.scheduling.demand import Offer
 from server.workers.repository import WorkerInfo, WorkerRegistry
 from worker.host.alive import keep_alive
@@ -62,9 +62,9 @@ HOST_CHARACTERS = 60
 LOOK_SECONDS = 0.5
 """How often a worker looks whether it ends by itself."""
 PASS_ON_SECONDS = 15.0
-"""A slot passes wake-ups on to other slots once in this time, so that they end if none takes the run."""
+"""A slot passes the wake-up for a run on to other slots once in this time, so that it ends if none takes the run."""
 YIELD_SECONDS = 0.5
-"""A slot that has passed a wake-up on receives none for so long, or it may be its own."""
+"""A slot that has passed a wake-up on to a slot of its own host receives none for so long, or it may be its own."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,10 @@ class HostResources:
     def of(self, slot: int) -> tuple[str, ...]:
         """Return the GPUs of a slot."""
         return () if self.gpus is None else self.gpus[slot % self.slots]
+
+    def kinds(self, labels: Collection[str]) -> frozenset[str]:
+        """Return the kinds of its slots (`Offer.kind`), which have these labels."""
+        return frozenset(Offer(len(self.of(slot)), frozenset(labels)).kind for slot in range(self.slots))
 
     def environment(self, slot: int) -> Mapping[str, str]:
         """Return the environment variables of the trainers of a slot."""
@@ -167,6 +171,7 @@ class Slot:
         self._shared.set_busy(number, busy=False)  # the child before this one may have died with a run
         self._gpus = self._resources.of(number)
         self._offer = Offer(len(self._gpus), frozenset(self._settings.worker.labels))
+        self._kinds = self._resources.kinds(self._settings.worker.labels)
         self._database = Database.from_settings(self._settings.database, CONNECTIONS)
         self._queue = RunQueue(self._database, self._settings.scheduling)
         self._registry = WorkerRegistry(self._database)
@@ -180,7 +185,8 @@ class Slot:
         self._warm.prepare()
         if swept := sweep(self._settings.worker.scratch):
             log.info("leftovers_removed", folders=swept)
-        self._passed_on = -PASS_ON_SECONDS
+        self._passed_on: dict[str, float] = {}
+        """Runs whose wake-ups were passed on, and when."""
         threading.Thread(target=self._beat, name="worker-beat", daemon=True).start()
         threading.Thread(target=self._look_for_work, name="worker-look", daemon=True).start()
         alive = (self._settings.worker.alive_file, self._over)
@@ -269,16 +275,19 @@ class Slot:
             finally:
                 self._supervisor = None
 
-    def _pass_on(self, run_id: str | None) -> None:
+    def _pass_on(self, another: AnotherSlot | None) -> None:
         """Wake another slot for a run that it serves: this one has received the wake-up, and does not take the run."""
-        if run_id is None or time.monotonic() - self._passed_on < PASS_ON_SECONDS:
+        now = time.monotonic()
+        self._passed_on = {run_id: at for run_id, at in self._passed_on.items() if now - at < PASS_ON_SECONDS}
+        if another is None or another.run_id in self._passed_on:
             return
-        self._passed_on = time.monotonic()
-        self._wake_ups.wake(run_id)
-        self._over.wait(YIELD_SECONDS)
+        self._passed_on[another.run_id] = now
+        self._wake_ups.wake(another.run_id, another.kind)
+        if another.kind in self._kinds:
+            self._over.wait(YIELD_SECONDS)
 
     def _look_for_work(self) -> None:
-        """Wake a slot if a run waits that this one serves: its wake-up was sent before this slot was there."""
+        """Wake a slot of this kind if a run waits that it serves: its wake-up was sent before this slot was there."""
         self._known.wait()
         try:
             run_id = self._queue.waiting(self._offer)
@@ -286,7 +295,7 @@ class Slot:
             log.warning("queue_not_read", error=str(error))
             return
         if run_id is not None:
-            self._wake_ups.wake(run_id)
+            self._wake_ups.wake(run_id, self._offer.kind)
 
     def _beat(self) -> None:
         """Keep this slot's row current, and an eye on the queue. While it executes a run, its lease says that it lives.
@@ -319,7 +328,8 @@ class Slot:
     def _watch_queue(self) -> None:
         """Restart the parent if it leaves messages in the queue while this slot is idle."""
         idle = not self._busy and not self.stopping()
-        if not self._watchdog.stalled(idle=idle, pending=self._wake_ups.pending() if idle else 0):
+        pending = self._wake_ups.pending() + self._wake_ups.pending(self._offer.kind) if idle else 0
+        if not self._watchdog.stalled(idle=idle, pending=pending):
             return
         log.error("queue_stalled", seconds=self._settings.worker.stall_seconds)
         self._shared.restart()
@@ -344,6 +354,7 @@ def end_by_itself(shared: SharedState, end: WorkerEnd) -> None:
 def build(settings: Settings, resources: HostResources, shared: SharedState, limits: Limits) -> Celery:
     """Return the worker's Celery application, with its tasks and the hooks of its processes."""
     celery = make_celery(settings)
+    celery.conf.task_queues = queues_of(resources.kinds(settings.worker.labels))
     slot = Slot(settings, resources, shared, limits)
 
     @celery.task(name=TaskName.TRAIN)  # type: ignore[untyped-decorator]

@@ -21,6 +21,8 @@ from typing import Final
 from ludus.collector.channel import Channel
 
 HAS_ABSTRACT_SOCKETS: Final = sys.platform.startswith("linux")
+TAKE_SECONDS: Final = 2.0
+"""Time for the reader, which is on this machine, to give its channel away: it takes milliseconds."""
 _CREDENTIALS: Final = struct.Struct("3i")
 """Process, user and group of the peer of a Unix socket."""
 
@@ -59,8 +61,11 @@ class ChannelOffer:
             self._taken()
 
 
-async def take_channel(name: bytes) -> Channel | None:
-    """Return the channel that is offered under a name; None where it is not offered to this process."""
+async def take_channel(name: bytes, seconds: float = TAKE_SECONDS) -> Channel | None:
+    """Return the channel that is offered under a name; None where it is not offered to this process.
+
+    Raises TimeoutError where a reader is there and gives nothing away in this time. It cannot do so afterwards.
+    """
     if not HAS_ABSTRACT_SOCKETS:
         return None
     loop = asyncio.get_running_loop()
@@ -70,13 +75,23 @@ async def take_channel(name: bytes) -> Channel | None:
             sock.connect(b"\0" + name)
         except OSError:
             return None
-        answered = loop.create_future()
-        loop.add_reader(sock.fileno(), answered.set_result, None)
+        answered = asyncio.Event()
+        loop.add_reader(sock.fileno(), answered.set)
         try:
-            await answered
+            async with asyncio.timeout(seconds):
+                await answered.wait()
+        except TimeoutError:
+            # The race: the reader gives the channel away now. What it sends from here on is an error for it, and it
+            # keeps the channel; what it has sent is received below.
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RD)
         finally:
             loop.remove_reader(sock.fileno())
         descriptors: list[int] = []
         with suppress(OSError):
             _, descriptors, _, _ = socket.recv_fds(sock, 1, 1)
-    return Channel(socket.socket(fileno=descriptors[0])) if descriptors else None
+    if descriptors:
+        return Channel(socket.socket(fileno=descriptors[0]))
+    if not answered.is_set():
+        raise TimeoutError
+    return None

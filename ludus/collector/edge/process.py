@@ -17,10 +17,11 @@ from threadpoolctl import threadpool_limits
 
 from ludus.collector import commands
 from ludus.collector.acting import PolicyFactory
+from ludus.collector.channel import Channel
 from ludus.collector.edge import VERSION
 from ludus.collector.edge.connection import EdgeConnection, StreamEnded
 from ludus.collector.edge.frames import BadFrame
-from ludus.collector.edge.neighbor import take_channel
+from ludus.collector.edge.neighbor import TAKE_SECONDS, take_channel
 from ludus.collector.layout import UnsupportedSpec
 from ludus.collector.local_connection import LocalConnection
 from ludus.collector.messages import Failed, Introduction, Listening, read
@@ -178,7 +179,7 @@ class EdgeCollector:
                     start = read(first := await connection.first_frame())
                     assert isinstance(start, commands.Settings), "an attempt sends the settings first"
                     restored = unpack((await connection.first_frame()).payload) if start.restored else None
-                    channel = await take_channel(*first.contents) if first.contents and self._shares_memory else None
+                    channel = await self._taken(*first.contents) if first.contents and self._shares_memory else None
             except TimeoutError:
                 return Failure("timeout", f"{endpoint.address} sent no settings in time", permanent=False)
             except StreamEnded:
@@ -206,6 +207,15 @@ class EdgeCollector:
             if closed is None:
                 return _failure(endpoint, connection)
             return client.interpret_close(pb.Close(code=closed.code, reason=closed.reason, rejoin=closed.rejoin))
+
+    async def _taken(self, name: bytes) -> Channel | None:
+        """Return the channel to the learner's memory that a worker of this machine offers; None: use the stream."""
+        try:
+            return await take_channel(name)
+        except TimeoutError:
+            silent = f"the worker is on this machine, but did not share its memory within {TAKE_SECONDS:.0f} s"
+            self._report(logging.WARNING, f"{silent}: steps go to it over the network stream")
+            return None
 
     async def _serve(self, collector: CollectorServer) -> commands.CloseAll | None:
         """Serve games until the attempt ends; return its last message, None if the connection broke."""

@@ -3,8 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
@@ -48,12 +47,20 @@ from server.runs.models import Attempt, Log, Run
 from server.runs.profiles.repository import ProfileWriter
 from server.runs.scheduling.demand import Demand, Offer
 from server.runs.scheduling.fit import Slot, leaves
-from server.runs.scheduling.order import InTraining, Waiting, in_order
+from server.runs.scheduling.order import Waiting, in_order
 from server.runs.scheduling.repository import WaitingRuns
 from server.simulators.collectors.writer import CollectorWriter
 from server.simulators.writer import SimulatorWriter
 from server.workers.models import Worker
 from server.workers.repository import CordonRepository, WorkerRepository
+
+
+class AnotherSlot(NamedTuple):
+    """A kind of slots of which one is idle, and a waiting run that it serves."""
+
+    run_id: str
+    kind: str
+    """`Offer.kind`."""
 
 
 class RunQueue:
@@ -70,8 +77,8 @@ class RunQueue:
         self._monotonic = monotonic
         self._left: Mapping[str, float] = {}
         """Runs that wait and were left to a slot that fits better, and since when."""
-        self.for_another: str | None = None
-        """After a claim that found nothing: a run that waits and that another idle slot serves. Wake that one."""
+        self.for_another: AnotherSlot | None = None
+        """After a claim that found nothing: the kind of an idle slot that serves a waiting run. Wake one of it."""
 
     def claim(
         self,
@@ -95,36 +102,52 @@ class RunQueue:
             runs = WaitingRuns(session)
             # Most slots that are woken find nothing. They must not wait for the lock of all claims: each would keep a
             # connection, and renewals of leases would wait for those.
-            heads, running, order = self._look(session, worker_id, lease_seconds, hint, offer)
+            heads, order = self._look(session, worker_id, lease_seconds, hint, offer)
             if order:
                 runs.lock_queue()
-                heads, running, order = self._look(session, worker_id, lease_seconds, hint, offer)
+                heads, order = self._look(session, worker_id, lease_seconds, hint, offer)
             for one in order:
                 run = runs.lock(one.run_id)
                 if run is not None:
                     return _begin(session, run, worker_id, lease_seconds, fingerprint)
             if heads:
-                others = WorkerRepository(session).slots(lease_seconds, but=worker_id)
-                offers = {other.offer for other in others if other.idle}
-                served = (in_order(heads, running, each, self._policy, now=runs.clock()) for each in offers)
-                self.for_another = next((order[0].run_id for order in served if order), None)
+                self.for_another = self._another(session, worker_id, lease_seconds, heads)
             return None
 
     def _look(
         self, session: Session, worker_id: str, lease_seconds: float, hint: str | None, offer: Offer
-    ) -> tuple[Sequence[Waiting], InTraining, Sequence[Waiting]]:
-        """Return the heads of the queue, the runs in training, and those heads that the slot may take, in order."""
+    ) -> tuple[Sequence[Waiting], Sequence[Waiting]]:
+        """Return the heads of the queue, and those of them that the slot may take, in order."""
         runs = WaitingRuns(session)
         heads = runs.heads()
-        if not heads:
-            return [], InTraining({}), []
-        running = runs.running()
-        offer = replace(offer, cordoned=CordonRepository(session).covers(worker_id))
-        left: AbstractSet[str] = frozenset()
-        if offer.gpus and not offer.cordoned:
-            left = self._left_to_others(heads, offer, WorkerRepository(session).slots(lease_seconds, but=worker_id))
-        mine = [one for one in heads if one.run_id not in left]
-        return heads, running, in_order(mine, running, offer, self._policy, now=runs.clock(), hint=hint)
+        if not heads or CordonRepository(session).covers(worker_id):
+            return heads, []
+        mine = [one for one in heads if offer.serves(Demand.parse(one.demand))]
+        if mine and offer.gpus:
+            left = self._left_to_others(mine, offer, WorkerRepository(session).others(worker_id, lease_seconds))
+            mine = [one for one in mine if one.run_id not in left]
+        if not mine:
+            return heads, []
+        return heads, in_order(mine, runs.running(), offer, self._policy, now=runs.clock(), hint=hint)
+
+    def _another(
+        self, session: Session, worker_id: str, lease_seconds: float, heads: Sequence[Waiting]
+    ) -> AnotherSlot | None:
+        """Return a run, of the heads of the queue, that another idle slot takes: the one that fits it best."""
+        others = WorkerRepository(session).others(worker_id, lease_seconds)
+        idle = sorted(
+            (other.offer for other in others if other.idle), key=lambda offer: (offer.gpus, len(offer.labels))
+        )
+        served = [one for one in heads if any(offer.serves(Demand.parse(one.demand)) for offer in idle)]
+        if not served:
+            return None
+        runs = WaitingRuns(session)
+        running, clock = runs.running(), runs.clock()
+        for offer in idle:
+            order = in_order(served, running, offer, self._policy, now=clock)
+            if order:
+                return AnotherSlot(order[0].run_id, offer.kind)
+        return None
 
     def _left_to_others(self, heads: Sequence[Waiting], offer: Offer, others: Sequence[Slot]) -> AbstractSet[str]:
         """Return the runs that this slot leaves to others now, as it has not for too long."""

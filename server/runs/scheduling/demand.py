@@ -4,6 +4,7 @@ A demand is stored with the run as one short text (`1;a100,linux`: one GPU and t
 same form a group in an index, and a slot looks only into the groups that it serves.
 """
 
+import hashlib
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -77,6 +78,11 @@ class Offer:
         """Return the offer of a row of the `workers` table."""
         return cls(len(resources.get("gpus") or ()), frozenset(labels), cordoned)
 
+    @property
+    def kind(self) -> str:
+        """16 letters and digits, the same for slots that have the same: their row in `workers`, and their messages."""
+        return hashlib.sha256(f"{self.gpus};{','.join(sorted(self.labels))}".encode()).hexdigest()[:16]
+
     def fits(self, demand: Demand) -> bool:
         """Tell whether the slot has what a run with this demand needs."""
         return demand.gpus <= self.gpus and demand.labels <= self.labels
@@ -86,18 +92,18 @@ class Offer:
         return self.fits(demand) and not self.cordoned
 
 
-def no_slot_serves(demand: Demand, offers: Iterable[Offer], pools: Collection[str] = ()) -> str | None:
+def no_slot_serves(demand: Demand, offers: Mapping[Offer, int], pools: Collection[str] = ()) -> str | None:
     """Say why no slot can train a run with this demand, and what to do; None if one can.
 
-    `pools` are the names of the declared pools, none of which serves it either.
+    `offers` are those of all live slots, with the number of slots that have the same; `pools` are the names of the
+    declared pools, none of which serves it either.
     """
-    offers = list(offers)
     if any(offer.serves(demand) for offer in offers):
         return None
     none = f" None of the pools {', '.join(sorted(pools))} has it (LUDUS_SCHEDULING__POOLS)." if pools else ""
     if not offers:
         return f"No worker is there: start one (`ludus worker`, or `ludus up`).{none}"
-    if fitting := sum(offer.fits(demand) for offer in offers):
+    if fitting := sum(count for offer, count in offers.items() if offer.fits(demand)):
         slots = "The only slot that fits is" if fitting == 1 else f"All {fitting} slots that fit are"
         return f"{slots} cordoned: lift that (`ludus worker uncordon`), or start another worker."
     most = max(offer.gpus for offer in offers)
@@ -108,7 +114,8 @@ def no_slot_serves(demand: Demand, offers: Iterable[Offer], pools: Collection[st
         why = f"the largest has {most}" if most else "none has a GPU"
     else:
         why = "none has all of it together"
-    slots = f"{len(offers)} live slot{'s' * (len(offers) > 1)}"
+    live = sum(offers.values())
+    slots = f"{live} live slot{'s' * (live > 1)}"
     return (
         f"No worker can train this run: it wants {demand}, and of {slots} {why}.{none} Start a worker that has it "
         "(LUDUS_WORKER__LABELS, LUDUS_WORKER__GPUS), or create the run with other `resources`."

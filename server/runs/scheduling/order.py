@@ -11,7 +11,7 @@ only order runs that would compete with each other anyway: they never gain anyth
 nothing over another token. Quotas bind projects and tokens; a run beyond one of them is passed over.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -86,7 +86,7 @@ def _token(token_id: str) -> str:
 
 
 def obstacle(
-    account: Account, demand: str, offers: Sequence[Offer], running: InTraining, policy: SchedulingSettings
+    account: Account, demand: str, offers: Mapping[Offer, int], running: InTraining, policy: SchedulingSettings
 ) -> Obstacle | None:
     """Return why no slot takes an account's runs with this demand; None where they only wait for their turn."""
     wanted = Demand.parse(demand)

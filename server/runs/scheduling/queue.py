@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from server.kit.scheduling import SchedulingSettings
-from server.runs.scheduling.demand import Demand, no_slot_serves
+from server.runs.scheduling.demand import Demand, Offer, no_slot_serves
 from server.runs.scheduling.fit import Slot
 from server.runs.scheduling.order import Account, InTraining
 from server.runs.scheduling.pools import pool_of
@@ -53,12 +53,15 @@ class QueuedDemand:
 def queue_by_demand(
     groups: Iterable[WaitingGroup],
     running: InTraining,
-    slots: Sequence[Slot],
+    slots: Mapping[Slot, int],
     policy: SchedulingSettings,
     now: float,
     asked: Demand | None = None,
 ) -> list[QueuedDemand]:
-    """Return the queue, the demands with the most runs first; `asked` is there even if no run has this demand."""
+    """Return the queue, the demands with the most runs first; `asked` is there even if no run has this demand.
+
+    `slots` are the live ones, with the number of slots that are the same.
+    """
     groups = sorted(groups, key=lambda group: (group.queued_at, group.demand))
     startable = _startable(groups, running, policy)
     runs: Counter[Demand] = Counter() if asked is None else Counter({asked: 0})
@@ -68,11 +71,15 @@ def queue_by_demand(
         runs[demand] += group.runs
         since.setdefault(demand, group.queued_at)
     missing = _missing(startable, slots)
+    offers = Counter[Offer]()
+    for slot, count in slots.items():
+        offers[slot.offer] += count
     found = []
     for demand, count in sorted(runs.items(), key=lambda item: (-item[1], item[0].name)):
-        fitting = [slot for slot in slots if slot.offer.fits(demand)]
-        free = [slot for slot in fitting if not slot.offer.cordoned]
-        idle = sum(slot.idle for slot in free)
+        states = Counter[str]()
+        for slot, number in slots.items():
+            if slot.offer.fits(demand):
+                states["cordoned" if slot.offer.cordoned else "idle" if slot.idle else "busy"] += number
         pool = pool_of(demand, policy)
         found.append(
             QueuedDemand(
@@ -82,8 +89,8 @@ def queue_by_demand(
                 missing[demand],
                 max(0.0, now - since[demand]) if demand in since else 0.0,
                 pool,
-                DemandSlots(idle, len(free) - idle, len(fitting) - len(free)),
-                no_slot_serves(demand, [slot.offer for slot in slots], policy.pools) if pool is None else None,
+                DemandSlots(states["idle"], states["busy"], states["cordoned"]),
+                no_slot_serves(demand, offers, policy.pools) if pool is None else None,
             )
         )
     return found
@@ -105,13 +112,18 @@ def _startable(groups: Sequence[WaitingGroup], running: InTraining, policy: Sche
     return found
 
 
-def _missing(startable: Mapping[Demand, int], slots: Sequence[Slot]) -> Counter[Demand]:
+def _missing(startable: Mapping[Demand, int], slots: Mapping[Slot, int]) -> Counter[Demand]:
     """Give each idle slot to one run, the most demanding runs first; return how many runs of each demand get none."""
-    idle = sorted((slot.offer for slot in slots if slot.idle), key=lambda offer: (offer.gpus, len(offer.labels)))
+    idle = Counter[Offer]()
+    for slot, count in slots.items():
+        idle[slot.offer] += count * slot.idle
+    smallest = sorted(idle, key=lambda offer: (offer.gpus, len(offer.labels)))
     found: Counter[Demand] = Counter()
     for demand, count in sorted(startable.items(), key=lambda item: (item[0].gpus, len(item[0].labels)), reverse=True):
-        serving = [place for place, offer in enumerate(idle) if offer.serves(demand)][:count]
-        found[demand] = count - len(serving)
-        for place in reversed(serving):
-            del idle[place]
+        found[demand] = count
+        for offer in smallest:
+            if offer.serves(demand):
+                given = min(idle[offer], found[demand])
+                idle[offer] -= given
+                found[demand] -= given
     return found

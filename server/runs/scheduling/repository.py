@@ -72,12 +72,22 @@ class WaitingRuns(Repository):
         return [(Account(project, token_id, ""), demand) for project, token_id, demand in self._session.execute(query)]
 
     def oldest(self, groups: Iterable[tuple[Account, str]], limit: int) -> Sequence[OldestRun]:
-        """Return the waiting runs of highest priority, the oldest first, of some of the groups of `demands`."""
+        """Return the waiting runs of highest priority, the oldest first, of some of the groups of `demands`.
+
+        At most `limit` of each demand: runs that others serve must not hide those for which a slot is idle.
+        """
         wanted = [(account.project, account.token_id, demand) for account, demand in groups]
-        query = select(Run.id, Run.demand, now() - func.coalesce(Run.queued_at, now())).where(
-            text(CLAIMABLE_SQL), tuple_(Run.project, Run.token_id, Run.demand).in_(wanted)
+        first = (Run.priority.desc(), Run.queued_at)
+        place = func.row_number().over(partition_by=Run.demand, order_by=first).label("place")
+        waits = (now() - func.coalesce(Run.queued_at, now())).label("waited")
+        ranked = (
+            select(Run.id, Run.demand, waits, Run.priority, Run.queued_at, place)
+            .where(text(CLAIMABLE_SQL), tuple_(Run.project, Run.token_id, Run.demand).in_(wanted))
+            .subquery()
+            .c
         )
-        rows = self._session.execute(query.order_by(Run.priority.desc(), Run.queued_at).limit(limit))
+        query = select(ranked.id, ranked.demand, ranked.waited).where(ranked.place <= limit)
+        rows = self._session.execute(query.order_by(ranked.priority.desc(), ranked.queued_at))
         return [OldestRun(*row) for row in rows]
 
     def running(self) -> InTraining:

@@ -1,5 +1,6 @@
 """Counts runs by state, waiting times, attempts by outcome, and pending messages."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -57,7 +58,9 @@ class FleetRepository(Repository):
         runs = dict.fromkeys((state.value for state in RunState), 0)
         runs |= {row[0]: row[1] for row in execute(select(Run.state, func.count()).group_by(Run.state))}
         slots = WorkerRepository(self._session).slots(silent_seconds)
-        idle = [slot.offer.cordoned for slot in slots if slot.idle]
+        workers = Counter[str]()
+        for slot, count in slots.items():
+            workers["busy" if not slot.idle else "cordoned" if slot.offer.cordoned else "idle"] += count
         live_runs = select(Run.id).where(Run.state.in_([state for state in RunState if state not in TERMINAL]))
         lease = (Lease.run_id == Attempt.run_id) & (Lease.attempt == Attempt.number)
         heard = func.coalesce(Lease.renewed_at, Attempt.heartbeat_at)
@@ -80,9 +83,9 @@ class FleetRepository(Repository):
                 0.0, scalar(select(now() - func.min(Run.queued_at)).where(text(CLAIMABLE_SQL))) or 0.0
             ),
             queue=QueueRepository(self._session).read(policy, silent_seconds),
-            workers_busy=len(slots) - len(idle),
-            workers_idle=idle.count(False),
-            workers_cordoned=idle.count(True),
+            workers_busy=workers["busy"],
+            workers_idle=workers["idle"],
+            workers_cordoned=workers["cordoned"],
             simulators=scalar(
                 select(func.count()).where(Simulator.run_id.in_(live_runs), Simulator.state == "connected")
             )

@@ -1,13 +1,19 @@
 """The notifier: wakes workers when they are needed, and only then."""
 
+import random
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
 from server.controller.notifier import WakeUpNotifier
 from server.kit.db.database import Database
 from server.kit.queue import WakeUpQueue, make_celery
 from server.kit.settings import SchedulingSettings, Settings
+from server.lifecycle.attempts.repository import RunQueue
+from server.runs.scheduling.demand import Offer
 from server.workers.repository import WorkerInfo, WorkerRegistry
 from tests.clock import Clock
 from tests.factories import CONFIG, RecordingWakeUp, make_claim, make_run
@@ -24,11 +30,17 @@ def ringer(database: Database, wake_up: RecordingWakeUp, clock: Clock, tmp_path:
     return WakeUpNotifier(database, wake_up, Settings(home=tmp_path), clock)
 
 
-def add_slots(database: Database, *labels: str, count: int = 1) -> None:
-    """Register idle slots with these labels."""
-    for number in range(count):
-        identity = f"{'-'.join(labels) or 'plain'}-{number}/1/0"
-        WorkerRegistry(database).register(WorkerInfo(identity, "host", 1, "0", labels=labels))
+def add_slots(database: Database, *labels: str, count: int = 1, gpus: int = 0) -> list[str]:
+    """Register idle slots with these labels, and as many GPUs each; return their ids."""
+    ids = [f"{'-'.join(labels) or 'plain'}-{gpus}-{number}/1/0" for number in range(count)]
+    for identity in ids:
+        resources = {"gpus": [f"{identity}-{gpu}" for gpu in range(gpus)]}
+        WorkerRegistry(database).register(WorkerInfo(identity, "host", 1, "0", labels, resources))
+    return ids
+
+
+def kind(*labels: str, gpus: int = 0) -> str:
+    return Offer(gpus, frozenset(labels)).kind
 
 
 def ticks(ringer: WakeUpNotifier, clock: Clock, count: int) -> None:
@@ -136,16 +148,129 @@ def test_no_more_slots_are_woken_than_there_are_runs_nor_messages_sent_than_idle
     assert len(wake_up.woken) == messages
 
 
-def test_where_slots_differ_one_that_serves_a_run_hears_of_it_whichever_are_woken_first(
+def test_where_slots_differ_as_many_of_those_that_serve_runs_are_woken_as_there_are_runs(
     database: Database, ringer: WakeUpNotifier, wake_up: RecordingWakeUp, clock: Clock
 ) -> None:
     add_slots(database, count=3)
     add_slots(database, "moon", count=2)
-    run = make_run(database, config=demanding("moon"))
+    add_slots(database, "moon", gpus=1)
+    plain, moon = make_run(database), make_run(database, config=demanding("moon"))
 
     ticks(ringer, clock, 5)
 
-    assert wake_up.woken == [run.id] * 5
+    assert Counter(zip(wake_up.woken, wake_up.kinds, strict=True)) == {
+        (plain.id, kind()): 1,
+        (moon.id, kind("moon")): 1,
+    }
+
+
+def test_a_slot_that_starts_beside_runs_that_others_serve_wakes_none(
+    database: Database, ringer: WakeUpNotifier, wake_up: RecordingWakeUp, clock: Clock
+) -> None:
+    add_slots(database, count=5)
+    for _ in range(3):
+        make_run(database, config=demanding("mars"))
+    ticks(ringer, clock, 5)
+
+    add_slots(database, "moon")
+    add_slots(database, gpus=2)
+    ticks(ringer, clock, 20)
+    assert wake_up.woken == []
+
+    add_slots(database, "mars")
+    ticks(ringer, clock, 5)
+    assert set(wake_up.kinds) == {kind("mars")}
+
+
+def test_many_runs_of_one_kind_of_slots_hide_none_of_another(
+    database: Database, ringer: WakeUpNotifier, wake_up: RecordingWakeUp, clock: Clock
+) -> None:
+    add_slots(database)
+    add_slots(database, "moon")
+    for _ in range(8):
+        make_run(database, config=demanding("moon"), priority=9)
+    run = make_run(database)
+
+    ticks(ringer, clock, 5)
+
+    assert sorted(map(str, wake_up.kinds)) == sorted([kind(), kind("moon")])
+    assert run.id in wake_up.woken
+
+
+def test_slots_that_do_not_listen_are_passed_over_for_larger_ones(
+    database: Database, ringer: WakeUpNotifier, wake_up: RecordingWakeUp, clock: Clock
+) -> None:
+    add_slots(database, count=3)
+    add_slots(database, gpus=1)
+    run = make_run(database)
+    wake_up.deaf = {kind()}
+
+    ticks(ringer, clock, 5)
+
+    assert (wake_up.woken, wake_up.kinds) == ([run.id], [kind(gpus=1)])
+
+
+def test_a_slot_of_the_release_before_kinds_is_woken_among_all_idle_ones(
+    database: Database, ringer: WakeUpNotifier, wake_up: RecordingWakeUp, clock: Clock
+) -> None:
+    add_slots(database, count=3)
+    add_slots(database, "moon")
+    with database.write() as session:
+        session.execute(text("UPDATE workers SET kind = NULL WHERE id LIKE 'moon%'"))
+    run, plain = make_run(database, config=demanding("moon")), make_run(database)
+
+    ticks(ringer, clock, 5)
+
+    woken = Counter(zip(wake_up.woken, wake_up.kinds, strict=True))
+    assert woken == {(run.id, None): 4, (plain.id, kind()): 1}
+
+
+class Fleet(RecordingWakeUp):
+    """Idle slots that hear messages as real ones do: a message for all slots goes to any, else to one of its kind."""
+
+    def __init__(self, database: Database, slots: Mapping[str, Offer]) -> None:
+        super().__init__()
+        self._idle = {worker_id: (offer, RunQueue(database)) for worker_id, offer in slots.items()}
+        self._random = random.Random(7)
+        self.claims = 0
+        self.claimed: dict[str, str] = {}
+        """Slot of each run."""
+
+    def wake(self, run_id: str, kind: str | None = None) -> None:
+        """Have a slot claim, and send the message on where it finds nothing."""
+        hearing = [worker_id for worker_id, (offer, _) in self._idle.items() if kind in {None, offer.kind}]
+        worker_id = self._random.choice(hearing)
+        offer, queue = self._idle[worker_id]
+        self.claims += 1
+        claim = queue.claim(worker_id, 600, run_id, offer)
+        if claim is not None:
+            self.claimed[claim.run_id] = worker_id
+            del self._idle[worker_id]
+        elif queue.for_another is not None:
+            self.wake(*queue.for_another)
+
+
+def test_a_run_that_nobody_serves_costs_an_idle_fleet_no_claims_and_one_that_somebody_serves_is_claimed_at_once(
+    database: Database, clock: Clock, tmp_path: Path
+) -> None:
+    slots = dict.fromkeys(add_slots(database, count=20), Offer())
+    (moon,) = add_slots(database, "moon")
+    fleet = Fleet(database, {**slots, moon: Offer(labels=frozenset({"moon"}))})
+    ringer = WakeUpNotifier(database, fleet, Settings(home=tmp_path), clock)
+
+    for _ in range(3):  # the message that each new run sends is for all slots
+        fleet.wake(make_run(database, config=demanding("mars")).id)
+    first = fleet.claims
+    ticks(ringer, clock, 60)
+    assert (first, fleet.claims) == (3, 3)
+
+    run = make_run(database, config=demanding("moon"))
+    fleet.wake(run.id)
+    assert fleet.claimed == {run.id: moon}
+    assert fleet.claims <= 5  # by one slot that does not serve it, at most, and by the one that does
+
+    ticks(ringer, clock, 60)
+    assert fleet.claims <= 5
 
 
 @pytest.mark.long

@@ -186,6 +186,30 @@ def test_a_run_whose_answer_stays_the_same_is_not_asked_about_again_and_again(
     call.cancel()
 
 
+def test_beyond_the_limit_a_join_is_answered_at_once_and_such_simulators_come_back_at_different_times(
+    database: Database,
+) -> None:
+    run_id = add_run(database, state="QUEUED")
+    settings = GatewaySettings(
+        port=0, token=SecretStr(TOKEN), ticket_key=SecretStr(KEY), hold_seconds=LONG, held_joins=10
+    )
+    with GatewayThread(settings, database) as gateway:
+        calls = [ask(gateway, f"held-{number}") for number in range(10)]
+        eventually(lambda: held(gateway) == 10)
+
+        waits = [ask(gateway, f"late-{number}").result(60).wait for number in range(30)]
+
+        assert all("QUEUED" in wait.reason for wait in waits)
+        seconds = [wait.retry_after_seconds for wait in waits]
+        assert all(0.5 * LONG <= each <= LONG for each in seconds)
+        assert max(seconds) - min(seconds) > 0.2 * LONG  # of 30 in a range of 0.5, by chance once in 10^10
+        assert held(gateway) == 10
+        assert gateway.gateway.telemetry.not_held._value.get() == 30
+        set_run(database, run_id, "RUNNING", "worker-1:41000")
+        assert {call.result(60).assignment.address for call in calls} == {"worker-1:41000"}
+        assert held(gateway) == 0
+
+
 def test_an_edge_collector_is_held_until_the_attempt_takes_it(gateway: GatewayThread, database: Database) -> None:
     run_id = add_run(database, edge="")
     method = gateway.channel.unary_unary(

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
@@ -24,12 +25,12 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @contextmanager
-def consumers(home: Path, count: int) -> Iterator[list[Path]]:
-    """Run real Celery workers; yields the files in which each writes down what it got."""
+def consumers(home: Path, count: int, *kinds: str) -> Iterator[list[Path]]:
+    """Run real Celery workers, each with slots of one of the kinds; yields the files in which it writes what it got."""
     outputs = [home / f"heard-{number}" for number in range(count)]
     processes = [
-        subprocess.Popen([sys.executable, "-m", "tests.server.consumer", str(home), str(output)], cwd=ROOT)
-        for output in outputs
+        subprocess.Popen([sys.executable, "-m", "tests.server.consumer", str(home), str(output), *own], cwd=ROOT)
+        for output, own in zip_longest(outputs, [[kind] for kind in kinds], fillvalue=())
     ]
     try:
         yield outputs
@@ -47,6 +48,22 @@ def heard(outputs: list[Path]) -> list[str]:
 def wait_for(outputs: list[Path], count: int, seconds: float) -> list[str]:
     eventually(lambda: len(heard(outputs)) >= count, f"{count} rings are heard", seconds)
     return heard(outputs)
+
+
+def test_messages_for_a_kind_are_heard_by_slots_of_it_alone_and_those_for_all_by_any(settings: Settings) -> None:
+    doorbell = WakeUpQueue(make_celery(settings))
+    with consumers(settings.home, 2, "a", "b") as (of_a, of_b):
+        for number in range(10):
+            doorbell.wake(f"a-{number}", "a")
+            doorbell.wake(f"b-{number}", "b")
+            doorbell.wake(f"any-{number}")
+        doorbell.wake("c", "c")
+        wait_for([of_a, of_b], 30, 60)
+
+    for path, other in ((of_a, "b-"), (of_b, "a-")):
+        assert not any(run_id.startswith(other) for run_id in heard([path]))
+    assert Counter(run_id.partition("-")[0] for run_id in heard([of_a, of_b])) == {"a": 10, "b": 10, "any": 10}
+    assert [doorbell.pending(kind) for kind in (None, "a", "b", "c")] == [0, 0, 0, 1]
 
 
 @pytest.mark.long

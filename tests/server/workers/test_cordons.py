@@ -58,9 +58,12 @@ def test_the_cordon_of_a_host_holds_for_its_slots_also_those_that_start_later(
     assert not any(takes(database, worker_id) for worker_id in (ONE, TWO, "box/9/1"))
     assert takes(database, OTHER)
     with database.read() as session:
-        offers = WorkerRepository(session).offers(60)
-        assert sorted(offer.cordoned for offer in offers) == [False, True, True]
-        assert WorkerRepository(session).offers(60, idle=True) == []
+        slots = WorkerRepository(session).slots(60)
+        assert sorted((slot.offer.cordoned, slot.idle) for slot in slots.elements()) == [
+            (False, False),
+            (True, True),
+            (True, True),
+        ]
 
 
 def test_a_slot_of_a_cordoned_host_is_not_let_in_by_itself_and_the_host_with_all_of_its_slots(

@@ -7,6 +7,7 @@ import pytest
 from server.kit.db.database import Database
 from server.kit.errors import WorkerNotFound
 from server.runs.scheduling.demand import Offer
+from server.runs.scheduling.fit import Slot
 from server.workers.models import Worker
 from server.workers.repository import WorkerInfo, WorkerRegistry, WorkerRepository
 
@@ -73,8 +74,9 @@ def test_the_offers_of_a_fleet_are_those_of_its_live_slots_one_by_one(
 
     with database.read() as session:
         workers = WorkerRepository(session)
-        everyone, idle = Counter(workers.offers(30)), Counter(workers.offers(30, idle=True))
+        everyone, slots = workers.offers(30), workers.slots(30)
 
     labelled = Offer(0, frozenset("ab"))
     assert everyone == {Offer(1): 2, labelled: 3, Offer(0, frozenset({"gpu"})): 1}
-    assert idle == everyone - Counter({labelled: 1})
+    assert Counter({slot.offer: n for slot, n in slots.items() if slot.idle}) == everyone - Counter({labelled: 1})
+    assert slots[Slot(labelled, idle=False)] == 1

@@ -2,12 +2,20 @@
 
 import asyncio
 import os
+import queue
+import secrets
 import socket
+import threading
+import time
+from collections.abc import Iterator
 
 import pytest
 
+from ludus.collector.acting import PolicyFactory
 from ludus.collector.channel import Channel
 from ludus.collector.edge.neighbor import ChannelOffer, take_channel
+from ludus.collector.edge.process import EdgeCollector
+from ludus.sdk.join import Target
 
 
 def test_an_offered_channel_is_taken_once_and_leads_to_the_other_end() -> None:
@@ -48,6 +56,56 @@ def test_an_offer_of_another_user_is_not_taken(monkeypatch: pytest.MonkeyPatch) 
     assert asyncio.run(take()) is None
     for each in (ours, theirs):
         each.close()
+
+
+@pytest.fixture
+def silent() -> Iterator[tuple[bytes, "queue.SimpleQueue[socket.socket]"]]:
+    """A reader that accepts connections and says nothing: its name, and the connections."""
+    accepted: queue.SimpleQueue[socket.socket] = queue.SimpleQueue()
+    name = f"ludus-silent-{secrets.token_hex(8)}".encode()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(b"\0" + name)
+        listener.listen(1)
+        thread = threading.Thread(target=lambda: accepted.put(listener.accept()[0]))
+        thread.start()
+        yield name, accepted
+        thread.join()
+
+
+def test_a_reader_that_accepts_and_says_nothing_is_left_after_a_while_and_can_give_nothing_away_any_more(
+    silent: tuple[bytes, "queue.SimpleQueue[socket.socket]"],
+) -> None:
+    name, accepted = silent
+    began = time.monotonic()
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(asyncio.wait_for(take_channel(name, 0.3), 30))
+
+    assert 0.3 <= time.monotonic() - began < 20
+    ours, theirs = socket.socketpair()
+    with accepted.get(timeout=10) as peer, pytest.raises(OSError):  # noqa: PT011  the name of the error is the system's
+        socket.send_fds(peer, [b"\0"], [theirs.fileno()])
+    for each in (ours, theirs):
+        each.close()
+
+
+def test_an_edge_collector_whose_worker_says_nothing_uses_the_stream_and_says_so(
+    silent: tuple[bytes, "queue.SimpleQueue[socket.socket]"],
+) -> None:
+    name, accepted = silent
+    said: list[str] = []
+
+    async def take() -> Channel | None:
+        target = Target("127.0.0.1:7070", "run")
+        edge = EdgeCollector(
+            target, PolicyFactory(), lambda _, sentence: said.append(str(sentence)), shares_memory=True
+        )
+        return await asyncio.wait_for(edge._taken(name), 30)
+
+    assert asyncio.run(take()) is None
+    assert len(said) == 1
+    assert "did not share its memory within 2 s: steps go to it over the network stream" in said[0]
+    accepted.get(timeout=10).close()
 
 
 def test_a_name_that_leads_nowhere_leaves_the_stream() -> None:

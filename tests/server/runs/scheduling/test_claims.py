@@ -1,6 +1,8 @@
 """Claims where runs, owners and slots differ: the best run that a slot may run, found in an index."""
 
+import re
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -8,14 +10,16 @@ import pytest
 from sqlalchemy import text
 
 from ludus.schemas.states import RunState
-from server.kit.db.database import Database
+from server.kit.db.database import Database, Session
 from server.kit.scheduling import SchedulingSettings
 from server.lifecycle.attempts.repository import AttemptLedger, RunQueue
 from server.runs.events.repository import EventRepository
 from server.runs.scheduling.demand import Offer
+from server.runs.scheduling.fit import Slot
 from server.runs.scheduling.order import Account, Obstacle
 from server.runs.scheduling.repository import WaitingRuns
-from server.workers.repository import WorkerInfo, WorkerRegistry
+from server.workers.models import Worker
+from server.workers.repository import WorkerInfo, WorkerRegistry, WorkerRepository
 from server.workers.service import WorkerService
 from tests.clock import Clock
 from tests.factories import CONFIG, make_run, read_run
@@ -176,8 +180,36 @@ def test_a_claim_reads_one_run_for_each_group_however_many_wait(crowd: Database)
     assert "Sort" not in plan
 
 
-def explain(database: Database) -> str:
-    """Return how the database looks for the heads."""
+def test_a_claim_that_finds_nothing_looks_at_kinds_of_slots_however_many_slots_there_are(crowd: Database) -> None:
+    for name, gpus in (("idle", ()), ("graphics", ("GPU-a",)), ("cordoned", ("GPU-b", "GPU-c"))):
+        register(crowd, name, *gpus)
+    columns = ", ".join(column.name for column in Worker.__table__.columns if column.name != "id")
+    numbers = "WITH RECURSIVE numbers(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM numbers WHERE i < 500)"
+    with crowd.write() as session:
+        rows = f"{numbers} SELECT id || '-' || i, {columns} FROM workers, numbers"
+        session.execute(text(f"INSERT INTO workers (id, {columns}) {rows}"))
+        session.execute(text("UPDATE workers SET host = 'other' WHERE id LIKE 'cordoned%'"))
+        session.execute(text("UPDATE workers SET heartbeat_at = 0 WHERE id LIKE 'graphics%' AND id <> 'graphics-7'"))
+    with crowd.write() as session:
+        WorkerService(session).cordon("other")
+
+    with crowd.read() as session:
+        others = WorkerRepository(session).others("graphics", 60)
+        nobody = WorkerRepository(session).others("graphics-7", 60)
+    plan = explain(crowd, lambda session: WorkerRepository(session).others("graphics", 60))
+
+    assert set(others) == {Slot(Offer(), idle=True), Slot(Offer(1), idle=True)}
+    assert set(nobody) == {Slot(Offer(), idle=True)}
+    assert plan.count("ix_workers_kind") >= 5
+    assert not re.search(r"(SCAN|Seq Scan on) workers", plan)
+    assert "TEMP B-TREE" not in plan
+    assert "Sort" not in plan
+
+
+def explain(
+    database: Database, look: Callable[[Session], object] = lambda session: WaitingRuns(session).heads()
+) -> str:
+    """Return how the database looks for the heads, or for something else."""
     statements: list[str] = []
     with database.engine.connect() as connection:
 
@@ -186,7 +218,7 @@ def explain(database: Database) -> str:
                 statements.append(str(statement.compile(connection, compile_kwargs={"literal_binds": True})))
                 return []
 
-        WaitingRuns(Recorder()).heads()  # type: ignore[arg-type]
+        look(Recorder())  # type: ignore[arg-type]
         connection.execute(text("ANALYZE"))
         command = "EXPLAIN QUERY PLAN" if database.engine.dialect.name == "sqlite" else "EXPLAIN"
         return "\n".join(str(row) for row in connection.execute(text(f"{command} {statements[0]}")))
@@ -205,7 +237,7 @@ def test_a_slot_with_a_gpu_leaves_a_run_without_to_an_idle_slot_and_says_which_r
     run = make_run(database)
 
     assert graphics.claim("graphics", 10, offer=Offer(1)) is None
-    assert graphics.for_another == run.id
+    assert graphics.for_another == (run.id, Offer().kind)
     claim = plain.claim("plain", 10, offer=Offer())
     assert claim is not None
     assert plain.for_another is None
@@ -237,7 +269,7 @@ def test_a_wake_up_that_reaches_a_slot_which_cannot_take_the_run_is_for_another(
     plain = RunQueue(database)
 
     assert plain.claim("plain", 10) is None
-    assert plain.for_another == run.id
+    assert plain.for_another == (run.id, Offer(1).kind)
     with database.write() as session:
         WorkerService(session).cordon("graphics")
     assert plain.claim("plain", 10) is None

@@ -1,5 +1,6 @@
 """Whose turn it is: the project with the fewest runs, then priority, token, owner and age; quotas; no run starves."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -120,12 +121,13 @@ def test_an_old_configuration_demands_nothing() -> None:
 def test_it_is_said_why_nobody_serves_a_run() -> None:
     wanted = Demand(1, frozenset({"a100"}))
 
-    assert no_slot_serves(wanted, [Offer(), Offer(1, frozenset({"a100"}))]) is None
-    assert "start one" in str(no_slot_serves(wanted, []))
-    assert "of 1 live slot none has the label a100" in str(no_slot_serves(wanted, [Offer(1)]))
-    assert "none has a GPU" in str(no_slot_serves(Demand(1), [Offer(0, frozenset({"a100"}))]))
-    assert "the largest has 2" in str(no_slot_serves(Demand(4), [Offer(2), Offer(1)]))
-    apart = [Offer(1), Offer(0, frozenset({"a100"}))]
+    assert no_slot_serves(wanted, Counter([Offer(), Offer(1, frozenset({"a100"}))])) is None
+    assert "start one" in str(no_slot_serves(wanted, {}))
+    assert "of 1 live slot none has the label a100" in str(no_slot_serves(wanted, {Offer(1): 1}))
+    assert "of 7 live slots none has the label a100" in str(no_slot_serves(wanted, {Offer(1): 3, Offer(2): 4}))
+    assert "none has a GPU" in str(no_slot_serves(Demand(1), {Offer(0, frozenset({"a100"})): 1}))
+    assert "the largest has 2" in str(no_slot_serves(Demand(4), Counter([Offer(2), Offer(1)])))
+    apart = Counter([Offer(1), Offer(0, frozenset({"a100"}))])
     assert "wants 1 GPU and the label a100, and of 2 live slots none has all of it" in str(
         no_slot_serves(wanted, apart)
     )
@@ -137,7 +139,7 @@ def test_what_a_run_waits_for_beside_its_turn_is_said() -> None:
     )
 
     def why(account: Account, running: int, demand: str = "") -> str | None:
-        found = obstacle(account, demand, [Offer()], InTraining({account: running}), policy)
+        found = obstacle(account, demand, {Offer(): 1}, InTraining({account: running}), policy)
         return None if found is None else f"{found.event}: {found.sentence}"
 
     bots = Account("bots", "tok_1", "ada")

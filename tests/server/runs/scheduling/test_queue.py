@@ -1,5 +1,6 @@
 """The queue by demand: what waits, what quotas allow, what slots lack; pools and names of demands."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -30,7 +31,8 @@ def queue(
     asked: Demand | None = None,
     **policy: Any,
 ) -> dict[str, QueuedDemand]:
-    found = queue_by_demand(groups, InTraining(running or {}), slots or [], SchedulingSettings(**policy), NOW, asked)
+    counted = Counter(slots or [])
+    found = queue_by_demand(groups, InTraining(running or {}), counted, SchedulingSettings(**policy), NOW, asked)
     return {each.demand.name: each for each in found}
 
 
@@ -75,7 +77,7 @@ def test_a_run_whose_pool_has_no_worker_yet_waits_without_a_warning_and_an_impos
     policy = SchedulingSettings(pools=POOLS, project_quotas={"full": 0})  # type: ignore[arg-type]  # as above
 
     def why(demand: str, project: str = "p", offers: tuple[Offer, ...] = ()) -> tuple[str, str, str] | None:
-        found = obstacle(Account(project, "", ""), demand, offers, InTraining({}), policy)
+        found = obstacle(Account(project, "", ""), demand, Counter(offers), InTraining({}), policy)
         return None if found is None else (found.event, found.level, found.sentence)
 
     assert why("1") == ("pool_awaited", "info", "It waits for a worker of the pool a100 to start.")
@@ -94,7 +96,7 @@ def test_a_run_whose_pool_has_no_worker_yet_waits_without_a_warning_and_an_impos
 def test_a_run_whose_slots_are_all_cordoned_says_so() -> None:
     offers = [Offer(1, cordoned=True), Offer(0)]
 
-    found = obstacle(Account("p", "", ""), "1", offers, InTraining({}), SchedulingSettings())
+    found = obstacle(Account("p", "", ""), "1", Counter(offers), InTraining({}), SchedulingSettings())
 
     assert found is not None
     assert "The only slot that fits is cordoned: lift that (`ludus worker uncordon`)" in found.sentence
