@@ -3,8 +3,9 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import case, func, select, text, union_all
+from sqlalchemy import CompoundSelect, case, func, select, text, union_all
 
 from ludus.schemas.states import RunState
 from server.kit.db.clock import now
@@ -72,10 +73,11 @@ class FleetRepository(Repository):
         # One statement: a deletion that commits meanwhile has moved attempts from the one to the other, or has not.
         deleted = select(DeletedAttempts.outcome, DeletedAttempts.attempts, DeletedAttempts.agent_steps)
         ended, agent_steps = Counter[str](), 0
-        for outcome, count, steps in execute(union_all(outcomes, deleted)):
-            agent_steps += int(steps)
+        counted: CompoundSelect[Any] = union_all(outcomes, deleted)
+        for outcome, count, steps in execute(counted):
             ended[outcome or ""] += count
-        del ended[""]
+            agent_steps += int(steps)
+        del ended[""]  # those that go on
         deliveries = (
             select(func.count(), now() - func.min(Delivery.next_try_at))
             .join(Webhook, Webhook.id == Delivery.webhook_id)
