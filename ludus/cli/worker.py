@@ -90,7 +90,7 @@ def cordon(client: Client, *, worker: str) -> Sequence[Worker]:
 @click.argument("worker")
 @answering(_SLOTS)
 def uncordon(client: Client, *, worker: str) -> Sequence[Worker]:
-    """Let WORKER, a slot or a host with all of its slots, take runs again."""
+    """Lift the cordon of WORKER, a slot or a host with all of its slots: it takes runs again."""
     return client.workers.uncordon(worker)
 
 

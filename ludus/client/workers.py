@@ -18,7 +18,7 @@ class Workers(Resource):
         return self._verb(worker, "cordon")
 
     def uncordon(self, worker: str) -> Sequence[Worker]:
-        """Let a slot or a host take runs again; return the slots."""
+        """Lift the cordon of a slot, or of a host with all of its slots; return the slots."""
         return self._verb(worker, "uncordon")
 
     def drain(self, worker: str) -> Sequence[Worker]:

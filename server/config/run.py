@@ -110,7 +110,7 @@ class TorchSettings(Section):
     changes, and an event says so.
     """
     compile: Own[Flag] = False
-    """Let `torch.compile` fuse the operations of PPO's update, in the background while training continues. With other
+    """Fuse the operations of PPO's update with `torch.compile`, in the background while training continues. With other
     trainers, with several `processes`, or without a C++ compiler on the worker nothing changes, and an event says so.
     """
     processes: Own[Whole] = Field(default=1, ge=1, le=64)

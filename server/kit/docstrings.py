@@ -3,9 +3,15 @@
 import ast
 import inspect
 import sys
+import threading
 from collections.abc import Mapping
 from functools import cache
 from itertools import pairwise
+from typing import Final
+
+_PARSING: Final = threading.Lock()
+"""CPython 3.11 counts the depth of a tree in one variable of the interpreter: where garbage collection hands the
+interpreter to a thread that parses, too, `ast.parse` raises SystemError (python/cpython#106905)."""
 
 
 @cache
@@ -22,7 +28,8 @@ def field_texts(kind: type) -> Mapping[str, str]:
             continue
         if getattr(sys.modules[cls.__module__], cls.__name__, None) is not cls:
             continue  # made by pydantic's `create_model`: it has no source
-        (tree,) = ast.parse(inspect.getsource(cls)).body
+        with _PARSING:  # `getsource` parses, too
+            (tree,) = ast.parse(inspect.getsource(cls)).body
         assert isinstance(tree, ast.ClassDef)
         for field, text in pairwise(tree.body):
             match field, text:

@@ -42,25 +42,19 @@ class MetricReader:
         """
         # What lies before the window counts in smoothed values.
         read = Window(last=window.last) if smoothing else window
-        whole = self.histories(run_ids, keys, behavior, read)
+        found = self.by_attempt(run_ids, keys, behavior, read)
+        whole = {place: Points.joined(list(theirs.values())) for place, theirs in found.items()}
         histories = {place: history.within(window) for place, history in whole.items()}
         if not thinned:
             histories = {place: history[:points] for place, history in histories.items()}
         if common_steps:
             edges = common_edges(list(histories.values()), points)
-            found = [Series.between(*place, history, edges) for place, history in histories.items()]
+            series = [Series.between(*place, history, edges) for place, history in histories.items()]
         else:
-            found = [Series.thin(*place, history, points) for place, history in histories.items()]
+            series = [Series.thin(*place, history, points) for place, history in histories.items()]
         if smoothing:
-            found = [each.smooth(history, smoothing) for each, history in zip(found, whole.values(), strict=True)]
-        return found
-
-    def histories(
-        self, run_ids: Sequence[str], keys: Sequence[str], behavior: str | None = None, window: Window = EVERY_STEP
-    ) -> dict[Place, Points]:
-        """Return the points in a window of each metric, as `MetricRepository.histories` does of the database."""
-        found = self.by_attempt(run_ids, keys, behavior, window)
-        return {place: Points.joined(list(theirs.values())) for place, theirs in found.items()}
+            series = [each.smooth(history, smoothing) for each, history in zip(series, whole.values(), strict=True)]
+        return series
 
     def by_attempt(
         self,
@@ -69,7 +63,7 @@ class MetricReader:
         behavior: str | None = None,
         window: Window = EVERY_STEP,
     ) -> dict[Place, ByAttempt]:
-        """Return the same as `histories`, by attempt; `keys` None: of every key.
+        """Return the points in a window of each metric, as `MetricRepository.by_attempt` does of the database.
 
         A run may be archived meanwhile: its chunks go after its file is entered, so the file is asked for last.
         """

@@ -88,17 +88,8 @@ class MetricRepository(Repository):
 
     def history(self, run_id: str, behavior: str, key: str) -> Points | None:
         """Return all points of a metric that no later attempt superseded, or None where there is no such metric."""
-        return self.histories([run_id], [key], behavior).get((run_id, behavior, key))
-
-    def histories(
-        self, run_ids: Sequence[str], keys: Sequence[str], behavior: str | None = None, window: Window = EVERY_STEP
-    ) -> dict[Place, Points]:
-        """Return the points in a window of each metric, by run, behavior and key, that no later attempt superseded.
-
-        The runs come in their order, with behaviors and keys sorted. `behavior` None: of every behavior.
-        """
-        found = self.by_attempt(run_ids, keys, behavior, window)
-        return {place: Points.joined(list(theirs.values())) for place, theirs in found.items()}
+        found = self.by_attempt([run_id], [key], behavior).get((run_id, behavior, key))
+        return None if found is None else Points.joined(list(found.values()))
 
     def by_attempt(
         self,
@@ -107,7 +98,11 @@ class MetricRepository(Repository):
         behavior: str | None = None,
         window: Window = EVERY_STEP,
     ) -> dict[Place, ByAttempt]:
-        """Return the same as `histories`, by attempt; `keys` None: of every key."""
+        """Return the points in a window of each metric, by run, behavior and key, that no later attempt superseded.
+
+        The runs come in their order, with behaviors and keys sorted. `keys` None: of every key; `behavior` None: of
+        every behavior.
+        """
         inside = (MetricChunk.last_step >= window.first, MetricChunk.first_step <= window.last)
         found: dict[Place, ByAttempt] = {}
         for some in parts(run_ids):

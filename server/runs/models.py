@@ -203,6 +203,21 @@ class Attempt(Base):
     """Those that collect now (`server.simulators.collectors.refs`); None before the first one."""
 
 
+class DeletedAttempts(Base):
+    """Totals of the attempts that were deleted with their runs: what is counted over all attempts never falls.
+
+    A trigger on `attempts` fills them, in the transaction that deletes (migration `0028`).
+    """
+
+    __tablename__ = "deleted_attempts"
+
+    outcome: Mapped[str] = mapped_column(String(32), primary_key=True)
+    """As in `Attempt`; empty for None."""
+    attempts: Mapped[int] = mapped_column(BigInteger)
+    agent_steps: Mapped[int] = mapped_column(BigInteger)
+    """That they trained, beyond the steps that they resumed from."""
+
+
 class DeletedRun(Owned, Base):
     """A run that was deleted. Its row is gone; the files below `runs/ID` of the artifact store are to be removed."""
 

@@ -71,7 +71,7 @@ def cordon_worker(worker: WorkerKey, command: WholeCommandDep) -> Response:
     openapi_extra=needs(Scope.ADMIN, everywhere=True),
 )
 def uncordon_worker(worker: WorkerKey, command: WholeCommandDep) -> Response:
-    """Let a slot, or a host with all of its slots, take runs again."""
+    """Lift the cordon of a slot, or of a host with all of its slots: it takes runs again."""
     return _verb(WorkerService.uncordon, command, worker)
 
 

@@ -46,7 +46,7 @@ class WorkerService:
         return slots
 
     def uncordon(self, name: str) -> Sequence[Worker]:
-        """Let a host, with all of its slots, or one slot take runs again. Asking again changes nothing.
+        """Lift the cordon of a host, with all of its slots, or of one slot. Asking again changes nothing.
 
         Raises WorkerNotFound, HostCordoned.
         """

@@ -132,8 +132,10 @@ class CollectorProcess:
         return "" if self.taken is None else self.taken.identity
 
     def number_after(self, numbers: Iterable[int]) -> None:
-        """Let the next simulator have a number after these. Of a place only the lower half counts: it has more numbers
-        than simulators will ever come, and a stranger that names the last one must not push others out of the range.
+        """Set the number of the next simulator to one after these.
+
+        Of a place only the lower half counts: it has more numbers than simulators will ever come, and a stranger that
+        names the last one must not push others out of the range.
         """
         counted = self.numbers[: NUMBERS // 2] if self.edge else self.numbers
         for number in numbers:

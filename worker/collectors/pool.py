@@ -104,7 +104,7 @@ class CollectorPool:
         return endpoints
 
     def open_places(self) -> None:
-        """Let edge collectors join: start the edge reader, unless it was started. Never waits.
+        """Open the places for edge collectors: start the edge reader, unless it was started. Never waits.
 
         `CollectorListening` reports its endpoint, `EdgeReaderFailed` that it can't serve here.
         """

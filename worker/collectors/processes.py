@@ -202,7 +202,7 @@ class CollectorProcesses:
                     self._watch(child)
 
     def _watch(self, child: CollectorProcess) -> None:
-        """Let the thread send what a collector's socket did not take."""
+        """Wake the thread to send what a collector's socket did not take."""
         assert child.warm is not None
         channel = child.warm.channel
         if channel.pending:

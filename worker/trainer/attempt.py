@@ -54,6 +54,27 @@ class Attempt:
         """Whether the run plays without learning (`checkpoint_settings.inference`)."""
         return self.config.checkpoint_settings.inference
 
+    def unfinished(self) -> list[str]:
+        """Return the behaviors that have not reached their `max_steps`, sorted.
+
+        A behavior that no simulator has announced in this attempt is finished if its checkpoint is, and if that has the
+        spec by which `BehaviorRegistry.register_finished` builds it.
+        """
+        saved = behavior_states(self.restored)
+        found = []
+        for name in sorted({*self.config.behaviors, *saved, *self.learners}):
+            config = self.config.behavior(name)
+            if config is None:
+                continue  # the checkpoint of another configuration has it
+            if name in self.learners:
+                done = self.learners[name].done
+            else:
+                has_spec = not self.is_inference and name in saved and "spec" in saved[name]
+                done = has_spec and saved[name]["progress"]["step"] >= config.max_steps
+            if not done:
+                found.append(name)
+        return found
+
     @property
     def step(self) -> int:
         """Agent steps of all behaviors, including those that are not announced yet."""

@@ -213,11 +213,11 @@ class TrainerConnection:
             with self._wake:
                 while not (self._outbox or self._points or self._closing):
                     self._wake.wait()
-                batch: list[Message] = list(self._outbox)
+                # Points first: those of a checkpoint's steps come before it, and the last ones before `Finished`.
+                batch: list[Message] = [Metrics(points=self._points)] if self._points else []
+                batch += self._outbox
+                self._points = []
                 self._outbox.clear()
-                if self._points:
-                    batch.append(Metrics(points=self._points))
-                    self._points = []
                 if not batch:
                     return
             try:

@@ -283,9 +283,11 @@ class Trainer:
                 attempt.report("learning_began", f"{learner.name} made its first update", behavior=learner.name)
             self._parameters.advanced(learner.name)
         self._selfplay.take_turns()
-        if learners.keys() >= self._attempt.config.behaviors.keys() and all(one.done for one in learners.values()):
+        if not self._attempt.unfinished():
+            # The attempt before may have ended between its last checkpoint and its last word: nobody need play then.
+            self._registry.register_finished()
             detail = self._with_signs("every behavior reached its max_steps")
-            return self._checkpoints.finish("succeeded", StopReason.COMPLETED, detail)
+            return self._registry.unusable or self._checkpoints.finish("succeeded", StopReason.COMPLETED, detail)
         if any(learner.checkpoint_due for learner in learners.values()):
             with self._time_meter.checkpointing():
                 self._checkpoints.begin()

@@ -121,7 +121,7 @@ class EditParameters(_Frozen):
 
 
 class OpenPlaces(_Frozen):
-    """Let edge collectors join: one has asked. Answered by `Listening`, or by `PlacesUnavailable`."""
+    """Open the places for edge collectors, because one has asked. Answered by `Listening` or `PlacesUnavailable`."""
 
 
 class CheckpointCommitted(_Frozen):
@@ -285,7 +285,6 @@ Report = (
     | Listening
     | MatchesPlayed
     | MatchesResumed
-    | Metrics
     | ParameterStates
     | PlacesUnavailable
     | SelfPlayStatus
@@ -294,7 +293,7 @@ Report = (
     | SimulatorStarted
 )
 """The messages that the supervisor writes to the database, without any other effect."""
-ToSupervisor = Report | Progress | CheckpointWritten | Finished
+ToSupervisor = Report | Metrics | Progress | CheckpointWritten | Finished
 Message = ToTrainer | ToSupervisor
 
 _TO_TRAINER: dict[str, TypeAdapter[ToTrainer]] = {each.__name__: TypeAdapter(each) for each in get_args(ToTrainer)}

@@ -9,8 +9,10 @@ from ludus.collector.arena import Arena
 from ludus.collector.commands import PolicySpec
 from ludus.collector.layout import UnsupportedSpec
 from ludus.demonstrations import DemonstrationError
+from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.spec import BehaviorSpec
+from ludus.protocol.specs import spec_from_message
 from server.config.behavior import BehaviorConfig, CloneConfig, LearningConfig, POCAConfig, SACConfig
 from server.config.hyperparameters import OffPolicyHyperparameters
 from server.config.problems import join_path
@@ -27,6 +29,7 @@ from worker.learning.build import (
 from worker.selfplay.ghost import Ghost
 from worker.trainer.attempt import Attempt
 from worker.trainer.base_learner import Learner
+from worker.trainer.checkpoint import behavior_states
 from worker.trainer.clone import CloneLearner
 from worker.trainer.compilation import BackgroundCompilation
 from worker.trainer.divergence import DivergenceMonitor, whole_lengths
@@ -84,6 +87,15 @@ class BehaviorRegistry:
             self._attempt.refuse(spec, CloseCode.BAD_SPEC, reason)
             if spec.behavior not in self._attempt.learners:
                 self.unusable = Finished.invalid_config(reason)
+
+    def register_finished(self) -> None:
+        """Give the behaviors that no simulator has announced their learners, by the specs in the checkpoint.
+
+        For the end of a run that has nothing left to learn: its last checkpoint has the models of all behaviors.
+        """
+        for name, state in behavior_states(self._attempt.restored).items():
+            if self._attempt.config.behavior(name) is not None:
+                self.register(spec_from_message(pb.BehaviorSpec.FromString(bytes.fromhex(state["spec"]))))
 
     def _begin_learning(self, config: LearningConfig, spec: BehaviorSpec) -> None:
         """Build the learner of a behavior that learns from simulators, and start it."""

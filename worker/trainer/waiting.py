@@ -57,8 +57,7 @@ class WaitingLimits:
         an event when such a wait begins.
         """
         attempt, learners = self._attempt, self._attempt.learners
-        unfinished = [name for name, learner in learners.items() if not learner.done]
-        unfinished += [name for name in attempt.config.behaviors if name not in learners]
+        unfinished = attempt.unfinished()
         is_idle = (
             bool(unfinished)
             and attempt.config.assessment is None
@@ -73,7 +72,7 @@ class WaitingLimits:
             self._idle_since = None
             return None
         now = time.monotonic()
-        names = ", ".join(sorted(unfinished))
+        names = ", ".join(unfinished)
         grace = attempt.config.simulators.startup_grace_seconds
         if self._idle_since is None:
             self._idle_since = now
@@ -83,7 +82,7 @@ class WaitingLimits:
                 f"No simulator plays {names}; all else has been learned. The run waits for one that does, {then} "
                 "(simulators.startup_grace_seconds)",
                 level="warning",
-                behaviors=sorted(unfinished),
+                behaviors=unfinished,
             )
         if grace is None or now - self._idle_since < grace:
             return None

@@ -3,15 +3,16 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import func, select, text
+from sqlalchemy import CompoundSelect, case, func, select, text, union_all
 
 from ludus.schemas.states import RunState
 from server.kit.db.clock import now
 from server.kit.db.repository import Repository
 from server.kit.scheduling import SchedulingSettings
 from server.kit.states import TERMINAL
-from server.runs.models import CLAIMABLE_SQL, Attempt, Lease, Run
+from server.runs.models import CLAIMABLE_SQL, Attempt, DeletedAttempts, Lease, Run
 from server.runs.scheduling.queue import QueuedDemand
 from server.simulators.models import Simulator
 from server.webhooks.models import PENDING_SQL, Delivery, Webhook
@@ -39,9 +40,9 @@ class Fleet:
     oldest_heartbeat_seconds: float
     """Since the heartbeat of the live attempt that was silent longest."""
     attempts_ended: Mapping[str, int]
-    """By outcome; `lease_expired` are those that lost their lease."""
+    """By outcome; `lease_expired` are those that lost their lease. With those of deleted runs: they never fall."""
     agent_steps: int
-    """Trained by all attempts together."""
+    """Trained by all attempts together, with those of deleted runs."""
     deliveries_pending: int
     oldest_due_seconds: float
     """Longest time that a message has been due."""
@@ -67,9 +68,18 @@ class FleetRepository(Repository):
         leased = select(func.count(), now() - func.min(heard)).select_from(Attempt).outerjoin(Lease, lease)
         leased = leased.where(Attempt.lease_expires_at.is_not(None))
         live, oldest_heartbeat = execute(leased).one()
-        trained = func.sum(func.coalesce(Lease.step, Attempt.step) - Attempt.resume_step)
+        # An attempt of the release before `0027` that has not reported yet has step 0, below the one it resumes from.
+        step = func.coalesce(Lease.step, Attempt.step)
+        trained = func.sum(case((step > Attempt.resume_step, step - Attempt.resume_step), else_=0))
         outcomes = select(Attempt.outcome, func.count(), trained).outerjoin(Lease, lease).group_by(Attempt.outcome)
-        attempts = execute(outcomes).all()
+        # One statement: a deletion that commits meanwhile has moved attempts from the one to the other, or has not.
+        deleted = select(DeletedAttempts.outcome, DeletedAttempts.attempts, DeletedAttempts.agent_steps)
+        ended, agent_steps = Counter[str](), 0
+        counted: CompoundSelect[Any] = union_all(outcomes, deleted)
+        for outcome, count, steps in execute(counted):
+            ended[outcome or ""] += count
+            agent_steps += int(steps)
+        del ended[""]  # those that go on
         deliveries = (
             select(func.count(), now() - func.min(Delivery.next_try_at))
             .join(Webhook, Webhook.id == Delivery.webhook_id)
@@ -92,9 +102,8 @@ class FleetRepository(Repository):
             or 0,
             attempts_live=live,
             oldest_heartbeat_seconds=max(0.0, oldest_heartbeat or 0.0),
-            attempts_ended={outcome: count for outcome, count, _ in attempts if outcome is not None},
-            # An attempt that has not reported yet has step 0, below the one that it resumes from.
-            agent_steps=max(0, sum(int(steps) for _, _, steps in attempts if steps is not None)),
+            attempts_ended=ended,
+            agent_steps=agent_steps,
             deliveries_pending=pending,
             oldest_due_seconds=max(0.0, oldest_due or 0.0),
             webhooks_disabled={

@@ -15,7 +15,7 @@ from worker.trainer.connection import (
     SupervisorConnection,
     TrainerConnection,
 )
-from worker.trainer.messages import Command, EventRecord, Heartbeat, Job, Metrics
+from worker.trainer.messages import Command, EventRecord, Finished, Heartbeat, Job, Metrics
 
 JOB = Job(
     run_id="r",
@@ -68,6 +68,20 @@ def test_messages_arrive_whole_and_in_order(ends: Ends) -> None:
     assert [message.name for message in received if isinstance(message, EventRecord)] == [
         f"event_{number}" for number in range(100)
     ]
+
+
+def test_points_arrive_before_what_was_said_after_them(ends: Ends) -> None:
+    """A supervisor that has heard the last word, or stored a checkpoint, has all points up to it."""
+    ends.supervisor.send(JOB)
+    ends.trainer.await_job()
+    for step in (1, 2):
+        ends.trainer.post(Metrics(points=[point(step)]))
+    ends.trainer.post(Finished(outcome="succeeded"))
+
+    ends.trainer.start(5.0)
+
+    assert ends.supervisor.receive(5) == Metrics(points=[point(1), point(2)])
+    assert ends.supervisor.receive(5) == Finished(outcome="succeeded")
 
 
 def test_posting_never_blocks_while_the_supervisor_does_not_read_and_events_are_kept(ends: Ends) -> None:

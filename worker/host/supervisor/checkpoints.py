@@ -1,4 +1,8 @@
-"""Stores the checkpoints of a trainer: copies them, enters them into the database, answers the trainer."""
+"""Stores the checkpoints of a trainer: copies them, enters them into the database, answers the trainer.
+
+A checkpoint is entered once the writes are made that were queued before it: the metrics up to its step are in the
+database, which another attempt does not record again. It does not wait for later ones.
+"""
 
 import contextlib
 import secrets
@@ -6,6 +10,7 @@ import shutil
 from collections import deque
 from concurrent.futures import Future, wait
 from pathlib import Path
+from typing import NamedTuple
 
 from server.checkpoints.refs import NewCheckpoint
 from server.kit.artifacts.store import FileRef
@@ -13,22 +18,35 @@ from server.kit.errors import LudusError
 from server.lifecycle.attempts.claim import Claim
 from server.lifecycle.attempts.repository import AttemptLedger
 from worker.host.supervisor.transfers import ArtifactTransfer
+from worker.host.supervisor.writes import Writes
 from worker.trainer.connection import ConnectionClosed, SupervisorConnection
 from worker.trainer.messages import CheckpointCommitted, CheckpointRefused, CheckpointWritten
+
+
+class _Copy(NamedTuple):
+    """A checkpoint that is copied to the store."""
+
+    written: CheckpointWritten
+    path: str
+    """In the store."""
+    files: Future[list[FileRef]]
+    after: int
+    """How many writes were queued before it."""
 
 
 class CheckpointCommits:
     """Stores the checkpoints that an attempt's trainer writes, in their order. One thread uses it."""
 
-    def __init__(self, claim: Claim, ledger: AttemptLedger, transfer: ArtifactTransfer) -> None:
+    def __init__(self, claim: Claim, ledger: AttemptLedger, transfer: ArtifactTransfer, writes: Writes) -> None:
         self._folder = f"runs/{claim.run_id}/{claim.attempt}/checkpoints"
         self._ledger = ledger
         self._transfer = transfer
+        self._writes = writes
         self._count = 0
         self._unique = secrets.token_hex(4)
         """Part of each path: the store may have files of an attempt of this number that a restored database does not
         know, and the files of a path never change."""
-        self._copies: deque[tuple[CheckpointWritten, str, Future[list[FileRef]]]] = deque()
+        self._copies: deque[_Copy] = deque()
 
     def __len__(self) -> int:
         """Return how many are not stored yet."""
@@ -38,28 +56,32 @@ class CheckpointCommits:
         """Begin to copy a checkpoint."""
         self._count += 1
         path = f"{self._folder}/{written.step}-{self._count}-{self._unique}"
-        self._copies.append((written, path, self._transfer.publish(Path(written.folder), path)))
+        self._copies.append(
+            _Copy(written, path, self._transfer.publish(Path(written.folder), path), after=self._writes.added)
+        )
 
     def wait(self, seconds: float) -> None:
         """Wait for the first copy, for so long."""
         if self._copies:
-            wait([self._copies[0][2]], timeout=seconds)
+            wait([self._copies[0].files], timeout=seconds)
 
     def finish(self, connection: SupervisorConnection) -> None:
-        """Enter copied checkpoints, and answer the trainer. Raises Unavailable, with the rest still to be entered."""
-        while self._copies and self._copies[0][2].done():
-            written, path, copy = self._copies[0]
-            answer = self._enter(written, path, copy)
-            shutil.rmtree(written.folder, ignore_errors=True)
+        """Enter copied checkpoints whose turn it is, and answer the trainer.
+
+        Raises Unavailable, with the rest still to be entered.
+        """
+        while self._copies and self._copies[0].files.done() and self._writes.made >= self._copies[0].after:
+            copy = self._copies[0]
+            answer = self._enter(copy)
+            shutil.rmtree(copy.written.folder, ignore_errors=True)
             with contextlib.suppress(ConnectionClosed):
                 connection.send(answer)
             self._copies.popleft()
 
-    def _enter(
-        self, written: CheckpointWritten, path: str, copy: "Future[list[FileRef]]"
-    ) -> CheckpointCommitted | CheckpointRefused:
+    def _enter(self, copy: _Copy) -> CheckpointCommitted | CheckpointRefused:
+        written = copy.written
         try:
-            files = copy.result()
+            files = copy.files.result()
         except LudusError as error:
             self._ledger.event(
                 "checkpoint_failed",
@@ -75,7 +97,7 @@ class CheckpointCommits:
                 step=written.step,
                 steps=written.steps,
                 reason=written.reason,
-                path=path,
+                path=copy.path,
                 files=files,
                 metrics=written.metrics,
                 models=written.models,

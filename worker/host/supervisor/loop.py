@@ -12,13 +12,12 @@ Threads: everything runs on the task's thread, except the copies to and from the
 of the resources that it uses (`ResourceMeter`). A frozen supervisor sends no heartbeats.
 """
 
-import contextlib
 import errno
 import math
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import assert_never
 
@@ -99,7 +98,7 @@ class Supervisor:
         self._lease = Lease(claim, ledger, settings)
         self._transfer = ArtifactTransfer(store, self._lease, stopping)
         self._writes = Writes()
-        self._checkpoints = CheckpointCommits(claim, ledger, self._transfer)
+        self._checkpoints = CheckpointCommits(claim, ledger, self._transfer, self._writes)
         self._log = LogPublisher(claim, ledger, self._transfer, self._writes, scratch)
         self._profiles = Profiles(claim, ledger, self._transfer, self._writes, self._scratch.folder)
         self._state = RunState.STARTING
@@ -256,7 +255,7 @@ class Supervisor:
         data = {"bytes": excess.held, "limit_bytes": excess.limit, "step": self._lease.step}
         self._writes.add(self._ledger.event, "trainer_over_memory_limit", message, level="warning", data=data)
         log.warning("trainer_over_memory_limit", **data)
-        with contextlib.suppress(ConnectionClosed):  # `receive` raises it next
+        with suppress(ConnectionClosed):  # `receive` raises it next
             self._send_command(trainer, "release", self._settings.stop_seconds, self._over_memory)
 
     def _send_command(self, trainer: TrainerProcess, action: Action, seconds: float, why: str | None = None) -> None:
@@ -284,11 +283,15 @@ class Supervisor:
 
     def _handle(self, message: ToSupervisor) -> None:
         match message:
+            case Metrics():
+                self._writes.add_points(self._ledger.metrics.append, message.points)
+                self._resources.record(summary=True)
             case Progress():
                 self._lease.step, self._lease.time_spent = message.step, message.time_spent
                 self._begun_with = message.step if self._begun_with is None else self._begun_with
                 if message.step > self._begun_with:
                     self._begin()  # clones learn without a simulator
+                self._resources.record(summary=False)
             case CheckpointWritten():
                 self._checkpoints.begin(message)
             case Finished():
@@ -298,8 +301,6 @@ class Supervisor:
                 if isinstance(message, SimulatorConnected):
                     self._begin()
                 self._writes.add(write, self._ledger, message)
-        if isinstance(message, Metrics | Progress):
-            self._resources.record(summary=isinstance(message, Metrics))
 
     def _begin(self) -> None:
         if self._state is RunState.STARTING:
@@ -311,13 +312,12 @@ class Supervisor:
         self._writes.add(self._ledger.move, to, reason=reason, detail=detail)
 
     def _flush(self, trainer: TrainerProcess) -> None:
-        """Make the queued writes; then finish the checkpoints that are copied."""
+        """Make queued writes; then enter the copied checkpoints whose turn it is."""
         with self._writing():
             self._writes.flush(FLUSH_SECONDS)
-            if not self._writes:
-                self._checkpoints.finish(trainer.connection)
+            self._checkpoints.finish(trainer.connection)
 
-    @contextlib.contextmanager
+    @contextmanager
     def _writing(self) -> Iterator[None]:
         """Keep writes for later while the database is out of reach."""
         try:

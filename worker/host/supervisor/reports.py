@@ -14,7 +14,6 @@ from worker.trainer.messages import (
     Listening,
     MatchesPlayed,
     MatchesResumed,
-    Metrics,
     ParameterStates,
     PlacesUnavailable,
     Report,
@@ -27,8 +26,6 @@ def write(ledger: AttemptLedger, report: Report) -> None:
     match report:
         case Listening():
             ledger.listening([asdict(each) for each in report.endpoints])
-        case Metrics():
-            ledger.metrics.append(report.points)
         case EdgeCollectors():
             ledger.collectors.publish(report.collectors)
         case PlacesUnavailable():

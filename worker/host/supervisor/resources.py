@@ -49,4 +49,4 @@ class ResourceRecorder:
             return
         self._due, self._recorded, at = False, step, time.time()
         points = [MetricPoint(behavior="", key=key, step=step, at=at, value=value) for key, value in means.items()]
-        self._writes.add(self._ledger.metrics.append, points)
+        self._writes.add_points(self._ledger.metrics.append, points)

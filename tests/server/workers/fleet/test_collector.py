@@ -2,18 +2,23 @@
 
 import pytest
 from prometheus_client import CollectorRegistry
+from sqlalchemy import delete, update
 
 from ludus.schemas.states import RunState
 from server.kit.db.database import Database
 from server.kit.errors import BrokerUnavailable, DatabaseUnavailable
 from server.kit.scheduling import SchedulingSettings
+from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.deletion.service import DeletionService
+from server.lifecycle.service import RunService
+from server.runs.models import Attempt, Lease
 from server.webhooks.requests import WebhookUpdate
 from server.webhooks.service import WebhookService
 from server.workers.fleet.collector import FleetMetrics
 from server.workers.fleet.repository import FleetRepository
 from server.workers.repository import WorkerInfo, WorkerRegistry
 from server.workers.service import WorkerService
-from tests.factories import CONFIG, RecordingWakeUp, make_ledger, make_run
+from tests.factories import CONFIG, RecordingWakeUp, make_checkpoint, make_claim, make_ledger, make_run
 
 
 def sample(database: Database, name: str, **labels: str) -> float | None:
@@ -47,6 +52,49 @@ def test_runs_queue_attempts_steps_and_workers_are_counted(database: Database) -
     assert value("ludus_workers", state="busy") == 1
     assert value("ludus_workers", state="idle") == 1
     assert value("ludus_simulators_connected") == 1
+
+
+def test_counters_do_not_fall_when_runs_are_deleted(database: Database) -> None:
+    def ended(outcomes: list[str], steps: int) -> str:
+        run = make_run(database)
+        for outcome in outcomes:
+            ledger = AttemptLedger(database, make_claim(database))
+            ledger.heartbeat(10.0, steps)
+            ledger.release(outcome, "gone")
+        with database.write() as session:
+            RunService(session, RecordingWakeUp()).cancel(run.id)
+        return run.id
+
+    first, second = ended(["lease_expired", "trainer_lost"], 500), ended(["lease_expired"], 70)
+
+    def counted() -> list[float | None]:
+        outcomes = [
+            sample(database, "ludus_attempts_ended_total", outcome=one) for one in ("lease_expired", "trainer_lost")
+        ]
+        return [*outcomes, sample(database, "ludus_agent_steps_total")]
+
+    before = counted()
+    with database.write() as session:
+        DeletionService(session).delete(first)
+    after_one = counted()
+    with database.write() as session:
+        DeletionService(session).delete(second)
+
+    assert before == after_one == counted() == [2, 1, 1070]
+
+
+def test_steps_do_not_fall_when_an_attempt_resumes_and_has_not_reported_yet(database: Database) -> None:
+    """A worker of an earlier release enters step 0 for it."""
+    ledger = make_ledger(database)
+    ledger.heartbeat(10.0, 500)
+    ledger.checkpoints.add(make_checkpoint(500))
+    ledger.release("trainer_lost", "gone")
+    make_claim(database)
+    with database.write() as session:
+        session.execute(delete(Lease))
+        session.execute(update(Attempt).where(Attempt.number == 2).values(step=0))
+
+    assert sample(database, "ludus_agent_steps_total") == 500
 
 
 def test_messages_that_wait_and_disabled_webhooks_are_counted(database: Database) -> None:

@@ -1,6 +1,7 @@
 """Checkpoints that a trainer has written: entered in their order, answered once, and never half."""
 
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from tests.worker.host.supervisor.outage import outage
 from worker.host.supervisor.checkpoints import CheckpointCommits
 from worker.host.supervisor.lease import Lease
 from worker.host.supervisor.transfers import ArtifactTransfer
+from worker.host.supervisor.writes import Writes
 from worker.trainer.connection import SupervisorConnection, TrainerConnection
 from worker.trainer.messages import CheckpointCommitted, CheckpointRefused, CheckpointWritten, Message
 
@@ -46,9 +48,10 @@ def ends() -> Iterator[tuple[SupervisorConnection, TrainerConnection]]:
     link.close()
 
 
-def commits(claim: Claim, database: Database, store: FolderStore) -> CheckpointCommits:
+def commits(claim: Claim, database: Database, store: FolderStore, writes: Writes | None = None) -> CheckpointCommits:
     ledger = AttemptLedger(database, claim)
-    return CheckpointCommits(claim, ledger, ArtifactTransfer(store, Lease(claim, ledger, SETTINGS), lambda: False))
+    transfer = ArtifactTransfer(store, Lease(claim, ledger, SETTINGS), lambda: False)
+    return CheckpointCommits(claim, ledger, transfer, Writes() if writes is None else writes)
 
 
 def written(folder: Path, step: int, request: int | None = None) -> CheckpointWritten:
@@ -118,6 +121,27 @@ def test_a_checkpoint_is_not_acknowledged_before_the_database_has_it(
     assert stored(database) == [10]
     assert heard(trainer, 1) == [CheckpointCommitted(folder=message.folder)]
     database.close()
+
+
+def test_a_checkpoint_waits_for_the_writes_before_it_and_for_none_after_it(
+    database: Database, claim: Claim, ends: tuple[SupervisorConnection, TrainerConnection], tmp_path: Path
+) -> None:
+    link, _ = ends
+    writes = Writes()
+    checkpoints = commits(claim, database, FolderStore(tmp_path / "artifacts"), writes)
+    writes.add(time.sleep, 0.05)
+    checkpoints.begin(written(tmp_path, 10))
+    for _ in range(20):
+        writes.add(time.sleep, 0.05)
+    checkpoints.wait(10)
+
+    checkpoints.finish(link)
+    before = stored(database)
+    writes.flush(0.08)
+    checkpoints.finish(link)
+
+    assert (before, stored(database)) == ([], [10])
+    assert len(writes) > 10
 
 
 def test_a_checkpoint_that_cannot_be_stored_is_refused_and_whoever_asked_for_it_hears_why(

@@ -147,6 +147,22 @@ def summarizes(connection: TrainerConnection, job: Job, flag: str) -> None:
     finishes(connection, job)
 
 
+def summarizes_until_saved(connection: TrainerConnection, job: Job, seconds: float) -> None:
+    """Write a checkpoint, and summaries faster than they can be written, until it is stored or the time is over."""
+    connection.post(Listening(endpoints=[]))
+    step, deadline = 0, time.monotonic() + seconds
+    stored = False
+    while not stored and time.monotonic() < deadline:
+        step += 1
+        connection.post(Metrics(points=[MetricPoint("CartPole", "reward", step, time.time(), float(step))]))
+        if step == 50:  # by now more summaries have come than are written in a second
+            write_checkpoint(connection, job, "interval", "CartPole")
+        time.sleep(0.002)  # allow: sleep, because it is the pace of this trainer
+        stored = any(isinstance(message, CheckpointCommitted) for message in connection.commands())
+    connection.post(EventRecord(name="ended", message="stored" if stored else "starved", data={"step": step}))
+    finishes(connection, job)
+
+
 def ignores(connection: TrainerConnection, job: Job) -> None:
     """Report progress and ignore every command."""
     connection.post(Listening(endpoints=[]))
