@@ -206,7 +206,7 @@ class Attempt(Base):
 class DeletedAttempts(Base):
     """Totals of the attempts that were deleted with their runs: what is counted over all attempts never falls.
 
-    A trigger on `attempts` fills them, in the transaction that deletes (migration `0028`).
+    A trigger on `attempts` fills them, in the transaction that deletes (migration `0029`).
     """
 
     __tablename__ = "deleted_attempts"

@@ -8,14 +8,14 @@ Triggers fill them: attempts go with their run in a cascade, and a controller of
 On PostgreSQL the trigger is one statement for each deleted run, which locks the totals in their order: two deletions
 at once wait for each other, and never in a circle.
 
-Revision: 0028, after 0027
+Revision: 0029, after 0028
 """
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0028"
-down_revision = "0027"
+revision = "0029"
+down_revision = "0028"
 branch_labels = None
 depends_on = None
 
