@@ -10,7 +10,7 @@ from server.lifecycle.attempts.repository import AttemptLedger
 from server.runs.models import DeletedAttempts, Run
 from tests.factories import make_claim, make_run
 
-BEFORE = "0027"
+BEFORE = "0028"
 
 
 def run_with(database: Database, *outcomes: str, steps: int) -> str:

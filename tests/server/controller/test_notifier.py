@@ -281,7 +281,7 @@ def test_celery_s_workers_hear_nothing_of_a_run_that_they_do_not_serve(
     ringer = WakeUpNotifier(database, WakeUpQueue(make_celery(settings)), settings, clock)
     add_slots(database, count=2)
     make_run(database, config=demanding("moon"))
-    with consumers(settings.home, 2) as outputs:
+    with consumers(settings.home, 2, kind(), kind()) as outputs:
         ticks(ringer, clock, 30)
         run = make_run(database)
         ticks(ringer, clock, 5)
