@@ -1,17 +1,25 @@
 """Runs train in a cluster that evicts pods at random, and takes a new release meanwhile.
 
+In one cluster the base runs with PostgreSQL and a folder of artifacts, in the other the production overlay with
+PgBouncer and a bucket.
 LUDUS_TEST_EVICTIONS is the number of evictions, LUDUS_TEST_SEED repeats their order.
 """
 
+import configparser
 import os
 import random
+import re
 import secrets
 import shutil
+import statistics
 import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import httpx
@@ -20,12 +28,13 @@ import structlog
 
 from ludus.client import Client
 from tests.chaos.cluster import Simulators
-from tests.chaos.servers import Postgres, Redis
+from tests.chaos.servers import PgBouncer, Postgres, Redis, Server
 from tests.chaos.witness import Witness
 from tests.e2e.stack import cartpole
 from tests.kubernetes.kubelet import Kubelet, faults
 from tests.kubernetes.pod import RunningPod
-from tests.kubernetes.rendered import kustomize, render
+from tests.kubernetes.rendered import FOLDER, Manifests, kustomize, render
+from tests.s3 import ACCESS_KEY, SECRET_KEY, needs_s3, serve_s3
 from tests.waiting import eventually
 
 pytestmark = [
@@ -91,33 +100,73 @@ def folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.fixture
-def secret(folder: Path) -> Iterator[Path]:
-    """The folder of the Secret `ludus`, with the addresses of servers that run."""
-    postgres, redis = Postgres(folder), Redis()
-    files = folder / "secret"
-    files.mkdir()
-    for name in ("api-token", "gateway-token", "ticket-key"):
-        (files / name).write_text(secrets.token_urlsafe(32))
-    (files / "database-url").write_text(postgres.url)
-    (files / "broker-url").write_text(redis.url)
-    try:
-        postgres.start()
-        redis.start()
-        yield files
-    finally:
-        redis.crash()
-        postgres.crash()
+@dataclass(frozen=True)
+class Place:
+    """The manifests of a cluster, and the folder of their Secret `ludus`, which names servers that run."""
+
+    manifests: Manifests
+    secret: Path
+
+
+@pytest.fixture(params=["base", pytest.param("production", marks=[pytest.mark.s3, needs_s3])])
+def place(request: pytest.FixtureRequest, folder: Path) -> Iterator[Place]:
+    with ExitStack() as over:
+
+        def run(server: Server) -> None:
+            over.callback(server.crash)
+            server.start()
+
+        postgres, redis = Postgres(folder), Redis()
+        run(postgres)
+        run(redis)
+        files = {name: secrets.token_urlsafe(32) for name in ("api-token", "gateway-token", "ticket-key")}
+        files |= {"database-url": postgres.url, "broker-url": redis.url}
+        manifests = render(OVERLAY)
+        if request.param == "production":
+            bucket = over.enter_context(serve_s3(folder / "s3")).bucket("ludus")
+            manifests = production(folder / "kubernetes", bucket)
+            pooler = pgbouncer(manifests, folder, postgres)
+            run(pooler)
+            files |= {"database-url": pooler.url, "s3-access-key": ACCESS_KEY, "s3-secret-key": SECRET_KEY}
+        secret = folder / "secret"
+        secret.mkdir()
+        for name, text in files.items():
+            (secret / name).write_text(text)
+        yield Place(manifests, secret)
+
+
+def production(folder: Path, bucket: str) -> Manifests:
+    """Render a copy of the production overlay with a bucket filled in.
+
+    Without TLS: pods of this machine have addresses and no names, so no certificate can hold for them in advance.
+    """
+    shutil.copytree(FOLDER, folder)
+    file = folder / "overlays/production/kustomization.yaml"
+    text = file.read_text().replace("s3://BUCKET/ludus?region=REGION", bucket)
+    assert bucket in text
+    file.write_text(re.sub(r" +- LUDUS_GATEWAY__TLS_.*\n", "", text))
+    return render(file.parent)
+
+
+def pgbouncer(manifests: Manifests, folder: Path, postgres: Postgres) -> PgBouncer:
+    """Return a pooler with the pool of the overlay's pgbouncer.ini."""
+    ini = configparser.ConfigParser()
+    ini.read_string(manifests.named("ConfigMap", "pgbouncer")["data"]["pgbouncer.ini"])
+    pool = ini["pgbouncer"]
+    return PgBouncer(
+        folder, postgres.url, pool["pool_mode"], pool.getint("default_pool_size"), pool.getint("max_client_conn")
+    )
 
 
 def test_evictions_at_random_and_a_new_release_lose_no_run_and_no_answer(
-    folder: Path, secret: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seed = int(os.environ.get("LUDUS_TEST_SEED") or secrets.randbits(31))
     log.info("evictions", count=EVICTIONS, seed=seed)
+    secret = place.secret
     monkeypatch.setenv("LUDUS_TOKEN", (secret / "api-token").read_text())
     tokens = {"LUDUS_SIMULATOR_TOKEN": (secret / "gateway-token").read_text()}
-    with Kubelet(render(OVERLAY), folder, {"ludus": secret}) as kubelet:
+    with Kubelet(place.manifests, folder, {"ludus": secret}) as kubelet:
         server = f"http://{kubelet.address('api', 'http')}"
         kubelet.apply()
         eventually(kubelet.ready, "all Deployments are ready", 300)
@@ -150,6 +199,7 @@ def test_evictions_at_random_and_a_new_release_lose_no_run_and_no_answer(
             assert poller.failures == []
             for witness in witnesses:
                 witness.hold_to_account(client, folder)
+            report_claims(client, runs)
     assert list(faults(kubelet.pods)) == []
     assert sum(pod.restarts for pod in kubelet.pods) == 0, "a container ended by itself"
     assert kubelet.left() == []
@@ -188,3 +238,19 @@ def evict_at_random(kubelet: Kubelet, client: Client, runs: list[str], draw: ran
             going_on(client, runs)
             log.info("evicted", **evicted, seconds=round(time.monotonic() - began))
     log.info("evicted_all", **evicted, seconds=round(time.monotonic() - began))
+
+
+def report_claims(client: Client, runs: list[str]) -> None:
+    """Log how attempts ended, and for how long runs were without a worker."""
+    ends: Counter[str | None] = Counter()
+    waits = []
+    for run in runs:
+        attempts = sorted(client.runs.attempts(run), key=lambda each: each.number)
+        ends.update(each.outcome for each in attempts)
+        waits += [
+            (after.started_at - before.ended_at).total_seconds()
+            for before, after in pairwise(attempts)
+            if before.ended_at is not None
+        ]
+    median, p90, longest = statistics.median(waits), sorted(waits)[len(waits) * 9 // 10], max(waits)
+    log.info("claimed_again", ends=dict(ends), median=median, p90=p90, longest=longest)
