@@ -1,11 +1,10 @@
 """Runs train in a cluster that evicts pods at random, and takes a new release meanwhile.
 
-In one cluster the base runs with PostgreSQL and a folder of artifacts, in the other the production overlay with
-PgBouncer and a bucket.
+In one cluster the base runs with PostgreSQL and a folder of artifacts, in the other the production overlay with its
+PgBouncer, which is evicted as well, and a bucket.
 LUDUS_TEST_EVICTIONS is the number of evictions, LUDUS_TEST_SEED repeats their order.
 """
 
-import configparser
 import os
 import random
 import re
@@ -16,19 +15,20 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import httpx
+import psycopg
 import pytest
 import structlog
 
 from ludus.client import Client
 from tests.chaos.cluster import Simulators
-from tests.chaos.servers import PgBouncer, Postgres, Redis, Server
+from tests.chaos.servers import Postgres, Redis, Server, program
 from tests.chaos.witness import Witness
 from tests.e2e.stack import cartpole
 from tests.kubernetes.kubelet import Kubelet, faults
@@ -52,8 +52,10 @@ SUMMARY_STEPS = 5000
 CONFIG = cartpole(max_steps=10**8, summary_freq=SUMMARY_STEPS, checkpoint_interval=SUMMARY_STEPS)
 CONFIG["simulators"] = {"grace_seconds": 300}
 ROLES = ("api", "gateway", "controller", "worker")
+PASSWORD = secrets.token_urlsafe(16)
+"""Of the user `ludus` of PgBouncer."""
 UNSETTLED = 3
-"""So many pods may start or end at once: more would only wait for a processor."""
+"""So many pods may start or end at once: more would only wait for a processor. PgBouncer's end is a pause, and free."""
 LOOK_AFTER = 20
 """After so many evictions each run must have come further."""
 LAST_STEPS = 20_000
@@ -102,10 +104,18 @@ def folder() -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class Place:
-    """The manifests of a cluster, and the folder of their Secret `ludus`, which names servers that run."""
+    """The manifests of a cluster, the folders of its Secrets, and the roles whose pods are evicted."""
 
     manifests: Manifests
-    secret: Path
+    secrets: dict[str, Path]
+    roles: Sequence[str] = ROLES
+
+    def start(self, kubelet: Kubelet) -> None:
+        """Apply the manifests. PgBouncer's Service has its address only now."""
+        if "pgbouncer" in self.roles:
+            url = f"postgresql+psycopg://ludus:{PASSWORD}@{kubelet.address('pgbouncer', 'postgres')}/ludus"
+            (self.secrets["ludus"] / "database-url").write_text(url)
+        kubelet.apply()
 
 
 @pytest.fixture(params=["base", pytest.param("production", marks=[pytest.mark.s3, needs_s3])])
@@ -121,41 +131,44 @@ def place(request: pytest.FixtureRequest, folder: Path) -> Iterator[Place]:
         run(redis)
         files = {name: secrets.token_urlsafe(32) for name in ("api-token", "gateway-token", "ticket-key")}
         files |= {"database-url": postgres.url, "broker-url": redis.url}
-        manifests = render(OVERLAY)
-        if request.param == "production":
-            bucket = over.enter_context(serve_s3(folder / "s3")).bucket("ludus")
-            manifests = production(folder / "kubernetes", bucket)
-            pooler = pgbouncer(manifests, folder, postgres)
-            run(pooler)
-            files |= {"database-url": pooler.url, "s3-access-key": ACCESS_KEY, "s3-secret-key": SECRET_KEY}
-        secret = folder / "secret"
-        secret.mkdir()
-        for name, text in files.items():
-            (secret / name).write_text(text)
-        yield Place(manifests, secret)
+        if request.param == "base":
+            yield Place(render(OVERLAY), {"ludus": secret(folder / "secret", files)})
+            return
+        program("pgbouncer")
+        with psycopg.connect(postgres.url.replace("+psycopg", ""), autocommit=True) as connection:
+            connection.execute("CREATE DATABASE ludus")
+        bucket = over.enter_context(serve_s3(folder / "s3")).bucket("ludus")
+        files |= {"s3-access-key": ACCESS_KEY, "s3-secret-key": SECRET_KEY}
+        folders = {
+            "ludus": secret(folder / "secret", files),
+            "pgbouncer": secret(folder / "pgbouncer", {"userlist.txt": f'"ludus" "{PASSWORD}"'}),
+        }
+        yield Place(production(folder / "kubernetes", bucket, postgres), folders, (*ROLES, "pgbouncer"))
 
 
-def production(folder: Path, bucket: str) -> Manifests:
-    """Render a copy of the production overlay with a bucket filled in.
+def secret(folder: Path, files: dict[str, str]) -> Path:
+    """Write the files of a Secret; return their folder."""
+    folder.mkdir()
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+def production(folder: Path, bucket: str, postgres: Postgres) -> Manifests:
+    """Render a copy of the production overlay with a bucket and a database filled in.
 
     Without TLS: pods of this machine have addresses and no names, so no certificate can hold for them in advance.
     """
     shutil.copytree(FOLDER, folder)
-    file = folder / "overlays/production/kustomization.yaml"
-    text = file.read_text().replace("s3://BUCKET/ludus?region=REGION", bucket)
-    assert bucket in text
-    file.write_text(re.sub(r" +- LUDUS_GATEWAY__TLS_.*\n", "", text))
-    return render(file.parent)
-
-
-def pgbouncer(manifests: Manifests, folder: Path, postgres: Postgres) -> PgBouncer:
-    """Return a pooler with the pool of the overlay's pgbouncer.ini."""
-    ini = configparser.ConfigParser()
-    ini.read_string(manifests.named("ConfigMap", "pgbouncer")["data"]["pgbouncer.ini"])
-    pool = ini["pgbouncer"]
-    return PgBouncer(
-        folder, postgres.url, pool["pool_mode"], pool.getint("default_pool_size"), pool.getint("max_client_conn")
-    )
+    overlay = folder / "overlays/production"
+    for name, capitals, filled in (
+        ("kustomization.yaml", "s3://BUCKET/ludus?region=REGION", bucket),
+        ("pgbouncer.yaml", "host=DATABASE-HOST port=5432", f"host=127.0.0.1 port={postgres.port}"),
+    ):
+        text = (overlay / name).read_text()
+        assert capitals in text
+        (overlay / name).write_text(re.sub(r" +- LUDUS_GATEWAY__TLS_.*\n", "", text.replace(capitals, filled)))
+    return render(overlay)
 
 
 def test_evictions_at_random_and_a_new_release_lose_no_run_and_no_answer(
@@ -163,15 +176,15 @@ def test_evictions_at_random_and_a_new_release_lose_no_run_and_no_answer(
 ) -> None:
     seed = int(os.environ.get("LUDUS_TEST_SEED") or secrets.randbits(31))
     log.info("evictions", count=EVICTIONS, seed=seed)
-    secret = place.secret
-    monkeypatch.setenv("LUDUS_TOKEN", (secret / "api-token").read_text())
-    tokens = {"LUDUS_SIMULATOR_TOKEN": (secret / "gateway-token").read_text()}
-    with Kubelet(place.manifests, folder, {"ludus": secret}) as kubelet:
+    files = place.secrets["ludus"]
+    monkeypatch.setenv("LUDUS_TOKEN", (files / "api-token").read_text())
+    tokens = {"LUDUS_SIMULATOR_TOKEN": (files / "gateway-token").read_text()}
+    with Kubelet(place.manifests, folder, place.secrets) as kubelet:
         server = f"http://{kubelet.address('api', 'http')}"
-        kubelet.apply()
+        place.start(kubelet)
         eventually(kubelet.ready, "all Deployments are ready", 300)
         with Client(server) as client:
-            (secret / "queue-token").write_text(client.tokens.create("keda", ["read"], project="*").token)
+            (files / "queue-token").write_text(client.tokens.create("keda", ["read"], project="*").token)
             runs = [client.runs.create(CONFIG).id for _ in range(RUNS)]
             poller = Poller(server, os.environ["LUDUS_TOKEN"], ["/v1/queue", *(f"/v1/runs/{run}" for run in runs)])
             witnesses = [Witness(server, run) for run in runs]
@@ -179,7 +192,7 @@ def test_evictions_at_random_and_a_new_release_lose_no_run_and_no_answer(
             try:
                 going_on(client, runs)
                 playing = [each.running() for each in games]
-                evict_at_random(kubelet, client, runs, random.Random(seed))
+                evict_at_random(kubelet, place.roles, client, runs, random.Random(seed))
                 eventually(kubelet.ready, "the new release runs", 300)
                 going_on(client, runs)
                 assert [each.running() for each in games] == playing, "a game has ended"
@@ -218,14 +231,16 @@ def going_on(client: Client, runs: list[str]) -> None:
     eventually(further, f"steps {goals}", 300)
 
 
-def evict_at_random(kubelet: Kubelet, client: Client, runs: list[str], draw: random.Random) -> None:
-    """Evict pods of all roles, and upgrade when half of them are evicted."""
+def evict_at_random(
+    kubelet: Kubelet, roles: Sequence[str], client: Client, runs: list[str], draw: random.Random
+) -> None:
+    """Evict pods of some roles, and upgrade when half of them are evicted."""
     evicted: Counter[str] = Counter()
     began = time.monotonic()
 
     def next_one() -> RunningPod | None:
-        pods = [pod for role in ROLES for pod in kubelet.of_role(role)]
-        if sum(pod.ending or not pod.ready for pod in pods) >= UNSETTLED:
+        pods = [pod for role in roles for pod in kubelet.of_role(role)]
+        if sum(not pod.ready or (pod.ending and pod.role != "pgbouncer") for pod in pods) >= UNSETTLED:
             return None
         victim = draw.choice([pod for pod in pods if not pod.ending])
         return victim if kubelet.evict(victim) else None
