@@ -17,7 +17,7 @@ not delay the others.
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Protocol
@@ -64,7 +64,7 @@ RETENTION_SECONDS = 60.0
 HANGS_SECONDS = 300.0
 """A controller whose round has taken longer fails its liveness probe. Each statement has a time-out of its own."""
 LAST_SECONDS = 5.0
-"""Time for the artifact store and the broker to answer when the controller stops."""
+"""Time for the artifact store and the broker to answer when the controller stops, for both together."""
 _log = structlog.get_logger(__name__)
 
 
@@ -291,11 +291,17 @@ def main(settings: Settings) -> None:
         Controller(database, notifier, settings, telemetry=telemetry, heartbeat=heartbeat).run(stop)
     finally:
         stop.set()
-        for thread in threads:
-            thread.join(LAST_SECONDS if thread.daemon else None)
+        join_all(threads, LAST_SECONDS)
         database.close()
         if tracer is not None:
             tracer.close()
+
+
+def join_all(threads: Sequence[threading.Thread], seconds: float) -> None:
+    """Wait until threads have ended; for all daemons together at most `seconds`: the grace period holds for all."""
+    over = time.monotonic() + seconds
+    for thread in threads:
+        thread.join(max(0.0, over - time.monotonic()) if thread.daemon else None)
 
 
 def _until_it_fails(task: BackgroundTask, stop: threading.Event) -> None:

@@ -1,4 +1,7 @@
-"""PostgreSQL, PgBouncer and Redis of a test's own, on ports of their own, that can be crashed; and a cable."""
+"""PostgreSQL, PgBouncer and Redis of a test's own, on ports of their own, that can be crashed; and a cable.
+
+LUDUS_TEST_POOLED=1 puts every PostgreSQL of the chaos suite behind PgBouncer, also where SQLite is used without it.
+"""
 
 import contextlib
 import os
@@ -24,6 +27,7 @@ from tests.ports import free_port
 from tests.waiting import eventually
 
 START_SECONDS = 30.0
+POOLED = bool(os.environ.get("LUDUS_TEST_POOLED"))
 
 
 def program(name: str) -> str:

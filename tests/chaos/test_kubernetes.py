@@ -1,31 +1,40 @@
 """Runs train in a cluster that evicts pods at random, and takes a new release meanwhile.
 
+In one cluster the base runs with PostgreSQL and a folder of artifacts, in the other the production overlay with its
+PgBouncer, which is evicted as well, and a bucket.
 LUDUS_TEST_EVICTIONS is the number of evictions, LUDUS_TEST_SEED repeats their order.
 """
 
 import os
 import random
+import re
 import secrets
 import shutil
+import statistics
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import httpx
+import psycopg
 import pytest
 import structlog
 
 from ludus.client import Client
 from tests.chaos.cluster import Simulators
-from tests.chaos.servers import Postgres, Redis
+from tests.chaos.servers import Postgres, Redis, Server, program
 from tests.chaos.witness import Witness
 from tests.e2e.stack import cartpole
 from tests.kubernetes.kubelet import Kubelet, faults
 from tests.kubernetes.pod import RunningPod
-from tests.kubernetes.rendered import kustomize, render
+from tests.kubernetes.rendered import FOLDER, Manifests, kustomize, render
+from tests.s3 import ACCESS_KEY, SECRET_KEY, needs_s3, serve_s3
 from tests.waiting import eventually
 
 pytestmark = [
@@ -43,8 +52,10 @@ SUMMARY_STEPS = 5000
 CONFIG = cartpole(max_steps=10**8, summary_freq=SUMMARY_STEPS, checkpoint_interval=SUMMARY_STEPS)
 CONFIG["simulators"] = {"grace_seconds": 300}
 ROLES = ("api", "gateway", "controller", "worker")
+PASSWORD = secrets.token_urlsafe(16)
+"""Of the user `ludus` of PgBouncer."""
 UNSETTLED = 3
-"""So many pods may start or end at once: more would only wait for a processor."""
+"""So many pods may start or end at once: more would only wait for a processor. PgBouncer's end is a pause, and free."""
 LOOK_AFTER = 20
 """After so many evictions each run must have come further."""
 LAST_STEPS = 20_000
@@ -91,38 +102,89 @@ def folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.fixture
-def secret(folder: Path) -> Iterator[Path]:
-    """The folder of the Secret `ludus`, with the addresses of servers that run."""
-    postgres, redis = Postgres(folder), Redis()
-    files = folder / "secret"
-    files.mkdir()
-    for name in ("api-token", "gateway-token", "ticket-key"):
-        (files / name).write_text(secrets.token_urlsafe(32))
-    (files / "database-url").write_text(postgres.url)
-    (files / "broker-url").write_text(redis.url)
-    try:
-        postgres.start()
-        redis.start()
-        yield files
-    finally:
-        redis.crash()
-        postgres.crash()
+@dataclass(frozen=True)
+class Place:
+    """The manifests of a cluster, the folders of its Secrets, and the roles whose pods are evicted."""
+
+    manifests: Manifests
+    secrets: dict[str, Path]
+    roles: Sequence[str] = ROLES
+
+    def start(self, kubelet: Kubelet) -> None:
+        """Apply the manifests. PgBouncer's Service has its address only now."""
+        if "pgbouncer" in self.roles:
+            url = f"postgresql+psycopg://ludus:{PASSWORD}@{kubelet.address('pgbouncer', 'postgres')}/ludus"
+            (self.secrets["ludus"] / "database-url").write_text(url)
+        kubelet.apply()
+
+
+@pytest.fixture(params=["base", pytest.param("production", marks=[pytest.mark.s3, needs_s3])])
+def place(request: pytest.FixtureRequest, folder: Path) -> Iterator[Place]:
+    with ExitStack() as over:
+
+        def run(server: Server) -> None:
+            over.callback(server.crash)
+            server.start()
+
+        postgres, redis = Postgres(folder), Redis()
+        run(postgres)
+        run(redis)
+        files = {name: secrets.token_urlsafe(32) for name in ("api-token", "gateway-token", "ticket-key")}
+        files |= {"database-url": postgres.url, "broker-url": redis.url}
+        if request.param == "base":
+            yield Place(render(OVERLAY), {"ludus": secret(folder / "secret", files)})
+            return
+        program("pgbouncer")
+        with psycopg.connect(postgres.url.replace("+psycopg", ""), autocommit=True) as connection:
+            connection.execute("CREATE DATABASE ludus")
+        bucket = over.enter_context(serve_s3(folder / "s3")).bucket("ludus")
+        files |= {"s3-access-key": ACCESS_KEY, "s3-secret-key": SECRET_KEY}
+        folders = {
+            "ludus": secret(folder / "secret", files),
+            "pgbouncer": secret(folder / "pgbouncer", {"userlist.txt": f'"ludus" "{PASSWORD}"'}),
+        }
+        yield Place(production(folder / "kubernetes", bucket, postgres), folders, (*ROLES, "pgbouncer"))
+
+
+def secret(folder: Path, files: dict[str, str]) -> Path:
+    """Write the files of a Secret; return their folder."""
+    folder.mkdir()
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+def production(folder: Path, bucket: str, postgres: Postgres) -> Manifests:
+    """Render a copy of the production overlay with a bucket and a database filled in.
+
+    Without TLS: pods of this machine have addresses and no names, so no certificate can hold for them in advance.
+    """
+    shutil.copytree(FOLDER, folder)
+    overlay = folder / "overlays/production"
+    for name, capitals, filled in (
+        ("kustomization.yaml", "s3://BUCKET/ludus?region=REGION", bucket),
+        ("pgbouncer.yaml", "host=DATABASE-HOST port=5432", f"host=127.0.0.1 port={postgres.port}"),
+    ):
+        text = (overlay / name).read_text()
+        assert capitals in text
+        (overlay / name).write_text(re.sub(r" +- LUDUS_GATEWAY__TLS_.*\n", "", text.replace(capitals, filled)))
+    return render(overlay)
 
 
 def test_evictions_at_random_and_a_new_release_lose_no_run_and_no_answer(
-    folder: Path, secret: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seed = int(os.environ.get("LUDUS_TEST_SEED") or secrets.randbits(31))
     log.info("evictions", count=EVICTIONS, seed=seed)
-    monkeypatch.setenv("LUDUS_TOKEN", (secret / "api-token").read_text())
-    tokens = {"LUDUS_SIMULATOR_TOKEN": (secret / "gateway-token").read_text()}
-    with Kubelet(render(OVERLAY), folder, {"ludus": secret}) as kubelet:
+    files = place.secrets["ludus"]
+    monkeypatch.setenv("LUDUS_TOKEN", (files / "api-token").read_text())
+    tokens = {"LUDUS_SIMULATOR_TOKEN": (files / "gateway-token").read_text()}
+    with Kubelet(place.manifests, folder, place.secrets) as kubelet:
         server = f"http://{kubelet.address('api', 'http')}"
-        kubelet.apply()
+        place.start(kubelet)
         eventually(kubelet.ready, "all Deployments are ready", 300)
         with Client(server) as client:
-            (secret / "queue-token").write_text(client.tokens.create("keda", ["read"], project="*").token)
+            (files / "queue-token").write_text(client.tokens.create("keda", ["read"], project="*").token)
             runs = [client.runs.create(CONFIG).id for _ in range(RUNS)]
             poller = Poller(server, os.environ["LUDUS_TOKEN"], ["/v1/queue", *(f"/v1/runs/{run}" for run in runs)])
             witnesses = [Witness(server, run) for run in runs]
@@ -130,7 +192,7 @@ def test_evictions_at_random_and_a_new_release_lose_no_run_and_no_answer(
             try:
                 going_on(client, runs)
                 playing = [each.running() for each in games]
-                evict_at_random(kubelet, client, runs, random.Random(seed))
+                evict_at_random(kubelet, place.roles, client, runs, random.Random(seed))
                 eventually(kubelet.ready, "the new release runs", 300)
                 going_on(client, runs)
                 assert [each.running() for each in games] == playing, "a game has ended"
@@ -150,6 +212,7 @@ def test_evictions_at_random_and_a_new_release_lose_no_run_and_no_answer(
             assert poller.failures == []
             for witness in witnesses:
                 witness.hold_to_account(client, folder)
+            report_claims(client, runs)
     assert list(faults(kubelet.pods)) == []
     assert sum(pod.restarts for pod in kubelet.pods) == 0, "a container ended by itself"
     assert kubelet.left() == []
@@ -168,14 +231,16 @@ def going_on(client: Client, runs: list[str]) -> None:
     eventually(further, f"steps {goals}", 300)
 
 
-def evict_at_random(kubelet: Kubelet, client: Client, runs: list[str], draw: random.Random) -> None:
-    """Evict pods of all roles, and upgrade when half of them are evicted."""
+def evict_at_random(
+    kubelet: Kubelet, roles: Sequence[str], client: Client, runs: list[str], draw: random.Random
+) -> None:
+    """Evict pods of some roles, and upgrade when half of them are evicted."""
     evicted: Counter[str] = Counter()
     began = time.monotonic()
 
     def next_one() -> RunningPod | None:
-        pods = [pod for role in ROLES for pod in kubelet.of_role(role)]
-        if sum(pod.ending or not pod.ready for pod in pods) >= UNSETTLED:
+        pods = [pod for role in roles for pod in kubelet.of_role(role)]
+        if sum(not pod.ready or (pod.ending and pod.role != "pgbouncer") for pod in pods) >= UNSETTLED:
             return None
         victim = draw.choice([pod for pod in pods if not pod.ending])
         return victim if kubelet.evict(victim) else None
@@ -188,3 +253,19 @@ def evict_at_random(kubelet: Kubelet, client: Client, runs: list[str], draw: ran
             going_on(client, runs)
             log.info("evicted", **evicted, seconds=round(time.monotonic() - began))
     log.info("evicted_all", **evicted, seconds=round(time.monotonic() - began))
+
+
+def report_claims(client: Client, runs: list[str]) -> None:
+    """Log how attempts ended, and for how long runs were without a worker."""
+    ends: Counter[str | None] = Counter()
+    waits = []
+    for run in runs:
+        attempts = sorted(client.runs.attempts(run), key=lambda each: each.number)
+        ends.update(each.outcome for each in attempts)
+        waits += [
+            (after.started_at - before.ended_at).total_seconds()
+            for before, after in pairwise(attempts)
+            if before.ended_at is not None
+        ]
+    median, p90, longest = statistics.median(waits), sorted(waits)[len(waits) * 9 // 10], max(waits)
+    log.info("claimed_again", ends=dict(ends), median=median, p90=p90, longest=longest)

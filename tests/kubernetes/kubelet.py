@@ -1,7 +1,8 @@
 """A cluster of one machine that runs rendered manifests: what Kubernetes and KEDA do, as far as Ludus can tell.
 
 It stands in for Kubernetes, and for nothing of Ludus: every pod is the real process. It knows Jobs, Deployments with
-rolling updates, ScaledJobs, Services, PodDisruptionBudgets and evictions. Databases and queues are the caller's.
+rolling updates, ScaledJobs, Services, PodDisruptionBudgets and evictions. It runs Ludus and PgBouncer; databases and
+queues are the caller's.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ import httpx
 import structlog
 
 from server.kit.processes import marked, sweep
-from tests.kubernetes.pod import TICK_SECONDS, Node, RunningPod
+from tests.kubernetes.pod import IMAGES, TICK_SECONDS, Node, RunningPod
 from tests.kubernetes.rendered import Manifests, Pod
 from tests.kubernetes.service import Service
 
@@ -34,7 +35,7 @@ class Kubelet:
         """`secret_folders`: name of each Secret -> folder with its files."""
         self.manifests = manifests
         self._node = Node(folder, secret_folders, manifests)
-        self._templates = {pod.name: pod for pod in manifests.pods() if pod.is_ours}
+        self._templates = {pod.name: pod for pod in manifests.pods() if pod.image in IMAGES}
         self._network = f"127.{1 + secrets.randbelow(254)}"
         self._numbers = itertools.count()
         self._generation = 0

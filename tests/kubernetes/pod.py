@@ -1,7 +1,10 @@
 """A pod as processes of this machine: its command, environment, mounts, probes, restarts, and its end."""
 
 import asyncio
+import os
+import re
 import secrets
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +19,8 @@ from tests.e2e.stack import environment
 from tests.kubernetes.rendered import Manifests, Pod
 
 HEALTH = Path(__file__).resolve().parents[2] / "docker/health"
-IMAGES = {"ludus-server", "ludus-worker", "ludus-worker-gpu"}
-"""Images whose entry point is `ludus`."""
+IMAGES = {"ludus-server", "ludus-worker", "ludus-worker-gpu", "pgbouncer"}
+"""Images that are here: those of Ludus, whose entry point is `ludus`, and Debian's PgBouncer."""
 TICK_SECONDS = 0.05
 RESTART_SECONDS = 1.0
 """Pause before a container that ended is started again. Kubernetes' grows from 10 s."""
@@ -73,8 +76,7 @@ class RunningPod:
     """What Kubernetes would report as a warning: failed liveness, a grace period that was too short."""
 
     def __post_init__(self) -> None:
-        image = self.template.container["image"].rpartition("/")[2].partition(":")[0]
-        assert image in IMAGES, f"{self.name}: no image {image} here"
+        assert self.template.image in IMAGES, f"{self.name}: no image {self.template.image} here"
         self.mark = secrets.token_hex(8)
         self.folder = self.node.folder / "pods" / self.name
         self._root = self.folder / "root"
@@ -85,6 +87,9 @@ class RunningPod:
             place = self._root / mount["mountPath"].lstrip("/")
             place.parent.mkdir(parents=True, exist_ok=True)
             place.symlink_to(self.node.volume(volumes[mount["name"]], self.folder))
+        for volume in filter(lambda each: "configMap" in each, volumes.values()):
+            for name, text in self.node.manifests.named("ConfigMap", volume["configMap"]["name"])["data"].items():
+                (self.folder / "volumes" / volume["name"] / name).write_text(self._here(text))
         self.environment = self._environment()
 
     @property
@@ -106,6 +111,12 @@ class RunningPod:
         """Return the number of a port of its container."""
         ports = {each["name"]: each["containerPort"] for each in self.template.container.get("ports", ())}
         return name if isinstance(name, int) else int(ports[name])
+
+    def _here(self, text: str) -> str:
+        """Return a text with paths of mounts below this pod's root, and this pod's address for all addresses."""
+        for path in self._mounts:
+            text = text.replace(path, f"{self._root}{path}")
+        return text.replace("listen_addr = *", f"listen_addr = {self.address}")
 
     def _environment(self) -> dict[str, str]:
         """Return the container's variables, with paths below this pod's root and this pod's address."""
@@ -135,8 +146,22 @@ class RunningPod:
         finally:
             self.ready, self.over = False, True
 
+    def _start(self) -> ChildProcess:
+        log_file = self.folder / "log"
+        if self.template.is_ours:
+            return start_command(self.template.container["args"], self.environment, log_file)
+        user = ["setpriv", "--pdeathsig", "KILL"]
+        if os.geteuid() == 0:  # PgBouncer does not run as root
+            user += ["--reuid", "postgres", "--regid", "postgres", "--clear-groups"]
+        program, *options = [self._here(word) for word in self.template.container["command"]]
+        path = shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin") or program
+        with log_file.open("ab") as file:
+            return ChildProcess(
+                [*user, path, *options], environment=self.environment, own_group=True, stdout=file, stderr=file
+            )
+
     async def _run_container(self) -> None:
-        self._container = start_command(self.template.container["args"], self.environment, self.folder / "log")
+        self._container = self._start()
         probing = asyncio.create_task(self._probe())
         try:
             while self._container.exit_code() is None:
@@ -205,8 +230,11 @@ class RunningPod:
     async def _answers(self, probe: Mapping[str, Any]) -> bool:
         if "exec" in probe:
             return await self._execute(probe["exec"]["command"]) == 0
-        reader, writer = await asyncio.open_connection(self.address, self.port(probe["httpGet"]["port"]))
+        port = self.port((probe.get("httpGet") or probe["tcpSocket"])["port"])
+        reader, writer = await asyncio.open_connection(self.address, port)
         try:
+            if "tcpSocket" in probe:
+                return True
             writer.write(f"GET {probe['httpGet']['path']} HTTP/1.0\r\nHost: {self.address}\r\n\r\n".encode())
             status = (await reader.readline()).split()
             return len(status) > 1 and 200 <= int(status[1]) < 400
@@ -214,8 +242,11 @@ class RunningPod:
             writer.close()
 
     async def _execute(self, command: list[str]) -> int:
-        """Run a command in the container; return its exit code."""
-        words = [str(HEALTH) if word == "ludus-health" else word for word in command]
+        """Run a command in the container; return its exit code. Process 1 is the container's first one."""
+        assert self._container is not None
+        first = f"kill -INT {self._container.pid};"
+        words = [str(HEALTH) if word == "ludus-health" else word.replace("kill -INT 1;", first) for word in command]
+        assert not any(re.search(r"\bkill\b.* 1\b", word) for word in words), "it would signal this machine"
         process = await asyncio.create_subprocess_exec(
             *words, env=self.environment, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
         )

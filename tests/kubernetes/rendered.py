@@ -42,9 +42,14 @@ class Pod:
         return dict(container)
 
     @property
+    def image(self) -> str:
+        """The image of its container, without registry and tag."""
+        return str(self.container["image"]).rpartition("/")[2].partition(":")[0]
+
+    @property
     def is_ours(self) -> bool:
         """Whether it runs a role of Ludus."""
-        return "ludus-" in self.container["image"]
+        return self.image.startswith("ludus-")
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ class Service:
     async def start(self) -> None:
         """Listen."""
         for port in self._ports.values():
-            carry = partial(self._carry, port["targetPort"])
+            carry = partial(self._carry, port.get("targetPort", port["port"]))
             self._servers.append(await asyncio.start_server(carry, self._address, port["port"]))
 
     async def stop(self) -> None:

@@ -11,10 +11,12 @@ have connections of their own that refuse to write, and see one snapshot.
 PostgreSQL: READ COMMITTED, with time-outs for locks and statements. It ends a transaction that is idle (a stopped
 process, a lost host) for longer than others wait for its locks. Operations that must not interleave lock the run's row
 first. A pooler (PgBouncer, transaction pooling) may stand in between: a connection keeps no state from one transaction
-to the next, so the time-outs travel with each BEGIN, in the same round trip.
+to the next, so the time-outs travel with each BEGIN, in the same round trip. A connection to a pooler is replaced after
+a minute, so that a pooler which new connections no longer reach can end without a failed transaction.
 """
 
 import copy
+import math
 import select
 import sqlite3
 import threading
@@ -28,7 +30,7 @@ import structlog
 from sqlalchemy import Engine, create_engine, event, make_url, text
 from sqlalchemy.engine import URL
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import DBAPIError, InvalidatePoolError, OperationalError
+from sqlalchemy.exc import DBAPIError, DisconnectionError, InvalidatePoolError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
@@ -53,8 +55,11 @@ _READS = "ludus_reads"
 """Execution option of the engine whose transactions are read-only."""
 _TRACER = "ludus_tracer"
 _IDLE_SINCE = "ludus_idle_since"
+_POOLER_UNTIL = "ludus_pooler_until"
 PING_SECONDS = 15.0
 """A connection that was idle for longer is pinged before it is used: keepalives take so long to find its host gone."""
+POOLER_SECONDS = 60.0
+"""No transaction begins on a connection to a pooler that is older."""
 READER_CACHE_KIB, WRITER_CACHE_KIB = 8192, 1024
 """SQLite's page cache per connection. Lists of runs profit from theirs; a writer appends, and its cache would only grow
 with the database up to this bound (the operating system caches the file for all of them).
@@ -78,6 +83,7 @@ class Database:
         busy_seconds: float = 15,
         statement_seconds: float = 30,
         pool_size: int = CONNECTIONS,
+        pooler_seconds: float = POOLER_SECONDS,
     ) -> None:
         self.url = make_url(url)
         self._pool_size = pool_size
@@ -93,7 +99,7 @@ class Database:
             self._writer = _sqlite_engine(self.url, synchronous, busy_seconds, pool_size, writes=True)
         else:
             self._write_lock = nullcontext()
-            self._writer = _postgresql_engine(self.url, busy_seconds, statement_seconds, pool_size)
+            self._writer = _postgresql_engine(self.url, busy_seconds, statement_seconds, pool_size, pooler_seconds)
             self._reader = self._writer.execution_options(**{_READS: True})
 
     @classmethod
@@ -294,7 +300,9 @@ def _set_wal(connection: DBAPIConnection, busy_seconds: float) -> None:
     cursor.close()
 
 
-def _postgresql_engine(url: URL, busy_seconds: float, statement_seconds: float, pool_size: int) -> Engine:
+def _postgresql_engine(
+    url: URL, busy_seconds: float, statement_seconds: float, pool_size: int, pooler_seconds: float
+) -> Engine:
     busy = int(busy_seconds * 1000)
     # One message with four statements: no more round trips than BEGIN alone, and 5 us more of the server's processor.
     # Startup options would be refused by a pooler, or, where it is told to ignore them, be lost without a word.
@@ -320,11 +328,12 @@ def _postgresql_engine(url: URL, busy_seconds: float, statement_seconds: float, 
         pool_use_lifo=True,
     )
 
-    def connected(connection: Any, _record: object) -> None:
+    def connected(connection: Any, record: ConnectionPoolEntry) -> None:
         # The next transaction may run on another connection of the pooler, which has not prepared the statement.
         try:
             if behind_pooler(connection):
                 connection.prepare_threshold = None
+                record.info[_POOLER_UNTIL] = time.monotonic() + pooler_seconds
         except BaseException:
             connection.close()  # the pool never gets it
             raise
@@ -350,13 +359,15 @@ def _ping_doubtful_connections(engine: Engine) -> None:
 
     A server that ends or restarts closes the connection, and so does the kernel when keepalives find its host gone:
     the socket can be read then, although no answer is due. Only such a connection is pinged, and one that was idle for
-    longer than the keepalives take.
+    longer than the keepalives take. Connections to a pooler are replaced when they are old, too.
     """
 
     def idle(_connection: DBAPIConnection, record: ConnectionPoolEntry) -> None:
         record.info[_IDLE_SINCE] = time.monotonic()
 
     def wanted(connection: Any, record: ConnectionPoolEntry, _fairy: object) -> None:
+        if time.monotonic() > record.info.get(_POOLER_UNTIL, math.inf):
+            raise DisconnectionError  # the pool replaces this one
         since = record.info.get(_IDLE_SINCE)
         if since is None:
             return  # it is new

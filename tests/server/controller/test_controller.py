@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import text
 
 from ludus.schemas.states import RunState
-from server.controller.controller import Controller, ReadWindow
+from server.controller.controller import Controller, ReadWindow, join_all
 from server.kit.db.clock import now
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
@@ -94,6 +94,19 @@ def expire(database: Database) -> AttemptLedger:
     ledger = make_ledger(database, name="run")
     ledger.heartbeat(-1, 0)
     return ledger
+
+
+def test_all_tasks_that_wait_for_the_broker_and_the_store_have_the_last_seconds_together() -> None:
+    answer = threading.Event()
+    waiting = [threading.Thread(target=answer.wait, daemon=True) for _ in range(3)]
+    for thread in waiting:
+        thread.start()
+    began = time.monotonic()
+    try:
+        join_all(waiting, 1.0)
+        assert 1.0 <= time.monotonic() - began < 2.0
+    finally:
+        answer.set()
 
 
 def test_a_gap_in_reading_begins_the_watch_anew() -> None:

@@ -2,9 +2,11 @@
 
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -132,6 +134,28 @@ def test_a_pooler_that_was_killed_costs_transactions_until_it_is_back(database_u
     with database.read() as session:
         assert session.execute(text("SELECT count(*) FROM runs")).scalar_one() == 2
     database.close()
+
+
+def test_a_connection_to_a_pooler_is_replaced_in_time_and_one_to_postgresql_is_kept(
+    database_url: str, pooled: Pooled
+) -> None:
+    databases = [Database(url, pooler_seconds=0.2) for url in (pooled().url, database_url)]
+    before = [server_process(each) for each in databases]
+    time.sleep(0.3)  # allow: sleep, because the connections grow old
+
+    after = [server_process(each) for each in databases]
+
+    assert after[0] != before[0]
+    assert after[1] == before[1]
+    for each in databases:
+        each.close()
+
+
+def server_process(database: Database) -> int:
+    """Return the process id that the server named when it took the connection; a pooler makes up another each time."""
+    with database.read() as session:
+        raw: Any = session.connection().connection.dbapi_connection
+        return int(raw.info.backend_pid)
 
 
 def test_a_database_is_migrated_through_a_pooler_by_several_processes_at_once(
