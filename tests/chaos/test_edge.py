@@ -6,7 +6,7 @@ that no fault may end one of them, or cost an event, a point of a metric or a ch
 
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -33,7 +33,7 @@ OUTAGE_SECONDS = 30.0
 class Distance:
     """A cluster, and a machine with an edge collector and games behind cables."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, database: Mapping[str, str]) -> None:
         workers = {}
         ports = []
         for name in WORKERS:
@@ -43,7 +43,7 @@ class Distance:
                 "LUDUS_WORKER__PORT_RANGE": f"[{first}, {first + COLLECTOR_PORTS - 1}]",
                 "LUDUS_WORKER__ADVERTISE_HOST": FAR,
             }
-        self.cluster = Cluster(folder / "home", workers)
+        self.cluster = Cluster(folder / "home", workers, **database)
         gateway = int(self.cluster.gateway.rpartition(":")[2])
         self._cables = [Cable((FAR, port), ("127.0.0.1", port)) for port in (gateway, *ports)]
         for cable in self._cables:
@@ -103,8 +103,8 @@ def next_event(scene: Scene, kind: str) -> Callable[[], None]:
 
 
 @pytest.fixture
-def distance(tmp_path: Path) -> Iterator[Distance]:
-    there = Distance(tmp_path)
+def distance(tmp_path: Path, database: Mapping[str, str]) -> Iterator[Distance]:
+    there = Distance(tmp_path, database)
     try:
         yield there
     finally:

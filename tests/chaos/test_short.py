@@ -1,6 +1,7 @@
 """The short form of the chaos suite, on SQLite and a folder as queue: two workers, one run, a fault after the other."""
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -32,8 +33,10 @@ LEARNT = 35.0
 """Mean return of CartPole that a policy without training (about 22) does not have."""
 
 
-def test_a_run_that_loses_every_part_once_loses_nothing_that_was_told_and_learns_all_the_same(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path / "home")
+def test_a_run_that_loses_every_part_once_loses_nothing_that_was_told_and_learns_all_the_same(
+    tmp_path: Path, database: Mapping[str, str]
+) -> None:
+    cluster = Cluster(tmp_path / "home", **database)
     simulators = None
     witness = None
     try:
