@@ -120,6 +120,8 @@ class CollectorLine:
     """The channel to collectors: over TLS if the gateway uses TLS, with its own certificate as the client's."""
 
     credentials: grpc.ChannelCredentials | None = None
+    name: str | None = None
+    """That collectors' certificates are for; None: their address."""
 
     @classmethod
     def of(cls, settings: GatewaySettings) -> "CollectorLine":
@@ -128,13 +130,15 @@ class CollectorLine:
             return cls()
         pair = TlsPair.read(settings.tls)
         authority = None if settings.tls_ca is None else settings.tls_ca.read_bytes()
-        return cls(grpc.ssl_channel_credentials(authority, pair.key, pair.certificate))
+        return cls(grpc.ssl_channel_credentials(authority, pair.key, pair.certificate), settings.tls_name)
 
     def channel(self, endpoint: str) -> grpc.aio.Channel:
         """Return a channel to a collector."""
-        options = client_options(endpoint.rpartition(":")[0].strip("[]"))
+        options: list[tuple[str, Any]] = [*client_options(endpoint.rpartition(":")[0].strip("[]"))]
         if self.credentials is None:
             return grpc.aio.insecure_channel(endpoint, options)
+        if self.name is not None:
+            options.append(("grpc.ssl_target_name_override", self.name))
         return grpc.aio.secure_channel(endpoint, self.credentials, options)
 
     async def reach(self, channel: grpc.aio.Channel, endpoint: str) -> None:

@@ -117,6 +117,10 @@ class GatewaySettings(Listening):
     """PEM file of the authority that signs collectors' certificates, for relayed simulators. Default: the authorities
     that the system trusts. Collectors serve the TLS of this group.
     """
+    tls_name: str | None = None
+    """Name that collectors' certificates are for, where it is not their address: pods of workers have addresses that no
+    certificate can hold. Simulators that do not reach a collector by its address, or not its certificate, are relayed.
+    """
     ticket_key: SecretStr | None = None
     """Secret, at least 32 bytes, with which gateways sign tickets and collectors verify them; the same for all of them.
     Without it collectors accept connections without tickets and listen on loopback only.
@@ -133,12 +137,14 @@ class GatewaySettings(Listening):
     """
 
     @model_validator(mode="after")
-    def _tls_ca_is_of_use(self) -> Self:
-        if self.tls_ca is None:
-            return self
-        if self.tls is None:
-            raise ValueError("tls_ca needs tls_certificate and tls_key: collectors speak TLS where the gateway does")
-        check_certificates(self.tls_ca)
+    def _tls_of_collectors_is_of_use(self) -> Self:
+        for name in ("tls_ca", "tls_name"):
+            if getattr(self, name) is not None and self.tls is None:
+                raise ValueError(
+                    f"{name} needs tls_certificate and tls_key: collectors speak TLS where the gateway does"
+                )
+        if self.tls_ca is not None:
+            check_certificates(self.tls_ca)
         return self
 
 

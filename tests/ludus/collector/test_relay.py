@@ -86,6 +86,20 @@ def test_a_simulator_learns_over_tls(
         asyncio.run(play_until_a_round(dialer(front, files, relay=relayed), collectors))
 
 
+def test_a_gateway_relays_to_a_collector_whose_certificate_is_for_a_name_and_not_for_its_address(
+    database: Database, files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay, "REACH_SECONDS", 1.0)
+    named = {name: str(file) for name, file in files.items()}
+    pod = "127.0.0.2"  # the certificate is for localhost and 127.0.0.1
+    with learner(**named, ticket_key=KEY.encode(), bind_host=pod, advertise_host=pod) as trainer:
+        add_run(database, trainer.endpoints[0].address, name="1")
+        with gateway(database, **files, tls_ca=CERTIFICATE) as front, pytest.raises(CannotConnect, match="TLS_CA"):
+            asyncio.run(asyncio.wait_for(dialer(front, files, patience=0.5).play(), 30))
+        with gateway(database, **files, tls_ca=CERTIFICATE, tls_name="localhost") as front:
+            asyncio.run(play_until_a_round(dialer(front, files), trainer))
+
+
 def test_an_edge_collector_collects_over_tls_and_its_games_need_neither_certificate_nor_token(
     database: Database, files: dict[str, Path]
 ) -> None:

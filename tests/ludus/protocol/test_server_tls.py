@@ -186,6 +186,7 @@ def test_an_api_whose_own_certificate_is_of_another_authority_than_its_clients_c
     ("files", "problem"),
     [
         ({"tls_ca": CERTIFICATE}, "tls_ca needs"),
+        ({"tls_name": "ludus.example.com"}, "tls_name needs"),
         ({**SERVED, "tls_ca": TLS / "missing.pem"}, "missing.pem cannot be read"),
         ({**SERVED, "tls_ca": PRIVATE}, "localhost.key holds no certificate"),
     ],
