@@ -122,7 +122,7 @@ def ended_with_its_children(command: list[str], folder: Path) -> Iterator[psutil
         try:
             yield process
         finally:
-            started = [process]
+            started: list[psutil.Process] = [process]
             with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):  # it may have ended by itself
                 started += process.children(recursive=True)
                 os.killpg(process.pid, signal.SIGKILL)
