@@ -35,7 +35,7 @@ FACTORIES: Final = ("parallel_env", "env")
 
 _PETTINGZOO: Final = (("pettingzoo", "AECEnv"), ("pettingzoo", "ParallelEnv"))
 _OURS: Final = str(Path(__file__).resolve().parents[1]) + os.sep
-_MACHINERY: Final = ("<frozen importlib", importlib.__file__, str(Path(asyncio.__file__).parent) + os.sep)
+_MACHINERY: Final = ("<frozen importlib", importlib.__file__, str(Path(asyncio.__file__).parent) + os.sep, "uvloop/")
 
 
 class PythonGameError(Exception):

@@ -46,6 +46,8 @@ def test_a_run_is_one_trace_from_its_request_to_its_end_also_if_its_worker_dies(
         player = Player(traced, run.id)
         try:
             wait_for_step(client, run, 1100)
+            saved_first = "the span of a checkpoint: the killed process would take it along"
+            eventually(lambda: any(span.name == "checkpoint" for span in spans.spans(trace_id(run.id))), saved_first)
             slot = next(each for each in client.runs.attempts(run.id) if each.ended_at is None).worker_id
             psutil.Process(int(slot.split("/")[1])).kill()
             ended = client.runs.wait(run.id, timeout=90)
