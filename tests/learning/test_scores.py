@@ -21,9 +21,15 @@ pytestmark = [pytest.mark.learning, pytest.mark.slow]
 
 
 def cases(tasks: tuple[Task, ...]) -> list[object]:
-    """Return the tasks as parameters: CI runs those that are not marked `hours`."""
+    """Return the tasks as parameters: CI runs those that are not marked `hours`.
+
+    Tests of one task share its scores, so one process runs them.
+    """
     marks = {True: [pytest.mark.timeout(600)], False: [pytest.mark.hours, pytest.mark.timeout(0)]}
-    return [pytest.param(task, id=task.name, marks=marks[task.quick]) for task in tasks]
+    return [
+        pytest.param(task, id=task.name, marks=[*marks[task.quick], pytest.mark.xdist_group(task.name)])
+        for task in tasks
+    ]
 
 
 @pytest.mark.parametrize("task", cases(tuple(task for task in TASKS if task.at_most is None)))
