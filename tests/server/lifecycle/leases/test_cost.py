@@ -176,4 +176,5 @@ def test_a_claim_reads_no_metrics_however_many_there_are(database: Database) -> 
     assert "runs" in read
     assert not [table for table in read if "metric" in table]
     assert len(with_history.statements) == len(without.statements)
-    assert with_history.log_bytes <= 1.2 * without.log_bytes
+    # Not equal: a row whose page is full moves to another one, with an entry in each index.
+    assert with_history.log_bytes <= 2 * without.log_bytes
