@@ -228,7 +228,7 @@ class TimesMeasured(Message):
     seconds: float
     """Length of the period."""
     busy: float
-    """Processor seconds of the thread that does the collector's work."""
+    """Seconds for which the thread that does the collector's work has had a processor, or has waited for one."""
     learner: float
     """Seconds in which agents waited for this reason (`ludus.collector.agent_waits`), as the three below."""
     stragglers: float

@@ -76,8 +76,8 @@ def _words(cause: BottleneckCause, share: float, spent: TimeSpent, config: RunCo
             )
         case Cause.ACTING:
             message = (
-                f"Acting takes {of_time}; of {spent.collectors} collectors the busiest uses {spent.busy:.0%} of a "
-                "processor"
+                f"Acting takes {of_time}; of {spent.collectors} collectors the busiest computes, or waits for a "
+                f"processor, {min(spent.busy, 1.0):.0%} of the time"
             )
             advice = (
                 f"set simulators.collectors.local to {spent.collectors + 1}, or let edge collectors act beside the "
