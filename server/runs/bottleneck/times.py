@@ -30,7 +30,7 @@ class TimeSpent:
     simulators: int
     """That play."""
     busy: float
-    """Processor time of the busiest collector, as a share of the time."""
+    """Share of the time in which the busiest collector computes, or waits for a processor."""
     waiting_for_learner: float
     """Share of the simulators' time in which agents wait for a reason of `ludus.collector.agent_waits`."""
     waiting_for_stragglers: float
