@@ -18,7 +18,7 @@ STOP_SECONDS: Final = 1.0
 PROBE_SECONDS: Final = 0.2
 
 MOST_MESSAGE_BYTES: Final = 2**32 - 1
-"""What gRPC's prefix can say. The collector behind this port has a limit of its own, and names it."""
+"""The largest length that gRPC's prefix can hold. The collector checks its own, smaller limit."""
 
 
 class GamePort:

@@ -2,10 +2,11 @@
 
 A subclass is the server's or the client's end. It opens streams when headers come; everything below them is here.
 Who sends too much hits a window (RFC 9113, 5.2): a stream's is topped up while the messages that came are read, so a
-stream holds at most `STREAM_WINDOW` bytes that nobody has asked for, and one message that is not whole yet.
+stream holds at most `STREAM_WINDOW` unread bytes, and one incomplete message.
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from typing import Final, cast
 
 import hpack
@@ -59,7 +60,7 @@ MOST_UNREAD_ANSWERS: Final = 1000
 """To PING and SETTINGS of a peer that does not read."""
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.Protocol, ABC):
     """One end of a connection. A subclass opens streams when headers come, and says what their end means."""
 
     def __init__(self, max_message_bytes: int) -> None:
@@ -98,17 +99,17 @@ class Connection(asyncio.Protocol):
 
     # What a subclass says ---------------------------------------------------------------------------------------
 
+    @abstractmethod
     def headers_came(self, number: int, headers: Headers, *, ended: bool) -> None:
         """Take headers of a stream. Raises Violation."""
-        raise NotImplementedError
 
     def messages_came(self, stream: Stream) -> None:
         """Take note that a stream has messages, or has ended, or both."""
         stream.wake()
 
+    @abstractmethod
     def message_failed(self, stream: Stream, error: BadMessage) -> None:
         """End a stream whose message cannot be taken."""
-        raise NotImplementedError
 
     def finished(self, stream: Stream) -> None:
         """Take note that this side of a stream has sent its last frame."""
@@ -169,11 +170,11 @@ class Connection(asyncio.Protocol):
             self._break(stream)
 
     def pause_writing(self) -> None:
-        """Let writers wait: the peer reads too slowly."""
+        """Stop writers: the peer reads too slowly."""
         self.is_full = True
 
     def resume_writing(self) -> None:
-        """Let writers go on."""
+        """Wake writers: the peer has read."""
         self.is_full = False
         for stream in self.streams.values():
             stream.wake()
@@ -246,7 +247,7 @@ class Connection(asyncio.Protocol):
     # Frames -----------------------------------------------------------------------------------------------------
 
     def _take_data(self, flags: int, number: int, payload: bytes) -> None:
-        # The connection's window is topped up at once: what nobody reads is bounded by the streams' windows.
+        # The peer gets the connection's window back at once. The windows of the streams bound the unread bytes.
         self._credit += len(payload)
         if self._credit >= CONNECTION_WINDOW // 2:
             self.write(frame(WINDOW_UPDATE, 0, 0, self._credit.to_bytes(4, "big")))

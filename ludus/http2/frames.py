@@ -5,7 +5,7 @@ from enum import IntEnum
 from typing import Final
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-"""What a client sends first (3.4)."""
+"""The first bytes of a client (3.4)."""
 HEADER_BYTES: Final = 9
 """Of a frame, before its payload."""
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import grpc
 import grpc.aio
 
-from ludus.http2.connection import Connection
+from ludus.http2.connection import MOST_STREAMS, Connection
 from ludus.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, RST_STREAM, ErrorCode, Violation, frame
 from ludus.http2.headers import Headers, Metadata, encoded, read_headers
 from ludus.http2.stream import PREFIX_BYTES, BadMessage, Stream, prefixed
@@ -122,7 +122,7 @@ class _ServerConnection(Connection):
         self.peer = ""
         self._server = server
         self._greeting: bytes | None = b""
-        """What came of the preface; None when it is complete."""
+        """The part of the preface that has arrived; None when it is complete."""
         self._last = 0
         """The newest stream."""
 
@@ -162,7 +162,7 @@ class _ServerConnection(Connection):
         method = values.get(":path", "")
         call = self.streams[number] = Call(self, number, metadata)
         call.ended = ended
-        if self._server.stopping:
+        if self._server.stopping or len(self.streams) > MOST_STREAMS:
             self.reset(call, ErrorCode.REFUSED_STREAM)
             return
         call.handler = self._server.handler(_Details(method, metadata))

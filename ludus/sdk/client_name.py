@@ -1,4 +1,4 @@
-"""What this program calls itself."""
+"""The name of this program, which it sends to the server."""
 
 import platform
 from importlib.metadata import PackageNotFoundError, version

@@ -9,7 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ludus.http2 import frames
-from ludus.http2.connection import MOST_HEADER_BYTES, MOST_UNREAD_ANSWERS, OUR_MAX_FRAME, STREAM_WINDOW
+from ludus.http2.connection import (
+    MOST_HEADER_BYTES,
+    MOST_STREAMS,
+    MOST_UNREAD_ANSWERS,
+    OUR_MAX_FRAME,
+    STREAM_WINDOW,
+)
 from ludus.http2.frames import ErrorCode, frame
 from tests.ludus.http2.serving import ECHO, STREAM, WAIT, channel_to, run, serving
 
@@ -135,6 +141,24 @@ def test_pings_without_end_from_a_client_that_reads_nothing_end_its_connection()
                 await asyncio.wait_for(ping(), PATIENCE)
             async with channel_to(port) as channel:
                 assert await channel.unary_unary(ECHO)(b"others go on") == b"others go on"
+
+    run(call)
+
+
+def test_a_stream_beyond_the_limit_of_a_connection_is_refused() -> None:
+    async def call() -> None:
+        async with serving() as (port, _):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            opened = [headers(STREAM, 2 * index + 1) for index in range(MOST_STREAMS + 1)]
+            writer.write(GREETING + b"".join(opened))
+            last = 2 * MOST_STREAMS + 1
+            refused = frame(frames.RST_STREAM, 0, last, int(ErrorCode.REFUSED_STREAM).to_bytes(4, "big"))
+            received = b""
+            async with asyncio.timeout(PATIENCE):
+                while refused not in received:
+                    received += await reader.read(1 << 16)
+            assert received.count(refused[3:5] + b"\0\0") == 1, "the others are served"
+            writer.close()
 
     run(call)
 
