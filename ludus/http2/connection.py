@@ -92,10 +92,9 @@ class Connection(asyncio.Protocol, ABC):
             SETTINGS: self._take_settings,
             PING: self._take_ping,
             WINDOW_UPDATE: self._take_window,
-            GOAWAY: self._take_goaway,
             PUSH_PROMISE: self._take_promise,
         }
-        """By kind of frame. PRIORITY and unknown ones mean nothing here (5.5)."""
+        """By kind of frame. PRIORITY, GOAWAY (the close follows it) and unknown kinds mean nothing here (5.5)."""
 
     # What a subclass says ---------------------------------------------------------------------------------------
 
@@ -117,9 +116,6 @@ class Connection(asyncio.Protocol, ABC):
     def stream_broke(self, stream: Stream) -> None:
         """Take note that a stream is reset, or lost with its connection."""
         stream.wake()
-
-    def peer_leaves(self) -> None:
-        """Take note that the peer opens no more streams, or takes no more."""
 
     # The transport's side ---------------------------------------------------------------------------------------
 
@@ -358,9 +354,6 @@ class Connection(asyncio.Protocol, ABC):
     def _flush_all(self) -> None:
         for stream in [each for each in self.streams.values() if each.unsent]:
             self._flush(stream)
-
-    def _take_goaway(self, _: int, __: int, ___: bytes) -> None:
-        self.peer_leaves()
 
     def _take_promise(self, _: int, __: int, ___: bytes) -> None:
         raise Violation(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE came; this end asks for none")
