@@ -299,7 +299,7 @@ def main() -> None:
             setattr(options, name, int(options.scale * getattr(options, name)))
     if options.busy < ZONES or options.points < 1:
         parser.error(f"--busy must be {ZONES} at least (one slot of each zone), and --points 1 at least")
-    needed = options.waiting + 2 * options.connected + 2 * (options.busy + options.idle) + 1000
+    needed = max(options.waiting + options.connected, 2 * (options.busy + options.idle)) + 1000  # of gateway, PgBouncer
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if needed > hard:
         parser.error(f"so many connections need {needed} open files of one process; the limit is {hard} (ulimit -n)")

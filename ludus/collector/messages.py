@@ -228,7 +228,9 @@ class TimesMeasured(Message):
     seconds: float
     """Length of the period."""
     busy: float
-    """Seconds for which the thread that does the collector's work has had a processor, or has waited for one."""
+    """Seconds for which the thread that does the work would compute in that time if nothing else kept it from a
+    processor.
+    """
     learner: float
     """Seconds in which agents waited for this reason (`ludus.collector.agent_waits`), as the three below."""
     stragglers: float

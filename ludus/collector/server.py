@@ -41,15 +41,13 @@ STATS_SECONDS = 1.0
 FAILED = "the collector made a mistake and is started again; its log has the details"
 
 
-def processor_seconds() -> float:
-    """Return the seconds for which this thread has had a processor, or has waited for one that others used.
-
-    The second part is Linux' (proc(5), `schedstat`): a collector that gets no processor is no idle one.
+def seconds_without_processor() -> float:
+    """Return for how long this thread has waited for a processor that others used: proc(5), `schedstat`; 0 where the
+    system does not say.
     """
-    waited = 0.0
     with contextlib.suppress(OSError, ValueError, IndexError):
-        waited = int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
-    return time.thread_time() + waited
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    return 0.0
 
 
 class CollectorServer:
@@ -82,8 +80,8 @@ class CollectorServer:
         self.behaviors = Behaviors(link, factory, self._ticks, self.barrier)
         self._runners = self.behaviors.runners
         self._next_stats = 0.0
-        self._measured = (self._loop.time(), processor_seconds())
-        """Up to when times are reported: on the clock, and of this thread's processor time."""
+        self._measured = (self._loop.time(), time.thread_time(), seconds_without_processor())
+        """Up to when times are reported: on the clock, of this thread's processor time, and of its waits for one."""
         self._held_by: set[WaitReason] = set()
         """Reasons for which no agent is answered."""
         self.done: asyncio.Future[commands.CloseAll | None] = self._loop.create_future()
@@ -285,7 +283,10 @@ class CollectorServer:
 
     def _report_times(self, now: float) -> None:
         """Send the learner where the time went since the last report."""
-        (since, busy), self._measured = self._measured, (now, processor_seconds())
+        before, self._measured = self._measured, (now, time.thread_time(), seconds_without_processor())
+        elapsed, computed, waited = (new - old for new, old in zip(self._measured, before, strict=True))
+        # A collector that others keep from computing is no idle one: what it would have waited for does not count.
+        busy = elapsed * computed / max(elapsed - waited, computed)
         waits: defaultdict[WaitReason, float] = defaultdict(float)
         delays: defaultdict[int, float] = defaultdict(float)
         learning = [one for one in self._runners.values() if one.recorded and one.quota.number is not None]
@@ -297,7 +298,7 @@ class CollectorServer:
                 delays[simulator] += each
         simulators = [one.take_times(now, delays[one.number]) for one in self.sessions if one.started]
         times = (waits[LEARNER], waits[STRAGGLERS], waits[CHECKPOINT], waits[NETWORK], tuple(simulators))
-        self.link.tell(messages.TimesMeasured(self._index, now - since, self._measured[1] - busy, *times))
+        self.link.tell(messages.TimesMeasured(self._index, elapsed, busy, *times))
 
     def _release_late_agents(self, runner: LearningRunner, now: float) -> None:
         """Move steps that do not return to later rounds, so that other agents take their places in this one.

@@ -17,6 +17,7 @@ from ludus.cli import ludus
 from server.kit.settings import Settings
 from tests.deployment.deployment import table_of_ports
 from tests.kubernetes.rendered import FOLDER, OVERLAYS, Manifests, Pod, kustomize, render
+from tests.ludus.protocol.test_server_tls import CERTIFICATE, PRIVATE
 
 pytestmark = pytest.mark.skipif(kustomize() is None, reason="needs kubectl or kustomize")
 HERE = Path(__file__).parent
@@ -98,7 +99,7 @@ def test_every_variable_is_a_setting(manifests: Manifests) -> None:
 def test_the_settings_of_every_pod_are_understood(
     manifests: Manifests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The files of the secret are there; what stands in capitals is filled in."""
+    """The files of the secrets are there; what stands in capitals is filled in."""
     for name in [name for name in os.environ if name.startswith("LUDUS_")]:
         monkeypatch.delenv(name)
     secrets = {"database-url": "postgresql+psycopg://ludus:x@db/ludus", "broker-url": "redis://redis:6379/0"}
@@ -108,7 +109,9 @@ def test_the_settings_of_every_pod_are_understood(
                 file = tmp_path / Path(value).name
                 file.write_text(secrets.get(file.name, "x" * 40))
                 monkeypatch.setenv(name, str(file))
-            elif not name.endswith(("TLS_CERTIFICATE", "TLS_KEY")):
+            elif name.endswith(("TLS_CERTIFICATE", "TLS_KEY")):
+                monkeypatch.setenv(name, str(CERTIFICATE if name.endswith("CERTIFICATE") else PRIVATE))
+            else:
                 monkeypatch.setenv(name, value.replace("BUCKET", "bucket").replace("REGION", "eu-central-1"))
         settings = Settings()
         assert settings.database.url.get_secret_value() == secrets["database-url"]

@@ -76,8 +76,8 @@ def _words(cause: BottleneckCause, share: float, spent: TimeSpent, config: RunCo
             )
         case Cause.ACTING:
             message = (
-                f"Acting takes {of_time}; of {spent.collectors} collectors the busiest computes, or waits for a "
-                f"processor, {min(spent.busy, 1.0):.0%} of the time"
+                f"Acting takes {of_time}; of {spent.collectors} collectors the busiest computes "
+                f"{min(spent.busy, 1.0):.0%} of the time in which it can have a processor"
             )
             advice = (
                 f"set simulators.collectors.local to {spent.collectors + 1}, or let edge collectors act beside the "

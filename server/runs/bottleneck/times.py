@@ -30,7 +30,9 @@ class TimeSpent:
     simulators: int
     """That play."""
     busy: float
-    """Share of the time in which the busiest collector computes, or waits for a processor."""
+    """Share of the time in which the busiest collector computes. Time in which other processes keep it from a processor
+    does not count.
+    """
     waiting_for_learner: float
     """Share of the simulators' time in which agents wait for a reason of `ludus.collector.agent_waits`."""
     waiting_for_stragglers: float
