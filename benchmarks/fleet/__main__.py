@@ -1,13 +1,19 @@
 """A simulated fleet on the real control plane: the time of every operation, processor time per role, the bottleneck.
 
     python -m benchmarks.fleet [--busy 1000] [--idle 1000] [--waiting 10000] [--connected 5000] [--points 10000]
-        [--listeners 200] [--seconds 60] [--scale 1] [--zone] [--no-pgbouncer] [--url postgresql+psycopg://...]
+        [--listeners 200] [--seconds 60] [--scale 1] [--slower 1] [--zone] [--no-pgbouncer]
+        [--url postgresql+psycopg://...]
 
 One api, one gateway, one controller, PostgreSQL with fsync, Redis, and PgBouncer where it is installed; slots (threads
 of many worker hosts, `benchmarks.fleet.slots`), simulators and listeners (`benchmarks.fleet.clients`). All of it shares
 this machine, so processor time is what extrapolates: that of the servers and that of the fleet itself are told apart,
 and the bottleneck is the server that uses the largest share of the processor time that it can use. `--zone` kills a
 third of the busy slots at the end, and measures how long it takes until idle slots have claimed all their runs.
+
+Where the fleet itself needs more processors than the machine has, nothing but their lack is measured: slots that wait
+for one keep their transactions open. `--slower 3` lets each slot, simulator and client do what it does at a third of
+the pace, with leases as shipped: everything that depends on how many there are stays, and the processor time of the
+servers is a third of what the fleet costs.
 """
 
 import argparse
@@ -44,6 +50,8 @@ LOOK_SECONDS = 0.2
 """Between two looks at PostgreSQL's activity."""
 LIST_SECONDS = 0.2
 """Between two requests of the client that lists."""
+HOLD_SECONDS = 30.0
+"""For which the gateway holds the question of a simulator whose run waits, as shipped."""
 LISTS = ("/v1/runs?page_size=100", "/v1/runs?page_size=100", "/v1/workers?page_size=100", "/v1/queue")
 LATE = "late"
 """Label that waiting runs demand."""
@@ -54,9 +62,10 @@ START_LIMIT = 1800.0
 class Lister(threading.Thread):
     """A client that lists runs, workers and the queue in turn."""
 
-    def __init__(self, api: str) -> None:
+    def __init__(self, api: str, period: float) -> None:
         super().__init__()
         self._api = api
+        self._period = period
         self._over = threading.Event()
         self.samples: list[Sample] = []
 
@@ -68,7 +77,7 @@ class Lister(threading.Thread):
                 http.get(path).raise_for_status()
                 taken = time.monotonic() - began
                 self.samples.append((f"GET {path.partition('?')[0]}", began, taken, 0.0))
-                if self._over.wait(LIST_SECONDS):
+                if self._over.wait(self._period):
                     return
 
     def close(self) -> None:
@@ -85,9 +94,11 @@ class Fleet:
         self._stack = stack
         self.parts: list[Part] = []
         slots = options.busy + options.idle + STARTS
-        self.servers = Stack(stack, options.url, 2 * slots + 100, pgbouncer=options.pgbouncer)
+        self.servers = Stack(
+            stack, options.url, 2 * slots + 100, pgbouncer=options.pgbouncer, hold_seconds=HOLD_SECONDS * options.slower
+        )
         self._collector = f"127.0.0.1:{free_port()}"
-        self.lister = Lister(self.servers.api)
+        self.lister = Lister(self.servers.api, LIST_SECONDS * options.slower)
 
     def start(self) -> None:
         """Start the whole fleet; return when everything is at its place."""
@@ -156,7 +167,8 @@ class Fleet:
         """Start worker hosts that have so many slots together."""
         options = self._options
         common = ["--url", self.servers.pooled, "--broker", self.servers.broker, "--collector", self._collector]
-        common += ["--summary-seconds", str(options.busy * len(KEYS) / options.points), *extra]
+        common += ["--summary-seconds", str(options.slower * options.busy * len(KEYS) / options.points), *extra]
+        common += ["--slower", str(options.slower)]
         common += ["--start-seconds", str(start_seconds or START_SECONDS * len(names))]
         common += ["--connected", str(options.connected // options.busy)]
         common += ["--waiting", str(options.waiting // WAITING_RUNS)]
@@ -234,7 +246,8 @@ def measure(options: argparse.Namespace, fleet: Fleet) -> None:
     )
     print("\nutilization: " + "; ".join(f"{name} {share:.1%}" for name, share in shares.items()))
     first, share = max(shares.items(), key=lambda one: one[1])
-    print(f"first bottleneck: {first}: {share:.1%}, so at the same work it is full at {1 / share:.1f} times this fleet")
+    full = 1 / share / options.slower
+    print(f"first bottleneck: {first}: {share:.1%}, so it is full at {full:.1f} times this fleet at its own pace")
     if options.zone:
         taken = fleet.kill_zone()
         ended = time.monotonic()
@@ -287,6 +300,9 @@ def main() -> None:
     for name, default in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--scale", type=float, default=1.0, help="Multiplies all of these but the listeners.")
+    parser.add_argument(
+        "--slower", type=float, default=1.0, help="Divides the pace of each slot, simulator and client."
+    )
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--zone", action="store_true", help="Kill a third of the busy slots at the end.")
     parser.add_argument("--pgbouncer", action=argparse.BooleanOptionalAction, default=pgbouncer_is_installed())

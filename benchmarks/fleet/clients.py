@@ -7,6 +7,7 @@ import asyncio
 import re
 import resource
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -57,18 +58,21 @@ class Clients:
         await asyncio.gather(*map(play, range(options.first, options.last)))
 
     async def listeners(self, options: argparse.Namespace) -> None:
-        """Follow the events of runs, and take the time from each event's beginning to its arrival."""
+        """Follow the events of runs, and take the time from each event's beginning to its arrival, unless it had begun
+        before they were followed.
+        """
         host, _, port = options.address.partition(":")
         runs = options.kind.split(",")
 
         async def listen(number: int) -> None:
             reader, writer = await asyncio.open_connection(host, int(port), limit=LINES)
             path = f"/v1/runs/{runs[number % len(runs)]}/events:stream"
+            began = time.monotonic()
             writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
             while line := await reader.readline():
                 if line.startswith(b": hello"):
                     self.open += 1
-                elif sent := re.search(rb'"sent":([0-9.]+)', line):
+                elif (sent := re.search(rb'"sent":([0-9.]+)', line)) and float(sent[1]) > began:
                     self.samples.add("event until a listener has it", float(sent[1]))
             self.samples.fail("event stream")
 

@@ -2,7 +2,8 @@
 
 Each slot has a pool of two connections, as a real one. An idle slot beats and counts messages every 2 s, and claims
 when the host's consumer hands it a message. A busy one renews its lease every 2 s, appends summaries of 25 keys, and
-records its simulators; slots with runs that are listened to append events. Nothing trains.
+records its simulators; slots with runs that are listened to append events. `--slower` multiplies all these times.
+Nothing trains.
 """
 
 import argparse
@@ -65,6 +66,7 @@ class Host:
         self.wake_ups = WakeUpQueue(self._celery)
         self.idle: queue.SimpleQueue[Slot] = queue.SimpleQueue()
         """Slots that wait for a message. A slot of a real host is a process, which Celery's parent hands messages."""
+        self.beat_seconds = BEAT_SECONDS * options.slower
         self.known = self.busy = 0
         self._lock = threading.Lock()
 
@@ -145,12 +147,12 @@ class Slot:
 
     def _idle(self) -> str | None:
         """Beat until a message comes; return its run."""
-        due = time.monotonic() + random.uniform(0, BEAT_SECONDS)
+        due = time.monotonic() + random.uniform(0, self._host.beat_seconds)
         while True:
             try:
                 return self.messages.get(timeout=max(0.0, due - time.monotonic()))
             except queue.Empty:
-                due = max(due + BEAT_SECONDS, time.monotonic())
+                due = max(due + self._host.beat_seconds, time.monotonic())
             with self._samples.timed("beat of an idle slot"):
                 self._registry.beat(self._id)
             try:
@@ -207,15 +209,19 @@ class Slot:
             else:
                 ledger.simulators.connected(f"{name}-{simulator}", number=simulator, collector=0)
 
-        connecting = Duty("a simulator's connection", CONNECT_SECONDS, connect)
+        connecting = Duty("a simulator's connection", CONNECT_SECONDS * options.slower, connect)
         duties = [
-            Duty("beat of a busy slot", BEAT_SECONDS, lambda: ledger.heartbeat(LEASE_SECONDS, 1000 * next(steps))),
+            Duty(
+                "beat of a busy slot",
+                self._host.beat_seconds,
+                lambda: ledger.heartbeat(LEASE_SECONDS, 1000 * next(steps)),
+            ),
             Duty("metric append", options.summary_seconds, summarize),
             connecting,
         ]
         if kind == "busy" and int(number) < LISTENED:
             tell = partial(ledger.event, "benchmark_event", "Something happened.")
-            duties.append(Duty("event", EVENT_SECONDS, lambda: tell(data={"sent": time.monotonic()})))
+            duties.append(Duty("event", EVENT_SECONDS * options.slower, lambda: tell(data={"sent": time.monotonic()})))
         began = time.monotonic()
         for duty in duties:
             duty.due = began + random.uniform(0, duty.period)
@@ -236,6 +242,7 @@ def main() -> None:
     parser.add_argument("--slots", type=int, required=True)
     parser.add_argument("--start-seconds", type=float, required=True, help="Between the starts of two slots.")
     parser.add_argument("--summary-seconds", type=float, required=True, help="Between two summaries of a slot.")
+    parser.add_argument("--slower", type=float, default=1.0)
     parser.add_argument("--connected", type=int, required=True, help="Simulators of a run that is busy from the start.")
     parser.add_argument("--waiting", type=int, required=True, help="Simulators of a run that waits.")
     parser.add_argument("--claims", action="store_true", help="Slots claim until they have a run, and hear no message.")

@@ -41,8 +41,12 @@ class Look:
 class Stack:
     """All servers, running. `url` is where PostgreSQL is, `pooled` where everything connects to."""
 
-    def __init__(self, stack: ExitStack, url: str | None, connections: int, *, pgbouncer: bool) -> None:
-        """`connections` is the number of client connections that the fleet may need."""
+    def __init__(
+        self, stack: ExitStack, url: str | None, connections: int, *, pgbouncer: bool, hold_seconds: float
+    ) -> None:
+        """`connections` is the number of client connections that the fleet may need; the gateway holds questions of
+        simulators for `hold_seconds`.
+        """
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ludus-fleet-")))
         folder.chmod(0o755)  # the servers' own user has to come in
         self.folder = folder
@@ -90,6 +94,7 @@ class Stack:
             "LUDUS_QUEUE__BROKER_URL": self.broker,
             "LUDUS_API__PORT": str(ports["api"]),
             "LUDUS_GATEWAY__PORT": str(ports["gateway"]),
+            "LUDUS_GATEWAY__HOLD_SECONDS": str(hold_seconds),
             "LUDUS_TELEMETRY__GATEWAY_PORT": str(ports["gateway metrics"]),
             "LUDUS_TELEMETRY__CONTROLLER_PORT": str(ports["controller metrics"]),
             "LUDUS_LOG__LEVEL": "warning",

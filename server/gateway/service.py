@@ -258,11 +258,14 @@ class Gateway:
     async def _assign(
         self, request: pb.JoinRequest, principal: Principal, context: Context, *, edge: bool
     ) -> pb.JoinResponse:
+        # Not in the thread below, which goes on after a call whose simulator gave up: gRPC's core ends the process if it
+        # is asked for the peer of such a call.
+        peer = str(context.peer())
+
         def join() -> JoinAnswer:
             run = self._admit(request.run, principal)
             if edge:
                 return self._placement.place_collector(run)
-            peer = str(context.peer())
             return self._placement.join(
                 run, request.session_id, request.label, request.client, peer, relay=request.relay
             )

@@ -5,6 +5,7 @@ import logging
 import socket
 import time
 from collections import Counter
+from contextlib import ExitStack
 from typing import Any
 
 import grpc
@@ -22,8 +23,8 @@ from ludus.sdk.errors import Failure
 from ludus.sdk.join import JoinClient, Target
 from server.gateway.errors import STATUS
 from server.gateway.main import check
-from server.gateway.service import REPORTS_PER_MINUTE
-from server.kit.db.database import Database
+from server.gateway.service import PLACEMENT_THREADS, REPORTS_PER_MINUTE
+from server.kit.db.database import CONNECTIONS, Database
 from server.kit.errors import ErrorKind
 from server.kit.listening import GatewaySettings
 from server.kit.ports import CannotStart
@@ -66,6 +67,25 @@ def test_simulators_are_spread_evenly_over_collectors(gateway: GatewayThread) ->
     addresses = Counter(gateway.join(session_id=f"s{number}").assignment.address for number in range(10))
 
     assert addresses == {"worker-1:41000": 5, "worker-1:41001": 5}
+
+
+def test_simulators_that_give_up_while_the_database_is_busy_do_no_harm(gateway: GatewayThread) -> None:
+    """The threads that place them go on after their calls have ended."""
+    add_run(gateway.database, "worker-1:41000")
+    gateway.join(session_id="first")
+    metadata = [("authorization", f"Bearer {TOKEN}")]
+    with ExitStack() as busy:
+        for _ in range(CONNECTIONS):
+            busy.enter_context(gateway.database.read()).connection()
+        calls = [
+            gateway.stub.Join.future(
+                pb.JoinRequest(run="catch", session_id=f"s{number}", protocol_version=1), metadata=metadata, timeout=1
+            )
+            for number in range(5 * PLACEMENT_THREADS)
+        ]
+        assert {call.code() for call in calls} == {grpc.StatusCode.DEADLINE_EXCEEDED}
+
+    assert gateway.join(session_id="last").assignment.address == "worker-1:41000"
 
 
 def test_relay_is_granted_without_an_address(gateway: GatewayThread) -> None:
