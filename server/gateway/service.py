@@ -258,8 +258,8 @@ class Gateway:
     async def _assign(
         self, request: pb.JoinRequest, principal: Principal, context: Context, *, edge: bool
     ) -> pb.JoinResponse:
-        # Not in the thread below, which goes on after a call whose simulator gave up: gRPC's core ends the process if it
-        # is asked for the peer of such a call.
+        # Not in the thread below, which goes on after a call whose simulator gave up: gRPC's core ends the process when
+        # somebody asks for the peer of such a call.
         peer = str(context.peer())
 
         def join() -> JoinAnswer:

@@ -11,18 +11,21 @@ recorded beyond s: those points are hidden from every reader at once, so that a 
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from sqlalchemy import ColumnElement, Subquery, func, insert, select, text, update
+from sqlalchemy import ColumnElement, LargeBinary, Subquery, func, insert, literal, select, text, update
 from sqlalchemy.orm import InstrumentedAttribute
 
 from server.kit.db.clock import now
 from server.kit.db.keyset import parts
 from server.kit.db.repository import Repository
+from server.kit.states import LEASED
 from server.metrics.listed import ListedMetric
 from server.metrics.models import STALE_SQL, LatestMetric, MetricChunk, MetricTail
 from server.metrics.points import EVERY_STEP, MetricPoint, NewestValue, Place, Points, Window
 from server.metrics.superseding.repository import RewindRepository, Superseding
 from server.metrics.tail import pack, unpack
+from server.runs.models import Run
 
 ByAttempt = Mapping[int, Points]
 """The points of a metric by the attempt that recorded them, in the order of the attempts."""
@@ -31,16 +34,25 @@ ByAttempt = Mapping[int, Points]
 class MetricRepository(Repository):
     """Metrics of runs."""
 
-    def append(self, run_id: str, attempt: int, points: Iterable[MetricPoint]) -> None:
-        """Add points of an attempt, whose run is locked: one row, one statement.
+    def append(self, run_id: str, attempt: int, points: Iterable[MetricPoint]) -> bool:
+        """Add points of an attempt: one row, one statement. False: it does not hold the run.
 
-        Those that are not beyond its newest step of a key don't count: adding twice is safe.
+        Points that are not beyond its newest step of a key don't count: adding twice is safe. The race: another attempt
+        begins, and sets the metrics back. The statement locks the run as a claim does, and reads its row again if it
+        had to wait.
         """
-        packed = pack(points)
         same = (MetricTail.run_id == run_id, MetricTail.attempt == attempt)
-        number = select(func.coalesce(func.max(MetricTail.number), 0) + 1).where(*same).scalar_subquery()
-        values = {"run_id": run_id, "attempt": attempt, "number": number, "at": now(), "points": packed}
-        self._session.execute(insert(MetricTail).values(values))
+        values: dict[Any, Any] = {
+            MetricTail.run_id: Run.id,
+            MetricTail.attempt: Run.attempt,
+            MetricTail.number: select(func.coalesce(func.max(MetricTail.number), 0) + 1).where(*same).scalar_subquery(),
+            MetricTail.at: now(),
+            MetricTail.points: literal(pack(points), LargeBinary),
+        }
+        holds = (Run.id == run_id, Run.attempt == attempt, Run.state.in_(LEASED))
+        held = select(*values.values()).where(*holds).with_for_update(of=Run)
+        added = insert(MetricTail).from_select(list(values), held).returning(MetricTail.number)
+        return self._session.scalar(added) is not None
 
     def rewind(self, run_id: str) -> None:
         """Delete what the present attempt has superseded (called when it begins, with the run locked)."""

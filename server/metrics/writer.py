@@ -14,7 +14,10 @@ class MetricWriter:
         self._fence = fence
 
     def append(self, points: Sequence[MetricPoint]) -> None:
-        """Append points with one statement. Appending the same points twice is safe. Raises LeaseLost."""
-        with self._fence.write() as (session, run):
-            if points:
-                MetricRepository(session).append(run.id, self._fence.number, points)
+        """Append points with one statement. Appending the same points twice is safe. Raises LeaseLost, RunNotFound."""
+        if not points:
+            return
+        with self._fence.database.write(once=True) as session:
+            holds = MetricRepository(session).append(self._fence.run_id, self._fence.number, points)
+        if not holds:
+            self._fence.refuse()

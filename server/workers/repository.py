@@ -64,7 +64,7 @@ class WorkerRegistry:
         self._set(worker_id, stored_heartbeat_at=now(), run_id=None, stopped_at=now())
 
     def _set(self, worker_id: str, **values: Any) -> bool:
-        with self._database.write() as session:
+        with self._database.write(once=True) as session:
             found = session.scalar(update(Worker).where(Worker.id == worker_id).values(**values).returning(Worker.id))
         return found is not None
 

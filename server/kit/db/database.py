@@ -35,6 +35,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 
+from server.kit.db.once import begin_once, ended
 from server.kit.db.projects import ProjectSession, info_of
 from server.kit.errors import DatabaseUnavailable
 from server.kit.settings import DatabaseSettings
@@ -53,6 +54,8 @@ _EFFECTS = "ludus_after_commit"
 _ACTOR = "ludus_actor"
 _READS = "ludus_reads"
 """Execution option of the engine whose transactions are read-only."""
+_ONCE = "ludus_once"
+"""Execution option of the engine whose transactions are one statement."""
 _TRACER = "ludus_tracer"
 _IDLE_SINCE = "ludus_idle_since"
 _POOLER_UNTIL = "ludus_pooler_until"
@@ -137,13 +140,14 @@ class Database:
             yield session
 
     @contextmanager
-    def write(self) -> Iterator[Session]:
+    def write(self, *, once: bool = False) -> Iterator[Session]:
         """One writing transaction, committed at the end of the block; then the effects of `after_commit` run.
 
-        Raises DatabaseUnavailable when the database doesn't answer or another writer doesn't finish; nothing is
-        written then.
+        `once` says that it has one statement, which may be committed at once (`server.kit.db.once`). Raises
+        DatabaseUnavailable when the database doesn't answer or another writer doesn't finish; nothing is written then.
         """
-        with self._write_lock, _translated(), self._session(self._writer) as session:
+        engine = self._writer.execution_options(**{_ONCE: True}) if once else self._writer
+        with self._write_lock, _translated(), self._session(engine) as session:
             session.connection()
             yield session
             if self._before_commit is not None:
@@ -339,8 +343,13 @@ def _postgresql_engine(
             raise
 
     def begun(connection: Any) -> None:
-        mode = " READ ONLY" if connection.get_execution_options().get(_READS) else ""
-        connection.exec_driver_sql(f"BEGIN{mode}; {limits}")
+        options = connection.get_execution_options()
+        mode = " READ ONLY" if options.get(_READS) else ""
+        begin = f"BEGIN{mode}; {limits}"
+        if options.get(_ONCE):
+            begin_once(connection.connection.driver_connection, begin)
+        else:
+            connection.exec_driver_sql(begin)
 
     event.listen(engine, "connect", connected)
     event.listen(engine, "begin", begun)
@@ -362,7 +371,9 @@ def _ping_doubtful_connections(engine: Engine) -> None:
     longer than the keepalives take. Connections to a pooler are replaced when they are old, too.
     """
 
-    def idle(_connection: DBAPIConnection, record: ConnectionPoolEntry) -> None:
+    def idle(connection: Any, record: ConnectionPoolEntry) -> None:
+        if connection is not None:  # else it is lost
+            ended(connection)
         record.info[_IDLE_SINCE] = time.monotonic()
 
     def wanted(connection: Any, record: ConnectionPoolEntry, _fairy: object) -> None:

@@ -21,7 +21,7 @@ from server.demonstrations.repository import ref as demonstration_ref
 from server.kit.db.clock import now
 from server.kit.db.database import Database
 from server.kit.db.texts import storable_json
-from server.kit.errors import IllegalTransition, LeaseLost, RunNotFound
+from server.kit.errors import IllegalTransition, LeaseLost
 from server.kit.scheduling import SchedulingSettings
 from server.kit.states import EVENT_OF, LEASED, TERMINAL, Intent
 from server.ladders.matches.writer import MatchWriter
@@ -208,17 +208,15 @@ class AttemptLedger:
         """
         run_id, attempt = self._claim.run_id, self._claim.attempt
         show = time.monotonic() >= self._show_at
-        with self._fence.database.write() as session:
+        with self._fence.database.write(once=not show) as session:
             if show:
                 lock_run(session, run_id)  # first, as in all writes of the run and its lease
             leases = LeaseRepository(session)
             renewal = leases.renew(run_id, attempt, lease_seconds, step, time_spent)
-            if renewal is None:
-                if session.get(Run, run_id) is None:
-                    raise RunNotFound(run_id)
-                raise LeaseLost(run_id, attempt)
-            if show:
+            if show and renewal is not None:
                 leases.show(run_id, attempt)
+        if renewal is None:
+            self._fence.refuse()
         if show:
             self._show_at = time.monotonic() + SHOW_SECONDS
         return renewal

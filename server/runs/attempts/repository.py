@@ -7,13 +7,13 @@ out may still be renewed until the reaper has taken the run: lateness does no ha
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from server.kit.db.database import Database
-from server.kit.errors import LeaseLost
+from server.kit.errors import LeaseLost, RunNotFound
 from server.runs.events.repository import Note, lock_run, record
 from server.runs.models import Attempt, Run
 
@@ -35,6 +35,13 @@ class AttemptFence:
             if attempt is None or attempt.ended_at is not None or run.attempt != self.number:
                 raise LeaseLost(run.id, self.number)
             yield session, run
+
+    def refuse(self) -> NoReturn:
+        """Raise LeaseLost, or RunNotFound, for a statement that found that this attempt does not hold the run."""
+        with self.database.read() as session:
+            if session.get(Run, self.run_id) is None:
+                raise RunNotFound(self.run_id)
+        raise LeaseLost(self.run_id, self.number)
 
     def set(self, session: Session, **values: Any) -> None:
         """Set columns of the attempt."""

@@ -3,10 +3,10 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pytest
-from sqlalchemy import event, func, insert, select, text
+from sqlalchemy import event, func, insert, select
 
 from server.kit.db.database import Database
 from server.metrics.models import LatestMetric, MetricChunk
@@ -14,6 +14,7 @@ from server.metrics.points import CHUNK_POINTS, MetricPoint, Points
 from server.metrics.repository import MetricRepository
 from tests.conftest import POSTGRESQL_ONLY
 from tests.factories import make_checkpoint, make_claim, make_ledger, read_run
+from tests.server.lifecycle.leases.test_cost import measured as measured_log
 
 SUMMARIES = 50
 KEYS = [f"Losses/Some Measured Quantity {number}" for number in range(25)]
@@ -25,56 +26,22 @@ class Cost:
     """What a block of code asked of the database."""
 
     statements: int = 0
-    transactions: set[str] = field(default_factory=set)
-    """Their ids in PostgreSQL."""
     rows: int = 0
     """That came back."""
-    wal: int = 0
-    """Bytes."""
 
 
 @contextmanager
-def measured(database: Database, *, wal: bool = False) -> Iterator[Cost]:
-    """Count.
-
-    WAL: between the positions before and after, the records that carry the id of one of these transactions, its COMMIT
-    included, as `pg_walinspect` reads them from the log: other clients of the server don't count. The images of whole
-    pages that PostgreSQL adds at the first change of a page after each of its checkpoints (`fpi_length`) are
-    subtracted: they depend on when it makes checkpoints. Nothing else is.
-    """
+def measured(database: Database) -> Iterator[Cost]:
+    """Count."""
     cost, engine = Cost(), database.engine
 
     def executed(_connection: object, cursor: object, statement: str, *_rest: object) -> None:
         cost.statements += not statement.startswith("BEGIN")  # which has the time-outs with it, in one round trip
         cost.rows += max(0, getattr(cursor, "rowcount", 0)) if getattr(cursor, "description", None) else 0
 
-    def commits(connection: object) -> None:
-        raw = connection.connection.cursor()  # type: ignore[attr-defined]  # SQLAlchemy's, which events call an object
-        cost.transactions.add(str(raw.execute("SELECT pg_current_xact_id_if_assigned()::text").fetchone()[0]))
-
-    if wal:
-        with engine.begin() as connection:
-            connection.execute(text("CREATE EXTENSION IF NOT EXISTS pg_walinspect"))
-        start = _wal_position(database)
-        event.listen(engine, "commit", commits)
     event.listen(engine, "after_cursor_execute", executed)
     yield cost
     event.remove(engine, "after_cursor_execute", executed)
-    if wal:
-        event.remove(engine, "commit", commits)
-        query = text(
-            "SELECT sum(record_length - fpi_length) FROM pg_get_wal_records_info(:start, :end) "
-            "WHERE xid::text = ANY(:transactions)"
-        )
-        given = {"start": start, "end": _wal_position(database), "transactions": sorted(cost.transactions)}
-        with engine.connect() as connection:
-            cost.wal = int(connection.execute(query, given).scalar_one())
-
-
-def _wal_position(database: Database) -> str:
-    """Return the end of the log that is on disk."""
-    with database.engine.begin() as connection:
-        return str(connection.execute(text("SELECT pg_current_wal_flush_lsn()::text")).scalar_one())
 
 
 def summary(step: int) -> list[MetricPoint]:
@@ -85,13 +52,13 @@ def summary(step: int) -> list[MetricPoint]:
 def test_a_summary_of_25_keys_takes_at_most_3_statements_and_3_kb_of_wal(database: Database) -> None:
     ledger = make_ledger(database, name="run")
 
-    with measured(database, wal=True) as cost:
+    with measured_log(database) as cost:
         for number in range(SUMMARIES):
             ledger.metrics.append(summary(1000 * number))
 
-    assert len(cost.transactions) == SUMMARIES
-    assert cost.statements <= MAX_STATEMENTS * SUMMARIES
-    assert 500 < cost.wal / SUMMARIES <= MAX_WAL
+    assert cost.records["Transaction COMMIT"] == SUMMARIES
+    assert len(cost.statements) <= MAX_STATEMENTS * SUMMARIES
+    assert 500 < cost.log_bytes / SUMMARIES <= MAX_WAL
 
 
 def long_history(database: Database, run_id: str, chunks: int) -> None:
