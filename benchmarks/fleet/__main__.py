@@ -12,8 +12,8 @@ third of the busy slots at the end, and measures how long it takes until idle sl
 
 Where the fleet itself needs more processors than the machine has, nothing but their lack is measured: slots that wait
 for one keep their transactions open. `--slower 3` lets each slot, simulator and client do what it does at a third of
-the pace, with leases as shipped: everything that depends on how many there are stays, and the processor time of the
-servers is a third of what the fleet costs.
+the pace (above 3 leases are longer, too): everything that depends on how many there are stays, and the servers need a
+third of the processor time.
 """
 
 import argparse

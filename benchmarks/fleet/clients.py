@@ -65,16 +65,21 @@ class Clients:
         runs = options.kind.split(",")
 
         async def listen(number: int) -> None:
-            reader, writer = await asyncio.open_connection(host, int(port), limit=LINES)
-            path = f"/v1/runs/{runs[number % len(runs)]}/events:stream"
-            began = time.monotonic()
-            writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
-            while line := await reader.readline():
-                if line.startswith(b": hello"):
-                    self.open += 1
-                elif (sent := re.search(rb'"sent":([0-9.]+)', line)) and float(sent[1]) > began:
-                    self.samples.add("event until a listener has it", float(sent[1]))
-            self.samples.fail("event stream")
+            known = False
+            while True:
+                reader, writer = await asyncio.open_connection(host, int(port), limit=LINES)
+                path = f"/v1/runs/{runs[number % len(runs)]}/events:stream"
+                began = time.monotonic()
+                writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+                while line := await reader.readline():
+                    if line.startswith(b": hello") and not known:
+                        known = True
+                        self.open += 1
+                    elif (sent := re.search(rb'"sent":([0-9.]+)', line)) and float(sent[1]) > began:
+                        self.samples.add("event until a listener has it", float(sent[1]))
+                self.samples.fail("event stream")
+                writer.close()
+                await asyncio.sleep(1)  # as browsers do
 
         await asyncio.gather(*map(listen, range(options.first, options.last)))
 

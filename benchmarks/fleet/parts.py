@@ -19,6 +19,11 @@ Sample = tuple[str, float, float, float]
 this process (0: not known)."""
 
 
+NICE = 10
+"""Of the fleet, which has processors of its own where the servers are not on the same machine."""
+SWITCH_SECONDS = 0.2
+
+
 class Samples:
     """The samples of this process. Any thread may add some."""
 
@@ -55,6 +60,9 @@ class Samples:
 
     def serve(self, begin: Callable[[], None], state: Callable[[], Mapping[str, Any]]) -> None:
         """Begin when the parent says so; then report samples and state whenever it asks, until it is gone."""
+        os.nice(NICE)
+        # Threads that wait for the interpreter ask for it so often: hundreds of them would use all processors for that.
+        sys.setswitchinterval(SWITCH_SECONDS)
         sys.stdin.readline()
         begin()
         for _ in sys.stdin:

@@ -2,8 +2,8 @@
 
 Each slot has a pool of two connections, as a real one. An idle slot beats and counts messages every 2 s, and claims
 when the host's consumer hands it a message. A busy one renews its lease every 2 s, appends summaries of 25 keys, and
-records its simulators; slots with runs that are listened to append events. `--slower` multiplies all these times.
-Nothing trains.
+records its simulators; slots with runs that are listened to append events. `--slower` multiplies all these times,
+and above 3 that of leases. Nothing trains.
 """
 
 import argparse
@@ -36,6 +36,8 @@ from server.workers.repository import WorkerInfo, WorkerRegistry
 BEAT_SECONDS = 2.0
 LEASE_SECONDS = 10.0
 """Both as shipped."""
+BEATS_OF_LEASE = 1.6
+"""A lease is at least so many beats of a slow fleet."""
 KEYS = [f"Losses/Some Measured Quantity {number}" for number in range(25)]
 LISTENED = 10
 """Runs with events that are listened to: busy-0 to busy-9."""
@@ -67,6 +69,7 @@ class Host:
         self.idle: queue.SimpleQueue[Slot] = queue.SimpleQueue()
         """Slots that wait for a message. A slot of a real host is a process, which Celery's parent hands messages."""
         self.beat_seconds = BEAT_SECONDS * options.slower
+        self.lease_seconds = max(LEASE_SECONDS, BEATS_OF_LEASE * self.beat_seconds)
         self.known = self.busy = 0
         self._lock = threading.Lock()
 
@@ -167,7 +170,7 @@ class Slot:
         while True:
             began, processor = time.monotonic(), time.thread_time()
             try:
-                claim = self._queue.claim(self._id, LEASE_SECONDS, hint, self._offer)
+                claim = self._queue.claim(self._id, self._host.lease_seconds, hint, self._offer)
             except DatabaseUnavailable:
                 self._samples.fail("claim")
                 continue
@@ -214,7 +217,7 @@ class Slot:
             Duty(
                 "beat of a busy slot",
                 self._host.beat_seconds,
-                lambda: ledger.heartbeat(LEASE_SECONDS, 1000 * next(steps)),
+                lambda: ledger.heartbeat(self._host.lease_seconds, 1000 * next(steps)),
             ),
             Duty("metric append", options.summary_seconds, summarize),
             connecting,

@@ -19,6 +19,7 @@ import structlog
 
 from ludus import schemas
 from server.kit.db.database import Database
+from server.kit.errors import DatabaseUnavailable
 from server.kit.http.errors import TooManyStreams
 from server.kit.http.event_stream import EventStreamResponse, encode_event, encode_problem
 from server.kit.http.resources import dump, resource
@@ -33,6 +34,9 @@ from server.runs.events.tailer import Entry, Head, Tailer
 log = structlog.get_logger(__name__)
 
 HELLO = b": hello\n\n"
+PING = b": ping\n\n"
+OUTAGE_SECONDS = 1.0
+"""Between two tries to read a past that the database does not give."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +154,12 @@ class EventStreams:
                     return
                 entries: Sequence[Entry] | None = feed.since(after) if caught_up else None
                 if entries is None:
-                    entries = await anyio.to_thread.run_sync(tailer.source.after, log_id, after, PAGE_SIZE)
+                    try:
+                        entries = await anyio.to_thread.run_sync(tailer.source.after, log_id, after, PAGE_SIZE)
+                    except DatabaseUnavailable:  # the database's own log and metrics say so
+                        yield PING
+                        await asyncio.sleep(OUTAGE_SECONDS)
+                        continue
                     caught_up = not entries
                 if entries:
                     after = entries[-1].seq
@@ -163,4 +172,4 @@ class EventStreams:
                         async with asyncio.timeout(self.limits.ping_seconds):
                             await woken.wait()
                     except TimeoutError:
-                        yield b": ping\n\n"
+                        yield PING

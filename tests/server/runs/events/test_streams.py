@@ -2,15 +2,18 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
+import pytest
 
 from ludus.schemas.states import RunState
-from server.runs.events.streams import PAGE_SIZE, StreamLimits
+from server.kit.errors import DatabaseUnavailable
+from server.runs.events.streams import PAGE_SIZE, DatabaseEvents, StreamLimits
+from server.runs.events.tailer import Entry
 from tests.server.app.world import Trainer, World, open_world, serving
 from tests.waiting import eventually
 
@@ -129,6 +132,26 @@ def test_silence_is_filled_with_pings(tmp_path: Path) -> None:
             lines = answer.iter_lines()
             while next(lines) != ": ping":
                 pass
+
+
+def test_a_stream_outlasts_a_database_that_does_not_answer_for_a_moment(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = world.create()
+    world.http.post(f"/v1/runs/{run['id']}:stop")
+    answers, outages = DatabaseEvents.after, iter([DatabaseUnavailable("gone"), DatabaseUnavailable("gone")])
+
+    def after(source: DatabaseEvents, log_id: str, seq: int, limit: int) -> Sequence[Entry]:
+        for outage in outages:
+            raise outage
+        return answers(source, log_id, seq, limit)
+
+    monkeypatch.setattr(DatabaseEvents, "after", after)
+    with world.http.stream("GET", f"/v1/runs/{run['id']}/events:stream") as answer:
+        found = list(messages(answer))
+
+    assert next(outages, None) is None
+    assert [kind for _, kind, _ in found] == ["message", "message", "end"]
 
 
 def stalled_reader(world: World, run_id: str, token: str = "") -> socket.socket:
