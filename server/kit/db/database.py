@@ -89,6 +89,8 @@ class Database:
         pooler_seconds: float = POOLER_SECONDS,
     ) -> None:
         self.url = make_url(url)
+        self.busy_seconds = busy_seconds
+        """For which a transaction waits for others."""
         self._pool_size = pool_size
         self._project: str | None = None
         self._before_commit: Callable[[Session], None] | None = None

@@ -1,5 +1,6 @@
 """The queue that hands runs to workers, and the writes of an attempt (`server.runs.attempts.repository`: the fence)."""
 
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -21,7 +22,7 @@ from server.demonstrations.repository import ref as demonstration_ref
 from server.kit.db.clock import now
 from server.kit.db.database import Database
 from server.kit.db.texts import storable_json
-from server.kit.errors import IllegalTransition, LeaseLost
+from server.kit.errors import DatabaseUnavailable, IllegalTransition, LeaseLost
 from server.kit.scheduling import SchedulingSettings
 from server.kit.states import EVENT_OF, LEASED, TERMINAL, Intent
 from server.ladders.matches.writer import MatchWriter
@@ -54,6 +55,9 @@ from server.simulators.writer import SimulatorWriter
 from server.workers.models import Worker
 from server.workers.repository import CordonRepository, WorkerRepository
 
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+"""Seconds until a slot tries again to claim while another one claims, at most; twice as many after each try."""
+
 
 class AnotherSlot(NamedTuple):
     """A kind of slots of which one is idle, and a waiting run that it serves."""
@@ -64,7 +68,7 @@ class AnotherSlot(NamedTuple):
 
 
 class RunQueue:
-    """Hands runs to the worker of one slot. Each call is one transaction."""
+    """Hands runs to the worker of one slot."""
 
     def __init__(
         self,
@@ -94,25 +98,32 @@ class RunQueue:
         (`worker.host.fingerprint`) is kept with the attempt.
         The race: many workers are woken for one run, and users cancel it meanwhile. Claims happen one after the other,
         so that quotas hold; the chosen run is locked, passed over if it is busy, and taken by one conditional UPDATE on
-        its state and attempt number.
+        its state and attempt number. Raises DatabaseUnavailable if other claims do not end in time.
         """
         self.for_another = None
         offer = offer or Offer()
-        with self._database.write() as session:
-            runs = WaitingRuns(session)
-            # Most slots that are woken find nothing. They must not wait for the lock of all claims: each would keep a
-            # connection, and renewals of leases would wait for those.
+        with self._database.read() as session:  # most slots that are woken find nothing, and exclude nobody
             heads, order = self._look(session, worker_id, lease_seconds, hint, offer)
-            if order:
-                runs.lock_queue()
-                heads, order = self._look(session, worker_id, lease_seconds, hint, offer)
-            for one in order:
-                run = runs.lock(one.run_id)
-                if run is not None:
-                    return _begin(session, run, worker_id, lease_seconds, fingerprint)
-            if heads:
+            if not order:
                 self.for_another = self._another(session, worker_id, lease_seconds, heads)
-            return None
+                return None
+        give_up, pause = time.monotonic() + self._database.busy_seconds, FIRST_PAUSE
+        while time.monotonic() < give_up:
+            with self._database.write() as session:
+                runs = WaitingRuns(session)
+                if runs.lock_queue(patient=False):
+                    heads, order = self._look(session, worker_id, lease_seconds, hint, offer)
+                    for one in order:
+                        run = runs.lock(one.run_id)
+                        if run is not None:
+                            return _begin(session, run, worker_id, lease_seconds, fingerprint)
+                    self.for_another = self._another(session, worker_id, lease_seconds, heads)
+                    return None
+            # Hundreds of slots claim at once after a zone has died. One that waited for the lock would keep a
+            # connection meanwhile, and the beats of other slots would wait for those.
+            time.sleep(random.uniform(0, pause))  # noqa: S311  not used for secrets
+            pause = min(2 * pause, LONGEST_PAUSE)
+        raise DatabaseUnavailable("claims of other slots did not end in time")
 
     def _look(
         self, session: Session, worker_id: str, lease_seconds: float, hint: str | None, offer: Offer
@@ -134,6 +145,8 @@ class RunQueue:
         self, session: Session, worker_id: str, lease_seconds: float, heads: Sequence[Waiting]
     ) -> AnotherSlot | None:
         """Return a run, of the heads of the queue, that another idle slot takes: the one that fits it best."""
+        if not heads:
+            return None
         others = WorkerRepository(session).others(worker_id, lease_seconds)
         idle = sorted(
             (other.offer for other in others if other.idle), key=lambda offer: (offer.gpus, len(offer.labels))

@@ -31,14 +31,19 @@ class OldestRun(NamedTuple):
 class WaitingRuns(Repository):
     """Reads and marks runs that wait for a worker. Belongs to its caller's transaction."""
 
-    def lock_queue(self) -> None:
+    def lock_queue(self, *, patient: bool = True) -> bool:
         """Exclude other claims until the commit: two claims that count at once would both keep within a quota.
 
-        SQLite admits one writer at a time anyway.
+        Without patience it may fail: False while another transaction has the lock. SQLite admits one writer at a time
+        anyway.
         """
-        if self._session.get_bind().dialect.name == "postgresql":
-            self._session.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'"))
+        if self._session.get_bind().dialect.name != "postgresql":
+            return True
+        self._session.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'"))
+        if patient:
             self._session.execute(select(func.pg_advisory_xact_lock(CLAIM_LOCK)))
+            return True
+        return bool(self._session.scalar(select(func.pg_try_advisory_xact_lock(CLAIM_LOCK))))
 
     def heads(self) -> list[Waiting]:
         """Return, for each account, demand and priority, the run that has waited longest.

@@ -1,6 +1,7 @@
 """Claims: the best run, for one worker only."""
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -10,6 +11,7 @@ from server.config.resolution import resolve
 from server.config.run import RunConfig
 from server.kit.db.database import Database
 from server.kit.errors import DatabaseUnavailable
+from server.lifecycle.attempts.claim import Claim
 from server.lifecycle.attempts.repository import AttemptLedger, RunQueue
 from server.runs.events.repository import EventRepository
 from server.runs.repository import RunRepository
@@ -44,6 +46,26 @@ def test_a_claim_that_finds_nothing_does_not_wait_for_other_claims(database: Dat
         with pytest.raises(DatabaseUnavailable):
             RunQueue(impatient).claim("worker-2", 10, offer=Offer(labels=frozenset({"a100"})))
     impatient.close()
+
+
+@pytest.mark.parametrize("database_url", POSTGRESQL_ONLY, indirect=True)
+def test_claims_that_wait_for_another_one_keep_no_connection_from_beats(database: Database) -> None:
+    run = make_run(database)
+    small = Database(database.url, pool_size=1)
+    WorkerRegistry(small).register(WorkerInfo("worker-1", "host", 1, "0"))
+    claims: list[Claim | None] = []
+    waits = threading.Thread(target=lambda: claims.append(RunQueue(small).claim("worker-1", 10)))
+    with database.write() as session:
+        WaitingRuns(session).lock_queue()
+        waits.start()
+        for _ in range(50):
+            assert WorkerRegistry(small).beat("worker-1")
+            time.sleep(0.01)  # allow: sleep, so that the claim tries again several times meanwhile
+        assert waits.is_alive()
+    waits.join(15)
+
+    assert [claim and claim.run_id for claim in claims] == [run.id]
+    small.close()
 
 
 def test_the_claim_carries_what_the_worker_needs(database: Database) -> None:
