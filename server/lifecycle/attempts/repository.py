@@ -55,8 +55,8 @@ from server.simulators.writer import SimulatorWriter
 from server.workers.models import Worker
 from server.workers.repository import CordonRepository, WorkerRepository
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
-"""Seconds until a slot tries again to claim while another one claims, at most; twice as many after each try."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
+"""Seconds until a slot looks again whether another one claims, at most; twice as many after each look."""
 
 
 class AnotherSlot(NamedTuple):
@@ -107,23 +107,28 @@ class RunQueue:
             if not order:
                 self.for_another = self._another(session, worker_id, lease_seconds, heads)
                 return None
+        # Hundreds of slots claim at once after a zone has died. If all waited for the lock, they would keep all
+        # connections from the beats of others. So a slot waits in a transaction only if the lock was free just before.
         give_up, pause = time.monotonic() + self._database.busy_seconds, FIRST_PAUSE
-        while time.monotonic() < give_up:
-            with self._database.write() as session:
-                runs = WaitingRuns(session)
-                if runs.lock_queue(patient=False):
-                    heads, order = self._look(session, worker_id, lease_seconds, hint, offer)
-                    for one in order:
-                        run = runs.lock(one.run_id)
-                        if run is not None:
-                            return _begin(session, run, worker_id, lease_seconds, fingerprint)
-                    self.for_another = self._another(session, worker_id, lease_seconds, heads)
-                    return None
-            # Hundreds of slots claim at once after a zone has died. One that waited for the lock would keep a
-            # connection meanwhile, and the beats of other slots would wait for those.
+        while not self._is_free():
+            if time.monotonic() > give_up:
+                raise DatabaseUnavailable("claims of other slots did not end in time")
             time.sleep(random.uniform(0, pause))  # noqa: S311  not used for secrets
             pause = min(2 * pause, LONGEST_PAUSE)
-        raise DatabaseUnavailable("claims of other slots did not end in time")
+        with self._database.write() as session:
+            runs = WaitingRuns(session)
+            runs.lock_queue()
+            heads, order = self._look(session, worker_id, lease_seconds, hint, offer)
+            for one in order:
+                run = runs.lock(one.run_id)
+                if run is not None:
+                    return _begin(session, run, worker_id, lease_seconds, fingerprint)
+            self.for_another = self._another(session, worker_id, lease_seconds, heads)
+            return None
+
+    def _is_free(self) -> bool:
+        with self._database.write(once=True) as session:
+            return WaitingRuns(session).queue_is_free()
 
     def _look(
         self, session: Session, worker_id: str, lease_seconds: float, hint: str | None, offer: Offer

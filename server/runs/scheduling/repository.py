@@ -31,17 +31,18 @@ class OldestRun(NamedTuple):
 class WaitingRuns(Repository):
     """Reads and marks runs that wait for a worker. Belongs to its caller's transaction."""
 
-    def lock_queue(self, *, patient: bool = True) -> bool:
+    def lock_queue(self) -> None:
         """Exclude other claims until the commit: two claims that count at once would both keep within a quota.
 
-        Without patience it may fail: False while another transaction has the lock. SQLite admits one writer at a time
-        anyway.
+        SQLite admits one writer at a time anyway.
         """
-        if self._session.get_bind().dialect.name != "postgresql":
-            return True
-        self._session.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'"))
-        if patient:
+        if self._session.get_bind().dialect.name == "postgresql":
+            self._session.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'"))
             self._session.execute(select(func.pg_advisory_xact_lock(CLAIM_LOCK)))
+
+    def queue_is_free(self) -> bool:
+        """Tell with one statement whether nobody excludes other claims at this moment."""
+        if self._session.get_bind().dialect.name != "postgresql":
             return True
         return bool(self._session.scalar(select(func.pg_try_advisory_xact_lock(CLAIM_LOCK))))
 
