@@ -60,7 +60,7 @@ def test_claims_that_wait_for_another_one_keep_no_connection_from_beats(database
         waits.start()
         for _ in range(50):
             assert WorkerRegistry(small).beat("worker-1")
-            time.sleep(0.01)  # allow: sleep, so that the claim tries again several times meanwhile
+            time.sleep(0.01)  # allow: sleep, because the claim tries again several times meanwhile
         assert waits.is_alive()
     waits.join(15)
 
