@@ -13,12 +13,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, LargeBinary, Subquery, func, insert, literal, select, text, update
+from sqlalchemy import ColumnElement, LargeBinary, Subquery, func, literal, select, text, update
 from sqlalchemy.orm import InstrumentedAttribute
 
 from server.kit.db.clock import now
 from server.kit.db.keyset import parts
-from server.kit.db.repository import Repository
+from server.kit.db.repository import Repository, upsert
 from server.kit.states import LEASED
 from server.metrics.listed import ListedMetric
 from server.metrics.models import STALE_SQL, LatestMetric, MetricChunk, MetricTail
@@ -35,11 +35,12 @@ class MetricRepository(Repository):
     """Metrics of runs."""
 
     def append(self, run_id: str, attempt: int, points: Iterable[MetricPoint]) -> bool:
-        """Add points of an attempt: one row, one statement. False: it does not hold the run.
+        """Add points of an attempt: one row, one statement. False: it does not hold the run, or its number was taken.
 
-        Points that are not beyond its newest step of a key don't count: adding twice is safe. The race: another attempt
-        begins, and sets the metrics back. The statement locks the run as a claim does, and reads its row again if it
-        had to wait.
+        Points that are not beyond its newest step of a key don't count: adding twice is safe. The races: another
+        attempt begins, and sets the metrics back; the statement locks the run as a claim does, and reads its row again
+        if it had to wait. Two writers of one attempt append at once; one of them finds the number taken, and adds
+        nothing.
         """
         same = (MetricTail.run_id == run_id, MetricTail.attempt == attempt)
         values: dict[Any, Any] = {
@@ -51,8 +52,8 @@ class MetricRepository(Repository):
         }
         holds = (Run.id == run_id, Run.attempt == attempt, Run.state.in_(LEASED))
         held = select(*values.values()).where(*holds).with_for_update(of=Run)
-        added = insert(MetricTail).from_select(list(values), held).returning(MetricTail.number)
-        return self._session.scalar(added) is not None
+        added = upsert(self._session, MetricTail).from_select(list(values), held).on_conflict_do_nothing()
+        return self._session.scalar(added.returning(MetricTail.number)) is not None
 
     def rewind(self, run_id: str) -> None:
         """Delete what the present attempt has superseded (called when it begins, with the run locked)."""

@@ -15,9 +15,8 @@ class MetricWriter:
 
     def append(self, points: Sequence[MetricPoint]) -> None:
         """Append points with one statement. Appending the same points twice is safe. Raises LeaseLost, RunNotFound."""
-        if not points:
-            return
-        with self._fence.database.write(once=True) as session:
-            holds = MetricRepository(session).append(self._fence.run_id, self._fence.number, points)
-        if not holds:
-            self._fence.refuse()
+        while points:
+            with self._fence.database.write(once=True) as session:
+                if MetricRepository(session).append(self._fence.run_id, self._fence.number, points):
+                    return
+            self._fence.check()  # else an append of the same attempt took the number in the same moment: take the next

@@ -234,7 +234,8 @@ class AttemptLedger:
             if show and renewal is not None:
                 leases.show(run_id, attempt)
         if renewal is None:
-            self._fence.refuse()
+            self._fence.check()
+            raise LeaseLost(run_id, attempt)
         if show:
             self._show_at = time.monotonic() + SHOW_SECONDS
         return renewal

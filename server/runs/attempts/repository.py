@@ -7,13 +7,14 @@ out may still be renewed until the reaper has taken the run: lateness does no ha
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from server.kit.db.database import Database
 from server.kit.errors import LeaseLost, RunNotFound
+from server.kit.states import LEASED
 from server.runs.events.repository import Note, lock_run, record
 from server.runs.models import Attempt, Run
 
@@ -36,12 +37,14 @@ class AttemptFence:
                 raise LeaseLost(run.id, self.number)
             yield session, run
 
-    def refuse(self) -> NoReturn:
-        """Raise LeaseLost, or RunNotFound, for a statement that found that this attempt does not hold the run."""
+    def check(self) -> None:
+        """Check that this attempt holds the run. Raises LeaseLost, RunNotFound."""
         with self.database.read() as session:
-            if session.get(Run, self.run_id) is None:
+            run = session.get(Run, self.run_id)
+            if run is None:
                 raise RunNotFound(self.run_id)
-        raise LeaseLost(self.run_id, self.number)
+            if run.attempt != self.number or run.state not in LEASED:
+                raise LeaseLost(self.run_id, self.number)
 
     def set(self, session: Session, **values: Any) -> None:
         """Set columns of the attempt."""
