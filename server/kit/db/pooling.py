@@ -68,6 +68,7 @@ def _check(database: Database, seconds: float) -> None:
 
         def ask() -> None:
             with suppress(DatabaseUnavailable), database.read() as session:
+                session.connection().detach()  # nothing else closes it if its pool is closed meanwhile
                 second.append(session.scalar(PROCESS))
 
         # Without a free connection the pooler would not answer for minutes (query_wait_timeout).
