@@ -1,7 +1,7 @@
 """A whole transaction of PostgreSQL in one message: BEGIN, limits, one statement, COMMIT.
 
-A process that gets no processor, or whose network is slow, keeps no transaction open between its statements then, and
-so no connection of a pooler from others: of 1,000 slots each beats once in two seconds.
+Between the messages of an ordinary transaction, a process without a processor, or with a slow network, keeps the
+transaction open, and keeps a connection of the pooler. One message has no such gap. It is for what slots do often.
 """
 
 from functools import partial
@@ -11,12 +11,15 @@ from psycopg import ClientCursor, Connection, Cursor
 
 
 def begin_once(connection: Connection[Any], begin: str) -> None:
-    """Let the next statement of an idle connection begin with these statements, and commit. There is no second one."""
+    """Prepare an idle connection: its next statement is sent after `begin` and before COMMIT, in one message.
+
+    A second statement raises AssertionError, until `ended` is called.
+    """
     connection.cursor_factory = partial(_WholeTransaction, begin)  # type: ignore[assignment]  # it is only called
 
 
 def ended(connection: Connection[Any]) -> None:
-    """Let a connection have ordinary cursors again."""
+    """Undo `begin_once`: the connection sends each statement by itself again."""
     connection.cursor_factory = Cursor
 
 

@@ -102,7 +102,7 @@ class RunQueue:
         """
         self.for_another = None
         offer = offer or Offer()
-        with self._database.read() as session:  # most slots that are woken find nothing, and exclude nobody
+        with self._database.read() as session:  # most claims find nothing; they need no lock
             heads, order = self._look(session, worker_id, lease_seconds, hint, offer)
             if not order:
                 self.for_another = self._another(session, worker_id, lease_seconds, heads)

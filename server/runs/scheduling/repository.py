@@ -41,7 +41,7 @@ class WaitingRuns(Repository):
             self._session.execute(select(func.pg_advisory_xact_lock(CLAIM_LOCK)))
 
     def queue_is_free(self) -> bool:
-        """Tell with one statement whether nobody excludes other claims at this moment."""
+        """Return whether no transaction holds the lock of `lock_queue` now. One statement."""
         if self._session.get_bind().dialect.name != "postgresql":
             return True
         return bool(self._session.scalar(select(func.pg_try_advisory_xact_lock(CLAIM_LOCK))))
