@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from sqlalchemy import Select, delete, func, select, tuple_, update
+from sqlalchemy import Select, delete, func, insert, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from ludus.schemas.states import RunState, StopReason
@@ -18,7 +18,7 @@ from server.kit.db.texts import storable
 from server.kit.listing import ListQuery, Operator, Page
 from server.kit.states import LEASED, TERMINAL
 from server.kit.wake_up import WakeUp
-from server.runs.events.repository import Note, ask, lock_run, move, record
+from server.runs.events.repository import UNTRACKED, Note, ask, lock_run, move, record
 from server.runs.models import Attempt, Run
 from server.runs.repository import RunRepository
 from server.simulators.errors import NoPlaces, PlacesUnavailable, RunClosed, SimulatorNotFound
@@ -110,14 +110,19 @@ class Placement:
         """
         with self._database.read() as session:
             found = RunRepository(session).without_config(run)
-            waiting = _waiting(session, found)
+            waiting = _waiting(found, _endpoints(session, found))
         if _lost_its_simulators(found):
             return self._wake(found.id)
         if waiting is not None:
             return waiting
-        with self._database.write() as session:
+        # Many simulators join a run that starts: the run is locked for as long as five messages take.
+        with self._database.write(gathers=True) as session:
             locked = lock_run(session, found.id)
-            return _waiting(session, locked) or _assign(session, locked, session_id, label, client, peer, relay=relay)
+            endpoints = _endpoints(session, locked)
+            if (waiting := _waiting(locked, endpoints)) is not None:
+                return waiting
+            number = _number(session, locked, session_id, label, client, peer, relay=relay)
+            return Assigned(locked.id, locked.attempt, number, _for(endpoints), _load(session, locked))
 
     def place_collector(self, run: str) -> JoinAnswer:
         """Return where an edge collector streams to.
@@ -131,10 +136,11 @@ class Placement:
             collectors = config.get("simulators", {}).get("collectors", {})
             if not collectors.get("edge", 0):
                 raise NoPlaces(found.id)
-            waiting = _waiting(session, found, edge=True)
+            endpoints = _endpoints(session, found)
+            waiting = _waiting(found, endpoints, edge=True)
             attempt = session.get(Attempt, (found.id, found.attempt))
             if waiting is None:
-                return Assigned(found.id, found.attempt, 0, tuple(_endpoints(session, found, edge=True)), {})
+                return Assigned(found.id, found.attempt, 0, _for(endpoints, edge=True), {})
         if _lost_its_simulators(found):
             return self._wake(found.id, edge=True)
         if attempt is not None and attempt.ended_at is None:
@@ -197,7 +203,8 @@ class Placement:
                 if self._wake_up is not None:
                     wake = self._wake_up.wake
                     after_commit(session, lambda: wake(run_id))
-            return _waiting(session, run, edge=edge) or NotReady(run_id, f"Run {run_id} goes on. Ask again.")
+            waiting = _waiting(run, _endpoints(session, run), edge=edge)
+            return waiting or NotReady(run_id, f"Run {run_id} goes on. Ask again.")
 
 
 class SimulatorRepository(Repository):
@@ -324,8 +331,10 @@ def _lost_its_simulators(run: Run) -> bool:
     return run.state == RunState.PAUSED and run.stop_reason == StopReason.SIMULATORS_LOST
 
 
-def _waiting(session: Session, run: Run, *, edge: bool = False) -> NotReady | None:
-    """Return why a simulator, or an edge collector, can't be placed in this run now, or None. Raises RunClosed."""
+def _waiting(run: Run, endpoints: Sequence[dict[str, Any]], *, edge: bool = False) -> NotReady | None:
+    """Return why a simulator, or an edge collector, can't be placed in this run now, or None; `endpoints` are those of
+    its live attempt. Raises RunClosed.
+    """
     state = RunState(run.state)
     if state in TERMINAL:
         raise RunClosed(run.id, state)
@@ -336,8 +345,8 @@ def _waiting(session: Session, run: Run, *, edge: bool = False) -> NotReady | No
     if state not in LEASED:
         why = f": {run.waits_for}" if run.waits_for else "; no worker trains it at the moment."
         return NotReady(run.id, f"Run {run.id} is {state}{why}")
-    if not _endpoints(session, run, edge=edge):
-        if not edge and _endpoints(session, run, edge=True):
+    if not _for(endpoints, edge=edge):
+        if not edge and _for(endpoints, edge=True):
             why = "its games connect through edge collectors only: start `ludus collect` where they are."
         else:
             why = "its trainer does not listen for edge collectors yet." if edge else "its trainer does not listen yet."
@@ -345,43 +354,50 @@ def _waiting(session: Session, run: Run, *, edge: bool = False) -> NotReady | No
     return None
 
 
-def _endpoints(session: Session, run: Run, *, edge: bool = False) -> Sequence[dict[str, Any]]:
-    """Return where the collectors of the live attempt listen; `edge`: where edge collectors stream to."""
+def _endpoints(session: Session, run: Run) -> Sequence[dict[str, Any]]:
+    """Return where the collectors of a run's live attempt listen."""
+    if run.state not in LEASED:
+        return []
     query = select(Attempt.endpoints).where(
         Attempt.run_id == run.id, Attempt.number == run.attempt, Attempt.ended_at.is_(None)
     )
-    endpoints = session.scalars(query).one_or_none() or []
-    return [endpoint for endpoint in endpoints if bool(endpoint.get("edge")) is edge]
+    return session.scalars(query).one_or_none() or []
 
 
-def _assign(
-    session: Session, run: Run, session_id: str, label: str, client: str, peer: str, *, relay: bool
-) -> Assigned:
-    known = session.get(Simulator, (run.id, session_id))
-    if known is None:
-        number = run.simulator_seq
-        session.execute(update(Run).where(Run.id == run.id).values(simulator_seq=Run.simulator_seq + 1))
-        session.add(
-            Simulator(
-                run_id=run.id,
-                session_id=session_id,
-                number=number,
-                label=storable(label, 200),
-                client=storable(client, 100),
-                peer=storable(peer, 200),
-                state=JOINED,
-                attempt=run.attempt,
-                relayed=relay,
-                joined_at=now(),
-            )
-        )
-    else:
-        number = known.number
-        known.relayed, known.peer, known.attempt = relay, storable(peer, 200) or known.peer, run.attempt
+def _for(endpoints: Sequence[dict[str, Any]], *, edge: bool = False) -> tuple[dict[str, Any], ...]:
+    """Return the endpoints for simulators, or those for edge collectors."""
+    return tuple(endpoint for endpoint in endpoints if bool(endpoint.get("edge")) is edge)
+
+
+def _number(session: Session, run: Run, session_id: str, label: str, client: str, peer: str, *, relay: bool) -> int:
+    """Enter a simulator in a locked run; return its number, the same each time."""
+    same = (Simulator.run_id == run.id, Simulator.session_id == session_id)
+    known = session.execute(select(Simulator.number, Simulator.state).where(*same)).one_or_none()
+    if known is not None:
+        values: dict[str, Any] = {"attempt": run.attempt, "relayed": relay}
         if known.state != CONNECTED:
-            known.state = JOINED
-    session.flush()
-    return Assigned(run.id, run.attempt, number, tuple(_endpoints(session, run)), _load(session, run))
+            values["state"] = JOINED
+        if peer:
+            values["peer"] = storable(peer, 200)
+        session.execute(update(Simulator).where(*same).values(values), execution_options=UNTRACKED)
+        return int(known.number)
+    next_one = update(Run).where(Run.id == run.id).values(simulator_seq=Run.simulator_seq + 1)
+    session.execute(next_one, execution_options=UNTRACKED)
+    session.execute(
+        insert(Simulator).values(
+            run_id=run.id,
+            session_id=session_id,
+            number=run.simulator_seq,
+            label=storable(label, 200),
+            client=storable(client, 100),
+            peer=storable(peer, 200),
+            state=JOINED,
+            attempt=run.attempt,
+            relayed=relay,
+            joined_at=now(),
+        )
+    )
+    return run.simulator_seq
 
 
 def _load(session: Session, run: Run) -> dict[int, int]:

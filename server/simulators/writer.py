@@ -39,9 +39,8 @@ class SimulatorWriter:
         data = {"session_id": session_id, "number": number, "collector": collector, "peer": peer}
         data["behaviors"] = list(behaviors)
         message = f"Simulator {number} connected from {peer or 'an unknown address'}."
-        with self._fence.write() as (session, run):
-            SimulatorRepository(session).connected(run.id, self._fence.number, session_id, **columns)
-            self._fence.record(session, Note("simulator_connected", message, data=data))
+        with self._fence.tell(Note("simulator_connected", message, data=data)) as session:
+            SimulatorRepository(session).connected(self._fence.run_id, self._fence.number, session_id, **columns)
         self.on_change(session_id, "connected")
 
     def plays(self, session_id: str, behaviors: Sequence[str], agents: int) -> None:

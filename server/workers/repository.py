@@ -5,7 +5,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
-from sqlalchemy import ColumnElement, ScalarSelect, Text, cast, delete, func, not_, or_, select, update
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    ScalarSelect,
+    Text,
+    cast,
+    delete,
+    exists,
+    func,
+    not_,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.orm import aliased
 
 from server.kit.db.clock import later, now
@@ -185,14 +198,14 @@ class WorkerRepository(Repository):
         return len(forgotten)
 
 
+def is_cordoned(worker_id: BindParameter[str]) -> ColumnElement[bool]:
+    """Build the condition that a slot, or its host, is cordoned."""
+    host = select(Worker.host).where(Worker.id == worker_id).scalar_subquery()
+    return exists().where(or_(Cordon.name == worker_id, Cordon.name == host))
+
+
 class CordonRepository(Repository):
     """Cordons of hosts and slots."""
-
-    def covers(self, worker_id: str) -> bool:
-        """Return whether a slot, or its host, is cordoned."""
-        host = select(Worker.host).where(Worker.id == worker_id).scalar_subquery()
-        query = select(Cordon.name).where(or_(Cordon.name == worker_id, Cordon.name == host)).limit(1)
-        return self._session.scalar(query) is not None
 
     def get(self, name: str) -> Cordon | None:
         """Return the cordon of a host or slot; None if it has none of its own."""

@@ -35,7 +35,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 
-from server.kit.db.once import begin_once, ended
+from server.kit.db.once import GATHERS, begin_once, ended, gather
 from server.kit.db.projects import ProjectSession, info_of
 from server.kit.errors import DatabaseUnavailable
 from server.kit.settings import DatabaseSettings
@@ -136,19 +136,23 @@ class Database:
         return view
 
     @contextmanager
-    def read(self) -> Iterator[Session]:
-        """One read-only transaction. Raises DatabaseUnavailable when the database doesn't answer."""
-        with _translated(), self._session(self._reader, autoflush=False) as session:
+    def read(self, *, once: bool = False) -> Iterator[Session]:
+        """One read-only transaction, `once` of one statement. Raises DatabaseUnavailable when the database doesn't
+        answer.
+        """
+        engine = self._reader.execution_options(**{_ONCE: True}) if once else self._reader
+        with _translated(), self._session(engine, autoflush=False) as session:
             yield session
 
     @contextmanager
-    def write(self, *, once: bool = False) -> Iterator[Session]:
+    def write(self, *, once: bool = False, gathers: bool = False) -> Iterator[Session]:
         """One writing transaction, committed at the end of the block; then the effects of `after_commit` run.
 
-        `once` says that it has one statement, which may be committed at once (`server.kit.db.once`). Raises
-        DatabaseUnavailable when the database doesn't answer or another writer doesn't finish; nothing is written then.
+        `once` says that it has one statement, which may be committed at once; with `gathers`, PostgreSQL gets what
+        returns nothing together with the COMMIT (both: `server.kit.db.once`). Raises DatabaseUnavailable when the
+        database doesn't answer or another writer doesn't finish; nothing is written then.
         """
-        engine = self._writer.execution_options(**{_ONCE: True}) if once else self._writer
+        engine = self._writer.execution_options(**{_ONCE: once, GATHERS: gathers}) if once or gathers else self._writer
         with self._write_lock, _translated(), self._session(engine) as session:
             session.connection()
             yield session
@@ -355,6 +359,7 @@ def _postgresql_engine(
 
     event.listen(engine, "connect", connected)
     event.listen(engine, "begin", begun)
+    gather(engine)
     _ping_doubtful_connections(engine)
     return engine
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
-from sqlalchemy import select, update
+from sqlalchemy import bindparam, insert, update
 from sqlalchemy.orm import Session
 
 from ludus.schemas.states import RunKind, RunState, StopReason
@@ -49,14 +49,16 @@ from server.runs.profiles.repository import ProfileWriter
 from server.runs.scheduling.demand import Demand, Offer
 from server.runs.scheduling.fit import Slot, leaves
 from server.runs.scheduling.order import Waiting, in_order
-from server.runs.scheduling.repository import WaitingRuns
+from server.runs.scheduling.repository import Look, WaitingRuns, look_at
 from server.simulators.collectors.writer import CollectorWriter
 from server.simulators.writer import SimulatorWriter
 from server.workers.models import Worker
-from server.workers.repository import CordonRepository, WorkerRepository
+from server.workers.repository import WorkerRepository, is_cordoned
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 """Seconds until a slot looks again whether another one claims, at most; twice as many after each look."""
+
+_LOOK = look_at(barred=is_cordoned(bindparam("worker_id")))
 
 
 class AnotherSlot(NamedTuple):
@@ -102,10 +104,13 @@ class RunQueue:
         """
         self.for_another = None
         offer = offer or Offer()
-        with self._database.read() as session:  # most claims find nothing; they need no lock
-            heads, order = self._look(session, worker_id, lease_seconds, hint, offer)
-            if not order:
-                self.for_another = self._another(session, worker_id, lease_seconds, heads)
+        with self._database.read(once=True) as session:  # most claims find nothing; they need no lock
+            look = WaitingRuns(session).look(_LOOK, worker_id=worker_id)
+        if not look.heads:
+            return None
+        with self._database.read() as session:
+            if not self._order(session, look, worker_id, lease_seconds, hint, offer):
+                self.for_another = self._another(session, look, worker_id, lease_seconds)
                 return None
         # Hundreds of slots claim at once after a zone has died. If all waited for the lock, they would keep all
         # connections from the beats of others. So a slot waits in a transaction only if the lock was free just before.
@@ -115,54 +120,46 @@ class RunQueue:
                 raise DatabaseUnavailable("claims of other slots did not end in time")
             time.sleep(random.uniform(0, pause))  # noqa: S311  not used for secrets
             pause = min(2 * pause, LONGEST_PAUSE)
-        with self._database.write() as session:
+        # The lock is kept for as long as the messages take that follow: there are six.
+        with self._database.write(gathers=True) as session:
             runs = WaitingRuns(session)
             runs.lock_queue()
-            heads, order = self._look(session, worker_id, lease_seconds, hint, offer)
-            for one in order:
-                run = runs.lock(one.run_id)
-                if run is not None:
-                    return _begin(session, run, worker_id, lease_seconds, fingerprint)
-            self.for_another = self._another(session, worker_id, lease_seconds, heads)
+            look = runs.look(_LOOK, worker_id=worker_id)
+            for one in self._order(session, look, worker_id, lease_seconds, hint, offer):
+                taken = runs.take(one.run_id)
+                if taken is not None:
+                    run, since = taken
+                    waited = max(0.0, look.clock - since)
+                    return _begin(session, run, worker_id, lease_seconds, fingerprint, waited)
+            self.for_another = self._another(session, look, worker_id, lease_seconds)
             return None
 
     def _is_free(self) -> bool:
         with self._database.write(once=True) as session:
             return WaitingRuns(session).queue_is_free()
 
-    def _look(
-        self, session: Session, worker_id: str, lease_seconds: float, hint: str | None, offer: Offer
-    ) -> tuple[Sequence[Waiting], Sequence[Waiting]]:
-        """Return the heads of the queue, and those of them that the slot may take, in order."""
-        runs = WaitingRuns(session)
-        heads = runs.heads()
-        if not heads or CordonRepository(session).covers(worker_id):
-            return heads, []
-        mine = [one for one in heads if offer.serves(Demand.parse(one.demand))]
+    def _order(
+        self, session: Session, look: Look, worker_id: str, lease_seconds: float, hint: str | None, offer: Offer
+    ) -> Sequence[Waiting]:
+        """Return the heads of the queue that the slot may take, in order."""
+        if look.barred:
+            return []
+        mine = [one for one in look.heads if offer.serves(Demand.parse(one.demand))]
         if mine and offer.gpus:
             left = self._left_to_others(mine, offer, WorkerRepository(session).others(worker_id, lease_seconds))
             mine = [one for one in mine if one.run_id not in left]
-        if not mine:
-            return heads, []
-        return heads, in_order(mine, runs.running(), offer, self._policy, now=runs.clock(), hint=hint)
+        return in_order(mine, look.running, offer, self._policy, now=look.clock, hint=hint)
 
-    def _another(
-        self, session: Session, worker_id: str, lease_seconds: float, heads: Sequence[Waiting]
-    ) -> AnotherSlot | None:
+    def _another(self, session: Session, look: Look, worker_id: str, lease_seconds: float) -> AnotherSlot | None:
         """Return a run, of the heads of the queue, that another idle slot takes: the one that fits it best."""
-        if not heads:
+        if not look.heads:
             return None
         others = WorkerRepository(session).others(worker_id, lease_seconds)
         idle = sorted(
             (other.offer for other in others if other.idle), key=lambda offer: (offer.gpus, len(offer.labels))
         )
-        served = [one for one in heads if any(offer.serves(Demand.parse(one.demand)) for offer in idle)]
-        if not served:
-            return None
-        runs = WaitingRuns(session)
-        running, clock = runs.running(), runs.clock()
         for offer in idle:
-            order = in_order(served, running, offer, self._policy, now=clock)
+            order = in_order(look.heads, look.running, offer, self._policy, now=look.clock)
             if order:
                 return AnotherSlot(order[0].run_id, offer.kind)
         return None
@@ -290,8 +287,8 @@ class AttemptLedger:
 
     def event(self, type: str, message: str, *, level: str = "info", data: Mapping[str, Any] | None = None) -> None:  # noqa: A002
         """Append an event to the run."""
-        with self._fence.write() as (session, _):
-            self._fence.record(session, Note(type, message, level, data or {}))
+        with self._fence.tell(Note(type, message, level, data or {})):
+            pass
 
     def self_play(self, learning_team: int, elo: Mapping[str, float]) -> None:
         """Record the learning team of self-play, and the rating of each behavior's learning policy."""
@@ -319,15 +316,18 @@ class AttemptLedger:
 
 
 def _begin(
-    session: Session, run: Run, worker_id: str, lease_seconds: float, fingerprint: Mapping[str, Any] | None
+    session: Session,
+    run: Run,
+    worker_id: str,
+    lease_seconds: float,
+    fingerprint: Mapping[str, Any] | None,
+    waited: float,
 ) -> Claim:
     """Open the next attempt of a locked run."""
     number = run.attempt + 1
     recovers = run.state == RunState.RECOVERING
-    interrupted = select(Attempt.heartbeat_at).where(Attempt.run_id == run.id, Attempt.number == run.attempt)
-    waits_since = interrupted.scalar_subquery() if recovers else run.queued_at
-    waited = session.scalar(select(now() - waits_since)) or 0.0
     newest = CheckpointRepository(session).newest(run.id)
+    amendments = AmendmentRepository(session).refs(run.id)
     resume = ref(newest) if newest is not None else None
     step = resume.step if resume else 0
     message = f"Worker {worker_id} took the run" + (f" and resumes it at step {step}." if resume else ".")
@@ -340,8 +340,8 @@ def _begin(
         attempt=number,
         stored_step=step,
     )
-    session.add(
-        Attempt(
+    session.execute(
+        insert(Attempt).values(
             run_id=run.id,
             number=number,
             worker_id=worker_id,
@@ -356,9 +356,6 @@ def _begin(
     )
     LeaseRepository(session).grant(run.id, number, worker_id, lease_seconds, step)
     working = {"run_id": run.id, "last_claim_at": now(), "stored_heartbeat_at": now()}
-    session.execute(update(Worker).where(Worker.id == worker_id).values(working))
-    amendments = AmendmentRepository(session).refs(run.id)
+    session.execute(update(Worker).where(Worker.id == worker_id).values(working), execution_options=UNTRACKED)
     kind = RunKind(run.kind)
-    return Claim(
-        run.id, number, kind, run.name, run.config, run.seed, resume, worker_id, amendments, recovers, max(0.0, waited)
-    )
+    return Claim(run.id, number, kind, run.name, run.config, run.seed, resume, worker_id, amendments, recovers, waited)

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from server.kit.db.database import Database
 from server.kit.errors import LeaseLost, RunNotFound
 from server.kit.states import LEASED
-from server.runs.events.repository import Note, lock_run, record
+from server.runs.events.repository import Note, lock_run, record, record_if
 from server.runs.models import Attempt, Run
 
 
@@ -32,10 +32,22 @@ class AttemptFence:
         """Open a transaction with the run locked and this attempt's right to it proven. Raises LeaseLost."""
         with self.database.write() as session:
             run = lock_run(session, self.run_id)
-            attempt = session.get(Attempt, (run.id, self.number))
-            if attempt is None or attempt.ended_at is not None or run.attempt != self.number:
-                raise LeaseLost(run.id, self.number)
+            self._prove(run)
             yield session, run
+
+    @contextmanager
+    def tell(self, note: Note) -> Iterator[Session]:
+        """Open a transaction that records an event, with statements that return nothing. Raises LeaseLost, RunNotFound.
+
+        What many do at once, for one run: the UPDATE that numbers the event is the lock and the proof, and all that
+        follows goes with the COMMIT, so that the run is locked for no longer than one message takes.
+        """
+        mine = (Run.attempt == self.number, Run.state.in_(LEASED))
+        with self.database.write(gathers=True) as session:
+            if record_if(session, self.run_id, note, *mine, attempt=self.number) is None:
+                lock_run(session, self.run_id)  # it may not exist any more
+                raise LeaseLost(self.run_id, self.number)
+            yield session
 
     def check(self) -> None:
         """Check that this attempt holds the run. Raises LeaseLost, RunNotFound."""
@@ -43,8 +55,11 @@ class AttemptFence:
             run = session.get(Run, self.run_id)
             if run is None:
                 raise RunNotFound(self.run_id)
-            if run.attempt != self.number or run.state not in LEASED:
-                raise LeaseLost(self.run_id, self.number)
+            self._prove(run)
+
+    def _prove(self, run: Run) -> None:
+        if run.attempt != self.number or run.state not in LEASED:  # a move to any other state ends the attempt
+            raise LeaseLost(self.run_id, self.number)
 
     def set(self, session: Session, **values: Any) -> None:
         """Set columns of the attempt."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, overload
 
-from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy import ColumnElement, delete, func, insert, select, update
 from sqlalchemy.orm import Session, defer
 
 from ludus.schemas.states import RunState, StopReason
@@ -148,12 +148,26 @@ def lock_run(session: Session, run_id: str, *, patient: bool = True) -> Run | No
 
 def record(session: Session, run_id: str, note: Note, *, attempt: int | None = None, **changes: Any) -> int:
     """Append an event to a run, with changes of the run's columns in the same statement; return its number."""
-    values = {"event_seq": Run.event_seq + 1, "stored_updated_at": now(), **changes}
-    statement = update(Run).where(Run.id == run_id).values(values)
-    seq: int | None = session.scalar(statement.returning(Run.event_seq), execution_options=UNTRACKED)
+    seq = record_if(session, run_id, note, attempt=attempt, **changes)
     if seq is None:
         raise RunNotFound(run_id)
-    _insert(session, run_id, seq, attempt, note)
+    return seq
+
+
+def record_if(
+    session: Session,
+    run_id: str,
+    note: Note,
+    *conditions: ColumnElement[bool],
+    attempt: int | None = None,
+    **changes: Any,
+) -> int | None:
+    """Do what `record` does if conditions on the run hold; else, or if there is no such run, nothing: None."""
+    values = {"event_seq": Run.event_seq + 1, "stored_updated_at": now(), **changes}
+    statement = update(Run).where(Run.id == run_id, *conditions).values(values)
+    seq: int | None = session.scalar(statement.returning(Run.event_seq), execution_options=UNTRACKED)
+    if seq is not None:
+        _insert(session, run_id, seq, attempt, note)
     return seq
 
 
@@ -187,14 +201,13 @@ def move(
         update(Run)
         .where(Run.id == run.id, Run.state == seen, Run.attempt == run.attempt)
         .values(state=to, event_seq=Run.event_seq + 1, stored_updated_at=now(), **values)
-        .returning(Run.event_seq)
+        .returning(Run)
     )
-    seq: int | None = session.scalar(statement, execution_options=UNTRACKED)
-    if seq is None:
+    refreshed = session.scalars(statement, execution_options={"populate_existing": True, **UNTRACKED})
+    if refreshed.one_or_none() is None:
         raise IllegalTransition(run.id, lock_run(session, run.id).state, to)
     data = {"from": seen, "to": to, **({"reason": reason} if reason else {}), **note.data}
-    session.refresh(run)
-    _insert(session, run.id, seq, run.attempt, Note(note.type, note.message, note.level, data))
+    _insert(session, run.id, run.event_seq, run.attempt, Note(note.type, note.message, note.level, data))
     if to in TERMINAL and (tracer := tracer_of(session)) is not None:
         facts: Attributes = {
             "ludus.run.name": run.name,
@@ -206,7 +219,7 @@ def move(
         failed = detail or reason if to is RunState.FAILED else None
         ended = partial(tracer.of_run, run.id, "run", run.created_at, run.finished_at, failed=failed, attributes=facts)
         after_commit(session, ended)
-    return seq
+    return run.event_seq
 
 
 def _columns(to: RunState, reason: StopReason | None, detail: str | None) -> dict[str, Any]:

@@ -1,15 +1,34 @@
 """Waiting runs in the database: the first run of each group, counts of running ones, and reasons for waiting."""
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Select, func, select, text, tuple_, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    CompoundSelect,
+    Double,
+    Integer,
+    Select,
+    String,
+    case,
+    cast,
+    func,
+    literal,
+    null,
+    select,
+    text,
+    tuple_,
+    union_all,
+    update,
+)
 from sqlalchemy.orm import aliased
 
+from ludus.schemas.states import RunState
 from server.kit.db.clock import now
 from server.kit.db.repository import Repository
 from server.runs.events.repository import Note, record
-from server.runs.models import CLAIMABLE_SQL, LEASED_SQL, WAITING_SQL, Run
+from server.runs.models import CLAIMABLE_SQL, LEASED_SQL, WAITING_SQL, Attempt, Run
 from server.runs.scheduling.order import Account, InTraining, Obstacle, Waiting
 from server.runs.scheduling.queue import WaitingGroup
 
@@ -28,6 +47,18 @@ class OldestRun(NamedTuple):
     """Seconds for which it has waited."""
 
 
+class Look(NamedTuple):
+    """The queue at one moment, as a slot sees it that wants a run."""
+
+    heads: Sequence[Waiting]
+    """`WaitingRuns.heads`."""
+    running: InTraining
+    clock: float
+    """On the database's clock."""
+    barred: bool
+    """Whether the slot may take no run."""
+
+
 class WaitingRuns(Repository):
     """Reads and marks runs that wait for a worker. Belongs to its caller's transaction."""
 
@@ -37,8 +68,8 @@ class WaitingRuns(Repository):
         SQLite admits one writer at a time anyway.
         """
         if self._session.get_bind().dialect.name == "postgresql":
-            self._session.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'"))
-            self._session.execute(select(func.pg_advisory_xact_lock(CLAIM_LOCK)))
+            idle = func.set_config("idle_in_transaction_session_timeout", f"{IDLE_SECONDS}s", True)
+            self._session.execute(select(idle, func.pg_advisory_xact_lock(CLAIM_LOCK)))
 
     def queue_is_free(self) -> bool:
         """Return whether no transaction holds the lock of `lock_queue` now. One statement."""
@@ -46,30 +77,30 @@ class WaitingRuns(Repository):
             return True
         return bool(self._session.scalar(select(func.pg_try_advisory_xact_lock(CLAIM_LOCK))))
 
+    def look(self, statement: CompoundSelect[Any], **values: object) -> Look:
+        """Return all that a slot needs to know to choose a run: `statement` is one of `look_at`, with values."""
+        heads, running = [], {}
+        for kind, run_id, project, token_id, owner, demand, priority, at, count in self._session.execute(
+            statement, values
+        ):
+            account = Account(project, token_id, owner)
+            if kind == _WAITS:
+                heads.append(Waiting(run_id, account, demand, priority, at or 0))
+            elif kind == _TRAINS:
+                running[account] = count
+            else:
+                clock, barred = at, bool(count)
+        return Look(heads, InTraining(running), clock, barred)
+
     def heads(self) -> list[Waiting]:
         """Return, for each account, demand and priority, the run that has waited longest.
 
         Walks from group to group in the index `ix_runs_share` (a "loose index scan"): the cost is that of the groups,
         however many runs each of them has.
         """
-        heads = select(_head().scalar_subquery().label("id")).cte("heads", recursive=True)
-        seen = aliased(Run)
-        # One comparison of all columns would say the same, but both databases would walk all of an account's runs.
-        # So the columns are compared one by one, the last one first: the next group differs from this one in as late a
-        # column as there is one.
-        behind = [
-            _head(
-                *(column == getattr(seen, column.key) for column in _GROUP[:place]),
-                _GROUP[place] > getattr(seen, _GROUP[place].key),
-            )
-            for place in reversed(range(len(_GROUP)))
-        ]
-        following = func.coalesce(*(query.correlate(seen).scalar_subquery() for query in behind))
-        heads = heads.union_all(select(following).join_from(heads, seen, seen.id == heads.c.id))
-        rows = self._session.execute(select(Run.id, *_GROUP, Run.queued_at).join_from(heads, Run, Run.id == heads.c.id))
         return [
             Waiting(run_id, Account(*account), demand, priority, queued_at or 0)
-            for run_id, *account, demand, priority, queued_at in rows
+            for run_id, *account, demand, priority, queued_at in self._session.execute(_HEADS)
         ]
 
     def demands(self) -> Sequence[tuple[Account, str]]:
@@ -98,8 +129,7 @@ class WaitingRuns(Repository):
 
     def running(self) -> InTraining:
         """Return how many runs of each account a worker holds."""
-        query = select(*_ACCOUNT, func.count()).where(text(LEASED_SQL)).group_by(*_ACCOUNT)
-        return InTraining({Account(*account): count for *account, count in self._session.execute(query)})
+        return InTraining({Account(*account): count for *account, count in self._session.execute(_RUNNING)})
 
     def groups(self) -> list[WaitingGroup]:
         """Return how many runs of each account and demand wait, and since when."""
@@ -110,6 +140,20 @@ class WaitingRuns(Repository):
     def lock(self, run_id: str) -> Run | None:
         """Return a waiting run, locked until the commit; None if it no longer waits, or is locked by another."""
         return self._locked(select(Run).where(Run.id == run_id, text(CLAIMABLE_SQL)), skip_locked=True)
+
+    def take(self, run_id: str) -> tuple[Run, float] | None:
+        """Return a run as `lock` does, and since when it waits: since it was queued, or since the last heartbeat of the
+        attempt that was interrupted.
+        """
+        interrupted = (Attempt.run_id == Run.id, Attempt.number == Run.attempt)
+        since = case(
+            (Run.state == RunState.RECOVERING, select(Attempt.heartbeat_at).where(*interrupted).scalar_subquery()),
+            else_=Run.queued_at,
+        )
+        query = select(Run, func.coalesce(since, now())).where(Run.id == run_id, text(CLAIMABLE_SQL))
+        locked = self._session.execute(query.with_for_update(of=Run, skip_locked=True))
+        found = locked.one_or_none()
+        return None if found is None else (found[0], found[1])
 
     def uninformed(
         self, account: Account, demand: str, why: Obstacle, *, since_seconds: float, limit: int = 100
@@ -149,3 +193,43 @@ def _head(*conditions: ColumnElement[bool]) -> Select[str]:
     """Select the first of the waiting runs, in the order of the index."""
     query = select(Run.id).where(text(f"runs.{WAITING_SQL}"), *conditions)
     return query.order_by(*_GROUP, Run.queued_at, Run.id).limit(1)
+
+
+def _heads() -> Select[Any]:
+    heads = select(_head().scalar_subquery().label("id")).cte("heads", recursive=True)
+    seen = aliased(Run)
+    # One comparison of all columns would say the same, but both databases would walk all of an account's runs.
+    # So the columns are compared one by one, the last one first: the next group differs from this one in as late a
+    # column as there is one.
+    behind = [
+        _head(
+            *(column == getattr(seen, column.key) for column in _GROUP[:place]),
+            _GROUP[place] > getattr(seen, _GROUP[place].key),
+        )
+        for place in reversed(range(len(_GROUP)))
+    ]
+    following = func.coalesce(*(query.correlate(seen).scalar_subquery() for query in behind))
+    heads = heads.union_all(select(following).join_from(heads, seen, seen.id == heads.c.id))
+    columns: Sequence[ColumnElement[Any]] = (Run.id, *_GROUP, Run.queued_at)  # type: ignore[assignment]
+    return select(*columns).join_from(heads, Run, Run.id == heads.c.id)
+
+
+# SQLAlchemy takes longer to build them than the databases to answer them.
+_HEADS = _heads()
+_RUNNING = select(*_ACCOUNT, func.count()).where(text(LEASED_SQL)).group_by(*_ACCOUNT)
+_WAITS, _TRAINS, _MOMENT = range(3)
+"""Kinds of rows of `look_at`."""
+
+
+def look_at(barred: ColumnElement[bool]) -> CompoundSelect[Any]:
+    """Build the statement of `WaitingRuns.look`; `barred` says whether the slot that looks may take no run.
+
+    One statement in place of four: slots claim one after the other, and a claim takes as long as its messages.
+    """
+    no_text, no_number, no_count = cast(null(), String), cast(null(), Integer), cast(null(), BigInteger)
+    no_time = cast(null(), Double)
+    return union_all(
+        _HEADS.with_only_columns(literal(_WAITS), Run.id, *_GROUP, Run.queued_at, no_count),
+        _RUNNING.with_only_columns(literal(_TRAINS), no_text, *_ACCOUNT, no_text, no_number, no_time, func.count()),
+        select(literal(_MOMENT), *[no_text] * 5, no_number, now(), case((barred, 1), else_=0)),
+    )
