@@ -49,14 +49,14 @@ from server.runs.profiles.repository import ProfileWriter
 from server.runs.scheduling.demand import Demand, Offer
 from server.runs.scheduling.fit import Slot, leaves
 from server.runs.scheduling.order import Waiting, in_order
-from server.runs.scheduling.repository import Look, WaitingRuns, look_at
+from server.runs.scheduling.repository import SEATS, Look, WaitingRuns, look_at
 from server.simulators.collectors.writer import CollectorWriter
 from server.simulators.writer import SimulatorWriter
 from server.workers.models import Worker
 from server.workers.repository import WorkerRepository, is_cordoned
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
-"""Seconds until a slot looks again whether another one claims, at most; twice as many after each look."""
+"""Seconds until a slot looks for a free seat again, at most; twice as many after each look."""
 
 _LOOK = look_at(barred=is_cordoned(bindparam("worker_id")))
 
@@ -113,30 +113,43 @@ class RunQueue:
                 self.for_another = self._another(session, look, worker_id, lease_seconds)
                 return None
         # Hundreds of slots claim at once after a zone has died. If all waited for the lock, they would keep all
-        # connections from the beats of others. So a slot waits in a transaction only if the lock was free just before.
+        # connections from the beats of others; if none did, the lock would be free most of the time.
         give_up, pause = time.monotonic() + self._database.busy_seconds, FIRST_PAUSE
-        while not self._is_free():
+        while True:
+            seat = random.randrange(SEATS)  # noqa: S311  not used for secrets
+            if self._is_free(seat):
+                with self._database.write(gathers=True) as session:
+                    if WaitingRuns(session).lock_queue_from(seat):
+                        return self._take(session, worker_id, lease_seconds, hint, offer, fingerprint)
             if time.monotonic() > give_up:
                 raise DatabaseUnavailable("claims of other slots did not end in time")
             time.sleep(random.uniform(0, pause))  # noqa: S311  not used for secrets
             pause = min(2 * pause, LONGEST_PAUSE)
-        # The lock is kept for as long as the messages take that follow: there are six.
-        with self._database.write(gathers=True) as session:
-            runs = WaitingRuns(session)
-            runs.lock_queue()
-            look = runs.look(_LOOK, worker_id=worker_id)
-            for one in self._order(session, look, worker_id, lease_seconds, hint, offer):
-                taken = runs.take(one.run_id)
-                if taken is not None:
-                    run, since = taken
-                    waited = max(0.0, look.clock - since)
-                    return _begin(session, run, worker_id, lease_seconds, fingerprint, waited)
-            self.for_another = self._another(session, look, worker_id, lease_seconds)
-            return None
 
-    def _is_free(self) -> bool:
+    def _is_free(self, seat: int) -> bool:
         with self._database.write(once=True) as session:
-            return WaitingRuns(session).queue_is_free()
+            return WaitingRuns(session).is_free(seat)
+
+    def _take(
+        self,
+        session: Session,
+        worker_id: str,
+        lease_seconds: float,
+        hint: str | None,
+        offer: Offer,
+        fingerprint: Mapping[str, Any] | None,
+    ) -> Claim | None:
+        """Do what `claim` does, in a transaction with the lock: for as long as six messages take, if a run is there."""
+        runs = WaitingRuns(session)
+        look = runs.look(_LOOK, worker_id=worker_id)
+        for one in self._order(session, look, worker_id, lease_seconds, hint, offer):
+            taken = runs.take(one.run_id)
+            if taken is not None:
+                run, since = taken
+                waited = max(0.0, look.clock - since)
+                return _begin(session, run, worker_id, lease_seconds, fingerprint, waited)
+        self.for_another = self._another(session, look, worker_id, lease_seconds)
+        return None
 
     def _order(
         self, session: Session, look: Look, worker_id: str, lease_seconds: float, hint: str | None, offer: Offer

@@ -34,8 +34,12 @@ from server.runs.scheduling.queue import WaitingGroup
 
 CLAIM_LOCK = 0x6C756475_73000001
 """PostgreSQL's advisory lock of claims ("ludus", 1)."""
+SEATS = 8
+"""So many claims at once wait for that lock with a connection, the one that has it included. Each seat is a lock, too:
+their numbers follow. The other claims wait for a seat, without a connection."""
 IDLE_SECONDS = 5
 """A claim whose worker freezes in the middle is rolled back by PostgreSQL after so long."""
+_IDLE = func.set_config("idle_in_transaction_session_timeout", f"{IDLE_SECONDS}s", True)
 
 
 class OldestRun(NamedTuple):
@@ -67,15 +71,25 @@ class WaitingRuns(Repository):
 
         SQLite admits one writer at a time anyway.
         """
-        if self._session.get_bind().dialect.name == "postgresql":
-            idle = func.set_config("idle_in_transaction_session_timeout", f"{IDLE_SECONDS}s", True)
-            self._session.execute(select(idle, func.pg_advisory_xact_lock(CLAIM_LOCK)))
+        if self._on_postgresql():
+            self._session.execute(select(_IDLE, func.pg_advisory_xact_lock(CLAIM_LOCK)))
 
-    def queue_is_free(self) -> bool:
-        """Return whether no transaction holds the lock of `lock_queue` now. One statement."""
-        if self._session.get_bind().dialect.name != "postgresql":
+    def lock_queue_from(self, seat: int) -> bool:
+        """Take one of the SEATS, and `lock_queue` from there; return whether the seat was free."""
+        if not self._on_postgresql():
             return True
-        return bool(self._session.scalar(select(func.pg_try_advisory_xact_lock(CLAIM_LOCK))))
+        locks = cast(func.pg_advisory_xact_lock(CLAIM_LOCK), String)
+        locked = case((func.pg_try_advisory_xact_lock(CLAIM_LOCK + 1 + seat), locks), else_=null())
+        return self._session.execute(select(_IDLE, locked)).one()[1] is not None
+
+    def is_free(self, seat: int) -> bool:
+        """Return whether nobody has one of the SEATS now. One statement."""
+        if not self._on_postgresql():
+            return True
+        return bool(self._session.scalar(select(func.pg_try_advisory_xact_lock(CLAIM_LOCK + 1 + seat))))
+
+    def _on_postgresql(self) -> bool:
+        return self._session.get_bind().dialect.name == "postgresql"
 
     def look(self, statement: CompoundSelect[Any], **values: object) -> Look:
         """Return all that a slot needs to know to choose a run: `statement` is one of `look_at`, with values."""

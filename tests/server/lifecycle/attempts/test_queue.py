@@ -5,6 +5,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from sqlalchemy import text
 
 from ludus.schemas.states import RunState
 from server.config.resolution import resolve
@@ -16,11 +17,12 @@ from server.lifecycle.attempts.repository import AttemptLedger, RunQueue
 from server.runs.events.repository import EventRepository
 from server.runs.repository import RunRepository
 from server.runs.scheduling.demand import Offer
-from server.runs.scheduling.repository import WaitingRuns
+from server.runs.scheduling.repository import SEATS, WaitingRuns
 from server.workers.repository import WorkerInfo, WorkerRegistry, WorkerRepository
 from tests.conftest import POSTGRESQL_ONLY
 from tests.factories import CONFIG, make_checkpoint, make_claim, make_run, read_run
 from tests.server.runs.scheduling.test_claims import demanding
+from tests.waiting import eventually
 
 
 def test_nothing_waits_nothing_is_claimed(database: Database) -> None:
@@ -49,14 +51,15 @@ def test_a_claim_that_finds_nothing_does_not_wait_for_other_claims(database: Dat
 
 
 @pytest.mark.parametrize("database_url", POSTGRESQL_ONLY, indirect=True)
-def test_claims_that_wait_for_another_one_keep_no_connection_from_beats(database: Database) -> None:
+def test_a_claim_that_finds_no_seat_keeps_no_connection_from_beats(database: Database) -> None:
     run = make_run(database)
     small = Database(database.url, pool_size=1)
     WorkerRegistry(small).register(WorkerInfo("worker-1", "host", 1, "0"))
     claims: list[Claim | None] = []
     waits = threading.Thread(target=lambda: claims.append(RunQueue(small).claim("worker-1", 10)))
     with database.write() as session:
-        WaitingRuns(session).lock_queue()
+        for seat in range(SEATS):
+            assert WaitingRuns(session).lock_queue_from(seat)
         waits.start()
         for _ in range(50):
             assert WorkerRegistry(small).beat("worker-1")
@@ -66,6 +69,26 @@ def test_claims_that_wait_for_another_one_keep_no_connection_from_beats(database
 
     assert [claim and claim.run_id for claim in claims] == [run.id]
     small.close()
+
+
+@pytest.mark.parametrize("database_url", POSTGRESQL_ONLY, indirect=True)
+def test_of_many_claims_at_once_as_many_as_there_are_seats_wait_with_a_connection(database: Database) -> None:
+    runs = {make_run(database).id for _ in range(3 * SEATS)}
+    waiting = text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+
+    own = Database(database.url, pool_size=len(runs))
+    with ThreadPoolExecutor(len(runs)) as pool:
+        with database.write() as session:
+            WaitingRuns(session).lock_queue()
+            claims = [pool.submit(RunQueue(own).claim, f"worker-{number}", 10) for number in range(len(runs))]
+            eventually(lambda: session.scalar(waiting) == SEATS, "all seats are taken")
+            for _ in range(20):
+                time.sleep(0.02)  # allow: sleep, because claims without a seat try again several times meanwhile
+                assert session.scalar(waiting) == SEATS
+        claimed = {claim.run_id for each in claims if (claim := each.result()) is not None}
+    own.close()
+
+    assert claimed == runs
 
 
 def test_the_claim_carries_what_the_worker_needs(database: Database) -> None:
