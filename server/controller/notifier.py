@@ -6,7 +6,7 @@ database, and no lease would ever be taken (`server.controller.controller.ReadWi
 
 import threading
 import time
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from itertools import cycle, islice
 
@@ -22,11 +22,16 @@ from server.runs.scheduling.order import InTraining, quota_reached
 from server.runs.scheduling.repository import OldestRun, WaitingRuns
 from server.workers.repository import WorkerRepository
 
+AT_ONCE = 16
+"""Slots that are woken and have not claimed yet, at most: claims happen one after the other, and hundreds of slots that
+try at once, when a zone has died, would only take processors and connections from them."""
+PACE_SECONDS = 0.25
+"""Until it looks whether they have, while more runs are due."""
 _log = structlog.get_logger(__name__)
 
 
 class WakeUpNotifier:
-    """Wakes workers at once for runs that it is given, and again for those that no worker has taken since."""
+    """Wakes workers for runs that wait: at once if they lost their worker, and again if none has taken them."""
 
     def __init__(
         self, database: Database, wake_up: WakeUp, settings: Settings, monotonic: Callable[[], float] = time.monotonic
@@ -37,36 +42,40 @@ class WakeUpNotifier:
         self._policy = settings.scheduling
         self._lease_seconds = settings.worker.lease_seconds
         self._monotonic = monotonic
-        self._wanted: deque[str] = deque()
-        self._given = threading.Event()
+        self._given = deque[str]()
+        self._called = threading.Event()
+        self._wanted: set[str] = set()
+        """Runs that were given, and for which no slot was woken yet."""
         self._woken: dict[str, float] = {}
+        """When a slot was woken for a run that waits, or when it began to wait."""
 
     def wake(self, run_id: str) -> None:
-        """Wake the workers for a run. Does not wait for the broker; safe to call from any thread."""
-        self._wanted.append(run_id)
-        self._given.set()
+        """Wake a slot for a run that has lost its worker. Waits for nothing; safe to call from any thread."""
+        self._given.append(run_id)
+        self._called.set()
 
     def run(self, stop: threading.Event) -> None:
         """Wake workers until `stop` is set."""
         while not stop.is_set():
-            self.tick()
-            self._given.wait(self._settings.interval_seconds)
-            self._given.clear()
+            more = self.tick()
+            self._called.wait(PACE_SECONDS if more else self._settings.interval_seconds)
+            self._called.clear()
 
-    def tick(self) -> None:
-        """Wake workers for given and waiting runs. While the database or the broker does not answer, do nothing."""
+    def tick(self) -> bool:
+        """Wake slots; return whether more are to be woken soon. While the database or the broker does not answer, do
+        nothing.
+        """
         try:
-            while self._wanted:
-                self._wake_up.wake(self._wanted.popleft())
-            self._repeat()
+            return self._wake()
         except Unavailable as error:
             _log.warning("wake_up_failed", code=error.code, error=str(error))
+            return False
 
-    def _repeat(self) -> None:
-        """Send the message again for runs that have waited longer than a message should take.
+    def _wake(self) -> bool:
+        """Send a message for each run that was given, or has waited longer than a message should take.
 
-        Each run that is due wakes one idle slot that may take it now, and no slot is woken for two: a run that no slot
-        serves, or that a quota holds back, costs an idle fleet nothing. Not while earlier messages are pending: each of
+        Each of them wakes one idle slot that may take it now, and no slot is woken for two: a run that no slot serves,
+        or that a quota holds back, costs an idle fleet nothing. Not while messages for all slots are pending: each of
         them wakes a slot that takes the best run, so more would only pile up.
         """
         with self._database.read() as session:
@@ -82,24 +91,35 @@ class WakeUpNotifier:
                 and quota_reached(account, running, self._policy) is None
             ]
             waiting = runs.oldest(takeable, limit=sum(idle.values())) if takeable else ()
+        while self._given:
+            self._wanted.add(self._given.popleft())
         now = self._monotonic()
         self._woken = {one.run_id: self._woken.get(one.run_id, now - one.waited) for one in waiting}
-        due = [one for one in waiting if now - self._woken[one.run_id] >= self._settings.wake_seconds]
+        self._wanted &= self._woken.keys()
+        due = [
+            one
+            for one in waiting
+            if one.run_id in self._wanted or now - self._woken[one.run_id] >= self._settings.wake_seconds
+        ]
         if not due or self._wake_up.pending() > 0:
-            return
-        woken, messages = self._assign(due, idle), 0
-        for slot, its in woken.items():
-            # A slot of a release before `0028` hears the messages for all slots alone, and any slot may take those: so
-            # there is one for each idle slot, and this ends with the claim.
-            count = len(its) if slot.hears else sum(idle.values())
-            for one in islice(cycle(its), count):
-                self._woken[one.run_id] = now
-                self._wake_up.wake(one.run_id, slot.offer.kind if slot.hears else None)
-            messages += count
-        if messages:
-            _log.info("wake_up_repeated", runs=sum(map(len, woken.values())), messages=messages)
+            return False
+        assigned = self._assign(due, idle)
+        on_their_way = len(waiting) - len(due)
+        messages = [(one, slot.offer.kind) for one, slot in assigned if slot.hears]
+        messages = messages[: max(0, AT_ONCE - on_their_way)]
+        # A slot of a release before `0028` hears the messages for all slots alone, and any slot may take those: so
+        # there is one for each idle slot, and this ends with the claim.
+        for_all = [one for one, slot in assigned if not slot.hears]
+        for one, kind in (*messages, *((one, None) for one in islice(cycle(for_all), sum(idle.values())))):
+            self._woken[one.run_id] = now
+            self._wanted.discard(one.run_id)
+            self._wake_up.wake(one.run_id, kind)
+        sent = len(messages) + len(for_all)
+        if sent:
+            _log.info("wake_up_repeated", runs=sent)
+        return len(due) > sent and bool(sent or on_their_way)
 
-    def _assign(self, due: Iterable[OldestRun], idle: Mapping[Slot, int]) -> Mapping[Slot, list[OldestRun]]:
+    def _assign(self, due: Iterable[OldestRun], idle: Mapping[Slot, int]) -> list[tuple[OldestRun, Slot]]:
         """Give runs to idle slots, one each: to the smallest that serves it, which larger ones would leave it to.
 
         Slots of a kind with messages that none of them has taken are passed over: they do not listen.
@@ -108,11 +128,11 @@ class WakeUpNotifier:
             slot: 0 if slot.hears and self._wake_up.pending(slot.offer.kind) else count for slot, count in idle.items()
         }
         smallest = sorted(free, key=lambda slot: (not slot.hears, slot.offer.gpus, len(slot.offer.labels)))
-        assigned = defaultdict[Slot, list[OldestRun]](list)
+        assigned = []
         for one in due:
             demand = Demand.parse(one.demand)
             slot = next((slot for slot in smallest if free[slot] and slot.offer.serves(demand)), None)
             if slot is not None:
                 free[slot] -= 1
-                assigned[slot].append(one)
+                assigned.append((one, slot))
         return assigned

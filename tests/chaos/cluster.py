@@ -162,17 +162,20 @@ class Cluster:
 class Simulators:
     """Games, each in a process of its own, that join a run."""
 
-    def __init__(self, server: str, run: str, count: int = 2, **settings: str) -> None:
-        """`server` is where they join, host:port; `settings` are variables of their environment."""
+    def __init__(self, server: str, run: str, count: int = 2, *, ca_file: Path | None = None, **settings: str) -> None:
+        """`server` is where they join, host:port, over TLS if there is a `ca_file`; `settings` are variables of their
+        environment.
+        """
         self._server = server
         self._run = run
+        self._tls = [] if ca_file is None else ["--ca-file", str(ca_file)]
         self._settings = settings
         self._processes = [self._start() for _ in range(count)]
 
     def _start(self) -> "subprocess.Popen[bytes]":
         game = [*LUDUS, "simulate", "gymnasium:CartPole-v1", "--run", self._run, "--server", self._server]
         return subprocess.Popen(
-            [*game, "--count", "1", "--envs", "4"],
+            [*game, *self._tls, "--count", "1", "--envs", "4"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

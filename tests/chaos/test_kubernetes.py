@@ -1,16 +1,16 @@
 """Runs train in a cluster that evicts pods at random, and takes a new release meanwhile.
 
 In one cluster the base runs with PostgreSQL and a folder of artifacts, in the other the production overlay with its
-PgBouncer, which is evicted as well, and a bucket.
+PgBouncer, which is evicted as well, a bucket, and TLS.
 LUDUS_TEST_EVICTIONS is the number of evictions, LUDUS_TEST_SEED repeats their order.
 """
 
 import os
 import random
-import re
 import secrets
 import shutil
 import statistics
+import subprocess
 import tempfile
 import threading
 import time
@@ -52,6 +52,8 @@ SUMMARY_STEPS = 5000
 CONFIG = cartpole(max_steps=10**8, summary_freq=SUMMARY_STEPS, checkpoint_interval=SUMMARY_STEPS)
 CONFIG["simulators"] = {"grace_seconds": 300}
 ROLES = ("api", "gateway", "controller", "worker")
+HOST = "ludus.test"
+"""In the place of LUDUS.EXAMPLE.COM in the production overlay."""
 PASSWORD = secrets.token_urlsafe(16)
 """Of the user `ludus` of PgBouncer."""
 UNSETTLED = 3
@@ -109,12 +111,17 @@ class Place:
     manifests: Manifests
     secrets: dict[str, Path]
     roles: Sequence[str] = ROLES
+    ca_file: Path | None = None
+    """The authority that simulators trust; None: the gateway speaks no TLS."""
 
     def start(self, kubelet: Kubelet) -> None:
-        """Apply the manifests. PgBouncer's Service has its address only now."""
+        """Apply the manifests. PgBouncer's and the gateway's Services have their addresses only now."""
         if "pgbouncer" in self.roles:
             url = f"postgresql+psycopg://ludus:{PASSWORD}@{kubelet.address('pgbouncer', 'postgres')}/ludus"
             (self.secrets["ludus"] / "database-url").write_text(url)
+        if self.ca_file is not None:
+            gateway, _, _ = kubelet.address("gateway", "grpc").rpartition(":")
+            certify(self.ca_file, gateway)
         kubelet.apply()
 
 
@@ -142,8 +149,10 @@ def place(request: pytest.FixtureRequest, folder: Path) -> Iterator[Place]:
         folders = {
             "ludus": secret(folder / "secret", files),
             "pgbouncer": secret(folder / "pgbouncer", {"userlist.txt": f'"ludus" "{PASSWORD}"'}),
+            "ludus-tls": secret(folder / "tls", {}),
         }
-        yield Place(production(folder / "kubernetes", bucket, postgres), folders, (*ROLES, "pgbouncer"))
+        manifests = production(folder / "kubernetes", bucket, postgres)
+        yield Place(manifests, folders, (*ROLES, "pgbouncer"), folders["ludus-tls"] / "ca.crt")
 
 
 def secret(folder: Path, files: dict[str, str]) -> Path:
@@ -154,20 +163,31 @@ def secret(folder: Path, files: dict[str, str]) -> Path:
     return folder
 
 
-def production(folder: Path, bucket: str, postgres: Postgres) -> Manifests:
-    """Render a copy of the production overlay with a bucket and a database filled in.
+def certify(ca_file: Path, address: str) -> None:
+    """Write the Secret of `kubectl create secret tls`: a certificate for the gateway's address and for HOST, by an
+    authority of our own. Pods have addresses that no certificate can hold in advance.
+    """
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=Ludus"
+    names = f"-addext subjectAltName=DNS:{HOST},IP:{address} -keyout tls.key -out tls.crt"
+    subprocess.run([*command.split(), *names.split()], cwd=ca_file.parent, check=True, capture_output=True)
+    shutil.copy(ca_file.parent / "tls.crt", ca_file)
 
-    Without TLS: pods of this machine have addresses and no names, so no certificate can hold for them in advance.
+
+def production(folder: Path, bucket: str, postgres: Postgres) -> Manifests:
+    """Render a copy of the production overlay with a bucket, a database and a name filled in, and an authority of our
+    own.
     """
     shutil.copytree(FOLDER, folder)
     overlay = folder / "overlays/production"
+    authority = f"LUDUS_GATEWAY__TLS_NAME={HOST}\n      - LUDUS_GATEWAY__TLS_CA=/run/secrets/ludus-tls/ca.crt"
     for name, capitals, filled in (
         ("kustomization.yaml", "s3://BUCKET/ludus?region=REGION", bucket),
+        ("kustomization.yaml", "LUDUS_GATEWAY__TLS_NAME=LUDUS.EXAMPLE.COM", authority),
         ("pgbouncer.yaml", "host=DATABASE-HOST port=5432", f"host=127.0.0.1 port={postgres.port}"),
     ):
         text = (overlay / name).read_text()
         assert capitals in text
-        (overlay / name).write_text(re.sub(r" +- LUDUS_GATEWAY__TLS_.*\n", "", text.replace(capitals, filled)))
+        (overlay / name).write_text(text.replace(capitals, filled))
     return render(overlay)
 
 
@@ -188,7 +208,8 @@ def test_evictions_at_random_and_a_new_release_lose_no_run_and_no_answer(
             runs = [client.runs.create(CONFIG).id for _ in range(RUNS)]
             poller = Poller(server, os.environ["LUDUS_TOKEN"], ["/v1/queue", *(f"/v1/runs/{run}" for run in runs)])
             witnesses = [Witness(server, run) for run in runs]
-            games = [Simulators(kubelet.address("gateway", "grpc"), run, 1, **tokens) for run in runs]
+            gateway = kubelet.address("gateway", "grpc")
+            games = [Simulators(gateway, run, 1, ca_file=place.ca_file, **tokens) for run in runs]
             try:
                 going_on(client, runs)
                 playing = [each.running() for each in games]

@@ -99,13 +99,16 @@ def test_every_variable_is_a_setting(manifests: Manifests) -> None:
 def test_the_settings_of_every_pod_are_understood(
     manifests: Manifests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The files of the secrets are there; what stands in capitals is filled in."""
-    for name in [name for name in os.environ if name.startswith("LUDUS_")]:
-        monkeypatch.delenv(name)
+    """The files of the secrets are there, of those that the pod mounts; what stands in capitals is filled in."""
     secrets = {"database-url": "postgresql+psycopg://ludus:x@db/ludus", "broker-url": "redis://redis:6379/0"}
     for pod in pods(manifests):
+        mounted = tuple(f"{mount['mountPath']}/" for mount in pod.container["volumeMounts"])
+        for name in [name for name in os.environ if name.startswith("LUDUS_")]:
+            monkeypatch.delenv(name)
         for name, value in manifests.environment(pod).items():
-            if name.endswith("_FILE"):
+            if value.startswith("/run/secrets/") and not value.startswith(mounted):
+                monkeypatch.setenv(name, value)
+            elif name.endswith("_FILE"):
                 file = tmp_path / Path(value).name
                 file.write_text(secrets.get(file.name, "x" * 40))
                 monkeypatch.setenv(name, str(file))

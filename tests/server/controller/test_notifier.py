@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from server.controller.notifier import WakeUpNotifier
+from server.controller.notifier import AT_ONCE, WakeUpNotifier
 from server.kit.db.database import Database
 from server.kit.queue import WakeUpQueue, make_celery
 from server.kit.settings import SchedulingSettings, Settings
@@ -50,13 +50,56 @@ def ticks(ringer: WakeUpNotifier, clock: Clock, count: int) -> None:
         ringer.tick()
 
 
-def test_what_the_controller_wants_rung_is_rung_at_once(ringer: WakeUpNotifier, wake_up: RecordingWakeUp) -> None:
-    ringer.wake("run_1")
-    ringer.wake("run_2")
+def test_what_the_controller_wants_rung_is_rung_at_once(
+    database: Database, ringer: WakeUpNotifier, wake_up: RecordingWakeUp
+) -> None:
+    add_slots(database, count=3)
+    lost, fresh = make_run(database), make_run(database)
+    ringer.wake(lost.id)
 
     ringer.tick()
+    ringer.tick()
 
-    assert wake_up.woken == ["run_1", "run_2"]
+    assert wake_up.woken == [lost.id]
+    assert fresh.id not in wake_up.woken, "its own ring is on the way"
+
+
+def test_of_many_runs_that_lost_their_workers_so_many_wake_slots_at_a_time_as_can_claim(
+    database: Database, ringer: WakeUpNotifier, wake_up: RecordingWakeUp
+) -> None:
+    add_slots(database, count=3 * AT_ONCE)
+    runs = [make_run(database).id for _ in range(2 * AT_ONCE + 2)]
+    for run_id in runs:
+        ringer.wake(run_id)
+
+    assert ringer.tick() is True, "more are to be woken soon"
+    assert wake_up.woken == runs[:AT_ONCE]
+    ringer.tick()
+    assert wake_up.woken == runs[:AT_ONCE], "none of them has claimed"
+    for number in range(AT_ONCE - 5):
+        make_claim(database, f"plain-0-{number}/1/0")
+    ringer.tick()
+    assert wake_up.woken == runs[: 2 * AT_ONCE - 5]
+    for number in range(AT_ONCE):
+        make_claim(database, f"plain-0-{AT_ONCE + number}/1/0")
+    assert ringer.tick() is False
+    assert wake_up.woken == runs
+
+
+def test_slots_that_are_woken_and_do_not_claim_keep_no_run_from_others_for_longer_than_a_message_takes(
+    database: Database, ringer: WakeUpNotifier, wake_up: RecordingWakeUp, clock: Clock
+) -> None:
+    add_slots(database, "moon", count=2 * AT_ONCE)
+    add_slots(database, count=1)
+    for _ in range(2 * AT_ONCE):
+        ringer.wake(make_run(database, config=demanding("moon")).id)
+    ringer.tick()
+    other = make_run(database)
+    wake_up.deaf = {kind("moon")}
+
+    ticks(ringer, clock, 5)
+
+    assert wake_up.woken[AT_ONCE:] == [other.id]
 
 
 def test_a_run_that_waits_is_announced_again_within_five_seconds(
