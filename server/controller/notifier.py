@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from itertools import cycle, islice
+from typing import NamedTuple
 
 import structlog
 
@@ -30,6 +31,18 @@ PACE_SECONDS = 0.25
 _log = structlog.get_logger(__name__)
 
 
+class WakeUpOf(NamedTuple):
+    """The newest message for a run that waits."""
+
+    demand: str
+    """The run's."""
+    at: float
+    """When it was sent; or when the run began to wait, with a message that was not ours. Moved on while slots claim
+    runs with the same demand: those that were woken are busy with one after the other, and no more are needed."""
+    sent: bool
+    """Whether it is ours."""
+
+
 class WakeUpNotifier:
     """Wakes workers for runs that wait: at once if they lost their worker, and again if none has taken them."""
 
@@ -46,8 +59,8 @@ class WakeUpNotifier:
         self._called = threading.Event()
         self._wanted: set[str] = set()
         """Runs that were given, and for which no slot was woken yet."""
-        self._woken: dict[str, float] = {}
-        """When a slot was woken for a run that waits, or when it began to wait."""
+        self._woken: dict[str, WakeUpOf] = {}
+        """By run that waits."""
 
     def wake(self, run_id: str) -> None:
         """Wake a slot for a run that has lost its worker. Waits for nothing; safe to call from any thread."""
@@ -94,13 +107,16 @@ class WakeUpNotifier:
         while self._given:
             self._wanted.add(self._given.popleft())
         now = self._monotonic()
-        self._woken = {one.run_id: self._woken.get(one.run_id, now - one.waited) for one in waiting}
-        self._wanted &= self._woken.keys()
-        due = [
-            one
-            for one in waiting
-            if one.run_id in self._wanted or now - self._woken[one.run_id] >= self._settings.wake_seconds
-        ]
+        here = {one.run_id for one in waiting}
+        claimed = {wake_up.demand for run_id, wake_up in self._woken.items() if run_id not in here}
+        before, self._woken = self._woken, {}
+        for one in waiting:
+            wake_up = before.get(one.run_id) or WakeUpOf(one.demand, now - one.waited, sent=False)
+            moved_on = wake_up.sent and one.demand in claimed
+            self._woken[one.run_id] = wake_up._replace(at=now) if moved_on else wake_up
+        self._wanted &= here
+        late = now - self._settings.wake_seconds
+        due = [one for one in waiting if one.run_id in self._wanted or self._woken[one.run_id].at <= late]
         if not due or self._wake_up.pending() > 0:
             return False
         assigned = self._assign(due, idle)
@@ -111,7 +127,7 @@ class WakeUpNotifier:
         # there is one for each idle slot, and this ends with the claim.
         for_all = [one for one, slot in assigned if not slot.hears]
         for one, kind in (*messages, *((one, None) for one in islice(cycle(for_all), sum(idle.values())))):
-            self._woken[one.run_id] = now
+            self._woken[one.run_id] = WakeUpOf(one.demand, now, sent=True)
             self._wanted.discard(one.run_id)
             self._wake_up.wake(one.run_id, kind)
         sent = len(messages) + len(for_all)

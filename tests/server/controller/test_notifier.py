@@ -86,6 +86,25 @@ def test_of_many_runs_that_lost_their_workers_so_many_wake_slots_at_a_time_as_ca
     assert wake_up.woken == runs
 
 
+def test_while_slots_claim_slowly_no_more_are_woken_than_claim(
+    database: Database, ringer: WakeUpNotifier, wake_up: RecordingWakeUp, clock: Clock
+) -> None:
+    add_slots(database, count=4 * AT_ONCE)
+    runs = [make_run(database).id for _ in range(3 * AT_ONCE)]
+    for run_id in runs:
+        ringer.wake(run_id)
+    ringer.tick()
+
+    for number in range(10):
+        ticks(ringer, clock, 3)
+        make_claim(database, f"plain-0-{number}/1/0")
+        ringer.tick()
+
+        assert wake_up.woken == runs[: AT_ONCE + number + 1], "one more for the one that has claimed"
+    ticks(ringer, clock, 4)
+    assert wake_up.woken[AT_ONCE + 10 :] == runs[10 : AT_ONCE + 10], "nobody claims any more: all are woken again"
+
+
 def test_slots_that_are_woken_and_do_not_claim_keep_no_run_from_others_for_longer_than_a_message_takes(
     database: Database, ringer: WakeUpNotifier, wake_up: RecordingWakeUp, clock: Clock
 ) -> None:
