@@ -6,10 +6,10 @@ database, and no lease would ever be taken (`server.controller.controller.ReadWi
 
 import threading
 import time
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from itertools import cycle, islice
-from typing import NamedTuple
 
 import structlog
 
@@ -31,16 +31,13 @@ PACE_SECONDS = 0.25
 _log = structlog.get_logger(__name__)
 
 
-class WakeUpOf(NamedTuple):
-    """The newest message for a run that waits."""
+@dataclass
+class OnTheirWay:
+    """Slots that were woken for runs with one demand, and have not claimed yet."""
 
-    demand: str
-    """The run's."""
-    at: float
-    """When it was sent; or when the run began to wait, with a message that was not ours. Moved on while slots claim
-    runs with the same demand: those that were woken are busy with one after the other, and no more are needed."""
-    sent: bool
-    """Whether it is ours."""
+    count: int = 0
+    since: float = 0.0
+    """When the last one was woken, or has claimed."""
 
 
 class WakeUpNotifier:
@@ -57,10 +54,12 @@ class WakeUpNotifier:
         self._monotonic = monotonic
         self._given = deque[str]()
         self._called = threading.Event()
-        self._wanted: set[str] = set()
-        """Runs that were given, and for which no slot was woken yet."""
-        self._woken: dict[str, WakeUpOf] = {}
-        """By run that waits."""
+        self._late: dict[str, str] = {}
+        """Runs that a message should have found a slot for, and their demands."""
+        self._seen: dict[str, float] = {}
+        """Since when runs wait."""
+        self._on_their_way = defaultdict[str, OnTheirWay](OnTheirWay)
+        """By demand."""
 
     def wake(self, run_id: str) -> None:
         """Wake a slot for a run that has lost its worker. Waits for nothing; safe to call from any thread."""
@@ -89,8 +88,10 @@ class WakeUpNotifier:
 
         Each of them wakes one idle slot that may take it now, and no slot is woken for two: a run that no slot serves,
         or that a quota holds back, costs an idle fleet nothing. Not while messages for all slots are pending: each of
-        them wakes a slot that takes the best run, so more would only pile up.
+        them wakes a slot that takes the best run, so more would only pile up. For the same reason slots are counted
+        that are on their way to a claim, and not the runs that were named to them.
         """
+        given = [self._given.popleft() for _ in range(len(self._given))]
         with self._database.read() as session:
             runs = WaitingRuns(session)
             groups = runs.demands()
@@ -104,36 +105,42 @@ class WakeUpNotifier:
                 and quota_reached(account, running, self._policy) is None
             ]
             waiting = runs.oldest(takeable, limit=sum(idle.values())) if takeable else ()
-        while self._given:
-            self._wanted.add(self._given.popleft())
-        now = self._monotonic()
-        here = {one.run_id for one in waiting}
-        claimed = {wake_up.demand for run_id, wake_up in self._woken.items() if run_id not in here}
-        before, self._woken = self._woken, {}
-        for one in waiting:
-            wake_up = before.get(one.run_id) or WakeUpOf(one.demand, now - one.waited, sent=False)
-            moved_on = wake_up.sent and one.demand in claimed
-            self._woken[one.run_id] = wake_up._replace(at=now) if moved_on else wake_up
-        self._wanted &= here
-        late = now - self._settings.wake_seconds
-        due = [one for one in waiting if one.run_id in self._wanted or self._woken[one.run_id].at <= late]
-        if not due or self._wake_up.pending() > 0:
+        now, wake_seconds = self._monotonic(), self._settings.wake_seconds
+        self._seen = {one.run_id: self._seen.get(one.run_id, now - one.waited) for one in waiting}
+        for run_id, demand in self._late.items():
+            if run_id not in self._seen:  # it was claimed
+                way = self._on_their_way[demand]
+                way.count, way.since = max(0, way.count - 1), now
+        known = {*self._late, *given}
+        late = [one for one in waiting if one.run_id in known or now - self._seen[one.run_id] >= wake_seconds]
+        self._late = {one.run_id: one.demand for one in late}
+        for demand, way in list(self._on_their_way.items()):
+            if now - way.since >= wake_seconds or demand not in self._late.values():
+                del self._on_their_way[demand]  # they come no more
+        if not late or self._wake_up.pending() > 0:
             return False
+        covered = Counter({demand: way.count for demand, way in self._on_their_way.items()})
+        room = AT_ONCE - covered.total()
+        due = []
+        for one in late:
+            if covered[one.demand] > 0:
+                covered[one.demand] -= 1
+            else:
+                due.append(one)
         assigned = self._assign(due, idle)
-        on_their_way = len(waiting) - len(due)
-        messages = [(one, slot.offer.kind) for one, slot in assigned if slot.hears]
-        messages = messages[: max(0, AT_ONCE - on_their_way)]
+        messages = [(one, slot.offer.kind) for one, slot in assigned if slot.hears][: max(0, room)]
         # A slot of a release before `0028` hears the messages for all slots alone, and any slot may take those: so
         # there is one for each idle slot, and this ends with the claim.
         for_all = [one for one, slot in assigned if not slot.hears]
+        for one in (*(one for one, _ in messages), *for_all):
+            way = self._on_their_way[one.demand]
+            way.count, way.since = way.count + 1, now
         for one, kind in (*messages, *((one, None) for one in islice(cycle(for_all), sum(idle.values())))):
-            self._woken[one.run_id] = WakeUpOf(one.demand, now, sent=True)
-            self._wanted.discard(one.run_id)
             self._wake_up.wake(one.run_id, kind)
         sent = len(messages) + len(for_all)
         if sent:
             _log.info("wake_up_repeated", runs=sent)
-        return len(due) > sent and bool(sent or on_their_way)
+        return len(due) > sent and bool(self._on_their_way)
 
     def _assign(self, due: Iterable[OldestRun], idle: Mapping[Slot, int]) -> list[tuple[OldestRun, Slot]]:
         """Give runs to idle slots, one each: to the smallest that serves it, which larger ones would leave it to.
