@@ -7,7 +7,7 @@ database, and no lease would ever be taken (`server.controller.controller.ReadWi
 import threading
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 
@@ -92,27 +92,15 @@ class WakeUpNotifier:
         that are on their way to a claim, and not the runs that were named to them.
         """
         given = [self._given.popleft() for _ in range(len(self._given))]
-        with self._database.read() as session:
-            runs = WaitingRuns(session)
-            groups = runs.demands()
-            slots = WorkerRepository(session).slots(self._lease_seconds) if groups else {}
-            idle = {slot: count for slot, count in slots.items() if slot.idle and not slot.offer.cordoned}
-            running = runs.running() if idle else InTraining({})
-            takeable = [
-                (account, demand)
-                for account, demand in groups
-                if any(slot.offer.serves(Demand.parse(demand)) for slot in idle)
-                and quota_reached(account, running, self._policy) is None
-            ]
-            waiting = runs.oldest(takeable, limit=sum(idle.values())) if takeable else ()
+        waiting, idle = self._read()
         now, wake_seconds = self._monotonic(), self._settings.wake_seconds
         self._seen = {one.run_id: self._seen.get(one.run_id, now - one.waited) for one in waiting}
         for run_id, demand in self._late.items():
             if run_id not in self._seen:  # it was claimed
                 way = self._on_their_way[demand]
                 way.count, way.since = max(0, way.count - 1), now
-        known = {*self._late, *given}
-        late = [one for one in waiting if one.run_id in known or now - self._seen[one.run_id] >= wake_seconds]
+        asked = {*self._late, *given}
+        late = [one for one in waiting if one.run_id in asked or now - self._seen[one.run_id] >= wake_seconds]
         self._late = {one.run_id: one.demand for one in late}
         for demand, way in list(self._on_their_way.items()):
             if now - way.since >= wake_seconds or demand not in self._late.values():
@@ -141,6 +129,22 @@ class WakeUpNotifier:
         if sent:
             _log.info("wake_up_repeated", runs=sent)
         return len(due) > sent and bool(self._on_their_way)
+
+    def _read(self) -> tuple[Sequence[OldestRun], Mapping[Slot, int]]:
+        """Return the waiting runs that idle slots may take now, as many as there are slots, and these slots."""
+        with self._database.read() as session:
+            runs = WaitingRuns(session)
+            groups = runs.demands()
+            slots = WorkerRepository(session).slots(self._lease_seconds) if groups else {}
+            idle = {slot: count for slot, count in slots.items() if slot.idle and not slot.offer.cordoned}
+            running = runs.running() if idle else InTraining({})
+            takeable = [
+                (account, demand)
+                for account, demand in groups
+                if any(slot.offer.serves(Demand.parse(demand)) for slot in idle)
+                and quota_reached(account, running, self._policy) is None
+            ]
+            return runs.oldest(takeable, limit=sum(idle.values())) if takeable else (), idle
 
     def _assign(self, due: Iterable[OldestRun], idle: Mapping[Slot, int]) -> list[tuple[OldestRun, Slot]]:
         """Give runs to idle slots, one each: to the smallest that serves it, which larger ones would leave it to.
