@@ -373,30 +373,17 @@ def _number(session: Session, run: Run, session_id: str, label: str, client: str
     """Enter a simulator in a locked run; return its number, the same each time."""
     same = (Simulator.run_id == run.id, Simulator.session_id == session_id)
     known = session.execute(select(Simulator.number, Simulator.state).where(*same)).one_or_none()
+    values: dict[str, Any] = {"attempt": run.attempt, "relayed": relay}
     if known is not None:
-        values: dict[str, Any] = {"attempt": run.attempt, "relayed": relay}
-        if known.state != CONNECTED:
-            values["state"] = JOINED
-        if peer:
-            values["peer"] = storable(peer, 200)
+        values |= {} if known.state == CONNECTED else {"state": JOINED}
+        values |= {"peer": storable(peer, 200)} if peer else {}
         session.execute(update(Simulator).where(*same).values(values), execution_options=UNTRACKED)
         return int(known.number)
+    texts = {"label": storable(label, 200), "client": storable(client, 100), "peer": storable(peer, 200)}
+    values |= {"run_id": run.id, "session_id": session_id, "number": run.simulator_seq, "joined_at": now(), **texts}
+    session.execute(insert(Simulator).values(state=JOINED, **values))
     next_one = update(Run).where(Run.id == run.id).values(simulator_seq=Run.simulator_seq + 1)
     session.execute(next_one, execution_options=UNTRACKED)
-    session.execute(
-        insert(Simulator).values(
-            run_id=run.id,
-            session_id=session_id,
-            number=run.simulator_seq,
-            label=storable(label, 200),
-            client=storable(client, 100),
-            peer=storable(peer, 200),
-            state=JOINED,
-            attempt=run.attempt,
-            relayed=relay,
-            joined_at=now(),
-        )
-    )
     return run.simulator_seq
 
 

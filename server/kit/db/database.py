@@ -137,9 +137,7 @@ class Database:
 
     @contextmanager
     def read(self, *, once: bool = False) -> Iterator[Session]:
-        """One read-only transaction, `once` of one statement. Raises DatabaseUnavailable when the database doesn't
-        answer.
-        """
+        """One read-only transaction, `once` of one statement. Raises DatabaseUnavailable if the database is away."""
         engine = self._reader.execution_options(**{_ONCE: True}) if once else self._reader
         with _translated(), self._session(engine, autoflush=False) as session:
             yield session

@@ -49,14 +49,14 @@ from server.runs.profiles.repository import ProfileWriter
 from server.runs.scheduling.demand import Demand, Offer
 from server.runs.scheduling.fit import Slot, leaves
 from server.runs.scheduling.order import Waiting, in_order
-from server.runs.scheduling.repository import SEATS, Look, WaitingRuns, look_at
+from server.runs.scheduling.repository import UNITS, Look, WaitingRuns, look_at
 from server.simulators.collectors.writer import CollectorWriter
 from server.simulators.writer import SimulatorWriter
 from server.workers.models import Worker
 from server.workers.repository import WorkerRepository, is_cordoned
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
-"""Seconds until a slot looks for a free seat again, at most; twice as many after each look."""
+"""Seconds until a slot tries the semaphore again, at most; twice as many after each look."""
 
 _LOOK = look_at(barred=is_cordoned(bindparam("worker_id")))
 
@@ -116,19 +116,19 @@ class RunQueue:
         # connections from the beats of others; if none did, the lock would be free most of the time.
         give_up, pause = time.monotonic() + self._database.busy_seconds, FIRST_PAUSE
         while True:
-            seat = random.randrange(SEATS)  # noqa: S311  not used for secrets
-            if self._is_free(seat):
+            unit = random.randrange(UNITS)  # noqa: S311  not used for secrets
+            if self._is_free(unit):
                 with self._database.write(gathers=True) as session:
-                    if WaitingRuns(session).lock_queue_from(seat):
+                    if WaitingRuns(session).lock_queue_with(unit):
                         return self._take(session, worker_id, lease_seconds, hint, offer, fingerprint)
             if time.monotonic() > give_up:
                 raise DatabaseUnavailable("claims of other slots did not end in time")
             time.sleep(random.uniform(0, pause))  # noqa: S311  not used for secrets
             pause = min(2 * pause, LONGEST_PAUSE)
 
-    def _is_free(self, seat: int) -> bool:
+    def _is_free(self, unit: int) -> bool:
         with self._database.write(once=True) as session:
-            return WaitingRuns(session).is_free(seat)
+            return WaitingRuns(session).is_free(unit)
 
     def _take(
         self,

@@ -34,9 +34,9 @@ from server.runs.scheduling.queue import WaitingGroup
 
 CLAIM_LOCK = 0x6C756475_73000001
 """PostgreSQL's advisory lock of claims ("ludus", 1)."""
-SEATS = 8
-"""So many claims at once wait for that lock with a connection, the one that has it included. Each seat is a lock, too:
-their numbers follow. The other claims wait for a seat, without a connection."""
+UNITS = 8
+"""Of the semaphore of claims: so many at once wait for that lock with a connection, the one that has it included. Each
+unit is a lock, too: their numbers follow. The other claims wait for a unit, without a connection."""
 IDLE_SECONDS = 5
 """A claim whose worker freezes in the middle is rolled back by PostgreSQL after so long."""
 _IDLE = func.set_config("idle_in_transaction_session_timeout", f"{IDLE_SECONDS}s", True)
@@ -74,19 +74,19 @@ class WaitingRuns(Repository):
         if self._on_postgresql():
             self._session.execute(select(_IDLE, func.pg_advisory_xact_lock(CLAIM_LOCK)))
 
-    def lock_queue_from(self, seat: int) -> bool:
-        """Take one of the SEATS, and `lock_queue` from there; return whether the seat was free."""
+    def lock_queue_with(self, unit: int) -> bool:
+        """Take a unit of the semaphore, if it is free, and then `lock_queue`; return whether it was free."""
         if not self._on_postgresql():
             return True
         locks = cast(func.pg_advisory_xact_lock(CLAIM_LOCK), String)
-        locked = case((func.pg_try_advisory_xact_lock(CLAIM_LOCK + 1 + seat), locks), else_=null())
+        locked = case((func.pg_try_advisory_xact_lock(CLAIM_LOCK + 1 + unit), locks), else_=null())
         return self._session.execute(select(_IDLE, locked)).one()[1] is not None
 
-    def is_free(self, seat: int) -> bool:
-        """Return whether nobody has one of the SEATS now. One statement."""
+    def is_free(self, unit: int) -> bool:
+        """Return whether a unit of the semaphore is free. One statement."""
         if not self._on_postgresql():
             return True
-        return bool(self._session.scalar(select(func.pg_try_advisory_xact_lock(CLAIM_LOCK + 1 + seat))))
+        return bool(self._session.scalar(select(func.pg_try_advisory_xact_lock(CLAIM_LOCK + 1 + unit))))
 
     def _on_postgresql(self) -> bool:
         return self._session.get_bind().dialect.name == "postgresql"

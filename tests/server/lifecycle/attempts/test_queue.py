@@ -17,7 +17,7 @@ from server.lifecycle.attempts.repository import AttemptLedger, RunQueue
 from server.runs.events.repository import EventRepository
 from server.runs.repository import RunRepository
 from server.runs.scheduling.demand import Offer
-from server.runs.scheduling.repository import SEATS, WaitingRuns
+from server.runs.scheduling.repository import UNITS, WaitingRuns
 from server.workers.repository import WorkerInfo, WorkerRegistry, WorkerRepository
 from tests.conftest import POSTGRESQL_ONLY
 from tests.factories import CONFIG, make_checkpoint, make_claim, make_run, read_run
@@ -51,15 +51,15 @@ def test_a_claim_that_finds_nothing_does_not_wait_for_other_claims(database: Dat
 
 
 @pytest.mark.parametrize("database_url", POSTGRESQL_ONLY, indirect=True)
-def test_a_claim_that_finds_no_seat_keeps_no_connection_from_beats(database: Database) -> None:
+def test_a_claim_that_finds_no_unit_free_keeps_no_connection_from_beats(database: Database) -> None:
     run = make_run(database)
     small = Database(database.url, pool_size=1)
     WorkerRegistry(small).register(WorkerInfo("worker-1", "host", 1, "0"))
     claims: list[Claim | None] = []
     waits = threading.Thread(target=lambda: claims.append(RunQueue(small).claim("worker-1", 10)))
     with database.write() as session:
-        for seat in range(SEATS):
-            assert WaitingRuns(session).lock_queue_from(seat)
+        for unit in range(UNITS):
+            assert WaitingRuns(session).lock_queue_with(unit)
         waits.start()
         for _ in range(50):
             assert WorkerRegistry(small).beat("worker-1")
@@ -72,8 +72,8 @@ def test_a_claim_that_finds_no_seat_keeps_no_connection_from_beats(database: Dat
 
 
 @pytest.mark.parametrize("database_url", POSTGRESQL_ONLY, indirect=True)
-def test_of_many_claims_at_once_as_many_as_there_are_seats_wait_with_a_connection(database: Database) -> None:
-    runs = {make_run(database).id for _ in range(3 * SEATS)}
+def test_of_many_claims_at_once_as_many_as_there_are_units_wait_with_a_connection(database: Database) -> None:
+    runs = {make_run(database).id for _ in range(3 * UNITS)}
     waiting = text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
 
     own = Database(database.url, pool_size=len(runs))
@@ -81,10 +81,10 @@ def test_of_many_claims_at_once_as_many_as_there_are_seats_wait_with_a_connectio
         with database.write() as session:
             WaitingRuns(session).lock_queue()
             claims = [pool.submit(RunQueue(own).claim, f"worker-{number}", 10) for number in range(len(runs))]
-            eventually(lambda: session.scalar(waiting) == SEATS, "all seats are taken")
+            eventually(lambda: session.scalar(waiting) == UNITS, "all units are taken")
             for _ in range(20):
-                time.sleep(0.02)  # allow: sleep, because claims without a seat try again several times meanwhile
-                assert session.scalar(waiting) == SEATS
+                time.sleep(0.02)  # allow: sleep, because claims without a unit try again several times meanwhile
+                assert session.scalar(waiting) == UNITS
         claimed = {claim.run_id for each in claims if (claim := each.result()) is not None}
     own.close()
 
