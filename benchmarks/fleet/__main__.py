@@ -31,7 +31,7 @@ import httpx
 import numpy as np
 
 from benchmarks.fleet.parts import Part, Sample
-from benchmarks.fleet.slots import KEYS, LISTENED
+from benchmarks.fleet.slots import KEYS, LISTENED, lease_seconds_of
 from benchmarks.fleet.stack import Look, Stack, pgbouncer_is_installed, used
 from server.kit.db.database import Database
 from tests.factories import CONFIG, make_run
@@ -95,7 +95,12 @@ class Fleet:
         self.parts: list[Part] = []
         slots = options.busy + options.idle + STARTS
         self.servers = Stack(
-            stack, options.url, 2 * slots + 100, pgbouncer=options.pgbouncer, hold_seconds=HOLD_SECONDS * options.slower
+            stack,
+            options.url,
+            2 * slots + 100,
+            pgbouncer=options.pgbouncer,
+            hold_seconds=HOLD_SECONDS * options.slower,
+            lease_seconds=lease_seconds_of(options.slower),
         )
         self._collector = f"127.0.0.1:{free_port()}"
         self.lister = Lister(self.servers.api, LIST_SECONDS * options.slower)

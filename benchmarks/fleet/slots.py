@@ -48,6 +48,11 @@ CONNECT_SECONDS = 0.1
 """Between two simulators of a run that connect."""
 
 
+def lease_seconds_of(slower: float) -> float:
+    """Return the length of leases in a fleet of this pace; the controller must know it, too."""
+    return max(LEASE_SECONDS, BEATS_OF_LEASE * BEAT_SECONDS * slower)
+
+
 @dataclass
 class Duty:
     """Something that a busy slot does again and again."""
@@ -72,7 +77,7 @@ class Host:
         self.idle: queue.SimpleQueue[Slot] = queue.SimpleQueue()
         """Slots that wait for a message. A slot of a real host is a process, which Celery's parent hands messages."""
         self.beat_seconds = BEAT_SECONDS * options.slower
-        self.lease_seconds = max(LEASE_SECONDS, BEATS_OF_LEASE * self.beat_seconds)
+        self.lease_seconds = lease_seconds_of(options.slower)
         self.known = self.busy = 0
         self._lock = threading.Lock()
 

@@ -42,10 +42,17 @@ class Stack:
     """All servers, running. `url` is where PostgreSQL is, `pooled` where everything connects to."""
 
     def __init__(
-        self, stack: ExitStack, url: str | None, connections: int, *, pgbouncer: bool, hold_seconds: float
+        self,
+        stack: ExitStack,
+        url: str | None,
+        connections: int,
+        *,
+        pgbouncer: bool,
+        hold_seconds: float,
+        lease_seconds: float,
     ) -> None:
         """`connections` is the number of client connections that the fleet may need; the gateway holds questions of
-        simulators for `hold_seconds`.
+        simulators for `hold_seconds`; a slot that was silent for `lease_seconds` counts as gone.
         """
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ludus-fleet-")))
         folder.chmod(0o755)  # the servers' own user has to come in
@@ -95,6 +102,7 @@ class Stack:
             "LUDUS_API__PORT": str(ports["api"]),
             "LUDUS_GATEWAY__PORT": str(ports["gateway"]),
             "LUDUS_GATEWAY__HOLD_SECONDS": str(hold_seconds),
+            "LUDUS_WORKER__LEASE_SECONDS": str(lease_seconds),
             "LUDUS_TELEMETRY__GATEWAY_PORT": str(ports["gateway metrics"]),
             "LUDUS_TELEMETRY__CONTROLLER_PORT": str(ports["controller metrics"]),
             "LUDUS_LOG__LEVEL": "warning",
