@@ -96,7 +96,7 @@ class WakeUpNotifier:
         now, wake_seconds = self._monotonic(), self._settings.wake_seconds
         self._seen = {one.run_id: self._seen.get(one.run_id, now - one.waited) for one in waiting}
         for run_id, demand in self._late.items():
-            if run_id not in self._seen:  # it was claimed
+            if run_id not in self._seen:  # it was claimed; or it has ended, or no idle slot is left for it
                 way = self._on_their_way[demand]
                 way.count, way.since = max(0, way.count - 1), now
         asked = {*self._late, *given}
@@ -127,7 +127,7 @@ class WakeUpNotifier:
             self._wake_up.wake(one.run_id, kind)
         sent = len(messages) + len(for_all)
         if sent:
-            _log.info("wake_up_repeated", runs=sent)
+            _log.info("slots_woken", runs=sent)
         return len(due) > sent and bool(self._on_their_way)
 
     def _read(self) -> tuple[Sequence[OldestRun], Mapping[Slot, int]]:

@@ -115,13 +115,13 @@ class Placement:
             return self._wake(found.id)
         if waiting is not None:
             return waiting
-        # Many simulators join a run that starts: the run is locked for as long as five messages take.
+        # Many simulators join a run that starts: the run is locked for as long as four messages take.
         with self._database.write(gathers=True) as session:
             locked = lock_run(session, found.id)
             endpoints = _endpoints(session, locked)
             if (waiting := _waiting(locked, endpoints)) is not None:
                 return waiting
-            number = _number(session, locked, session_id, label, client, peer, relay=relay)
+            number = _enter(session, locked, session_id, label, client, peer, relay=relay)
             return Assigned(locked.id, locked.attempt, number, _for(endpoints), _load(session, locked))
 
     def place_collector(self, run: str) -> JoinAnswer:
@@ -369,7 +369,7 @@ def _for(endpoints: Sequence[dict[str, Any]], *, edge: bool = False) -> tuple[di
     return tuple(endpoint for endpoint in endpoints if bool(endpoint.get("edge")) is edge)
 
 
-def _number(session: Session, run: Run, session_id: str, label: str, client: str, peer: str, *, relay: bool) -> int:
+def _enter(session: Session, run: Run, session_id: str, label: str, client: str, peer: str, *, relay: bool) -> int:
     """Enter a simulator in a locked run; return its number, the same each time."""
     same = (Simulator.run_id == run.id, Simulator.session_id == session_id)
     known = session.execute(select(Simulator.number, Simulator.state).where(*same)).one_or_none()

@@ -13,6 +13,7 @@ from ludus.schemas.states import RunState
 from server.kit.db.database import Database
 from server.lifecycle.attempts.repository import AttemptLedger, RunQueue
 from server.runs.events.repository import EventRepository
+from server.simulators.repository import Assigned, Placement
 from server.workers.models import Cordon
 from tests.conftest import POSTGRESQL_ONLY
 from tests.factories import make_checkpoint, make_claim, make_run
@@ -169,3 +170,20 @@ def test_a_simulator_that_connects_locks_its_run_for_one_message(one: Database) 
     with one.read() as session:
         newest = EventRepository(session).page(run.id)[-1]
     assert newest.type == "simulator_connected"
+
+
+@postgresql
+@pytest.mark.parametrize("known", [False, True])
+def test_a_simulator_that_joins_locks_its_run_for_four_messages(one: Database, known: bool) -> None:
+    run = make_run(one)
+    ledger = AttemptLedger(one, make_claim(one))
+    ledger.listening([{"address": "127.0.0.1:7100", "index": 0}])
+    if known:
+        Placement(one).join(run.id, "session")
+
+    with messages(one) as sent:
+        answer = Placement(one).join(run.id, "session")
+
+    assert isinstance(answer, Assigned)
+    (locked,) = (place for place, message in enumerate(sent) if "FOR UPDATE" in message)
+    assert len(sent[locked + 1 :]) == 4, sent
