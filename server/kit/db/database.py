@@ -147,7 +147,7 @@ class Database:
         """One writing transaction, committed at the end of the block; then the effects of `after_commit` run.
 
         `once` says that it has one statement, which may be committed at once; with `gathers`, PostgreSQL gets what
-        returns nothing together with the COMMIT (both: `server.kit.db.once`). Raises DatabaseUnavailable when the
+        returns nothing together with what follows (both: `server.kit.db.once`). Raises DatabaseUnavailable when the
         database doesn't answer or another writer doesn't finish; nothing is written then.
         """
         engine = self._writer.execution_options(**{_ONCE: once, GATHERS: gathers}) if once or gathers else self._writer
@@ -352,12 +352,12 @@ def _postgresql_engine(
         begin = f"BEGIN{mode}; {limits}"
         if options.get(_ONCE):
             begin_once(connection.connection.driver_connection, begin)
-        else:
+        elif not options.get(GATHERS):
             connection.exec_driver_sql(begin)
 
     event.listen(engine, "connect", connected)
     event.listen(engine, "begin", begun)
-    gather(engine)
+    gather(engine, f"BEGIN; {limits}")
     _ping_doubtful_connections(engine)
     return engine
 

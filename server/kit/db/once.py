@@ -2,7 +2,7 @@
 
 Between the messages of an ordinary transaction, a process without a processor, or with a slow network, keeps the
 transaction open, with its locks and a connection of the pooler. A transaction with one statement needs one message:
-BEGIN, limits, the statement, COMMIT. In one with many, statements that return nothing can go with the COMMIT.
+BEGIN, limits, the statement, COMMIT. In one with many, those that return nothing go with the next one that does.
 """
 
 from functools import partial
@@ -13,7 +13,9 @@ from sqlalchemy import Engine, event
 from sqlalchemy.engine import Connection as EngineConnection
 
 GATHERS = "ludus_gathers"
-"""Execution option of connections whose statements that return nothing are sent with COMMIT."""
+"""Execution option of connections whose statements that return nothing are sent with the next one, or with COMMIT."""
+UNREAD = "ludus_unread"
+"""Execution option of statements whose results nobody reads: in such a transaction they are sent likewise."""
 _GATHERED = "ludus_gathered"
 
 
@@ -48,29 +50,40 @@ def _second(*_: object, **_options: object) -> NoReturn:
     raise AssertionError("a transaction with `once` has one statement")
 
 
-def gather(engine: Engine) -> None:
-    """Have an engine's transactions with the option GATHERS send their INSERTs, UPDATEs and DELETEs that return nothing
-    with COMMIT, in one message. Until then they have no effect, and how many rows they changed is never known.
+def gather(engine: Engine, begin: str) -> None:
+    """Have an engine's transactions with the option GATHERS send what returns nothing together with the next statement
+    that returns something, or with COMMIT, in one message: `begin`, INSERTs, UPDATEs and DELETEs without RETURNING, and
+    statements with the option UNREAD. How many rows they changed is never known.
     """
 
     def begun(connection: EngineConnection) -> None:
-        connection.info[_GATHERED] = []  # those of a transaction that was rolled back are gone
+        connection.info[_GATHERED] = begin.split("; ")  # those of a transaction that was rolled back are gone
 
     def execute(cursor: Any, statement: str, parameters: Any, context: Any) -> bool:
-        if not context.execution_options.get(GATHERS) or not (context.isinsert or context.isupdate or context.isdelete):
+        options = context.execution_options
+        if not options.get(GATHERS):
             return False
-        if context.compiled.effective_returning:
-            return False
+        gathered = context.root_connection.info[_GATHERED]
         text = ClientCursor(cursor.connection).mogrify(statement, parameters)
-        context.root_connection.info[_GATHERED].append(text)
-        return True  # it is not executed now
+        changes = context.isinsert or context.isupdate or context.isdelete
+        if options.get(UNREAD) or (changes and not context.compiled.effective_returning):
+            gathered.append(text)
+            return True  # it is not executed now
+        cursor.execute("; ".join([*gathered, text]), prepare=False)
+        for _ in gathered:
+            cursor.nextset()  # to the statement's own result
+        gathered.clear()
+        return True
+
+    def execute_each(cursor: Any, statement: str, parameters: Any, context: Any) -> bool:
+        return all(execute(cursor, statement, each, context) for each in parameters)
 
     def commit(connection: EngineConnection) -> None:
-        gathered = connection.info.pop(_GATHERED, None)
-        if gathered:
-            message = "; ".join([*gathered, "COMMIT"])
-            connection.execution_options(no_parameters=True).exec_driver_sql(message)
+        options = connection.get_execution_options()
+        if options.get(GATHERS) and connection.info[_GATHERED] not in ([], begin.split("; ")):
+            connection.exec_driver_sql("COMMIT")
 
     event.listen(engine, "begin", begun)
     event.listen(engine, "do_execute", execute)
+    event.listen(engine, "do_executemany", execute_each)
     event.listen(engine, "commit", commit)

@@ -38,6 +38,7 @@ from server.lifecycle.leases.repository import (
 )
 from server.metrics.repository import MetricRepository
 from server.metrics.writer import MetricWriter
+from server.runs.amendments.refs import AmendmentRef
 from server.runs.amendments.repository import AmendmentRepository
 from server.runs.amendments.writer import AmendmentWriter
 from server.runs.attempts.repository import AttemptFence
@@ -109,7 +110,8 @@ class RunQueue:
         if not look.heads:
             return None
         with self._database.read() as session:
-            if not self._order(session, look, worker_id, lease_seconds, hint, offer):
+            order = self._order(session, look, worker_id, lease_seconds, hint, offer)
+            if not order:
                 self.for_another = self._another(session, look, worker_id, lease_seconds)
                 return None
         # Hundreds of slots claim at once after a zone has died. If all waited for the lock, they would keep all
@@ -117,37 +119,40 @@ class RunQueue:
         give_up, pause = time.monotonic() + self._database.busy_seconds, FIRST_PAUSE
         while True:
             unit = random.randrange(UNITS)  # noqa: S311  not used for secrets
-            if self._is_free(unit):
+            with self._database.write(once=True) as session:
+                free = WaitingRuns(session).is_free(unit)
+            if free:
                 with self._database.write(gathers=True) as session:
-                    if WaitingRuns(session).lock_queue_with(unit):
-                        return self._take(session, worker_id, lease_seconds, hint, offer, fingerprint)
+                    if WaitingRuns(session).enter(unit):
+                        return self._take(session, order[0], worker_id, lease_seconds, hint, offer, fingerprint)
             if time.monotonic() > give_up:
                 raise DatabaseUnavailable("claims of other slots did not end in time")
             time.sleep(random.uniform(0, pause))  # noqa: S311  not used for secrets
             pause = min(2 * pause, LONGEST_PAUSE)
 
-    def _is_free(self, unit: int) -> bool:
-        with self._database.write(once=True) as session:
-            return WaitingRuns(session).is_free(unit)
-
     def _take(
         self,
         session: Session,
+        guess: Waiting,
         worker_id: str,
         lease_seconds: float,
         hint: str | None,
         offer: Offer,
         fingerprint: Mapping[str, Any] | None,
     ) -> Claim | None:
-        """Do what `claim` does, in a transaction with the lock: for as long as six messages take, if a run is there."""
+        """Do what `claim` does, in a transaction with a unit of the semaphore.
+
+        Claims wait for one another, so that a run of the group of `guess`, whose turn it probably is, is read before
+        the lock. If it is its turn with the lock, too, only one message is left; if not, another run is read.
+        """
         runs = WaitingRuns(session)
+        guessed = _candidate(session, guess)
+        runs.lock_queue()
         look = runs.look(_LOOK, worker_id=worker_id)
         for one in self._order(session, look, worker_id, lease_seconds, hint, offer):
-            taken = runs.take(one.run_id)
-            if taken is not None:
-                run, since = taken
-                waited = max(0.0, look.clock - since)
-                return _begin(session, run, worker_id, lease_seconds, fingerprint, waited)
+            candidate = (guessed if one.group == guess.group else None) or _candidate(session, one)
+            if candidate is not None:
+                return _begin(session, candidate, worker_id, lease_seconds, fingerprint, look.clock)
         self.for_another = self._another(session, look, worker_id, lease_seconds)
         return None
 
@@ -328,20 +333,39 @@ class AttemptLedger:
             end_without_result(session, run, outcome, detail, self._restart_budget, counts=charged)
 
 
+class _Candidate(NamedTuple):
+    """A waiting run, locked, with what its next attempt begins with."""
+
+    run: Run
+    since: float
+    """Since when it waits, on the database's clock."""
+    resume: CheckpointRef | None
+    amendments: tuple[AmendmentRef, ...]
+
+
+def _candidate(session: Session, head: Waiting) -> _Candidate | None:
+    """Lock the oldest free run of a head's group, and read what its next attempt needs; None if none is free."""
+    taken = WaitingRuns(session).take(head)
+    if taken is None:
+        return None
+    run, since = taken
+    newest = CheckpointRepository(session).newest(run.id)
+    amendments = AmendmentRepository(session).refs(run.id)
+    return _Candidate(run, since, None if newest is None else ref(newest), amendments)
+
+
 def _begin(
     session: Session,
-    run: Run,
+    candidate: _Candidate,
     worker_id: str,
     lease_seconds: float,
     fingerprint: Mapping[str, Any] | None,
-    waited: float,
+    clock: float,
 ) -> Claim:
-    """Open the next attempt of a locked run."""
+    """Open the next attempt of a locked run. None of the statements returns anything: they go with the COMMIT."""
+    run, since, resume, amendments = candidate
     number = run.attempt + 1
     recovers = run.state == RunState.RECOVERING
-    newest = CheckpointRepository(session).newest(run.id)
-    amendments = AmendmentRepository(session).refs(run.id)
-    resume = ref(newest) if newest is not None else None
     step = resume.step if resume else 0
     message = f"Worker {worker_id} took the run" + (f" and resumes it at step {step}." if resume else ".")
     data = {"worker_id": worker_id, "resumed_from": resume.id if resume else None, "step": step}
@@ -351,6 +375,7 @@ def _begin(
         RunState.STARTING,
         Note(EVENT_OF[RunState.STARTING], message, data=data),
         attempt=number,
+        locked=True,
         stored_step=step,
     )
     session.execute(
@@ -370,5 +395,5 @@ def _begin(
     LeaseRepository(session).grant(run.id, number, worker_id, lease_seconds, step)
     working = {"run_id": run.id, "last_claim_at": now(), "stored_heartbeat_at": now()}
     session.execute(update(Worker).where(Worker.id == worker_id).values(working), execution_options=UNTRACKED)
-    kind = RunKind(run.kind)
+    kind, waited = RunKind(run.kind), max(0.0, clock - since)
     return Claim(run.id, number, kind, run.name, run.config, run.seed, resume, worker_id, amendments, recovers, waited)

@@ -184,6 +184,7 @@ def move(
     *,
     reason: StopReason | None = None,
     detail: str | None = None,
+    locked: bool = False,
     **changes: Any,
 ) -> int:
     """Move a run from the state and attempt number in which the caller saw it to another state; return the event's
@@ -191,7 +192,8 @@ def move(
 
     The race: two parties see RUNNING; one ends the run, the other pauses it. Each move is one conditional UPDATE on
     what its party saw, so the second changes nothing and raises IllegalTransition with the state that it found instead.
-    `changes` are further columns. The event belongs to the attempt that results.
+    `changes` are further columns. The event belongs to the attempt that results. A caller that has the run `locked`
+    since it saw it saves the read-back: its object stays as it was.
     """
     seen = RunState(run.state)
     if to not in TRANSITIONS[seen]:
@@ -201,13 +203,18 @@ def move(
         update(Run)
         .where(Run.id == run.id, Run.state == seen, Run.attempt == run.attempt)
         .values(state=to, event_seq=Run.event_seq + 1, stored_updated_at=now(), **values)
-        .returning(Run)
     )
-    refreshed = session.scalars(statement, execution_options={"populate_existing": True, **UNTRACKED})
-    if refreshed.one_or_none() is None:
-        raise IllegalTransition(run.id, lock_run(session, run.id).state, to)
+    if locked:
+        session.execute(statement, execution_options=UNTRACKED)
+        seq, attempt = run.event_seq + 1, changes.get("attempt", run.attempt)
+    else:
+        options = {"populate_existing": True, **UNTRACKED}
+        refreshed = session.scalars(statement.returning(Run), execution_options=options)
+        if refreshed.one_or_none() is None:
+            raise IllegalTransition(run.id, lock_run(session, run.id).state, to)
+        seq, attempt = run.event_seq, run.attempt
     data = {"from": seen, "to": to, **({"reason": reason} if reason else {}), **note.data}
-    _insert(session, run.id, run.event_seq, run.attempt, Note(note.type, note.message, note.level, data))
+    _insert(session, run.id, seq, attempt, Note(note.type, note.message, note.level, data))
     if to in TERMINAL and (tracer := tracer_of(session)) is not None:
         facts: Attributes = {
             "ludus.run.name": run.name,
@@ -219,7 +226,7 @@ def move(
         failed = detail or reason if to is RunState.FAILED else None
         ended = partial(tracer.of_run, run.id, "run", run.created_at, run.finished_at, failed=failed, attributes=facts)
         after_commit(session, ended)
-    return run.event_seq
+    return seq
 
 
 def _columns(to: RunState, reason: StopReason | None, detail: str | None) -> dict[str, Any]:

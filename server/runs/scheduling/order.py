@@ -112,6 +112,11 @@ class Waiting:
     queued_at: float
     """On the database's clock."""
 
+    @property
+    def group(self) -> tuple[str, str, str, str, int]:
+        """What is the same in the runs of which this one has waited longest."""
+        return (*self.account, self.demand, self.priority)
+
 
 def in_order(
     waiting: Iterable[Waiting],

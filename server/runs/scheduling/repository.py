@@ -26,6 +26,7 @@ from sqlalchemy.orm import aliased
 
 from ludus.schemas.states import RunState
 from server.kit.db.clock import now
+from server.kit.db.once import UNREAD
 from server.kit.db.repository import Repository
 from server.runs.events.repository import Note, record
 from server.runs.models import CLAIMABLE_SQL, LEASED_SQL, WAITING_SQL, Attempt, Run
@@ -72,21 +73,20 @@ class WaitingRuns(Repository):
         SQLite admits one writer at a time anyway.
         """
         if self._on_postgresql():
-            self._session.execute(select(_IDLE, func.pg_advisory_xact_lock(CLAIM_LOCK)))
+            lock = select(_IDLE, func.pg_advisory_xact_lock(CLAIM_LOCK))
+            self._session.execute(lock, execution_options={UNREAD: True})
 
-    def lock_queue_with(self, unit: int) -> bool:
-        """Take a unit of the semaphore, if it is free, and then `lock_queue`; return whether it was free."""
+    def enter(self, unit: int) -> bool:
+        """Take a unit of the semaphore until the commit, if it is free; return whether it was."""
         if not self._on_postgresql():
             return True
-        locks = cast(func.pg_advisory_xact_lock(CLAIM_LOCK), String)
-        locked = case((func.pg_try_advisory_xact_lock(CLAIM_LOCK + 1 + unit), locks), else_=null())
-        return self._session.execute(select(_IDLE, locked)).one()[1] is not None
+        return bool(self._session.execute(select(_IDLE, _unit(unit))).one()[1])
 
     def is_free(self, unit: int) -> bool:
         """Return whether a unit of the semaphore is free. One statement."""
         if not self._on_postgresql():
             return True
-        return bool(self._session.scalar(select(func.pg_try_advisory_xact_lock(CLAIM_LOCK + 1 + unit))))
+        return bool(self._session.scalar(select(_unit(unit))))
 
     def _on_postgresql(self) -> bool:
         return self._session.get_bind().dialect.name == "postgresql"
@@ -155,18 +155,19 @@ class WaitingRuns(Repository):
         """Return a waiting run, locked until the commit; None if it no longer waits, or is locked by another."""
         return self._locked(select(Run).where(Run.id == run_id, text(CLAIMABLE_SQL)), skip_locked=True)
 
-    def take(self, run_id: str) -> tuple[Run, float] | None:
-        """Return a run as `lock` does, and since when it waits: since it was queued, or since the last heartbeat of the
-        attempt that was interrupted.
+    def take(self, head: Waiting) -> tuple[Run, float] | None:
+        """Return the oldest run of a head's group that no other transaction has locked, and since when it waits: since
+        it was queued, or since the last heartbeat of the attempt that was interrupted. It is locked until the commit.
         """
         interrupted = (Attempt.run_id == Run.id, Attempt.number == Run.attempt)
         since = case(
             (Run.state == RunState.RECOVERING, select(Attempt.heartbeat_at).where(*interrupted).scalar_subquery()),
             else_=Run.queued_at,
         )
-        query = select(Run, func.coalesce(since, now())).where(Run.id == run_id, text(CLAIMABLE_SQL))
-        locked = self._session.execute(query.with_for_update(of=Run, skip_locked=True))
-        found = locked.one_or_none()
+        same = (column == value for column, value in zip(_GROUP, head.group, strict=True))
+        query = select(Run, func.coalesce(since, now())).where(text(f"runs.{WAITING_SQL}"), *same)
+        first = query.order_by(Run.queued_at, Run.id).limit(1).with_for_update(of=Run, skip_locked=True)
+        found = self._session.execute(first, execution_options={"populate_existing": True}).one_or_none()
         return None if found is None else (found[0], found[1])
 
     def uninformed(
@@ -197,6 +198,10 @@ class WaitingRuns(Repository):
             record(self._session, run_id, Note(why.event, why.sentence, why.level, data))
         values = {"waits_for": None if why is None else why.sentence}
         self._session.execute(update(Run).where(Run.id == run_id).values(values))
+
+
+def _unit(number: int) -> ColumnElement[bool]:
+    return func.pg_try_advisory_xact_lock(CLAIM_LOCK + 1 + number)
 
 
 _ACCOUNT = (Run.project, Run.token_id, Run.owner)

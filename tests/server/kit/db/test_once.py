@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import func, insert, literal, select, update
 from sqlalchemy.exc import IntegrityError
 
 from ludus.schemas.states import RunState
 from server.kit.db.database import Database
+from server.kit.db.once import UNREAD
 from server.lifecycle.attempts.repository import AttemptLedger, RunQueue
 from server.runs.events.repository import EventRepository
 from server.simulators.repository import Assigned, Placement
@@ -81,14 +82,42 @@ def test_they_and_the_commit_are_one_message(one: Database) -> None:
     with messages(one) as sent, one.write(gathers=True) as session:
         for name in "abc":
             session.execute(insert(Cordon).values(**values(name)))
-        # One that returns something is executed at once, before the others.
-        assert session.scalar(update(Cordon).values(draining=True).returning(Cordon.name)) is None
-        assert session.scalar(select(func.count()).select_from(Cordon)) == 0
+        session.execute(insert(Cordon), [values("d"), values("e")])
 
-    assert len(sent) == 4
-    assert [word in message for word, message in zip(("BEGIN", "UPDATE", "SELECT"), sent, strict=False)] == [True] * 3
-    assert (sent[3].count("INSERT"), sent[3].strip(' "').endswith("COMMIT")) == (3, True)
-    assert cordons(one) == ["a", "b", "c"]
+    (message,) = sent
+    assert (message.count("INSERT"), "BEGIN" in message, message.strip(' "').endswith("COMMIT")) == (5, True, True)
+    assert cordons(one) == ["a", "b", "c", "d", "e"]
+
+
+@postgresql
+def test_they_go_with_the_next_statement_that_returns_something_and_before_it(one: Database) -> None:
+    with messages(one) as sent, one.write(gathers=True) as session:
+        session.execute(insert(Cordon).values(**values("a")))
+        session.execute(select(func.pg_advisory_xact_lock(1)), execution_options={UNREAD: True})
+        assert session.scalar(update(Cordon).values(draining=True).returning(Cordon.name)) == "a"
+        session.execute(insert(Cordon).values(**values("b")))
+        assert session.scalar(select(func.count()).select_from(Cordon)) == 2
+        assert session.scalar(select(literal("100 % of it"))) == "100 % of it"
+
+    assert [message.count("INSERT") for message in sent] == [1, 1, 0, 0], sent
+    assert ("pg_advisory_xact_lock" in sent[0], "UPDATE" in sent[0], "COMMIT" in sent[3]) == (True, True, True)
+    assert cordons(one) == ["a", "b"]
+
+
+@postgresql
+def test_a_transaction_without_a_statement_sends_nothing_and_can_be_left(one: Database) -> None:
+    def fail() -> None:
+        with one.write(gathers=True):
+            raise RuntimeError
+
+    with messages(one) as sent:
+        with one.write(gathers=True):
+            pass
+        with pytest.raises(RuntimeError):
+            fail()
+
+    assert sent == []
+    one.ping()
 
 
 def test_a_transaction_that_fails_writes_none_of_them_and_the_next_one_neither(database: Database) -> None:
@@ -132,7 +161,7 @@ def test_a_transaction_of_one_statement_is_one_message_whether_it_reads_or_write
 
 @postgresql
 @pytest.mark.parametrize("recovers", [False, True])
-def test_a_claim_keeps_the_lock_of_all_claims_for_six_messages(one: Database, recovers: bool) -> None:
+def test_a_claim_keeps_the_lock_of_all_claims_for_one_message(one: Database, recovers: bool) -> None:
     make_run(one)
     if recovers:
         first = AttemptLedger(one, make_claim(one))
@@ -145,7 +174,8 @@ def test_a_claim_keeps_the_lock_of_all_claims_for_six_messages(one: Database, re
     assert claim is not None
     assert (claim.resume is not None) is recovers
     (locked,) = (place for place, message in enumerate(sent) if "pg_advisory_xact_lock" in message)
-    assert len(sent[locked + 1 :]) == 6, sent
+    assert len(sent[locked + 1 :]) == 1, sent
+    assert len(sent) == 8, sent
 
 
 @postgresql
@@ -165,8 +195,8 @@ def test_a_simulator_that_connects_locks_its_run_for_one_message(one: Database) 
     with messages(one) as sent:
         ledger.simulators.connected("session", number=0, collector=0)
 
-    assert len(sent) == 3, sent
-    assert "UPDATE runs" in sent[1]
+    assert len(sent) == 2, sent
+    assert "UPDATE runs" in sent[0]
     with one.read() as session:
         newest = EventRepository(session).page(run.id)[-1]
     assert newest.type == "simulator_connected"

@@ -2,10 +2,11 @@
 
 import threading
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import text, update
 
 from ludus.schemas.states import RunState
 from server.config.resolution import resolve
@@ -14,15 +15,22 @@ from server.kit.db.database import Database
 from server.kit.errors import DatabaseUnavailable
 from server.lifecycle.attempts.claim import Claim
 from server.lifecycle.attempts.repository import AttemptLedger, RunQueue
-from server.runs.events.repository import EventRepository
+from server.runs.events.repository import EventRepository, Note, move
 from server.runs.repository import RunRepository
 from server.runs.scheduling.demand import Offer
 from server.runs.scheduling.repository import UNITS, WaitingRuns
+from server.workers.models import Worker
 from server.workers.repository import WorkerInfo, WorkerRegistry, WorkerRepository
+from server.workers.service import WorkerService
 from tests.conftest import POSTGRESQL_ONLY
 from tests.factories import CONFIG, make_checkpoint, make_claim, make_run, read_run
 from tests.server.runs.scheduling.test_claims import demanding
 from tests.waiting import eventually
+
+WAITING_CLAIMS = text(
+    "SELECT count(*) FROM pg_locks JOIN pg_database ON oid = database "
+    "WHERE datname = current_database() AND locktype = 'advisory' AND NOT granted"
+)
 
 
 def test_nothing_waits_nothing_is_claimed(database: Database) -> None:
@@ -59,7 +67,7 @@ def test_a_claim_that_finds_no_unit_free_keeps_no_connection_from_beats(database
     waits = threading.Thread(target=lambda: claims.append(RunQueue(small).claim("worker-1", 10)))
     with database.write() as session:
         for unit in range(UNITS):
-            assert WaitingRuns(session).lock_queue_with(unit)
+            assert WaitingRuns(session).enter(unit)
         waits.start()
         for _ in range(50):
             assert WorkerRegistry(small).beat("worker-1")
@@ -74,21 +82,81 @@ def test_a_claim_that_finds_no_unit_free_keeps_no_connection_from_beats(database
 @pytest.mark.parametrize("database_url", POSTGRESQL_ONLY, indirect=True)
 def test_of_many_claims_at_once_as_many_as_there_are_units_wait_with_a_connection(database: Database) -> None:
     runs = {make_run(database).id for _ in range(3 * UNITS)}
-    waiting = text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
 
     own = Database(database.url, pool_size=len(runs))
     with ThreadPoolExecutor(len(runs)) as pool:
         with database.write() as session:
             WaitingRuns(session).lock_queue()
             claims = [pool.submit(RunQueue(own).claim, f"worker-{number}", 10) for number in range(len(runs))]
-            eventually(lambda: session.scalar(waiting) == UNITS, "all units are taken")
+            eventually(lambda: session.scalar(WAITING_CLAIMS) == UNITS, "all units are taken")
             for _ in range(20):
                 time.sleep(0.02)  # allow: sleep, because claims without a unit try again several times meanwhile
-                assert session.scalar(waiting) == UNITS
+                assert session.scalar(WAITING_CLAIMS) == UNITS
         claimed = {claim.run_id for each in claims if (claim := each.result()) is not None}
     own.close()
 
     assert claimed == runs
+
+
+@pytest.mark.parametrize("database_url", POSTGRESQL_ONLY, indirect=True)
+def test_a_claim_whose_turn_changes_while_it_waits_takes_the_run_whose_turn_it_is_then(database: Database) -> None:
+    for name in ("ada-0", "ada-1", "bob-0"):
+        make_run(database, name=name, owner=name.split("-")[0])
+
+    with ThreadPoolExecutor(1) as pool:
+        with database.write() as session:
+            WaitingRuns(session).lock_queue()
+            late = pool.submit(RunQueue(database).claim, "worker-2", 10)
+            eventually(lambda: session.scalar(WAITING_CLAIMS) == 1, "the claim waits for the lock")
+            runs = RunRepository(session)
+            move(session, runs.get("ada-1"), RunState.STARTING, Note("run_claimed", "Another claim takes it."))
+        second = late.result()
+    third = RunQueue(database).claim("worker-3", 10)
+
+    assert [claim and claim.name for claim in (second, third)] == ["bob-0", "ada-0"]
+
+
+def test_claims_at_once_give_each_owner_as_many_runs(database_url: str) -> None:
+    database = Database(database_url, synchronous="OFF", pool_size=12)
+    for number in range(36):
+        make_run(database, name=str(number), owner=("ada", "bob", "eve")[number // 12])
+
+    with ThreadPoolExecutor(12) as pool:
+        claims = list(pool.map(lambda number: RunQueue(database).claim(f"worker-{number}", 10), range(12)))
+    with database.read() as session:
+        runs = RunRepository(session)
+        owners = Counter(runs.get(claim.run_id).owner for claim in claims if claim is not None)
+    database.close()
+
+    assert owners == {"ada": 4, "bob": 4, "eve": 4}
+
+
+@pytest.mark.parametrize("database_url", POSTGRESQL_ONLY, indirect=True)
+def test_a_claim_that_waits_and_a_drain_of_the_slot_that_had_the_run_do_not_wait_for_each_other(
+    database: Database,
+) -> None:
+    registry = WorkerRegistry(database)
+    registry.register(WorkerInfo("worker-1", "host", 1, "0"))
+    run = make_run(database)
+    AttemptLedger(database, make_claim(database)).release("trainer_lost", "It crashed.")
+    with database.write() as session:  # as where the slot died, and the row of the slot still names the run
+        session.execute(update(Worker).where(Worker.id == "worker-1").values(run_id=run.id))
+
+    with ThreadPoolExecutor(1) as pool:
+        with database.write() as session:
+            WaitingRuns(session).lock_queue()
+            claim = pool.submit(RunQueue(database).claim, "worker-2", 10)
+            eventually(
+                lambda: session.scalar(WAITING_CLAIMS) == 1, "the claim waits for the lock, and has the run locked"
+            )
+            began = time.monotonic()
+            assert [slot.id for slot in WorkerService(session).drain("worker-1")] == ["worker-1"]
+            drained = time.monotonic() - began
+        taken = claim.result()
+
+    assert taken is not None
+    assert taken.run_id == run.id
+    assert drained < 1, "PostgreSQL ends a deadlock after a second"
 
 
 def test_the_claim_carries_what_the_worker_needs(database: Database) -> None:
