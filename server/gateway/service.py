@@ -40,7 +40,7 @@ from server.gateway.errors import (
 )
 from server.gateway.health import Health
 from server.gateway.relay import COLLECT, CollectorLine, Context, Relay
-from server.gateway.waiting import WaitingJoins
+from server.gateway.waiting import Question, WaitingJoins
 from server.kit.db.projects import EVERY
 from server.kit.errors import LudusError
 from server.kit.errors import TokenRefused as Refused
@@ -272,9 +272,15 @@ class Gateway:
 
         began = time.time()
         loop = asyncio.get_running_loop()
-        answer = await loop.run_in_executor(self._threads, join)
         retry_seconds = RETRY_SECONDS
         may_hold = request.max_wait_seconds > 0
+        # Thousands that wait for a few runs ask again every half minute: one of a run is answered by the database.
+        question = Question(request.run, principal, edge)
+        answer: JoinAnswer | None = self._waiting.recall(question) if may_hold else None
+        if answer is None:
+            answer = await loop.run_in_executor(self._threads, join)
+            if isinstance(answer, NotReady):
+                self._waiting.learn(question, answer)
         if isinstance(answer, NotReady) and may_hold and self._waiting.held >= self._settings.held_joins:
             # It asks about as often as one whose question is held; all of them come back at different times.
             self.telemetry.not_held.inc()

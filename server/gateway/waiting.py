@@ -8,12 +8,13 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
 from server.kit.errors import LudusError
-from server.simulators.repository import Progress
+from server.kit.principal import Principal
+from server.simulators.repository import NotReady, Progress
 
 LOOK_SECONDS: Final = 0.1
 """Pause between two looks, at least."""
@@ -21,8 +22,18 @@ LONGEST_SECONDS: Final = 1.0
 """Pause between two looks, at most, and after one that failed."""
 SHARE: Final = 20
 """Up to that the pause is so many times as long as the look: looks at many runs take 5 % of a thread."""
+ANSWER_SECONDS: Final = 1.0
+"""For so long, the answer to one simulator that it has to wait is that to others that are held for the same."""
 
 _log = structlog.get_logger(__name__)
+
+
+class Question(NamedTuple):
+    """What an answer to wait depends on."""
+
+    run: str
+    principal: Principal
+    edge: bool
 
 
 class HeldJoin:
@@ -65,6 +76,8 @@ class WaitingJoins:
         """By run."""
         self._looking: asyncio.Task[None] | None = None
         self._closed = False
+        self._answers: dict[Question, tuple[NotReady, float]] = {}
+        """With their times on the monotonic clock, the oldest first."""
         self.held = 0
         """Number of joins that are held."""
 
@@ -86,6 +99,22 @@ class WaitingJoins:
             self.held -= 1
             if not others:
                 del self._joins[run_id]
+
+    def learn(self, question: Question, answer: NotReady) -> None:
+        """Keep an answer of placement for a moment."""
+        now = time.monotonic()
+        self._answers.pop(question, None)
+        self._answers[question] = (answer, now)
+        while now - self._answers[oldest := next(iter(self._answers))][1] > ANSWER_SECONDS:
+            del self._answers[oldest]
+
+    def recall(self, question: Question) -> NotReady | None:
+        """Return the answer that placement gave a moment ago, None if there is none.
+
+        It may be too old for a join that is answered with it, but not for one that is held: looks go on.
+        """
+        answer, at = self._answers.get(question, (None, 0.0))
+        return answer if time.monotonic() - at <= ANSWER_SECONDS else None
 
     def close(self) -> None:
         """End all waiting, for good."""

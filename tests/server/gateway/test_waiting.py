@@ -10,11 +10,12 @@ from typing import Any
 import grpc
 import pytest
 from pydantic import SecretStr
-from sqlalchemy import update
+from sqlalchemy import event, update
 
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.options import COLLECTOR_SERVICE, REASON_METADATA, STATE_METADATA, WAITS_METADATA
 from ludus.sdk.join import CollectorEndpoint, JoinClient, Target
+from server.gateway.waiting import ANSWER_SECONDS
 from server.kit.db.database import Database
 from server.kit.listening import GatewaySettings
 from server.runs.models import Attempt, Run
@@ -85,6 +86,43 @@ def test_hundreds_of_held_joins_are_answered_once_as_soon_as_their_run_starts_an
             call.result(60)
         assert dict(call.trailing_metadata())[STATE_METADATA] == "CANCELLED"
     assert held(gateway) == 0
+
+
+def test_simulators_that_ask_again_for_a_run_that_waits_cost_a_question_to_the_database_a_second(
+    gateway: GatewayThread, database: Database
+) -> None:
+    run_id = add_run(database, state="QUEUED")
+    asked: list[float] = []
+
+    def count(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if "runs.name = " in statement and "simulator_seq" in statement:
+            asked.append(time.monotonic())
+
+    readers = gateway.gateway._placement.database._reader
+    began = time.monotonic()
+    event.listen(readers, "before_cursor_execute", count)
+    for number in range(300):
+        assert "QUEUED" in ask(gateway, f"sim-{number % 20}", seconds=0.005).result(60).wait.reason
+    seconds = time.monotonic() - began
+    questions = len(asked)
+    set_run(database, run_id, "RUNNING", "worker-1:41000")
+    late = [ask(gateway, f"sim-{number}") for number in range(20)]
+    assert {call.result(60).assignment.address for call in late} == {"worker-1:41000"}
+    event.remove(readers, "before_cursor_execute", count)
+
+    assert 1 <= questions <= 1 + seconds / ANSWER_SECONDS
+    assert len(asked) >= questions + 20, "each one that gets a place asks the database"
+
+
+def test_a_simulator_that_is_not_held_is_told_what_is_so_now(gateway: GatewayThread, database: Database) -> None:
+    run_id = add_run(database, state="QUEUED")
+    for number in range(10):
+        addresses = ["worker-1:41000"] * (number % 2)
+        set_run(database, run_id, "RUNNING" if addresses else "QUEUED", *addresses)
+
+        answer = ask(gateway, "sim-1", seconds=0).result(60)
+
+        assert answer.HasField("assignment") is bool(addresses)
 
 
 def test_a_run_that_starts_does_not_listen_yet_is_waited_for_on(gateway: GatewayThread, database: Database) -> None:
