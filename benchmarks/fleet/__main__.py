@@ -183,7 +183,7 @@ class Fleet:
     def _clients(self, role: str, kind: str, of_runs: str, runs: int, count: int) -> None:
         address = self.servers.api if kind == "listeners" else self.servers.gateway
         for first, last in _cut(count, -(-count // SIMULATORS_OF_PROCESS)):
-            numbers = ["--runs", runs, "--first", first, "--last", last]
+            numbers = ["--runs", runs, "--first", first, "--last", last, "--slower", self._options.slower]
             self._part(role, "clients", kind, address, "--kind", of_runs, *numbers)
 
     def _part(self, role: str, module: str, *arguments: object, name: str = "") -> None:
@@ -208,17 +208,16 @@ def measure(options: argparse.Namespace, fleet: Fleet) -> None:
     print_operations(fleet, 0.0, time.monotonic())
     print("\nthe fleet works:")
     servers.forget_statements()
-    counts, busy, rounds = servers.counts(), servers.processor_seconds(), servers.rounds()
+    counts, rounds = servers.counts(), servers.rounds()
     fleet.start_waiting_runs()
-    own = {part: used(part.process) for part in fleet.parts}
-    myself, began = time.process_time(), time.monotonic()
+    meter = ProcessorMeter(fleet)
+    began = time.monotonic()
     looks: list[Look] = []
     while (left := began + options.seconds - time.monotonic()) > 0:
         looks.append(servers.look())
         time.sleep(min(LOOK_SECONDS, left))
     seconds = time.monotonic() - began
-    spent = {role: after - busy[role] for role, after in servers.processor_seconds().items()}
-    generators = {part: used(part.process) - before for part, before in own.items()}
+    spent, of_fleet = meter.spent()
     grown = {name: after - counts[name] for name, after in servers.counts().items()}
     rounds = {bound: after - rounds.get(bound, 0.0) for bound, after in servers.rounds().items()}
     dearest = servers.dearest_statements()
@@ -226,14 +225,7 @@ def measure(options: argparse.Namespace, fleet: Fleet) -> None:
     print_operations(fleet, began, began + seconds, join_delays(moments), rounds)
     print(f"\nper second: {', '.join(f'{value / seconds:,.0f} {name}' for name, value in grown.items())}; ", end="")
     print(f"at most {max(look.connections for look in looks)} connections of clients with PostgreSQL")
-    print(f"\n{'processor time':<28}{'s':>8}{'of a core':>11}")
-    for role, value in sorted(spent.items(), key=lambda one: -one[1]):
-        print(f"{role:<28}{value:>8.1f}{value / seconds:>11.1%}")
-    for role in dict.fromkeys(part.role for part in generators):
-        value = sum(value for part, value in generators.items() if part.role == role)
-        print(f"{'(' + role + ')':<28}{value:>8.1f}{value / seconds:>11.1%}")
-    value = time.process_time() - myself
-    print(f"{'(the benchmark, its lister)':<28}{value:>8.1f}{value / seconds:>11.1%}")
+    print_processor_time(spent, of_fleet, seconds)
     if dearest:
         print("\nthe statements that took PostgreSQL the longest: seconds, calls")
         for took, calls, text in dearest:
@@ -254,11 +246,42 @@ def measure(options: argparse.Namespace, fleet: Fleet) -> None:
     full = 1 / share / options.slower
     print(f"first bottleneck: {first}: {share:.1%}, so it is full at {full:.1f} times this fleet at its own pace")
     if options.zone:
+        meter = ProcessorMeter(fleet)
         taken = fleet.kill_zone()
         ended = time.monotonic()
         fleet.report()
         print(f"\na zone dies: all its runs are claimed again after {taken:.1f} s (bar {ZONE_BAR:.0f} s)")
         print_operations(fleet, ended - taken, ended)
+        print_processor_time(*meter.spent(), taken)
+
+
+class ProcessorMeter:
+    """What servers and fleet use of the processors from now on."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._servers = fleet.servers.processor_seconds()
+        self._parts = {part: used(part.process) for part in fleet.parts}
+        self._myself = time.process_time()
+
+    def spent(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Return the seconds until now, by server, and by role of the fleet as far as it is alive."""
+        servers = {role: now - self._servers[role] for role, now in self._fleet.servers.processor_seconds().items()}
+        roles: dict[str, float] = {}
+        for part in self._fleet.parts:
+            roles[part.role] = roles.get(part.role, 0.0) + used(part.process) - self._parts[part]
+        return servers, {**roles, "the benchmark, its lister": time.process_time() - self._myself}
+
+
+def print_processor_time(servers: Mapping[str, float], of_fleet: Mapping[str, float], seconds: float) -> None:
+    """Print what `ProcessorMeter.spent` returned after so many seconds."""
+    print(f"\n{'processor time':<28}{'s':>8}{'of a core':>11}")
+    rows = [
+        *sorted(servers.items(), key=lambda one: -one[1]),
+        *((f"({role})", value) for role, value in of_fleet.items()),
+    ]
+    for role, value in rows:
+        print(f"{role:<28}{value:>8.1f}{value / seconds:>11.1%}")
 
 
 def print_operations(

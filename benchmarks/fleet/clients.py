@@ -38,6 +38,7 @@ class Clients:
         # Else gRPC gives all simulators of a process one connection.
         own = ("grpc.use_local_subchannel_pool", 1)
         join.client_options = lambda host: [*plain(host), own]  # type: ignore[attr-defined]  # imported there
+        join.HOLD_SECONDS *= options.slower  # type: ignore[misc]  # the gateway holds questions for as much longer
         connecting = asyncio.Semaphore(TOGETHER)
 
         async def play(number: int) -> None:
@@ -101,6 +102,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--last", type=int, default=0)
+    parser.add_argument("--slower", type=float, default=1.0)
     options = parser.parse_args()
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
