@@ -111,9 +111,9 @@ class RunQueue:
             return None
         with self._database.read() as session:
             order = self._order(session, look, worker_id, lease_seconds, hint, offer)
-            if not order:
-                self.for_another = self._another(session, look, worker_id, lease_seconds)
-                return None
+        if not order:
+            self.for_another = self._another(look, worker_id, lease_seconds)
+            return None
         # Hundreds of slots claim at once after a zone has died. If all waited for the lock, they would keep all
         # connections from the beats of others; if none did, the lock would be free most of the time.
         give_up, pause = time.monotonic() + self._database.busy_seconds, FIRST_PAUSE
@@ -123,12 +123,19 @@ class RunQueue:
                 free = WaitingRuns(session).is_free(unit)
             if free:
                 with self._database.write(gathers=True) as session:
-                    if WaitingRuns(session).enter(unit):
-                        return self._take(session, order[0], worker_id, lease_seconds, hint, offer, fingerprint)
+                    entered = WaitingRuns(session).enter(unit)
+                    if entered:
+                        found = self._take(session, order[0], worker_id, lease_seconds, hint, offer, fingerprint)
+                if entered:
+                    break
             if time.monotonic() > give_up:
                 raise DatabaseUnavailable("claims of other slots did not end in time")
             time.sleep(random.uniform(0, pause))  # noqa: S311  not used for secrets
             pause = min(2 * pause, LONGEST_PAUSE)
+        if isinstance(found, Look):
+            self.for_another = self._another(found, worker_id, lease_seconds)
+            return None
+        return found
 
     def _take(
         self,
@@ -139,8 +146,8 @@ class RunQueue:
         hint: str | None,
         offer: Offer,
         fingerprint: Mapping[str, Any] | None,
-    ) -> Claim | None:
-        """Do what `claim` does, in a transaction with a unit of the semaphore.
+    ) -> Claim | Look:
+        """Claim a run in a transaction with a unit of the semaphore; if there is none, return what was there.
 
         Claims wait for one another, so that a run of the group of `guess`, whose turn it probably is, is read before
         the lock. If it is its turn with the lock, too, only one message is left; if not, another run is read.
@@ -153,8 +160,7 @@ class RunQueue:
             candidate = (guessed if one.group == guess.group else None) or _candidate(session, one)
             if candidate is not None:
                 return _begin(session, candidate, worker_id, lease_seconds, fingerprint, look.clock)
-        self.for_another = self._another(session, look, worker_id, lease_seconds)
-        return None
+        return look
 
     def _order(
         self, session: Session, look: Look, worker_id: str, lease_seconds: float, hint: str | None, offer: Offer
@@ -168,11 +174,12 @@ class RunQueue:
             mine = [one for one in mine if one.run_id not in left]
         return in_order(mine, look.running, offer, self._policy, now=look.clock, hint=hint)
 
-    def _another(self, session: Session, look: Look, worker_id: str, lease_seconds: float) -> AnotherSlot | None:
+    def _another(self, look: Look, worker_id: str, lease_seconds: float) -> AnotherSlot | None:
         """Return a run, of the heads of the queue, that another idle slot takes: the one that fits it best."""
         if not look.heads:
             return None
-        others = WorkerRepository(session).others(worker_id, lease_seconds)
+        with self._database.read(once=True) as session:
+            others = WorkerRepository(session).others(worker_id, lease_seconds)
         idle = sorted(
             (other.offer for other in others if other.idle), key=lambda offer: (offer.gpus, len(offer.labels))
         )
