@@ -5,7 +5,7 @@ import sys
 import time
 
 from server.kit.db.database import Database
-from server.lifecycle.attempts.repository import RunQueue
+from server.lifecycle.attempts.queue import RunQueue
 
 
 def main(url: str, name: str) -> None:

@@ -14,7 +14,8 @@ from server.config.run import RunConfig
 from server.kit.db.database import Database
 from server.kit.errors import DatabaseUnavailable
 from server.lifecycle.attempts.claim import Claim
-from server.lifecycle.attempts.repository import AttemptLedger, RunQueue
+from server.lifecycle.attempts.queue import RunQueue
+from server.lifecycle.attempts.repository import AttemptLedger
 from server.runs.events.repository import EventRepository, Note, move
 from server.runs.repository import RunRepository
 from server.runs.scheduling.demand import Offer

@@ -7,7 +7,8 @@ from sqlalchemy import text
 
 from ludus.schemas.states import RunState, StopReason
 from server.kit.db.database import Database
-from server.lifecycle.attempts.repository import AttemptLedger, RunQueue
+from server.lifecycle.attempts.queue import RunQueue
+from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.blocked.reasons import span
 from server.lifecycle.blocked.repository import BlockedRepository
 from server.runs.models import Run
