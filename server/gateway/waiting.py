@@ -22,7 +22,7 @@ LONGEST_SECONDS: Final = 1.0
 """Pause between two looks, at most, and after one that failed."""
 SHARE: Final = 20
 """Up to that the pause is so many times as long as the look: looks at many runs take 5 % of a thread."""
-ANSWER_SECONDS: Final = 1.0
+ANSWER_SECONDS: Final = 5.0
 """For so long, the answer to one simulator that it has to wait is that to others that are held for the same."""
 
 _log = structlog.get_logger(__name__)

@@ -88,7 +88,7 @@ def test_hundreds_of_held_joins_are_answered_once_as_soon_as_their_run_starts_an
     assert held(gateway) == 0
 
 
-def test_simulators_that_ask_again_for_a_run_that_waits_cost_a_question_to_the_database_a_second(
+def test_simulators_that_ask_again_for_a_run_that_waits_cost_the_database_one_question_in_five_seconds(
     gateway: GatewayThread, database: Database
 ) -> None:
     run_id = add_run(database, state="QUEUED")
