@@ -38,8 +38,8 @@ from server.kit.db.migrate import upgrade_database
 from server.kit.settings import Settings
 from server.ladders.ratings.job import PAUSE_SECONDS, RatingJob
 from server.ladders.refs import PlayedMatch, PlayedParticipant
-from server.lifecycle.attempts.queue import RunQueue
 from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.claims.repository import RunQueue
 from server.lifecycle.service import RunService
 from server.runs.repository import NewRun
 from tests.factories import RecordingWakeUp

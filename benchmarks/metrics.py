@@ -24,9 +24,9 @@ from sqlalchemy import event, insert, text
 from server.config.run import RunConfig
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
-from server.lifecycle.attempts.claim import Claim
-from server.lifecycle.attempts.queue import RunQueue
 from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.claims.claim import Claim
+from server.lifecycle.claims.repository import RunQueue
 from server.lifecycle.service import RunService
 from server.metrics.compaction.job import CompactionJob
 from server.metrics.models import LatestMetric, MetricChunk

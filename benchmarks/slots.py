@@ -22,7 +22,7 @@ from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
 from server.kit.scheduling import SchedulingSettings
 from server.kit.settings import Settings
-from server.lifecycle.attempts.queue import RunQueue
+from server.lifecycle.claims.repository import RunQueue
 from server.runs.models import Attempt, Lease, Run
 from server.runs.scheduling.demand import Offer
 from server.workers.models import Worker

@@ -30,8 +30,8 @@ from server.config.run import RunConfig
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
 from server.kit.ports import listens
-from server.lifecycle.attempts.queue import RunQueue
 from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.claims.repository import RunQueue
 from server.lifecycle.service import RunService
 from server.runs.repository import NewRun, RunRepository
 from tests.factories import RecordingWakeUp

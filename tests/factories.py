@@ -10,9 +10,9 @@ from server.checkpoints.models import Checkpoint
 from server.checkpoints.refs import NewCheckpoint
 from server.config.run import RunConfig
 from server.kit.db.database import Database
-from server.lifecycle.attempts.claim import Claim
-from server.lifecycle.attempts.queue import RunQueue
 from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.claims.claim import Claim
+from server.lifecycle.claims.repository import RunQueue
 from server.lifecycle.service import RunService
 from server.metrics.compaction.repository import CompactionRepository
 from server.metrics.models import MetricTail

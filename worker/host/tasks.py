@@ -35,8 +35,8 @@ from server.kit.errors import LudusError
 from server.kit.queue import TaskName, WakeUpQueue, make_celery, queues_of
 from server.kit.settings import Settings, WorkerSettings
 from server.kit.tracing import open_tracer, trace_id
-from server.lifecycle.attempts.claim import Claim
-from server.lifecycle.attempts.queue import AnotherSlot, RunQueue
+from server.lifecycle.claims.claim import Claim
+from server.lifecycle.claims.repository import AnotherSlot, RunQueue
 from server.runs.scheduling.demand import Offer
 from server.workers.repository import WorkerInfo, WorkerRegistry
 from worker.host.alive import keep_alive

@@ -21,8 +21,8 @@ from server.kit.errors import LudusError
 from server.kit.listening import TelemetrySettings
 from server.kit.probes import Probes
 from server.kit.telemetry import BUCKETS, serve_metrics
-from server.lifecycle.attempts.claim import Claim
 from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.claims.claim import Claim
 from server.lifecycle.leases.repository import Renewal
 from server.runs.bottleneck.times import TimeSpent
 from worker.host.alive import is_alive

@@ -22,7 +22,7 @@ from server.kit.artifacts.store import ArtifactStore, FileRef
 from server.kit.db.database import Database
 from server.kit.states import LEASED
 from server.kit.tracing import Attributes, Tracer
-from server.lifecycle.attempts.claim import Claim
+from server.lifecycle.claims.claim import Claim
 from worker.host.telemetry import MeasuredLedger, MeasuredStore, WorkerTelemetry
 
 MILESTONES = ("trainer start", "first simulator", "first action", "first update")

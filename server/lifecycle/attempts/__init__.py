@@ -1,1 +1,1 @@
-"""Executions of runs by workers: the queue that hands out runs, and the writes of an attempt."""
+"""The writes of an attempt: of one execution of a run by a worker."""

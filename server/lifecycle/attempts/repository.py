@@ -21,7 +21,7 @@ from server.kit.db.database import Database
 from server.kit.errors import IllegalTransition, LeaseLost
 from server.kit.states import EVENT_OF, LEASED, TERMINAL, Intent
 from server.ladders.matches.writer import MatchWriter
-from server.lifecycle.attempts.claim import DEFAULT_RESTART_BUDGET, Claim
+from server.lifecycle.claims.claim import DEFAULT_RESTART_BUDGET, Claim
 from server.lifecycle.leases.repository import (
     SHOW_SECONDS,
     LeaseRepository,

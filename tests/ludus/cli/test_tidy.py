@@ -13,8 +13,8 @@ import pytest
 
 from ludus.cli.exits import INTERRUPTED, Exit
 from ludus.schemas.states import RunState
-from server.lifecycle.attempts.queue import RunQueue
 from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.claims.repository import RunQueue
 from server.metrics.points import MetricPoint
 from tests.factories import pack_metrics
 from tests.ludus.cli.conftest import Invoke, as_json

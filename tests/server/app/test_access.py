@@ -12,7 +12,7 @@ from ludus.schemas.tokens import Scope
 from server.kit.http.auth import READING, need_of
 from server.kit.principal import including
 from server.kit.scheduling import SchedulingSettings
-from server.lifecycle.attempts.queue import RunQueue
+from server.lifecycle.claims.repository import RunQueue
 from tests.server.app.routes import EMPTY, GUARDED, IDS, asked, filled, names_in, one_of_everything, token_of
 from tests.server.app.world import CARTPOLE, World, build_services, serving
 

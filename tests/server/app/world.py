@@ -28,8 +28,8 @@ from server.kit.artifacts.opening import open_store
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
 from server.kit.settings import Settings
-from server.lifecycle.attempts.queue import RunQueue
 from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.claims.repository import RunQueue
 from server.metrics.points import MetricPoint
 from server.runs.events.streams import StreamLimits
 from tests.factories import RecordingWakeUp

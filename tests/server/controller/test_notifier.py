@@ -12,7 +12,7 @@ from server.controller.notifier import AT_ONCE, WakeUpNotifier
 from server.kit.db.database import Database
 from server.kit.queue import WakeUpQueue, make_celery
 from server.kit.settings import SchedulingSettings, Settings
-from server.lifecycle.attempts.queue import RunQueue
+from server.lifecycle.claims.repository import RunQueue
 from server.runs.scheduling.demand import Offer
 from server.workers.repository import WorkerInfo, WorkerRegistry
 from tests.clock import Clock

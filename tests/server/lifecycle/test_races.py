@@ -20,9 +20,9 @@ from server.checkpoints.requests.service import CheckpointRequestService
 from server.kit.db.database import Database
 from server.kit.errors import IllegalTransition, LeaseLost, LudusError
 from server.kit.states import TRANSITIONS, Intent
-from server.lifecycle.attempts.claim import Claim
-from server.lifecycle.attempts.queue import RunQueue
 from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.claims.claim import Claim
+from server.lifecycle.claims.repository import RunQueue
 from server.lifecycle.errors import RunEnding, RunNotPaused
 from server.lifecycle.leases.repository import LeaseRepository
 from server.lifecycle.service import RunService

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from server.kit.db.database import Database
-from server.lifecycle.attempts.queue import RunQueue
+from server.lifecycle.claims.repository import RunQueue
 from server.runs.repository import RunRepository
 from tests.factories import make_run
 from worker.host.fingerprint import fingerprint

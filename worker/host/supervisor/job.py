@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from server.config.run import RunConfig
 from server.kit.listening import GatewaySettings
 from server.kit.settings import WorkerSettings
-from server.lifecycle.attempts.claim import Claim
 from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.claims.claim import Claim
 from worker.host.supervisor.attempt_log import NAME as LOG_NAME
 from worker.host.supervisor.transfers import ArtifactTransfer
 from worker.trainer.messages import Job

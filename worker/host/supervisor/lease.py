@@ -6,8 +6,8 @@ import structlog
 
 from server.kit.errors import LeaseLost, Unavailable
 from server.kit.settings import WorkerSettings
-from server.lifecycle.attempts.claim import Claim
 from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.claims.claim import Claim
 from server.lifecycle.leases.repository import Renewal
 from server.runs.bottleneck.times import TimeSpent
 

@@ -31,8 +31,8 @@ from server.kit.errors import LeaseLost, StorageFull, StorageRefused, Unavailabl
 from server.kit.listening import GatewaySettings
 from server.kit.settings import WorkerSettings
 from server.kit.states import Intent
-from server.lifecycle.attempts.claim import Claim
 from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.claims.claim import Claim
 from worker.host.memory import OverMemoryLimit, kernel_kills
 from worker.host.ports import PortTaken, hold_port
 from worker.host.process import TrainerProcess, WarmTrainer

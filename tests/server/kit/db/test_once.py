@@ -12,8 +12,8 @@ from sqlalchemy.exc import IntegrityError
 from ludus.schemas.states import RunState
 from server.kit.db.database import Database
 from server.kit.db.once import UNREAD
-from server.lifecycle.attempts.queue import RunQueue
 from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.claims.repository import RunQueue
 from server.runs.events.repository import EventRepository
 from server.simulators.repository import Assigned, Placement
 from server.workers.models import Cordon

@@ -9,8 +9,8 @@ import time
 from ludus.schemas.states import RunKind
 from server.kit.db.database import Database
 from server.kit.errors import DatabaseUnavailable
-from server.lifecycle.attempts.claim import Claim
 from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.claims.claim import Claim
 from server.lifecycle.service import RunService
 from server.metrics.points import MetricPoint
 from tests.factories import RecordingWakeUp, make_run

@@ -14,8 +14,8 @@ from server.kit.artifacts.store import FileRef
 from server.kit.db.database import Database
 from server.kit.errors import IllegalTransition, LeaseLost, RunNotFound
 from server.kit.states import Intent
-from server.lifecycle.attempts.claim import Claim
 from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.claims.claim import Claim
 from server.lifecycle.leases.repository import LeaseRepository
 from server.metrics.points import MetricPoint
 from server.metrics.repository import MetricRepository

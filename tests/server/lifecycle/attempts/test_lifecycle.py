@@ -29,8 +29,8 @@ from server.kit.db.migrate import upgrade_database
 from server.kit.errors import IllegalTransition, LeaseLost, RunEnded
 from server.kit.settings import Settings
 from server.kit.states import LEASED, TERMINAL, TRANSITIONS, Intent
-from server.lifecycle.attempts.queue import RunQueue
 from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.claims.repository import RunQueue
 from server.lifecycle.errors import RunEnding, RunNotPaused
 from server.lifecycle.leases.repository import LeaseRepository
 from server.lifecycle.service import RunService

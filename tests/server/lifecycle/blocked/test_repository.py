@@ -7,10 +7,10 @@ from sqlalchemy import text
 
 from ludus.schemas.states import RunState, StopReason
 from server.kit.db.database import Database
-from server.lifecycle.attempts.queue import RunQueue
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.blocked.reasons import span
 from server.lifecycle.blocked.repository import BlockedRepository
+from server.lifecycle.claims.repository import RunQueue
 from server.runs.models import Run
 from server.runs.repository import RunRepository
 from server.runs.scheduling.demand import Offer

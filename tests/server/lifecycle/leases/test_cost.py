@@ -20,8 +20,8 @@ from sqlalchemy import event, text
 
 from server.app.models import Base
 from server.kit.db.database import Database
-from server.lifecycle.attempts.queue import RunQueue
 from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.claims.repository import RunQueue
 from server.metrics.points import CHUNK_POINTS, Points
 from tests.conftest import POSTGRESQL_ONLY
 from tests.factories import make_checkpoint, make_claim, make_ledger, make_run

@@ -12,8 +12,8 @@ from sqlalchemy import text
 from ludus.schemas.states import RunState
 from server.kit.db.database import Database, Session
 from server.kit.scheduling import SchedulingSettings
-from server.lifecycle.attempts.queue import RunQueue
 from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.claims.repository import RunQueue
 from server.runs.events.repository import EventRepository
 from server.runs.scheduling.demand import Offer
 from server.runs.scheduling.fit import Slot

@@ -11,8 +11,8 @@ from ludus.schemas.states import RunState
 from server.kit.db.database import Database
 from server.kit.listing import ListQuery, Order
 from server.kit.settings import WebhookSettings
-from server.lifecycle.attempts.queue import RunQueue
 from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.claims.repository import RunQueue
 from server.runs.events.repository import Note, record
 from server.runs.models import Run
 from server.webhooks.deliveries.repository import DeliveryQueue, DeliveryRepository, Outbox, PendingEvents

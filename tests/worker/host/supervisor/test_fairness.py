@@ -7,8 +7,8 @@ from pathlib import Path
 from sqlalchemy import select
 
 from server.kit.db.database import Database
-from server.lifecycle.attempts.claim import Claim
 from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.claims.claim import Claim
 from server.metrics.points import MetricPoint
 from server.metrics.repository import MetricRepository
 from server.runs.models import Event

@@ -15,8 +15,8 @@ from server.kit.artifacts.folder import FolderStore
 from server.kit.db.database import Database
 from server.kit.listening import GatewaySettings
 from server.kit.settings import WorkerSettings
-from server.lifecycle.attempts.claim import Claim
 from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.claims.claim import Claim
 from server.lifecycle.leases.repository import Renewal
 from server.lifecycle.service import RunService
 from server.runs.amendments.refs import AmendmentRef

@@ -13,9 +13,9 @@ from server.config.resolution import resolve
 from server.config.run import RunConfig
 from server.kit.db.database import Database
 from server.kit.errors import DatabaseUnavailable
-from server.lifecycle.attempts.claim import Claim
-from server.lifecycle.attempts.queue import RunQueue
 from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.claims.claim import Claim
+from server.lifecycle.claims.repository import RunQueue
 from server.runs.events.repository import EventRepository, Note, move
 from server.runs.repository import RunRepository
 from server.runs.scheduling.demand import Offer

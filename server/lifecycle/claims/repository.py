@@ -18,7 +18,7 @@ from server.kit.db.texts import storable_json
 from server.kit.errors import DatabaseUnavailable
 from server.kit.scheduling import SchedulingSettings
 from server.kit.states import EVENT_OF
-from server.lifecycle.attempts.claim import Claim
+from server.lifecycle.claims.claim import Claim
 from server.lifecycle.leases.repository import (
     SHOWN_LEASE_SECONDS,
     LeaseRepository,

@@ -22,7 +22,7 @@ def series(url: str, runs: int, workers: int) -> list[list[str]]:
         session.execute(text(f"INSERT INTO runs ({', '.join(columns)}) {numbers} SELECT {chosen} FROM runs, numbers"))
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.server.lifecycle.attempts.claimer", url, f"worker-{number}"],
+            [sys.executable, "-m", "tests.server.lifecycle.claims.claimer", url, f"worker-{number}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

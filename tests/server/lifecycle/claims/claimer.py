@@ -1,11 +1,11 @@
-"""Waits to be told, then claims until nothing is left: `python -m tests.server.lifecycle.attempts.claimer URL NAME`."""
+"""Waits to be told, then claims until nothing is left: `python -m tests.server.lifecycle.claims.claimer URL NAME`."""
 
 import random
 import sys
 import time
 
 from server.kit.db.database import Database
-from server.lifecycle.attempts.queue import RunQueue
+from server.lifecycle.claims.repository import RunQueue
 
 
 def main(url: str, name: str) -> None:
