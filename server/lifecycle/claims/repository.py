@@ -19,10 +19,7 @@ from server.kit.errors import DatabaseUnavailable
 from server.kit.scheduling import SchedulingSettings
 from server.kit.states import EVENT_OF
 from server.lifecycle.claims.claim import Claim
-from server.lifecycle.leases.repository import (
-    SHOWN_LEASE_SECONDS,
-    LeaseRepository,
-)
+from server.lifecycle.leases.repository import SHOWN_LEASE_SECONDS, LeaseRepository
 from server.runs.amendments.refs import AmendmentRef
 from server.runs.amendments.repository import AmendmentRepository
 from server.runs.events.repository import UNTRACKED, Note, move
@@ -78,8 +75,8 @@ class RunQueue:
         Which one is best, `server.runs.scheduling.order` says; `hint` is the run that the wake-up named; `fingerprint`
         (`worker.host.fingerprint`) is kept with the attempt.
         The race: many workers are woken for one run, and users cancel it meanwhile. Claims happen one after the other,
-        so that quotas hold; the chosen run is locked, passed over if it is busy, and taken by one conditional UPDATE on
-        its state and attempt number. Raises DatabaseUnavailable if other claims do not end in time.
+        so that quotas hold; a run that another transaction has locked is passed over, and the one that is chosen stays
+        locked until it is taken. Raises DatabaseUnavailable if other claims do not end in time.
         """
         self.for_another = None
         offer = offer or Offer()
