@@ -73,13 +73,13 @@ def test_stop_ends_a_run_with_a_checkpoint(client: Client, play: Callable[..., P
     assert client.checkpoints.get(run.id, "latest").reason == "final"
     assert used["Resources/Trainer Memory"] > 2**20
     assert used["Resources/Collector Memory"] > 2**20
-    assert 0 < used["Resources/Collector CPU"] < 1.5, "one collector has one thread"
+    assert used["Resources/Collector CPU"] < 1.5, "one collector has one thread"
 
 
 def used_by_both(client: Client, run: str) -> dict[str, float] | None:
-    """Return the newest resources of a run, once those of its collectors are known."""
+    """Return the newest resources of a run, once its collectors were seen at work: a look may fall into a pause."""
     found = {metric.key: metric.value or 0.0 for metric in client.metrics.list(run) if metric.behavior == ""}
-    return found if "Resources/Collector CPU" in found else None
+    return found if found.get("Resources/Collector CPU") else None
 
 
 @pytest.mark.long
