@@ -94,7 +94,7 @@ def test_images_run_as_a_user_of_their_own_with_exact_versions_and_a_health_chec
 
 
 def packages_of(requirement: str) -> set[str]:
-    """Return the names of all packages that a requirement brings in an image, in the versions that are installed here."""
+    """Return the names of all packages that a requirement brings in an image, of the versions that are installed."""
     found: set[str] = set()
     seen: set[tuple[str, str]] = set()
     left = [Requirement(requirement)]
