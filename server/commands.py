@@ -72,10 +72,10 @@ def _process(name: str, *, awaits_schema: bool = False) -> Iterator["Settings"]:
     """
     settings = load_settings()
     configure_logging(name, log_format=settings.log.format, level=settings.log.level)
-    from server.kit.db.pooling import check_pooling  # noqa: PLC0415
+    from server.kit.db.checks import check_database  # noqa: PLC0415
 
     with one_sentence_errors():
-        check_pooling(settings.database)
+        check_database(settings.database)
         if awaits_schema and settings.database.await_schema_seconds:
             from server.kit.db.migrate import await_schema  # noqa: PLC0415
 

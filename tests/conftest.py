@@ -107,14 +107,14 @@ def sqlite_template() -> Path:
 
 
 @contextmanager
-def postgresql_database() -> Iterator[URL]:
-    """Create an empty PostgreSQL database, and drop it at the end."""
+def postgresql_database(options: str = "") -> Iterator[URL]:
+    """Create an empty PostgreSQL database, and drop it at the end. The options are those of CREATE DATABASE."""
     assert POSTGRES_URL, "only tests with the marker `postgres` come here"
     server = make_url(POSTGRES_URL)
     name = f"ludus_test_{secrets.token_hex(6)}"
     engine = create_engine(server, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE {name}"))
+        connection.execute(text(f"CREATE DATABASE {name} {options}"))
     try:
         yield server.set(database=name)
     finally:

@@ -97,6 +97,7 @@ class Postgres(Server):
         if self.user is not None:
             shutil.chown(self._data, self.user)
         command = [program("initdb"), "-D", str(self._data), "-U", "ludus", "--auth=trust", "--no-sync"]
+        command += ["--encoding=UTF8", "--no-locale"]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, user=self.user, cwd="/")
         self.url = f"postgresql+psycopg://ludus@127.0.0.1:{self.port}/postgres"
 

@@ -79,14 +79,14 @@ def worker(ctx: click.Context, slots: int | None, once: bool, idle_exit: float |
     if settings.telemetry.worker_port:
         share_metrics(settings.worker.scratch / "metrics")
     from ludus.logging import configure_logging  # noqa: PLC0415
-    from server.kit.db.pooling import check_pooling  # noqa: PLC0415
+    from server.kit.db.checks import check_database  # noqa: PLC0415
     from worker.host.ending import Limits  # noqa: PLC0415
     from worker.host.gpus import check_free  # noqa: PLC0415
     from worker.host.tasks import HostResources, SharedState, build  # noqa: PLC0415
 
     configure_logging("worker", log_format=settings.log.format, level=settings.log.level)
     with one_sentence_errors():
-        check_pooling(settings.database)
+        check_database(settings.database)
     settings.worker.scratch.mkdir(parents=True, exist_ok=True)
     # Celery warns of root because of pickled messages; here no message is unpickled.
     warnings.filterwarnings("ignore", message="You're running the worker with superuser privileges")

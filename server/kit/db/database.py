@@ -325,6 +325,7 @@ def _postgresql_engine(
             "autocommit": True,  # transactions begin with the message below, not with the driver's own
             "connect_timeout": 10,
             "application_name": "ludus",
+            "client_encoding": "utf8",  # a server without a locale hands out bytes otherwise (`server.kit.db.checks`)
             # A server that is cut off acknowledges nothing. Linux would wait 15 minutes for it, and once it is back, up
             # to 2 minutes until the next retransmission: this connection fails after 15 s, and the next one is new.
             "tcp_user_timeout": 15_000,
@@ -349,8 +350,7 @@ def _postgresql_engine(
 
     def begun(connection: Any) -> None:
         options = connection.get_execution_options()
-        mode = " READ ONLY" if options.get(_READS) else ""
-        begin = f"BEGIN{mode}; {limits}"
+        begin = f"BEGIN{' READ ONLY' if options.get(_READS) else ''}; {limits}"
         if options.get(_ONCE):
             begin_once(connection.connection.driver_connection, begin)
         elif not options.get(GATHERS):

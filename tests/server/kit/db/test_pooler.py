@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from benchmarks.pooler import measure
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
-from server.kit.db.pooling import WrongPooling, check_pooling
+from server.kit.db.checks import WrongEncoding, WrongPooling, check_database
 from server.kit.errors import DatabaseUnavailable
 from server.kit.settings import DatabaseSettings
 from tests.chaos.servers import PgBouncer
@@ -180,8 +180,8 @@ def test_a_database_is_migrated_through_a_pooler_by_several_processes_at_once(
 def test_transaction_pooling_and_no_pooler_start_without_a_word(
     database_url: str, pooled: Pooled, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    check_pooling(DatabaseSettings(url=database_url))  # type: ignore[arg-type]  # pydantic makes it secret
-    check_pooling(DatabaseSettings(url=pooled(connections=1).url))  # type: ignore[arg-type]  # as above
+    check_database(DatabaseSettings(url=database_url))  # type: ignore[arg-type]  # pydantic makes it secret
+    check_database(DatabaseSettings(url=pooled(connections=1).url))  # type: ignore[arg-type]  # as above
 
     assert capsys.readouterr().out == ""
 
@@ -197,12 +197,12 @@ def test_a_pooler_in_the_wrong_mode_is_refused_with_a_sentence(
     database_url: str, pooled: Pooled, mode: str, connections: int, sentence: str
 ) -> None:
     with pytest.raises(WrongPooling, match=sentence):
-        check_pooling(DatabaseSettings(url=pooled(mode, connections).url), seconds=0.5)  # type: ignore[arg-type]  # as above
+        check_database(DatabaseSettings(url=pooled(mode, connections).url), seconds=0.5)  # type: ignore[arg-type]  # as above
 
 
 def test_session_pooling_with_enough_connections_is_mentioned(database_url: str, pooled: Pooled) -> None:
     with capture_logs() as logs:
-        check_pooling(DatabaseSettings(url=pooled("session").url))  # type: ignore[arg-type]  # as above
+        check_database(DatabaseSettings(url=pooled("session").url))  # type: ignore[arg-type]  # as above
 
     assert any("pool_mode = transaction" in str(entry) for entry in logs)
 
@@ -223,3 +223,12 @@ def test_two_hundred_slots_share_twenty_connections_of_postgresql(database_url: 
         assert session.execute(text("SELECT count(*) FROM runs WHERE state = 'STARTING'")).scalar_one() == 100
         assert session.execute(text("SELECT count(*) FROM workers")).scalar_one() == 200
     database.close()
+
+
+@pytest.mark.postgres
+def test_a_database_without_an_encoding_is_refused_with_what_to_do() -> None:
+    """As where `initdb` ran without a locale."""
+    with postgresql_database("ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0") as url:
+        settings = DatabaseSettings(url=url.render_as_string(hide_password=False))  # type: ignore[arg-type]  # as above
+        with pytest.raises(WrongEncoding, match=r"the encoding SQL_ASCII; Ludus needs UTF8\..*ENCODING 'UTF8'"):
+            check_database(settings)

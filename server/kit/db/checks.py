@@ -1,5 +1,7 @@
-"""Checks, when a process starts, that a pooler in front of PostgreSQL shares its connections as Ludus needs it.
+"""Checks, when a process starts, that PostgreSQL keeps texts in UTF-8, and that a pooler in front of it shares its
+connections as Ludus needs it.
 
+A server that was set up where no locale is named has no encoding (SQL_ASCII). It refuses JSON with other characters.
 PgBouncer has three modes. In transaction pooling a server connection belongs to a client for one transaction: what
 Ludus is made for. In session pooling it belongs to a client until that disconnects, so the pooler saves nothing, and
 must have as many server connections as all processes of Ludus together. In statement pooling there are no
@@ -31,8 +33,14 @@ class WrongPooling(CannotStart):
     exit_code = 2
 
 
-def check_pooling(settings: DatabaseSettings, seconds: float = ANSWER_SECONDS) -> None:
-    """Check the pooler in front of the configured database, if there is one. Raises WrongPooling.
+class WrongEncoding(CannotStart):
+    """The database can't hold all texts."""
+
+    exit_code = 2
+
+
+def check_database(settings: DatabaseSettings, seconds: float = ANSWER_SECONDS) -> None:
+    """Check the configured database, and the pooler in front of it, if there is one. Raises WrongEncoding, WrongPooling.
 
     A database that does not answer is no error here: processes wait for it. Session pooling is logged as a warning.
     """
@@ -58,6 +66,12 @@ def _check(database: Database, seconds: float) -> None:
     If it is the same, the pooler pools transactions. Another one may mean that others use the pooler right now.
     """
     with database.read() as session:
+        encoding = session.scalar(text("SHOW server_encoding"))
+        if encoding != "UTF8":
+            raise WrongEncoding(
+                f"The database {database.url.database} has the encoding {encoding}; Ludus needs UTF8. Create another one: "
+                "CREATE DATABASE ... ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0."
+            )
         raw = session.connection().connection.dbapi_connection
         if raw is None or not behind_pooler(raw):
             return
