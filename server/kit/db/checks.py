@@ -40,7 +40,7 @@ class WrongEncoding(CannotStart):
 
 
 def check_database(settings: DatabaseSettings, seconds: float = ANSWER_SECONDS) -> None:
-    """Check the configured database, and the pooler in front of it, if there is one. Raises WrongEncoding, WrongPooling.
+    """Check the configured database, and a pooler in front of it. Raises WrongEncoding, WrongPooling.
 
     A database that does not answer is no error here: processes wait for it. Session pooling is logged as a warning.
     """
@@ -69,8 +69,8 @@ def _check(database: Database, seconds: float) -> None:
         encoding = session.scalar(text("SHOW server_encoding"))
         if encoding != "UTF8":
             raise WrongEncoding(
-                f"The database {database.url.database} has the encoding {encoding}; Ludus needs UTF8. Create another one: "
-                "CREATE DATABASE ... ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0."
+                f"The database {database.url.database} has the encoding {encoding}; Ludus needs UTF8. Create another "
+                "one: CREATE DATABASE ... ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0."
             )
         raw = session.connection().connection.dbapi_connection
         if raw is None or not behind_pooler(raw):

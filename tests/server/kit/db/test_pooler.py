@@ -13,9 +13,9 @@ from sqlalchemy import text
 from structlog.testing import capture_logs
 
 from benchmarks.pooler import measure
+from server.kit.db.checks import WrongPooling, check_database
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
-from server.kit.db.checks import WrongEncoding, WrongPooling, check_database
 from server.kit.errors import DatabaseUnavailable
 from server.kit.settings import DatabaseSettings
 from tests.chaos.servers import PgBouncer
@@ -223,12 +223,3 @@ def test_two_hundred_slots_share_twenty_connections_of_postgresql(database_url: 
         assert session.execute(text("SELECT count(*) FROM runs WHERE state = 'STARTING'")).scalar_one() == 100
         assert session.execute(text("SELECT count(*) FROM workers")).scalar_one() == 200
     database.close()
-
-
-@pytest.mark.postgres
-def test_a_database_without_an_encoding_is_refused_with_what_to_do() -> None:
-    """As where `initdb` ran without a locale."""
-    with postgresql_database("ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0") as url:
-        settings = DatabaseSettings(url=url.render_as_string(hide_password=False))  # type: ignore[arg-type]  # as above
-        with pytest.raises(WrongEncoding, match=r"the encoding SQL_ASCII; Ludus needs UTF8\..*ENCODING 'UTF8'"):
-            check_database(settings)
