@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
@@ -17,9 +18,11 @@ NOWHERE = "127.0.0.1:1"
 
 
 @pytest.fixture
-def said(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+def said(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """What the module says: gRPC, too, logs something now and then."""
     caplog.set_level(logging.INFO, "ludus.games")
-    return caplog
+    with caplog.filtering(logging.Filter("ludus.games")):
+        yield caplog
 
 
 def ask(refusal: str | None) -> bool:
