@@ -274,7 +274,7 @@ class Gateway:
         loop = asyncio.get_running_loop()
         retry_seconds = RETRY_SECONDS
         may_hold = request.max_wait_seconds > 0
-        # Thousands that wait for a few runs ask again every half minute: one of a run is answered by the database.
+        # Thousands of simulators wait for a few runs, and ask again every half minute. One of a run asks the database.
         question = Question(request.run, principal, edge)
         answer: JoinAnswer | None = self._waiting.recall(question) if may_hold else None
         if answer is None:

@@ -23,13 +23,13 @@ LONGEST_SECONDS: Final = 1.0
 SHARE: Final = 20
 """Up to that the pause is so many times as long as the look: looks at many runs take 5 % of a thread."""
 ANSWER_SECONDS: Final = 5.0
-"""For so long, the answer to one simulator that it has to wait is that to others that are held for the same."""
+"""For so long the answer to one simulator, that it has to wait, also serves others that ask the same and are held."""
 
 _log = structlog.get_logger(__name__)
 
 
 class Question(NamedTuple):
-    """What an answer to wait depends on."""
+    """What a simulator asks. Those that ask the same get the same answer, if it is to wait."""
 
     run: str
     principal: Principal

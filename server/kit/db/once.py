@@ -2,7 +2,7 @@
 
 Between the messages of an ordinary transaction, a process without a processor, or with a slow network, keeps the
 transaction open, with its locks and a connection of the pooler. A transaction with one statement needs one message:
-BEGIN, limits, the statement, COMMIT. In one with many, those that return nothing go with the next one that does.
+BEGIN, limits, the statement, COMMIT. In one with many, one that returns nothing goes with the next one that does.
 """
 
 from functools import partial
@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection as EngineConnection
 GATHERS = "ludus_gathers"
 """Execution option of connections whose statements that return nothing are sent with the next one, or with COMMIT."""
 UNREAD = "ludus_unread"
-"""Execution option of statements whose results nobody reads: in such a transaction they are sent likewise."""
+"""Execution option of a statement whose result nobody reads: with GATHERS, it is sent with the next one, too."""
 _GATHERED = "ludus_gathered"
 
 
@@ -56,8 +56,10 @@ def gather(engine: Engine, begin: str) -> None:
     statements with the option UNREAD. How many rows they changed is never known.
     """
 
+    first = begin.split("; ")
+
     def begun(connection: EngineConnection) -> None:
-        connection.info[_GATHERED] = begin.split("; ")  # those of a transaction that was rolled back are gone
+        connection.info[_GATHERED] = list(first)  # those of a transaction that was rolled back are gone
 
     def execute(cursor: Any, statement: str, parameters: Any, context: Any) -> bool:
         options = context.execution_options
@@ -80,7 +82,7 @@ def gather(engine: Engine, begin: str) -> None:
 
     def commit(connection: EngineConnection) -> None:
         options = connection.get_execution_options()
-        if options.get(GATHERS) and connection.info[_GATHERED] not in ([], begin.split("; ")):
+        if options.get(GATHERS) and connection.info[_GATHERED] not in ([], first):
             connection.exec_driver_sql("COMMIT")
 
     event.listen(engine, "begin", begun)

@@ -4,6 +4,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import Any, NamedTuple
 
 from sqlalchemy import bindparam, insert, update
@@ -84,8 +85,9 @@ class RunQueue:
             look = WaitingRuns(session).look(_LOOK, worker_id=worker_id)
         if not look.heads:
             return None
-        with self._database.read() as session:
-            order = self._order(session, look, worker_id, lease_seconds, hint, offer)
+        # Read before the lock: that a slot leaves a run to a better one is a matter of minutes.
+        others = self._others(worker_id, lease_seconds) if offer.gpus else ()
+        order = self._order(look, others, hint, offer)
         if not order:
             self.for_another = self._another(look, worker_id, lease_seconds)
             return None
@@ -100,7 +102,8 @@ class RunQueue:
                 with self._database.write(gathers=True) as session:
                     entered = WaitingRuns(session).enter(unit)
                     if entered:
-                        found = self._take(session, order[0], worker_id, lease_seconds, hint, offer, fingerprint)
+                        in_turn = partial(self._order, others=others, hint=hint, offer=offer)
+                        found = _take(session, order[0], in_turn, worker_id, lease_seconds, fingerprint)
                 if entered:
                     break
             if time.monotonic() > give_up:
@@ -112,40 +115,17 @@ class RunQueue:
             return None
         return found
 
-    def _take(
-        self,
-        session: Session,
-        guess: Waiting,
-        worker_id: str,
-        lease_seconds: float,
-        hint: str | None,
-        offer: Offer,
-        fingerprint: Mapping[str, Any] | None,
-    ) -> Claim | Look:
-        """Claim a run in a transaction with a unit of the semaphore; if there is none, return what was there.
+    def _others(self, worker_id: str, lease_seconds: float) -> Sequence[Slot]:
+        with self._database.read(once=True) as session:
+            return WorkerRepository(session).others(worker_id, lease_seconds)
 
-        Claims wait for one another, so that a run of the group of `guess`, whose turn it probably is, is read before
-        the lock. If it is its turn with the lock, too, only one message is left; if not, another run is read.
-        """
-        runs = WaitingRuns(session)
-        guessed = _candidate(session, guess)
-        runs.lock_queue()
-        look = runs.look(_LOOK, worker_id=worker_id)
-        for one in self._order(session, look, worker_id, lease_seconds, hint, offer):
-            candidate = (guessed if one.group == guess.group else None) or _candidate(session, one)
-            if candidate is not None:
-                return _begin(session, candidate, worker_id, lease_seconds, fingerprint, look.clock)
-        return look
-
-    def _order(
-        self, session: Session, look: Look, worker_id: str, lease_seconds: float, hint: str | None, offer: Offer
-    ) -> Sequence[Waiting]:
+    def _order(self, look: Look, others: Sequence[Slot], hint: str | None, offer: Offer) -> Sequence[Waiting]:
         """Return the heads of the queue that the slot may take, in order."""
         if look.barred:
             return []
         mine = [one for one in look.heads if offer.serves(Demand.parse(one.demand))]
-        if mine and offer.gpus:
-            left = self._left_to_others(mine, offer, WorkerRepository(session).others(worker_id, lease_seconds))
+        if offer.gpus:
+            left = self._left_to_others(mine, offer, others)
             mine = [one for one in mine if one.run_id not in left]
         return in_order(mine, look.running, offer, self._policy, now=look.clock, hint=hint)
 
@@ -153,12 +133,8 @@ class RunQueue:
         """Return a run, of the heads of the queue, that another idle slot takes: the one that fits it best."""
         if not look.heads:
             return None
-        with self._database.read(once=True) as session:
-            others = WorkerRepository(session).others(worker_id, lease_seconds)
-        idle = sorted(
-            (other.offer for other in others if other.idle), key=lambda offer: (offer.gpus, len(offer.labels))
-        )
-        for offer in idle:
+        idle = [other.offer for other in self._others(worker_id, lease_seconds) if other.idle]
+        for offer in sorted(idle, key=lambda offer: (offer.gpus, len(offer.labels))):
             order = in_order(look.heads, look.running, offer, self._policy, now=look.clock)
             if order:
                 return AnotherSlot(order[0].run_id, offer.kind)
@@ -199,6 +175,30 @@ def _candidate(session: Session, head: Waiting) -> _Candidate | None:
     newest = CheckpointRepository(session).newest(run.id)
     amendments = AmendmentRepository(session).refs(run.id)
     return _Candidate(run, since, None if newest is None else ref(newest), amendments)
+
+
+def _take(
+    session: Session,
+    guess: Waiting,
+    in_turn: Callable[[Look], Sequence[Waiting]],
+    worker_id: str,
+    lease_seconds: float,
+    fingerprint: Mapping[str, Any] | None,
+) -> Claim | Look:
+    """Claim a run in a transaction with a unit of the semaphore; if there is none, return what was there.
+
+    Claims wait for one another, so that a run of the group of `guess`, whose turn it probably is, is read before the
+    lock. If it is its turn with the lock, too, only one message is left; if not, another run is read.
+    """
+    runs = WaitingRuns(session)
+    guessed = _candidate(session, guess)
+    runs.lock_queue()
+    look = runs.look(_LOOK, worker_id=worker_id)
+    for one in in_turn(look):
+        candidate = (guessed if one.group == guess.group else None) or _candidate(session, one)
+        if candidate is not None:
+            return _begin(session, candidate, worker_id, lease_seconds, fingerprint, look.clock)
+    return look
 
 
 def _begin(

@@ -114,7 +114,7 @@ class Waiting:
 
     @property
     def group(self) -> tuple[str, str, str, str, int]:
-        """What is the same in the runs of which this one has waited longest."""
+        """Account, demand and priority. Runs of one group differ in nothing but the time for which they have waited."""
         return (*self.account, self.demand, self.priority)
 
 

@@ -15,6 +15,7 @@ from server.kit.db.once import UNREAD
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.claims.repository import RunQueue
 from server.runs.events.repository import EventRepository
+from server.runs.scheduling.demand import Offer
 from server.simulators.repository import Assigned, Placement
 from server.workers.models import Cordon
 from tests.conftest import POSTGRESQL_ONLY
@@ -162,7 +163,8 @@ def test_a_transaction_of_one_statement_is_one_message_whether_it_reads_or_write
 
 @postgresql
 @pytest.mark.parametrize("recovers", [False, True])
-def test_a_claim_keeps_the_lock_of_all_claims_for_one_message(one: Database, recovers: bool) -> None:
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_a_claim_keeps_the_lock_of_all_claims_for_one_message(one: Database, recovers: bool, gpus: int) -> None:
     make_run(one)
     if recovers:
         first = AttemptLedger(one, make_claim(one))
@@ -170,13 +172,13 @@ def test_a_claim_keeps_the_lock_of_all_claims_for_one_message(one: Database, rec
         first.release("trainer_lost", "It crashed.")
 
     with messages(one) as sent:
-        claim = RunQueue(one).claim("worker-1", 10)
+        claim = RunQueue(one).claim("worker-1", 10, offer=Offer(gpus))
 
     assert claim is not None
     assert (claim.resume is not None) is recovers
     (locked,) = (place for place, message in enumerate(sent) if "pg_advisory_xact_lock" in message)
     assert len(sent[locked + 1 :]) == 1, sent
-    assert len(sent) == 8, sent
+    assert len(sent) == 8 + gpus, sent
 
 
 @postgresql
