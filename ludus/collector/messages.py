@@ -215,6 +215,10 @@ class SimulatorTimes:
     """Seconds from an answer to its next step: in the game, and on the way there and back."""
     game: float
     """Of these, in the game, where the simulator says so; else 0."""
+    quickest_way: float
+    """The shortest time of a step on the way to the game and back, in seconds; 0 where no step says how long the game
+    took.
+    """
     delayed: float
     """Seconds of all agents that waited for the end of a round, in which this simulator's step came last."""
 

@@ -4,6 +4,7 @@ The state machines of the protocols are in `native` and `unity.session`; neither
 in a session, the others don't notice.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -77,9 +78,13 @@ class Session(ABC):
         """Steps of behaviors that are not admitted yet."""
         self._past_steps = 0
         self._away_since: float | None = None
-        """When the newest answer left, until the next step comes."""
+        """When the newest answer left, or `take_times` was called after that, until the next step comes."""
+        self._answered_at = 0.0
+        """When the newest answer left."""
         self._times = [0, 0.0, 0.0]
         """Since the last `take_times`: steps, seconds away, and seconds that the game says it took."""
+        self._quickest_way = math.inf
+        """Since the last `take_times`, in seconds."""
 
     # Differences of the protocols -------------------------------------------------------------------------------
 
@@ -120,13 +125,16 @@ class Session(ABC):
             self._times[1] += now - self._away_since
             self._away_since = now
         (steps, away, game), self._times = self._times, [0, 0.0, 0.0]
+        quickest_way, self._quickest_way = self._quickest_way, math.inf
         if self.peer == THIS_MACHINE:  # there is no way to the game: it takes all of the time
-            game = away
-        return SimulatorTimes(self.number, int(steps), away, game, delayed)
+            game, quickest_way = away, 0.0
+        return SimulatorTimes(
+            self.number, int(steps), away, game, quickest_way if math.isfinite(quickest_way) else 0.0, delayed
+        )
 
     def _note_answer(self) -> None:
         """Record that an answer leaves."""
-        self.last_activity = self._away_since = self._collector.now()
+        self.last_activity = self._away_since = self._answered_at = self._collector.now()
 
     def _note_step(self, game_seconds: float = 0.0) -> None:
         """Record that a step has come, at `last_activity`; the game says that it took so long (0: nothing)."""
@@ -136,6 +144,8 @@ class Session(ABC):
             self._away_since = None
             if 0 < game_seconds < LONGEST_STEP:  # not for NaN
                 self._times[2] += game_seconds
+                way = max(self.last_activity - self._answered_at - game_seconds, 0.0)
+                self._quickest_way = min(self._quickest_way, way)
 
     @property
     def steps(self) -> int:

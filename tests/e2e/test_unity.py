@@ -149,7 +149,8 @@ def test_a_behavior_that_is_not_configured_is_named_by_command_and_events_alike(
     sentence = "the run's configuration has no behavior 'Runner', only: Walker"
     assert sentence in games.said
     assert any(sentence in event.message for event in client.events.list(run.id))
-    assert client.simulators.list(run.id, "left")[0].leave_reason == sentence
+    (left,) = eventually(lambda: client.simulators.list(run.id, "left"), "the end of its session")
+    assert left.leave_reason == sentence
 
 
 def finish(client: Client, run: Run) -> Run:

@@ -1,5 +1,6 @@
 """Measures where the time of an attempt goes: in the trainer's loop itself, and from the reports of its collectors."""
 
+import math
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterator
@@ -68,6 +69,7 @@ class TimeMeter:
         """Seconds of all simulators, by what they spent it on."""
         busy: defaultdict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])
         delays: defaultdict[int, float] = defaultdict(float)
+        quickest_ways: dict[int, float] = {}
         for _, report in self._reports:
             count = len(report.simulators)
             agents["all"] += count * report.seconds
@@ -79,14 +81,14 @@ class TimeMeter:
                 if one.game:
                     agents["told"] += one.away
                     agents["game"] += one.game
-                    agents["told_steps"] += one.steps
+                if one.quickest_way:
+                    quickest_ways[one.number] = min(one.quickest_way, quickest_ways.get(one.number, math.inf))
                 delays[one.number] += one.delayed
             busy[report.collector][0] += report.busy
             busy[report.collector][1] += report.seconds
         newest_reports = {report.collector: report for _, report in self._reports}
         total = max(agents["all"], 1e-9)
         game = min(agents["game"] / agents["told"], 1.0) if agents["told"] else 1.0
-        way = max(agents["told"] - agents["game"], 0.0) / max(agents["told_steps"], 1.0)
         latest_simulator = max(delays, key=lambda number: delays[number], default=None)
         delayed = 0.0 if latest_simulator is None else delays[latest_simulator] / max(sum(delays.values()), 1e-9)
         return TimeSpent(
@@ -105,7 +107,7 @@ class TimeMeter:
             away=min(agents["away"] / total, 1.0),
             game=min(agents["away"] / total, 1.0) * game,
             game_seconds=agents["away"] * game / max(agents["steps"], 1.0),
-            way_seconds=way,
+            way_seconds=sum(quickest_ways.values()) / max(len(quickest_ways), 1),
             latest_simulator=latest_simulator if delayed else None,
             latest_simulator_share=delayed,
         )

@@ -14,7 +14,7 @@ from server.runs.bottleneck.times import TimeSpent
 
 Cause = BottleneckCause
 SLOW_WAY_SECONDS: Final = 0.002
-"""A step that takes less to the game and back does not cross a network: it is the work of messages."""
+"""If the quickest steps take less to the game and back, no network is crossed: it is the work of messages."""
 BUSY: Final = 0.6
 """A collector that uses this share of its processor while agents wait for it is busy; below, it waits itself."""
 
@@ -87,7 +87,7 @@ def _words(cause: BottleneckCause, share: float, spent: TimeSpent, config: RunCo
             message = f"The network of an edge collector is slower than its games, which wait for it {of_time}"
             advice = "move the games closer to the server, or give each edge collector fewer of them"
         case Cause.NETWORK:
-            message = f"The network takes {of_time}, {way} for a step to a game and back"
+            message = f"The network takes {of_time}, at least {way} for a step to a game and back"
             advice = "let an edge collector act beside the games: ludus collect, or --collect here"
         case Cause.LEARNER:
             message = f"Simulators wait for the learner {of_time}; it is busy {spent.learning:.0%} of its own"

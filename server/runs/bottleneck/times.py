@@ -45,7 +45,9 @@ class TimeSpent:
     game_seconds: float
     """Of one step."""
     way_seconds: float
-    """To the game and back, of one step; 0 where no simulator says how long its game takes."""
+    """To the game and back: of the quickest step of each simulator, in the mean, because others also wait for a
+    processor at either end; 0 where no simulator says how long its game takes.
+    """
     latest_simulator: int | None
     """Number of the simulator that the others waited for the longest."""
     latest_simulator_share: float

@@ -216,7 +216,7 @@ def test_what_is_no_message_of_a_collector_is_refused(frame: Frame, code: str) -
     assert caught.value.code == code
 
 
-TIMES = messages.TimesMeasured(0, 1.0, 0.5, 0.0, 0.0, 0.0, 0.0, (messages.SimulatorTimes(1, 2, 0.5, 0.1, 0.0),))
+TIMES = messages.TimesMeasured(0, 1.0, 0.5, 0.0, 0.0, 0.0, 0.0, (messages.SimulatorTimes(1, 2, 0.5, 0.1, 0.01, 0.0),))
 
 
 @pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf")])

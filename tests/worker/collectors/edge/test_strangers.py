@@ -283,7 +283,7 @@ def test_a_collector_that_lags_is_reported_once_with_its_place(run: Learner, str
 
 
 def times(number: int = NUMBER) -> messages.TimesMeasured:
-    simulator = messages.SimulatorTimes(number, 1, 0.5, 0.1, 0.0)
+    simulator = messages.SimulatorTimes(number, 1, 0.5, 0.1, 0.01, 0.0)
     return messages.TimesMeasured(4711, 1.0, 0.5, 0.0, 0.0, 0.0, 0.0, (simulator,))
 
 
@@ -353,5 +353,5 @@ def test_the_damage_of_a_stranger_ends_at_its_own_place(run: Learner, stranger: 
 
         assert stranger.refusal() == "malformed_message"
         simulator.play([1, 2], 3)
-        assert [each.index for each in run.heard(EdgeCollectorLeft)] == [0]
+        run.until(lambda: [each.index for each in run.heard(EdgeCollectorLeft)] == [0])
         simulator.vanish()
