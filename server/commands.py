@@ -176,12 +176,20 @@ def controller() -> None:
 
 
 @click.command()
-def migrate() -> None:
+@click.option(
+    "--wait",
+    "wait_seconds",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    help="Seconds in which a database that is away may come back.",
+)
+def migrate(wait_seconds: float) -> None:
     """Bring the database to this version's schema."""
     with _process("migrate") as settings:
         from server.kit.db.migrate import upgrade  # noqa: PLC0415
 
-        upgrade(settings.database)
+        upgrade(settings.database, wait_seconds=wait_seconds)
 
 
 @click.group()

@@ -9,7 +9,6 @@ transactions, and nothing of Ludus can work.
 """
 
 import threading
-from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -79,16 +78,22 @@ def _check(database: Database, seconds: float) -> None:
         with kept.begin():
             first = kept.scalar(PROCESS)
         second: list[int | None] = []
+        refused: list[DatabaseUnavailable] = []
 
         def ask() -> None:
-            with suppress(DatabaseUnavailable), database.read() as session:
-                session.connection().detach()  # nothing else closes it if its pool is closed meanwhile
-                second.append(session.scalar(PROCESS))
+            try:
+                with database.read() as session:
+                    session.connection().detach()  # nothing else closes it if its pool is closed meanwhile
+                    second.append(session.scalar(PROCESS))
+            except DatabaseUnavailable as error:
+                refused.append(error)
 
         # Without a free connection the pooler would not answer for minutes (query_wait_timeout).
         asking = threading.Thread(target=ask, name="pooling-check", daemon=True)
         asking.start()
         asking.join(seconds)
+    if refused and "query_wait_timeout" not in str(refused[0]):
+        raise refused[0]  # it ends, or has too many clients: nothing that its mode would explain
     if not second:
         raise WrongPooling(
             f"The pooler in front of the database gave no second connection within {seconds:g} s while the first one "

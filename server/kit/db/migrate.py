@@ -22,15 +22,28 @@ from server.kit.settings import DatabaseSettings
 
 ROOT = Path(__file__).resolve().parents[3]
 LOOK_SECONDS: Final = 0.05
+AWAY_SECONDS: Final = 1.0
+"""A migration is tried again after so long if the database is away."""
 _ADVISORY_LOCK = 0x6C75647573
 _log = structlog.get_logger(__name__)
 
 
-def upgrade(settings: DatabaseSettings, revision: str = "head") -> None:
-    """Migrate the configured database to a revision. Safe when several processes start at once."""
+def upgrade(settings: DatabaseSettings, *, wait_seconds: float = 0.0) -> None:
+    """Migrate the configured database to the newest revision. Safe when several processes start at once.
+
+    Raises DatabaseUnavailable if the database stays away for `wait_seconds`.
+    """
+    deadline = time.monotonic() + wait_seconds
     database = Database.from_settings(settings)
     try:
-        upgrade_database(database, revision)
+        while True:
+            try:
+                return upgrade_database(database)
+            except DatabaseUnavailable as error:
+                if time.monotonic() >= deadline:
+                    raise
+                _log.warning("database_away", error=str(error))
+            time.sleep(AWAY_SECONDS)
     finally:
         database.close()
 

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from benchmarks.pooler import measure
 from server.kit.db.checks import WrongPooling, check_database
 from server.kit.db.database import Database
-from server.kit.db.migrate import upgrade_database
+from server.kit.db.migrate import check, downgrade_database, upgrade, upgrade_database
 from server.kit.errors import DatabaseUnavailable
 from server.kit.settings import DatabaseSettings
 from tests.chaos.servers import PgBouncer
@@ -36,8 +36,8 @@ def pooled(database_url: str) -> Iterator[Pooled]:
         folder = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="ludus-pooler-")))
         folder.chmod(0o755)
 
-        def start(mode: str = "transaction", connections: int = 20) -> PgBouncer:
-            pooler = PgBouncer(folder, database_url, mode, connections)
+        def start(mode: str = "transaction", connections: int = 20, clients: int = 5000) -> PgBouncer:
+            pooler = PgBouncer(folder, database_url, mode, connections, clients)
             pooler.start()
             cleanup.callback(pooler.crash)
             return pooler
@@ -177,6 +177,26 @@ def test_a_database_is_migrated_through_a_pooler_by_several_processes_at_once(
         pooler.crash()
 
 
+def test_a_migration_waits_for_a_pooler_that_is_away_as_long_as_it_is_told_to(
+    database_url: str, pooled: Pooled
+) -> None:
+    pooler = pooled()
+    settings = DatabaseSettings(url=pooler.url)  # type: ignore[arg-type]  # pydantic makes it secret
+    database = Database(database_url)
+    downgrade_database(database, "base")
+    pooler.crash()
+
+    with pytest.raises(DatabaseUnavailable):
+        upgrade(settings)
+    back = threading.Timer(1.5, pooler.start)
+    back.start()
+    upgrade(settings, wait_seconds=30)
+
+    check(database)
+    back.join()
+    database.close()
+
+
 def test_transaction_pooling_and_no_pooler_start_without_a_word(
     database_url: str, pooled: Pooled, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -198,6 +218,17 @@ def test_a_pooler_in_the_wrong_mode_is_refused_with_a_sentence(
 ) -> None:
     with pytest.raises(WrongPooling, match=sentence):
         check_database(DatabaseSettings(url=pooled(mode, connections).url), seconds=0.5)  # type: ignore[arg-type]  # as above
+
+
+def test_a_pooler_that_takes_no_second_client_right_now_stops_no_process_that_starts(
+    database_url: str, pooled: Pooled
+) -> None:
+    with capture_logs() as logs:
+        check_database(DatabaseSettings(url=pooled(clients=1).url))  # type: ignore[arg-type]  # as above
+
+    (entry,) = logs
+    assert entry["event"] == "pooling_not_checked"
+    assert "no more connections" in entry["error"]
 
 
 def test_session_pooling_with_enough_connections_is_mentioned(database_url: str, pooled: Pooled) -> None:
