@@ -5,12 +5,12 @@
 #
 # --build-arg PIP_EXTRA_INDEX_URL=... names a package index with CPU-only builds of torch: the worker's image is several
 # gigabytes smaller with it.
-# --build-arg BASE=python:3.11-slim@sha256:... fixes the base image, as a release should.
+# --build-arg BASE=python:3.11-slim-bookworm takes the newest base image (docs/kubernetes.md, "Images").
 # Packages are installed by their hashes (docker/*.lock, `make locks`), except torch, whose build the index decides. Each
 # image holds a list of all its Python packages: /usr/share/doc/ludus/sbom.cdx.json (CycloneDX).
 # --build-arg COMMIT=$(git rev-parse HEAD) puts the commit into the fingerprints of runs.
 
-ARG BASE=python:3.11-slim
+ARG BASE=python:3.11.16-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b
 FROM ${BASE} AS base
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PIP_NO_CACHE_DIR=1 \

@@ -4,10 +4,10 @@
 #
 # torch brings the CUDA libraries that it was built with; the base gives the driver's entry points and its variables.
 
-# --build-arg BASE=nvidia/cuda:13.0.1-base-ubuntu24.04@sha256:... fixes the base image. Packages are installed by their hashes,
+# --build-arg BASE=nvidia/cuda:13.0.1-base-ubuntu24.04 takes the newest base image. Packages are installed by their hashes,
 # except torch with its CUDA libraries; /usr/share/doc/ludus/sbom.cdx.json lists them all (CycloneDX).
 
-ARG BASE=nvidia/cuda:13.0.1-base-ubuntu24.04
+ARG BASE=nvidia/cuda:13.0.1-base-ubuntu24.04@sha256:f8ef28f579ea42a44b415d2c5d46f788e6a9b395c6c83f2929416e1fc192c143
 FROM ${BASE} AS packages
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PIP_NO_CACHE_DIR=1 \

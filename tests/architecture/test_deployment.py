@@ -21,7 +21,11 @@ from tests.deployment.deployment import TABLE, table_of_ports
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 EXAMPLE = (ROOT / ".env.example").read_text()
-IMAGE_PYTHON = {"python_version": "3.11", "python_full_version": "3.11.14"}
+DEPLOY = ROOT / "deploy/kubernetes"
+(IMAGE_VERSION,) = re.findall(
+    r"^ARG BASE=python:(3\.11\.\d+)-", (ROOT / "docker/cpu.Dockerfile").read_text(), re.MULTILINE
+)
+IMAGE_PYTHON = {"python_version": "3.11", "python_full_version": IMAGE_VERSION}
 """What decides which packages an image needs: not the Python of these tests. Debian 12's needs one more."""
 
 
@@ -91,6 +95,24 @@ def test_images_run_as_a_user_of_their_own_with_exact_versions_and_a_health_chec
         assert command.startswith(("--require-hashes ", "--no-deps ", "'cyclonedx-bom==")) or command == (
             "--constraint constraints.txt torch"
         )
+
+
+def test_images_of_others_have_their_version_and_their_hash() -> None:
+    places = (ROOT / "docker-compose.yml", *(ROOT / "docker").glob("*.Dockerfile"), *DEPLOY.rglob("*.yaml"))
+    lines = {
+        place: re.findall(r"^ *(?:image: |ARG BASE=|FROM )(.*)$", place.read_text(), re.MULTILINE) for place in places
+    }
+    stages = {name for place in places for name in re.findall(r" AS (\S+)$", place.read_text(), re.MULTILINE)}
+
+    pinned = set()
+    for place, images in lines.items():
+        for image in images:
+            name = image.partition(" AS ")[0]
+            if not name.startswith("ludus-") and name not in {"${BASE}", *stages}:
+                assert re.fullmatch(r"[a-z/]+:[\w.-]+@sha256:[0-9a-f]{64}", name), f"{place.name}: {name}"
+                pinned.add(name.partition(":")[0])
+
+    assert pinned == {"python", "nvidia/cuda", "postgres", "redis", "edoburu/pgbouncer"}
 
 
 def packages_of(requirement: str) -> set[str]:
