@@ -213,15 +213,142 @@ def test_what_an_operator_fills_in_stands_in_capitals() -> None:
     assert "latest" not in text
 
 
-def test_probes_ask_paths_that_exist(manifests: Manifests) -> None:
-    for pod in pods(manifests):
-        for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
-            probe = pod.container.get(kind, {})
-            if "httpGet" in probe:
-                assert probe["httpGet"]["path"] in {"/healthz", "/readyz"}
-                assert probe["httpGet"]["port"] in {port["name"] for port in pod.container["ports"]}
-        if "livenessProbe" in pod.container and "httpGet" in pod.container["livenessProbe"]:
-            assert pod.container["livenessProbe"]["httpGet"]["path"] == "/healthz", "liveness asks nothing outside"
+def asked(pod: Pod, probe: str) -> str:
+    """Return the path or the command of a probe. Its port must be one that the pod names."""
+    action = pod.container[probe]
+    if "exec" in action:
+        return " ".join(action["exec"]["command"])
+    assert action["httpGet"]["port"] in {port["name"] for port in pod.container["ports"]}, pod.name
+    return str(action["httpGet"]["path"])
+
+
+def test_every_role_has_all_probes_and_only_readiness_asks_outside_of_its_process(manifests: Manifests) -> None:
+    """/healthz and the worker's file tell of the process alone: without its database a pod is not restarted."""
+    roles = [pod for pod in pods(manifests) if pod.owner["kind"] != "Job"]
+
+    found = {
+        pod.name: [asked(pod, probe) for probe in ("startupProbe", "livenessProbe", "readinessProbe")] for pod in roles
+    }
+
+    server = ["/healthz", "/healthz", "/readyz"]
+    workers = {job["metadata"]["name"]: 3 * ["ludus-health worker"] for job in manifests.of_kind("ScaledJob")}
+    assert workers
+    assert found == {"api": server, "gateway": server, "controller": server, **workers}
+
+
+def selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
+    """Return whether a label selector selects something with these labels."""
+    expressions = selector.get("matchExpressions", ())
+    assert selector.keys() <= {"matchLabels", "matchExpressions"}
+    assert all(each["operator"] == "In" for each in expressions)
+    return labels.items() >= selector.get("matchLabels", {}).items() and all(
+        labels.get(each["key"]) in each["values"] for each in expressions
+    )
+
+
+def selected(manifests: Manifests, selector: dict[str, Any]) -> list[Pod]:
+    return [pod for pod in manifests.pods() if selects(selector, pod.metadata["labels"])]
+
+
+def listened(manifests: Manifests, pod: Pod) -> set[int]:
+    """Return the ports at which a pod listens: those of its container, and a worker's range for simulators."""
+    named = {int(port["containerPort"]) for port in pod.container.get("ports", ())}
+    first, last = json.loads(manifests.environment(pod).get("LUDUS_WORKER__PORT_RANGE", "[0, -1]"))
+    return named | set(range(first, last + 1))
+
+
+def let_in(rule: dict[str, Any]) -> set[int]:
+    """Return the ports of a rule of a NetworkPolicy."""
+    return {number for each in rule["ports"] for number in range(each["port"], each.get("endPort", each["port"]) + 1)}
+
+
+def ingress_rules(manifests: Manifests) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Return all rules of NetworkPolicies, each with the selector of its policy."""
+    specs = [policy["spec"] for policy in manifests.of_kind("NetworkPolicy")]
+    return [(spec["podSelector"], rule) for spec in specs for rule in spec.get("ingress", ())]
+
+
+def test_every_pod_is_closed_but_for_the_ports_at_which_it_listens(manifests: Manifests) -> None:
+    policies = manifests.of_kind("NetworkPolicy")
+    for pod in manifests.pods():
+        own = [each for each in policies if selects(each["spec"]["podSelector"], pod.metadata["labels"])]
+        assert any("Ingress" in each["spec"]["policyTypes"] for each in own), pod.name
+        opened = {port for each in own for rule in each["spec"].get("ingress", ()) for port in let_in(rule)}
+        assert listened(manifests, pod) <= opened, pod.name
+
+    for selector, rule in ingress_rules(manifests):
+        behind = {port for pod in selected(manifests, selector) for port in listened(manifests, pod)}
+        assert let_in(rule) <= behind, rule
+
+
+def test_policies_name_senders_that_exist(manifests: Manifests) -> None:
+    """Each pod by its label. From elsewhere come simulators, and Prometheus, whose namespace the page names."""
+    label = "app.kubernetes.io/name"
+    names = {pod.metadata["labels"][label] for pod in manifests.pods()}
+    senders = [sender for _, rule in ingress_rules(manifests) for sender in rule.get("from", ())]
+
+    assert senders
+    for sender in senders:
+        if "podSelector" in sender:
+            (expression,) = sender["podSelector"]["matchExpressions"]
+            assert expression["key"] == label
+            assert set(expression["values"]) <= names
+        else:
+            namespaces = sender["namespaceSelector"].get("matchLabels", {}).values()
+            assert all(f"namespace\n`{name}`" in PAGE or f"namespace `{name}`" in PAGE for name in namespaces)
+
+
+def test_the_database_and_the_queue_are_open_to_those_that_the_page_names(manifests: Manifests) -> None:
+    table = {target: set(sources) for sources, targets, _, _ in table_of_ports() for target in targets}
+    table["pgbouncer"] = table["postgres"]  # what stands before the database
+    (queues, databases) = ({"redis"}, {"postgres", "pgbouncer"})
+
+    found = {}
+    for policy in manifests.of_kind("NetworkPolicy"):
+        if policy["metadata"]["name"] in queues | databases:
+            (rule,) = policy["spec"]["ingress"]
+            (sender,) = rule["from"]
+            found[policy["metadata"]["name"]] = {
+                pod.metadata["labels"]["app.kubernetes.io/name"] for pod in selected(manifests, sender["podSelector"])
+            }
+
+    assert found.keys() & databases
+    assert found == {name: table[name] for name in found}
+
+
+def test_prometheus_finds_every_role_and_may_ask_it(manifests: Manifests) -> None:
+    """By the name of a port, of a Service or of a pod; the pods' policies let the namespace `monitoring` in there."""
+
+    def numbers(pod: Pod, name: str) -> set[int]:
+        return {port["containerPort"] for port in pod.container["ports"] if port["name"] == name}
+
+    asked = []
+    for monitor in manifests.of_kind("ServiceMonitor"):
+        (endpoint,) = monitor["spec"]["endpoints"]
+        (service,) = [
+            each
+            for each in manifests.of_kind("Service")
+            if selects(monitor["spec"]["selector"], each["metadata"].get("labels", {}))
+        ]
+        (port,) = [each for each in service["spec"]["ports"] if each["name"] == endpoint["port"]]
+        behind = selected(manifests, {"matchLabels": service["spec"]["selector"]})
+        asked += [(pod, numbers(pod, port["targetPort"])) for pod in behind]
+    for monitor in manifests.of_kind("PodMonitor"):
+        (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+        behind = selected(manifests, monitor["spec"]["selector"])
+        asked += [(pod, numbers(pod, endpoint["port"])) for pod in behind]
+
+    assert {pod.name for pod, _ in asked} == {pod.name for pod in pods(manifests) if pod.owner["kind"] != "Job"}
+    monitoring = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    for pod, ports in asked:
+        opened = {
+            port
+            for selector, rule in ingress_rules(manifests)
+            if selects(selector, pod.metadata["labels"]) and monitoring in rule.get("from", [monitoring])
+            for port in let_in(rule)
+        }
+        assert len(ports) == 1, pod.name
+        assert ports <= opened, pod.name
 
 
 def test_rules_are_those_of_prometheus() -> None:
