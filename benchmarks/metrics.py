@@ -5,9 +5,9 @@
 Several processes append summaries of 25 keys, each for runs of its own, as fast as they can or at a common rate, while
 the compaction job of a controller packs them. Prints points per second, statements and bytes of WAL per summary (of
 all that the server wrote meanwhile: let nothing else use it), and seconds of processor time per million points of
-clients, of their connections in the server, and of compaction. Then the processor time of a claim with its rewind, with
-100,000 points of each key and without history. The bars: 3 statements and 3 kB for each append, 10,000 points/s, and a
-claim that takes at most twice as long. Needs an empty database on this host.
+clients, of their connections in the server, and of compaction. Then the processor time of a claim, and of the rewind
+that follows it, with 100,000 points of each key and without history. The bars: 3 statements and 3 kB for each append,
+10,000 points/s, and a claim that takes at most twice as long. Needs an empty database on this host.
 """
 
 import argparse
@@ -41,7 +41,7 @@ RUNS = 10
 """Of each process."""
 LONG = 196 * CHUNK_POINTS
 """Points of each key in a long history: 100,352."""
-CLAIMS = 15
+CLAIMS = 41
 
 
 @dataclass
@@ -142,8 +142,8 @@ def remember(database: Database, run_id: str) -> None:
             session.execute(insert(LatestMetric).values(**place, **newest))
 
 
-def resumed(database: Database, claim: Claim, step: int) -> tuple[Claim, float]:
-    """Have a run resume at a step; return its claim, and the processor time of claim and rewind, server included."""
+def resumed(database: Database, claim: Claim, step: int) -> tuple[Claim, float, float]:
+    """Have a run resume at a step; return its claim, and processor times, server included: claim, and its rewind."""
     ledger = AttemptLedger(database, claim)
     path = f"runs/{claim.run_id}/{claim.attempt}/{step}"
     ledger.checkpoints.add(make_checkpoint(step, steps={"CartPole": step}, path=path))
@@ -153,10 +153,10 @@ def resumed(database: Database, claim: Claim, step: int) -> tuple[Claim, float]:
     began = time.process_time() + processor_time(backend)
     again = RunQueue(database).claim("again", 3600, hint=claim.run_id)
     assert again is not None
+    taken = time.process_time() + processor_time(backend)
     with database.write() as session:
         MetricRepository(session).rewind(claim.run_id)
-    taken = time.process_time() + processor_time(backend) - began
-    return again, taken
+    return again, taken - began, time.process_time() + processor_time(backend) - taken
 
 
 def rewinds(url: str) -> None:
@@ -164,14 +164,15 @@ def rewinds(url: str) -> None:
     database = Database(url, pool_size=1)
     claims = {name: claimed(database, name) for name in ("none", "long")}
     remember(database, claims["long"].run_id)
-    taken: dict[str, list[float]] = {name: [] for name in claims}
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in claims}
     for number in range(CLAIMS):
         for name, times in taken.items():
-            claims[name], seconds = resumed(database, claims[name], LONG - 100 * (number + 1))
-            times.append(seconds)
-    none, long = (statistics.fmean(taken[name][1:]) for name in claims)  # the first one compiles statements
-    print(f"claim and rewind: {1000 * none:.1f} ms, with {LONG:,} points x {len(KEYS)} keys {1000 * long:.1f} ms")
-    print(f"ratio {long / none:.2f}")
+            claims[name], *seconds = resumed(database, claims[name], LONG - 100 * (number + 1))
+            times.append((seconds[0], seconds[1]))
+    print(f"processor time without history, and with {LONG:,} points x {len(KEYS)} keys:")
+    for part, name in enumerate(("claim", "its rewind")):  # the first one of each run compiles statements
+        none, long = (statistics.fmean(each[part] for each in taken[run][1:]) for run in claims)
+        print(f"{name}: {1000 * none:.1f} ms, {1000 * long:.1f} ms; ratio {long / none:.2f}")
     database.close()
 
 
