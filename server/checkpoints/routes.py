@@ -216,10 +216,12 @@ def get_uploaded_checkpoint(checkpoint: UploadedKey, database: DatabaseDep) -> s
 
 @uploads.delete("/{checkpoint:name}", status_code=204, responses=deleted(CheckpointNotFound, CheckpointInUse))
 def delete_uploaded_checkpoint(checkpoint: UploadedKey, services: ServicesDep) -> None:
-    """Delete an uploaded checkpoint and its file. Refused while a run that has not ended begins with it."""
+    """Delete an uploaded checkpoint. Refused while a run that has not ended begins with it.
+
+    The controller removes the file.
+    """
     with services.database.write() as session:
-        gone = CheckpointService(session).delete(checkpoint)
-    services.artifacts.delete(gone.path)
+        CheckpointService(session).delete(checkpoint)
 
 
 def _created(checkpoint: UploadedCheckpoint) -> Answer:

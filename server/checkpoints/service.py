@@ -4,19 +4,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from server.checkpoints.errors import CheckpointInUse
 from server.checkpoints.models import Checkpoint, UploadedCheckpoint
-from server.checkpoints.refs import CheckpointRef
-from server.checkpoints.repository import (
-    CheckpointRepository,
-    InitialCheckpoints,
-    UploadedCheckpointRepository,
-    uploaded_ref,
-)
+from server.checkpoints.repository import CheckpointRepository, InitialCheckpoints, UploadedCheckpointRepository
 from server.checkpoints.score import keep_best_of, overall_score
 from server.checkpoints.uploads import FILE, Inspected
 from server.config.document import Path
 from server.config.problems import join_path
 from server.config.run import RunConfig
 from server.kit.artifacts.publication import Stored
+from server.kit.artifacts.repository import GivenUpFileRepository
 from server.kit.db.clock import now
 from server.kit.db.database import Session, after_commit
 from server.kit.errors import InvalidConfig, Problem
@@ -50,8 +45,8 @@ class CheckpointService:
         after_commit(self._session, stored.keep)
         return self._uploaded.save(row)
 
-    def delete(self, checkpoint_id: str) -> CheckpointRef:
-        """Delete an uploaded checkpoint; the caller removes its file after the commit.
+    def delete(self, checkpoint_id: str) -> None:
+        """Delete an uploaded checkpoint, and give up its file.
 
         Raises CheckpointNotFound, CheckpointInUse (a run that has not ended may still fetch it).
         """
@@ -59,9 +54,8 @@ class CheckpointService:
         user = self._initial.in_use([checkpoint_id]).get(checkpoint_id)
         if user is not None:
             raise CheckpointInUse(checkpoint_id, user)
-        gone = uploaded_ref(checkpoint)
+        GivenUpFileRepository(self._session).give_up(checkpoint.path)
         self._uploaded.delete(checkpoint)
-        return gone
 
     def pin(self, run_id: str, checkpoint_id: str, *, pinned: bool) -> Checkpoint:
         """Exempt a checkpoint from the retention rules, or apply them again.

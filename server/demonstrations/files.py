@@ -81,10 +81,6 @@ class DemonstrationFiles:
         path = f"demonstrations/{demonstration_id}/{demonstration_id}{SUFFIXES[inspected.format]}"
         return published(self._store, file, path, Stored(demonstration_id, path, inspected))
 
-    def delete(self, demonstration: DemonstrationRef) -> None:
-        """Remove a file."""
-        self._store.delete(demonstration.path.rpartition("/")[0])
-
     def _stored(self, source: DemonstrationRef, max_bytes: int) -> Demonstration:
         """Read a demonstration that is kept, through a file on this host."""
         with TemporaryDirectory(prefix="ludus-demonstration-") as folder:

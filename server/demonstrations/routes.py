@@ -139,10 +139,9 @@ def download_demonstration(
 
 @router.delete("/{demonstration:name}", status_code=204, responses=deleted(DemonstrationNotFound, DemonstrationInUse))
 def delete_demonstration(demonstration: DemonstrationKey, services: ServicesDep) -> None:
-    """Delete a demonstration and its file. Refused while a run that has not ended uses it."""
+    """Delete a demonstration. Refused while a run that has not ended uses it. The controller removes the file."""
     with services.database.write() as session:
-        gone = DemonstrationService(session).delete(demonstration)
-    _files(services).delete(gone)
+        DemonstrationService(session).delete(demonstration)
 
 
 def _files(services: Services) -> DemonstrationFiles:

@@ -11,10 +11,10 @@ from server.config.run import RunConfig
 from server.demonstrations.errors import DemonstrationInUse
 from server.demonstrations.files import Inspected
 from server.demonstrations.models import Demonstration
-from server.demonstrations.refs import DemonstrationRef
-from server.demonstrations.repository import DemonstrationRepository, ref
+from server.demonstrations.repository import DemonstrationRepository
 from server.demonstrations.specs import spec_from_json, spec_to_json
 from server.kit.artifacts.publication import Stored
+from server.kit.artifacts.repository import GivenUpFileRepository
 from server.kit.db.clock import now
 from server.kit.db.database import Session, after_commit
 from server.kit.db.texts import storable, storable_json
@@ -50,8 +50,8 @@ class DemonstrationService:
         after_commit(self._session, stored.keep)
         return self._demonstrations.save(row)
 
-    def delete(self, demonstration_id: str) -> DemonstrationRef:
-        """Forget a demonstration; its file is the caller's to remove, after the commit.
+    def delete(self, demonstration_id: str) -> None:
+        """Delete a demonstration, and give up its file.
 
         Raises DemonstrationNotFound, DemonstrationInUse (a run that has not ended may still fetch it).
         """
@@ -59,9 +59,8 @@ class DemonstrationService:
         user = self._demonstrations.live_user(demonstration_id)
         if user is not None:
             raise DemonstrationInUse(demonstration_id, user)
-        gone = ref(demonstration)
+        GivenUpFileRepository(self._session).give_up(demonstration.path.rpartition("/")[0])
         self._demonstrations.delete(demonstration)
-        return gone
 
     def check(self, config: RunConfig, *, lock: bool = False) -> list[str]:
         """Return the ids that a configuration names; with `lock` they exist until the commit at least.

@@ -96,9 +96,9 @@ class StorageSettings(Group):
     `retention_seconds`. Default: no limit.
     """
     purge_delay_seconds: float = Field(default=0.0, ge=0)
-    """How long the files of checkpoints that were given up, and of runs that were deleted, stay. Where backups are made
-    of a running server, set it longer than one takes: the copied files then have all checkpoints of the copied
-    database.
+    """How long the files of checkpoints that were given up, of deleted runs, demonstrations and uploaded checkpoints,
+    and of former archives of metrics stay. Where backups are made of a running server, set it longer than one takes:
+    the copied files then have all that the copied database names.
     """
     orphan_seconds: Seconds = Field(default=86400, ge=600)
     """Age at which files without a row in the database are deleted (a process was killed between writing the file and

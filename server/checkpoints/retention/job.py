@@ -3,7 +3,8 @@
 Rows first, then files: a checkpoint is given up in the database, where it is no longer visible, and its files are
 removed afterwards, as often as it takes. So it may be killed anywhere, and any number of jobs may work at once.
 
-- what is given up, and runs that are deleted: their files, after `LUDUS_STORAGE__PURGE_DELAY_SECONDS`;
+- what is given up, and what is deleted (runs, demonstrations, uploaded checkpoints, former archives of metrics): the
+  files, after `LUDUS_STORAGE__PURGE_DELAY_SECONDS`;
 - what is too old or too much (`LUDUS_STORAGE__RETENTION_...`): given up, every minute;
 - what belongs to nothing, since a process was killed between writing files and entering them: removed every hour, when
   it has not changed for `LUDUS_STORAGE__ORPHAN_SECONDS`.
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from server.checkpoints.retention.repository import Limits, RetentionRepository, by_run
+from server.kit.artifacts.repository import GivenUpFileRepository
 from server.kit.artifacts.store import ArtifactStore, StoredFile
 from server.kit.db.database import Database
 from server.kit.errors import LudusError, StorageRefused
@@ -65,7 +67,7 @@ class RetentionJob:
             log.warning("cleaning_failed", code=error.code, error=str(error))
 
     def purge(self) -> int:
-        """Remove the files of checkpoints that are given up, and of runs that are deleted; return of how many."""
+        """Remove the files of checkpoints that are given up, and of what is deleted; return of how many."""
         with self._database.read() as session:
             gone = RetentionRepository(session).unpurged(BATCH, self._settings.purge_delay_seconds)
         for checkpoint_id, path in gone:
@@ -76,7 +78,7 @@ class RetentionJob:
                 continue
             with self._database.write() as session:
                 RetentionRepository(session).purged(checkpoint_id)
-        return len(gone) + self._purge_runs()
+        return len(gone) + self._purge_runs() + self._purge_files()
 
     def _purge_runs(self) -> int:
         """Remove the files of deleted runs; return of how many."""
@@ -91,6 +93,20 @@ class RetentionJob:
                 continue
             with self._database.write() as session:
                 RetentionRepository(session).run_purged(run_id)
+        return len(gone)
+
+    def _purge_files(self) -> int:
+        """Remove files that no row names any more; return how many."""
+        with self._database.read() as session:
+            gone = GivenUpFileRepository(session).due(BATCH, self._settings.purge_delay_seconds)
+        for path in gone:
+            try:
+                self._store.delete(path)
+            except StorageRefused as error:  # this one; the others may go
+                log.warning("file_not_removed", path=path, error=str(error))
+                continue
+            with self._database.write() as session:
+                GivenUpFileRepository(session).removed(path)
         return len(gone)
 
     def retain(self) -> list[str]:

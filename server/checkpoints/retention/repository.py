@@ -16,6 +16,7 @@ from server.checkpoints.retention.holds import held
 from server.checkpoints.retention.rules import Candidate, beyond_age, beyond_count, beyond_size, spared
 from server.checkpoints.score import keep_best_of
 from server.demonstrations.models import Demonstration
+from server.kit.artifacts.repository import GivenUpFileRepository
 from server.kit.db.clock import now
 from server.kit.db.keyset import parts
 from server.kit.db.repository import Repository
@@ -121,8 +122,8 @@ class RetentionRepository(Repository):
         self._session.execute(update(DeletedRun).where(DeletedRun.id == run_id).values(purge_at=again))
 
     def known(self, paths: Collection[str]) -> set[str]:
-        """Return those of these folders in the artifact store that a row names."""
-        found: set[str] = set()
+        """Return those of these folders in the artifact store that a row names: also as one that is given up."""
+        found = GivenUpFileRepository(self._session).among(paths)
         for some in parts(sorted(paths)):
             found.update(self._session.scalars(select(Checkpoint.path).where(Checkpoint.path.in_(some))))
             found.update(

@@ -3,7 +3,8 @@
 An archived run has its points in a Parquet file. The file is stored first, then entered in the database, and only then
 the chunks are deleted, one metric after the other. So a job that is killed anywhere, or a store that does not answer,
 loses nothing, and the next round goes on; any number of jobs may run. Thinning rewrites one metric in a transaction, or
-writes another file beside the archived one and removes the former afterwards.
+writes another file beside the archived one and gives the former up: a copy of the database may name it
+(`server.kit.artifacts.repository`).
 """
 
 import math
@@ -15,6 +16,7 @@ from tempfile import TemporaryDirectory
 
 import structlog
 
+from server.kit.artifacts.repository import GivenUpFileRepository
 from server.kit.artifacts.store import ArtifactStore
 from server.kit.db.database import Database
 from server.kit.db.ids import new_id
@@ -138,24 +140,26 @@ class MetricRetentionJob:
             yield behavior, key, by_attempt if fewer is None else fewer
 
     def _entered(self, archive: Archive, holds: Callable[[MetricRetentionRepository], bool]) -> bool:
-        """Enter a stored file if a condition still holds, and remove every other file of the run; else remove it.
+        """Enter a stored file if a condition still holds, and give up the former one; else remove it.
 
-        A job that is about to enter one of the others does not come to it: its condition no longer holds.
+        Files that no row has named are left of jobs that were killed, and go at once. A job that is about to enter one
+        of them does not come to it: its condition no longer holds.
         """
         entered = False
+        others = {file.path for file in self._store.files(_folder(archive.run_id))} - {archive.path}
         try:
             with self._database.write() as session:
                 lock_run(session, archive.run_id)
-                retention = MetricRetentionRepository(session)
+                retention, given_up = MetricRetentionRepository(session), GivenUpFileRepository(session)
                 if holds(retention):
+                    for former in retention.archives([archive.run_id]):
+                        given_up.give_up(former.path)
                     retention.set_archive(archive)
+                    others -= given_up.among(others)
                     entered = True
         finally:
-            for file in list(self._store.files(_folder(archive.run_id))) if entered else ():
-                if file.path != archive.path:
-                    self._store.delete(file.path)
-            if not entered:
-                self._store.delete(archive.path)
+            for path in others if entered else {archive.path}:
+                self._store.delete(path)
         return entered
 
     def _drop(self, run_id: str) -> None:

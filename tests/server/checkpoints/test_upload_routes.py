@@ -116,6 +116,9 @@ def test_a_run_may_name_it_and_then_it_stays(world: World) -> None:
     assert run.json()["id"] in refused.json()["detail"]
     assert gone.status_code == 204
     assert world.http.get(f"/v1/checkpoints/{checkpoint}").status_code == 404
+    assert world.purge(purge_delay_seconds=3600) == 0
+    assert leftovers(world) == [checkpoint], "an older copy of the database names the file"
+    assert world.purge() == 1
     assert leftovers(world) == []
 
 

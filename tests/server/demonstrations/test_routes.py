@@ -242,13 +242,16 @@ def test_what_is_not_there_is_a_404(world: World) -> None:
     assert {(answer.status_code, answer.json()["code"]) for answer in answers} == {(404, "demonstration_not_found")}
 
 
-def test_a_deleted_demonstration_leaves_no_file(world: World, tmp_path: Path) -> None:
+def test_a_deleted_demonstration_leaves_no_file_after_the_delay(world: World, tmp_path: Path) -> None:
     demonstration = stored(world, tmp_path)["id"]
 
     answer = world.http.delete(f"/v1/demonstrations/{demonstration}")
 
     assert (answer.status_code, answer.content) == (204, b"")
     assert world.http.get(f"/v1/demonstrations/{demonstration}").status_code == 404
+    assert world.purge(purge_delay_seconds=3600) == 0
+    assert leftovers(world) == [demonstration], "an older copy of the database names the file"
+    assert world.purge() == 1
     assert leftovers(world) == []
 
 

@@ -1,8 +1,11 @@
 """Old metrics: they move to Parquet files, from where the API reads them back, and are thinned."""
 
 import math
+import shutil
+import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +14,6 @@ import pytest
 from sqlalchemy import func, select, update
 
 from ludus.client import ApiError, Client
-from server.checkpoints.retention.job import RetentionJob
 from server.kit.artifacts.folder import FolderStore
 from server.kit.artifacts.store import FileRef
 from server.kit.db.database import Database
@@ -19,6 +21,7 @@ from server.kit.errors import StorageUnavailable
 from server.kit.metrics_settings import MetricsSettings
 from server.metrics.models import MetricArchive, MetricChunk
 from server.metrics.points import CHUNK_POINTS, Points
+from server.metrics.reader import MetricReader
 from server.metrics.retention.job import MetricRetentionJob
 from server.metrics.retention.thinning import keep, thinned
 from server.runs.models import Run
@@ -179,8 +182,7 @@ def test_a_run_that_was_deleted_leaves_no_file(world: World, client: Client) -> 
     assert len(files(world, run_id)) == 1
 
     client.runs.delete(run_id)
-    services = world.services
-    RetentionJob(services.database, services.artifacts, services.settings.storage).purge()
+    world.purge()
 
     assert (files(world, run_id), archive_of(world, run_id)) == ([], None)
 
@@ -202,7 +204,49 @@ def test_old_points_of_an_archived_run_are_thinned_once(world: World, client: Cl
     assert client.metrics.list(run_id) == before
     assert max(value for value in series.values if value is not None) == extremes[f"{REWARD}@max"]
     assert min(value for value in series.values if value is not None) == extremes[f"{REWARD}@min"]
+    world.purge()
     assert len(files(world, run_id)) == 1
+
+
+def test_a_copy_of_the_rows_before_and_of_the_files_after_a_file_is_thinned_has_the_series(
+    world: World, client: Client, tmp_path: Path
+) -> None:
+    run_id = ended(world, "saved", points=1000).run_id
+    job(world).archive(NEVER)
+    before = client.metrics.series(run_id, REWARD, points=5000)
+    root = world.services.settings.storage.root
+    database = Path(world.services.database.url.database or "")
+
+    with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(tmp_path / "rows.db")) as target:
+        source.backup(target)
+    assert job(world, full_days=SOON, thinned_points=100).thin(NEVER) >= 1
+    assert world.purge(purge_delay_seconds=3600) == 0
+    shutil.copytree(root, tmp_path / "artifacts")
+    world.purge()
+    (thinned,) = client.metrics.series(run_id, REWARD, points=5000)
+    restored = Database(f"sqlite:///{tmp_path / 'rows.db'}")
+    found = MetricReader(restored, FolderStore(tmp_path / "artifacts")).series([run_id], [REWARD], points=5000)
+    restored.close()
+
+    assert thinned.total <= 100, "the server itself has the new file"
+    assert len(files(world, run_id)) == 1
+    assert [each.steps.tolist() for each in found] == [[*each.steps] for each in before]
+    assert found[0].total == 1000
+
+
+def test_a_file_that_no_row_has_named_goes_with_the_next_archive_and_a_former_one_stays(world: World) -> None:
+    run_id = ended(world, "untidy", points=1000).run_id
+    job(world).archive(NEVER)
+    (former,) = files(world, run_id)
+    leftover = world.services.settings.storage.root / Path(former).with_name("met_killed.parquet")
+    leftover.write_bytes(b"a job was killed before it entered this")
+
+    job(world, full_days=SOON, thinned_points=200).thin(NEVER)
+    job(world, full_days=SOON, thinned_points=100).thin(NEVER)
+
+    assert former in files(world, run_id)
+    assert len(files(world, run_id)) == 3
+    assert not leftover.exists()
 
 
 def test_old_points_of_a_live_run_are_thinned_and_it_goes_on(world: World, client: Client) -> None:

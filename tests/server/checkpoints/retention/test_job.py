@@ -14,6 +14,8 @@ from server.checkpoints.retention.repository import Limits, RetentionRepository
 from server.checkpoints.service import CheckpointService
 from server.config.run import RunConfig
 from server.kit.artifacts.folder import FolderStore
+from server.kit.artifacts.models import GivenUpFile
+from server.kit.artifacts.repository import GivenUpFileRepository
 from server.kit.db.database import Database
 from server.kit.errors import StorageRefused, StorageUnavailable
 from server.kit.settings import StorageSettings
@@ -195,6 +197,28 @@ def test_the_work_of_a_plan_grows_in_proportion_to_the_number_of_checkpoints(dat
     few = plan_with(1, 1500)
 
     assert plan_with(1500, 6000) < 9 * few
+
+
+def test_a_file_that_is_given_up_is_no_orphan_until_the_delay_is_over(
+    database: Database, store: FolderStore, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    source.write_text("long ago")
+    for folder in ("demonstrations/dem_1", "checkpoints/ckpt_1"):
+        store.publish(source, f"{folder}/file")
+    for file in (tmp_path / "artifacts").rglob("file"):
+        os.utime(file, (time.time() - OLD, time.time() - OLD))
+    with database.write() as session:
+        GivenUpFileRepository(session).give_up("demonstrations/dem_1")
+    delayed = janitor(database, store, purge_delay_seconds=3600)
+
+    assert (delayed.purge(), delayed.collect()) == (0, ["checkpoints/ckpt_1"])
+    assert [file.path for file in store.files("demonstrations")] == ["demonstrations/dem_1/file"]
+    with database.write() as session:
+        session.get_one(GivenUpFile, "demonstrations/dem_1").given_up_at -= 3601
+    assert (delayed.purge(), delayed.purge()) == (1, 0)
+
+    assert list(store.files("demonstrations")) == []
 
 
 def test_only_old_files_that_no_row_names_are_orphans(database: Database, store: FolderStore, tmp_path: Path) -> None:
