@@ -8,6 +8,7 @@ import subprocess
 import tomllib
 from importlib.metadata import requires
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import yaml
@@ -95,6 +96,64 @@ def test_images_run_as_a_user_of_their_own_with_exact_versions_and_a_health_chec
         assert command.startswith(("--require-hashes ", "--no-deps ", "'cyclonedx-bom==")) or command == (
             "--constraint constraints.txt torch"
         )
+
+
+class Stage(NamedTuple):
+    """A stage of a Dockerfile."""
+
+    name: str
+    base: str
+    lines: list[str]
+    """Its instructions, each on one line."""
+
+
+def stages_of(dockerfile: str) -> list[Stage]:
+    text = (ROOT / "docker" / dockerfile).read_text().replace("\\\n", " ")
+    parts = re.split(r"^FROM (\S+)(?: AS (\S+))?$", text, flags=re.MULTILINE)[1:]
+    return [
+        Stage(name or "", base, re.findall(r"^[A-Z]+ .*", lines, re.MULTILINE))
+        for base, name, lines in zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+    ]
+
+
+def final_stages() -> list[tuple[str, Stage]]:
+    """Return the stages that become images, on which no other stage builds, with their Dockerfiles."""
+    found = []
+    for dockerfile in ("cpu.Dockerfile", "gpu.Dockerfile"):
+        stages = stages_of(dockerfile)
+        used = {each.base for each in stages} | {
+            name for each in stages for name in re.findall(r"--from=(\S+)", " ".join(each.lines))
+        }
+        found += [(dockerfile, each) for each in stages if each.name not in used]
+    return found
+
+
+def test_every_image_has_the_list_of_the_packages_that_are_installed_in_it() -> None:
+    """Made in a stage of its own, of the Python of the same packages, and of nothing that makes the list."""
+    assert [(file, stage.name) for file, stage in final_stages()] == [
+        ("cpu.Dockerfile", "server"),
+        ("cpu.Dockerfile", "worker"),
+        ("gpu.Dockerfile", ""),
+    ]
+    for dockerfile, image in final_stages():
+        stages = {each.name: each for each in stages_of(dockerfile)}
+        (source,) = re.findall(
+            r"^COPY --from=(\S+) /sbom.cdx.json /usr/share/doc/ludus/$", "\n".join(image.lines), re.MULTILINE
+        )
+        (made,) = stages[source].lines
+        installed = next(line for line in stages[image.base].lines if "--requirement docker/" in line)
+        python = "/opt/venv/bin/python" if dockerfile == "gpu.Dockerfile" else "/usr/local/bin/python"
+
+        assert stages[source].base == image.base, image
+        assert made.endswith(f"cyclonedx-py environment --output-reproducible --output-file /sbom.cdx.json {python}")
+        assert "--editable ." in installed
+        assert not [line for line in image.lines if "pip install" in line], "after the list was made"
+
+
+def test_no_image_starts_as_root() -> None:
+    for dockerfile, image in final_stages():
+        users = [line for line in image.lines if line.startswith("USER ")]
+        assert users[-1:] == ["USER ludus"], (dockerfile, image.name)
 
 
 def test_images_of_others_have_their_version_and_their_hash() -> None:
