@@ -1,5 +1,4 @@
-"""The controller: takes runs from lost workers, wakes workers for waiting runs, records why runs cannot start, and
-deletes old rows.
+"""The controller: takes runs from lost workers, wakes workers for waiting runs, and records why runs cannot start.
 
 Any number of controllers may run: every action is decided again in the database, under the run's lock.
 
@@ -9,7 +8,7 @@ one full lease, on the database's clock: in that time every living worker could 
 
 Background tasks with threads of their own wake workers (`server.controller.notifier`), rate matches
 (`server.ladders.ratings.job`), clean the artifact store (`server.checkpoints.retention.job`), delete old rows
-(`server.lifecycle.retention.job`), pack metrics (`server.metrics.compaction.job`), archive them
+(`server.controller.old_rows`), pack metrics (`server.metrics.compaction.job`), archive them
 (`server.metrics.retention.job`) and send webhooks (`server.webhooks.deliveries.sender`): each may take long and must
 not delay the others.
 """
@@ -25,15 +24,13 @@ from typing import Protocol
 import structlog
 
 from ludus.schemas.states import RunState
-from server.access.audit.repository import AuditRepository
-from server.access.sessions.repository import SessionRepository
 from server.checkpoints.retention.job import RetentionJob
 from server.controller.notifier import WakeUpNotifier
+from server.controller.old_rows import old_row_job
 from server.kit.artifacts.opening import open_store
 from server.kit.db.database import Database
 from server.kit.db.stopped_writer import StoppedWriterWatchdog
 from server.kit.errors import Unavailable
-from server.kit.http.repository import IdempotencyRepository
 from server.kit.probes import LoopHeartbeat, Probes
 from server.kit.queue import WakeUpQueue, make_celery
 from server.kit.settings import Settings
@@ -42,7 +39,6 @@ from server.kit.tracing import open_tracer
 from server.kit.wake_up import WakeUp
 from server.ladders.ratings.job import RatingJob
 from server.lifecycle.leases.repository import ExpiredLease, LeaseRepository
-from server.lifecycle.retention.job import RowRetentionJob
 from server.metrics.compaction.job import CompactionJob
 from server.metrics.repository import MetricRepository
 from server.metrics.retention.job import MetricRetentionJob
@@ -59,8 +55,6 @@ EXTREMES = 50
 """Metrics whose extremes are computed in one round."""
 EXPLAIN_SECONDS = 5.0
 """Pause between two looks at the demands of waiting runs."""
-RETENTION_SECONDS = 60.0
-"""Pause between two rounds in which old rows are deleted."""
 HANGS_SECONDS = 300.0
 """A controller whose round has taken longer fails its liveness probe. Each statement has a time-out of its own."""
 LAST_SECONDS = 5.0
@@ -121,7 +115,6 @@ class Controller:
         self._explained = -EXPLAIN_SECONDS
         self._obstructed: dict[tuple[Account, str, str], float] = {}
         """Time since which each look found an obstacle, by account, demand and type of the obstacle's event."""
-        self._cleaned = -RETENTION_SECONDS
 
     def tick(self) -> None:
         """Do one round. While the database does not answer, do nothing."""
@@ -129,7 +122,6 @@ class Controller:
         try:
             self._reap()
             self._explain()
-            self._delete_old_rows()
             self._renew_extremes()
         except Unavailable as error:
             outcome = error.code
@@ -235,21 +227,6 @@ class Controller:
                 if lock_run(session, run_id, patient=False) is not None:
                     MetricRepository(session).renew_extremes(run_id, behavior, key)
 
-    def _delete_old_rows(self) -> None:
-        now = self._monotonic()
-        if now - self._cleaned < RETENTION_SECONDS:
-            return
-        with self._database.write() as session:
-            keys = IdempotencyRepository(session).forget(self._settings.idempotency_seconds)
-            workers = WorkerRepository(session).forget(self._settings.worker_seconds)
-            entries = AuditRepository(session).forget(self._settings.audit_days)
-            sessions = SessionRepository(session).forget()
-        self._cleaned = now
-        if keys or workers or entries or sessions:
-            _log.info(
-                "old_rows_deleted", idempotency_keys=keys, workers=workers, audit_entries=entries, sessions=sessions
-            )
-
 
 def main(settings: Settings) -> None:
     """Run a controller until SIGTERM or SIGINT."""
@@ -273,7 +250,7 @@ def main(settings: Settings) -> None:
         "metrics": MetricRetentionJob(database, store, settings.metrics),
         "notifier": notifier,
         "ratings": RatingJob(database),
-        "row retention": RowRetentionJob(database, settings.controller),
+        "row retention": old_row_job(database, settings.controller),
         "retention": RetentionJob(database, store, settings.storage),
         "webhooks": Sender(database, settings.webhooks, telemetry),
     }

@@ -186,12 +186,15 @@ class WorkerRepository(Repository):
         query = select(Worker).where(or_(Worker.host == name, Worker.id == name)).order_by(Worker.id)
         return self._session.scalars(query, execution_options={"populate_existing": True}).all()
 
-    def forget(self, silent_seconds: float) -> int:
-        """Delete the rows of workers that were not heard of for so long, and their cordons; return how many.
+    def forget(self, silent_seconds: float, limit: int) -> int:
+        """Delete the rows of at most `limit` workers that were not heard of for so long, and their cordons; return how
+        many.
 
         Cordons of hosts stay until they are lifted.
         """
-        old = delete(Worker).where(Worker.heartbeat_at < now() - silent_seconds).returning(Worker.id)
+        silent = Worker.heartbeat_at < now() - silent_seconds
+        chosen = select(Worker.id).where(silent).limit(limit).correlate(None)
+        old = delete(Worker).where(silent, Worker.id.in_(chosen)).returning(Worker.id)
         forgotten = self._session.scalars(old).all()
         for some in parts(forgotten):
             self._session.execute(delete(Cordon).where(Cordon.name.in_(some)))

@@ -151,7 +151,7 @@ def test_a_busy_workers_sign_of_life_is_the_renewal_of_its_lease(database: Datab
         workers = WorkerRepository(session)
         assert [worker.id for worker in workers.alive(30)] == ["worker-1"]
         assert [slot.idle for slot in workers.slots(30)] == [False]
-        assert workers.forget(30) == 0
+        assert workers.forget(30, 10) == 0
     ledger.release("released", "The worker stops.")
     with database.read() as session:
         assert [worker.run_id for worker in WorkerRepository(session).alive(30)] == [None], "its last beat is kept"

@@ -2,12 +2,12 @@
 
 from typing import ClassVar
 
-from sqlalchemy import delete, select
+from sqlalchemy import select
 
 from server.access.audit.models import AuditEntry
 from server.kit.db.clock import DAY_SECONDS, now
 from server.kit.db.keyset import Columns, select_page
-from server.kit.db.repository import Repository
+from server.kit.db.repository import Repository, delete_some
 from server.kit.listing import ListQuery, Page
 
 
@@ -31,7 +31,6 @@ class AuditRepository(Repository):
         """Return a page of entries."""
         return select_page(self._session, select(AuditEntry), query, self.COLUMNS, AuditEntry.id)
 
-    def forget(self, days: float) -> int:
-        """Delete the entries that are so old; return how many."""
-        old = delete(AuditEntry).where(AuditEntry.at < now() - days * DAY_SECONDS)
-        return len(self._session.scalars(old.returning(AuditEntry.id)).all())
+    def forget(self, days: float, limit: int) -> int:
+        """Delete at most `limit` entries that are so old; return how many."""
+        return delete_some(self._session, AuditEntry, limit, AuditEntry.at < now() - days * DAY_SECONDS)

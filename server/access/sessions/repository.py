@@ -4,13 +4,13 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import delete, or_, select, update
+from sqlalchemy import or_, select, update
 
 from server.access.sessions.models import BrowserSession
 from server.access.tokens.models import Token
 from server.access.tokens.repository import USE_SECONDS
 from server.kit.db.clock import now
-from server.kit.db.repository import Repository
+from server.kit.db.repository import Repository, delete_some
 
 LIFETIME_SECONDS: Final = 30 * 86400.0
 """Longest time from signing in to signing in again."""
@@ -66,8 +66,8 @@ class SessionRepository(Repository):
             update(BrowserSession).where(BrowserSession.id == session_id, stale).values(last_used_at=now())
         )
 
-    def forget(self) -> int:
-        """Delete the sessions that ended or expired `KEPT_SECONDS` ago; return how many."""
+    def forget(self, limit: int) -> int:
+        """Delete at most `limit` sessions that ended or expired `KEPT_SECONDS` ago; return how many."""
         since = now() - KEPT_SECONDS
-        old = delete(BrowserSession).where(or_(BrowserSession.ended_at < since, BrowserSession.expires_at < since))
-        return len(self._session.scalars(old.returning(BrowserSession.id)).all())
+        old = or_(BrowserSession.ended_at < since, BrowserSession.expires_at < since)
+        return delete_some(self._session, BrowserSession, limit, old)

@@ -2,7 +2,7 @@
 
 from typing import Any, TypeVar
 
-from sqlalchemy import Select, select
+from sqlalchemy import ColumnElement, CursorResult, Select, delete, inspect, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
@@ -37,6 +37,19 @@ class Repository:
         self._session.flush()
         self._session.refresh(row)
         return row
+
+
+def delete_some(session: Session, model: type[Base], limit: int, *conditions: ColumnElement[bool]) -> int:
+    """Delete at most `limit` rows for which conditions hold; return how many.
+
+    The conditions are asked twice: a row that another transaction changes meanwhile is chosen, but may have to stay.
+    """
+    key = inspect(model).primary_key
+    chosen = select(*key).where(*conditions).limit(limit).correlate(None)
+    statement = delete(model).where(*conditions, tuple_(*key).in_(chosen))
+    gone = session.execute(statement, execution_options={"synchronize_session": False})
+    assert isinstance(gone, CursorResult)
+    return gone.rowcount
 
 
 def upsert(session: Session, model: type[Base]) -> sqlite.Insert | postgresql.Insert:

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import delete, update
+from sqlalchemy import update
 
 from server.kit.db.clock import now
-from server.kit.db.repository import Repository, upsert
+from server.kit.db.repository import Repository, delete_some, upsert
 from server.kit.http.models import IdempotencyKey
 
 
@@ -29,7 +29,6 @@ class IdempotencyRepository(Repository):
         condition = (IdempotencyKey.scope == scope, IdempotencyKey.key == key)
         self._session.execute(update(IdempotencyKey).where(*condition).values(status=status, response=dict(response)))
 
-    def forget(self, older_seconds: float) -> int:
-        """Delete the keys that were used so long ago; return how many."""
-        old = delete(IdempotencyKey).where(IdempotencyKey.created_at < now() - older_seconds)
-        return len(self._session.scalars(old.returning(IdempotencyKey.key)).all())
+    def forget(self, older_seconds: float, limit: int) -> int:
+        """Delete at most `limit` keys that were used so long ago; return how many."""
+        return delete_some(self._session, IdempotencyKey, limit, IdempotencyKey.created_at < now() - older_seconds)

@@ -9,7 +9,7 @@ Attempts, logs and checkpoints' rows live as long as their run: the history of m
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import structlog
@@ -34,6 +34,8 @@ BATCHES = 10
 """Transactions of one kind in one round at most."""
 LOOKED_AT = 200
 """Runs, and ladders, that one round looks at for old events and matches."""
+Forget = Callable[[Session, int], int]
+"""Deletes at most so many old rows of a kind; returns how many."""
 _FIRST = (0.0, "")
 _log = structlog.get_logger(__name__)
 
@@ -41,9 +43,13 @@ _log = structlog.get_logger(__name__)
 class RowRetentionJob:
     """Deletes old rows."""
 
-    def __init__(self, database: Database, settings: ControllerSettings) -> None:
+    def __init__(
+        self, database: Database, settings: ControllerSettings, further: Mapping[str, Forget] | None = None
+    ) -> None:
+        """`further` deletes rows of other kinds, by the names of the kinds."""
         self._database = database
         self._settings = settings
+        self._further = further or {}
         self._run = ""
         """The last run whose events were looked at."""
         self._ladder = ""
@@ -68,6 +74,8 @@ class RowRetentionJob:
                 gone["simulators"] = self._delete_simulators(settings.simulator_days)
             if settings.match_days is not None:
                 gone["matches"] = self._delete_matches(settings.match_days)
+            for kind, forget in self._further.items():
+                gone[kind] = self._in_batches(partial(_forget_rows, forget))
         except Unavailable as error:
             _log.warning("row_retention_failed", code=error.code, error=str(error))
         if any(gone.values()):
@@ -116,6 +124,10 @@ class RowRetentionJob:
             if deleted < ROWS:
                 break
         return gone
+
+
+def _forget_rows(forget: Forget, session: Session) -> int:
+    return forget(session, ROWS)
 
 
 def _forget_matches(ladder_id: str, days: float, session: Session) -> int:

@@ -1,4 +1,4 @@
-"""The controller: takes runs only from the dead, forgets the old, and waits for no broker."""
+"""The controller: takes runs only from the dead, and waits for no broker."""
 
 import os
 import signal
@@ -16,17 +16,15 @@ from sqlalchemy import text
 
 from ludus.schemas.states import RunState
 from server.controller.controller import Controller, ReadWindow, join_all
-from server.kit.db.clock import now
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
-from server.kit.http.models import IdempotencyKey
 from server.kit.settings import Settings
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.runs.events.repository import EventRepository
 from server.runs.models import Attempt, Lease, Run
 from server.runs.repository import RunRepository
 from server.runs.scheduling.repository import WaitingRuns
-from server.workers.repository import WorkerInfo, WorkerRegistry, WorkerRepository
+from server.workers.repository import WorkerInfo, WorkerRegistry
 from tests.clock import Clock
 from tests.factories import RecordingWakeUp, make_claim, make_ledger, make_run, read_run
 from tests.server.ladders.played import get_ladder, make_match, make_player
@@ -336,22 +334,6 @@ def test_a_worker_that_comes_between_the_look_and_the_word_is_seen(
     assert seen == [read_run(database, "run").id]
     assert obstacles(database, "run") == []
     assert read_run(database, "run").waits_for is None
-
-
-def test_old_answers_and_silent_workers_are_forgotten(database: Database, controller: Controller, clock: Clock) -> None:
-    registry = WorkerRegistry(database)
-    registry.register(WorkerInfo("old", "host", 1, "0.1.0"))
-    registry.register(WorkerInfo("new", "host", 2, "0.1.0"))
-    with database.write() as session:
-        session.execute(text("UPDATE workers SET heartbeat_at = heartbeat_at - 100000 WHERE id = 'old'"))
-        for key, age in [("old", 100_000), ("new", 10)]:
-            session.add(IdempotencyKey(scope="POST /v1/runs", key=key, fingerprint="", created_at=now() - age))
-
-    controller.tick()
-
-    with database.read() as session:
-        assert [worker.id for worker in WorkerRepository(session).list().items] == ["new"]
-        assert session.scalars(text("SELECT key FROM idempotency_keys")).all() == ["new"]
 
 
 def test_a_controller_runs_until_it_is_told_to_stop(database: Database, controller: Controller) -> None:

@@ -149,7 +149,7 @@ def test_the_cordon_of_a_forgotten_slot_goes_with_it_and_that_of_its_host_stays(
     do(database, "cordon", "shelf")
 
     with database.write() as session:
-        assert WorkerRepository(session).forget(-1) == 3
+        assert WorkerRepository(session).forget(-1, 10) == 3
 
     with pytest.raises(WorkerNotFound):
         do(database, "uncordon", ONE)

@@ -54,8 +54,8 @@ def test_a_beat_is_a_sign_of_life(database: Database, registry: WorkerRegistry) 
 
 def test_silent_workers_are_forgotten_after_a_while(database: Database, registry: WorkerRegistry) -> None:
     with database.write() as session:
-        assert WorkerRepository(session).forget(60) == 0
-        assert WorkerRepository(session).forget(-1) == 1
+        assert WorkerRepository(session).forget(60, 10) == 0
+        assert WorkerRepository(session).forget(-1, 10) == 1
 
     with pytest.raises(WorkerNotFound):
         get(database)

@@ -198,7 +198,7 @@ def test_old_sessions_are_deleted_and_others_kept(database: Database) -> None:
     change(database, lately, ended_at=now - KEPT_SECONDS + 600.0)
 
     with database.write() as session:
-        assert SessionRepository(session).forget() == 2
+        assert SessionRepository(session).forget(10) == 2
 
     with database.read() as session:
         assert session.scalar(select(func.count()).select_from(BrowserSession)) == 2

@@ -11,9 +11,8 @@ import pytest
 from server.access.audit.repository import AuditRepository
 from server.access.tokens.bootstrap import create_first_token
 from server.app.serve import Exposed, serve_api
-from server.controller.controller import Controller
+from server.controller.old_rows import old_row_job
 from server.kit.settings import ControllerSettings, Settings
-from tests.factories import RecordingWakeUp
 from tests.server.app.world import CARTPOLE, World, open_world
 
 
@@ -167,13 +166,12 @@ def test_old_entries_are_forgotten(tmp_path: Path) -> None:
         with database.write() as session:
             session.connection().exec_driver_sql("UPDATE audit_entries SET at = at - 3 * 86400")
         world.create()
-        settings = world.services.settings.model_copy(update={"controller": ControllerSettings(audit_days=2)})
 
-        Controller(database, RecordingWakeUp(), settings).tick()
+        old_row_job(database, ControllerSettings(audit_days=2)).tick()
 
         assert len(entries(world)) == 1
         with database.write() as session:
-            assert AuditRepository(session).forget(0.0) == 1
+            assert AuditRepository(session).forget(0.0, 10) == 1
 
 
 def test_too_many_requests_of_one_token_are_told_to_wait_and_others_are_not(tmp_path: Path) -> None:
