@@ -75,8 +75,8 @@ class Slow(Paced, ResumableSimulation):
     """A game that takes long to say where it is."""
 
     def position(self) -> bytes:
-        """Take half a second."""
-        time.sleep(0.5)  # allow: sleep, because this game is slow to save its position
+        """Take much longer than a round, on a busy machine, too."""
+        time.sleep(1.5)  # allow: sleep, because this game is slow to save its position
         return b"here"
 
     def resume(self, builder: StepBuilder, start: ResetInfo, position: bytes) -> None:
