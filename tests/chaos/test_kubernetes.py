@@ -2,15 +2,18 @@
 
 In one cluster the base runs with PostgreSQL and a folder of artifacts, in the other the production overlay with its
 PgBouncer, which is evicted as well, a bucket, and TLS.
-LUDUS_TEST_EVICTIONS is the number of evictions, LUDUS_TEST_SEED repeats their order.
+LUDUS_TEST_EVICTIONS is the number of evictions, LUDUS_TEST_SEED repeats their order. LUDUS_TEST_FORMER names the commit
+of the release that the cluster runs at first; without it the new release is the same code.
 """
 
+import itertools
 import os
 import random
 import secrets
 import shutil
 import statistics
 import subprocess
+import tarfile
 import tempfile
 import threading
 import time
@@ -33,7 +36,7 @@ from tests.chaos.witness import Witness
 from tests.e2e.stack import cartpole
 from tests.kubernetes.kubelet import Kubelet, faults
 from tests.kubernetes.pod import RunningPod
-from tests.kubernetes.rendered import FOLDER, Manifests, kustomize, render
+from tests.kubernetes.rendered import Manifests, kustomize, render
 from tests.s3 import ACCESS_KEY, SECRET_KEY, needs_s3, serve_s3
 from tests.waiting import eventually
 
@@ -45,7 +48,10 @@ pytestmark = [
 ]
 log = structlog.get_logger()
 
-OVERLAY = Path(__file__).resolve().parents[1] / "kubernetes/overlay"
+ROOT = Path(__file__).resolve().parents[2]
+OVERLAY = "tests/kubernetes/overlay"
+"""In a checkout."""
+FORMER = os.environ.get("LUDUS_TEST_FORMER")
 EVICTIONS = int(os.environ.get("LUDUS_TEST_EVICTIONS", "200"))
 RUNS = 3
 SUMMARY_STEPS = 5000
@@ -65,12 +71,18 @@ POLL_SECONDS = 0.2
 
 
 class Poller:
-    """A client without patience: a connection for each request, no second try. Counts each answer."""
+    """A client without patience: a connection for each request, no second try. Counts each answer.
 
-    def __init__(self, server: str, token: str, paths: list[str]) -> None:
+    It reads the paths, and writes a new tag to the first run, in turn.
+    """
+
+    def __init__(self, server: str, token: str, paths: list[str], run: str) -> None:
         self.answers: Counter[int] = Counter()
         self.failures: list[str] = []
+        self.tag = ""
+        """The last one whose request was answered."""
         self._server, self._paths = server, paths
+        self._written = f"/v1/runs/{run}"
         self._headers = {"Authorization": f"Bearer {token}", "Connection": "close"}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._poll, name="poller")
@@ -78,16 +90,26 @@ class Poller:
 
     def _poll(self) -> None:
         with httpx.Client(base_url=self._server, headers=self._headers, timeout=60, trust_env=False) as client:
-            while not self._over.wait(POLL_SECONDS):
+            for number in itertools.count():
+                if self._over.wait(POLL_SECONDS):
+                    return
                 for path in self._paths:
-                    try:
-                        answer = client.get(path)
-                    except httpx.HTTPError as error:
-                        self.failures.append(f"{time.strftime('%X')} {path}: {error!r}")
-                    else:
-                        self.answers[answer.status_code] += 1
-                        if answer.status_code != 200:
-                            self.failures.append(f"{time.strftime('%X')} {path}: {answer.status_code} {answer.text}")
+                    self._ask(client, "GET", path)
+                tag = f"round-{number}"
+                if self._ask(client, "PATCH", self._written, {"tags": [tag]}):
+                    self.tag = tag
+
+    def _ask(self, client: httpx.Client, method: str, path: str, body: object = None) -> bool:
+        """Return whether the answer was 200."""
+        try:
+            answer = client.request(method, path, json=body)
+        except httpx.HTTPError as error:
+            self.failures.append(f"{time.strftime('%X')} {method} {path}: {error!r}")
+            return False
+        self.answers[answer.status_code] += 1
+        if answer.status_code != 200:
+            self.failures.append(f"{time.strftime('%X')} {method} {path}: {answer.status_code} {answer.text}")
+        return answer.status_code == 200
 
     def stop(self) -> None:
         """Stop asking."""
@@ -108,7 +130,9 @@ def folder() -> Iterator[Path]:
 class Place:
     """The manifests of a cluster, the folders of its Secrets, and the roles whose pods are evicted."""
 
+    former: Manifests
     manifests: Manifests
+    """Of the new release."""
     secrets: dict[str, Path]
     roles: Sequence[str] = ROLES
     ca_file: Path | None = None
@@ -138,8 +162,10 @@ def place(request: pytest.FixtureRequest, folder: Path) -> Iterator[Place]:
         run(redis)
         files = {name: secrets.token_urlsafe(32) for name in ("api-token", "gateway-token", "ticket-key")}
         files |= {"database-url": postgres.url, "broker-url": redis.url}
+        checkout = former_release(folder / "former")
         if request.param == "base":
-            yield Place(render(OVERLAY), {"ludus": secret(folder / "secret", files)})
+            former = render(checkout / OVERLAY, checkout)
+            yield Place(former, render(ROOT / OVERLAY), {"ludus": secret(folder / "secret", files)})
             return
         program("pgbouncer")
         with psycopg.connect(postgres.url.replace("+psycopg", ""), autocommit=True) as connection:
@@ -151,8 +177,22 @@ def place(request: pytest.FixtureRequest, folder: Path) -> Iterator[Place]:
             "pgbouncer": secret(folder / "pgbouncer", {"userlist.txt": f'"ludus" "{PASSWORD}"'}),
             "ludus-tls": secret(folder / "tls", {}),
         }
-        manifests = production(folder / "kubernetes", bucket, postgres)
-        yield Place(manifests, folders, (*ROLES, "pgbouncer"), folders["ludus-tls"] / "ca.crt")
+        former, new = (
+            production(source, folder / f"kubernetes-{number}", bucket, postgres)
+            for number, source in enumerate((checkout, ROOT))
+        )
+        yield Place(former, new, folders, (*ROLES, "pgbouncer"), folders["ludus-tls"] / "ca.crt")
+
+
+def former_release(folder: Path) -> Path:
+    """Return a checkout of the release that runs at first."""
+    if FORMER is None:
+        return ROOT
+    with subprocess.Popen(["git", "-C", str(ROOT), "archive", FORMER], stdout=subprocess.PIPE) as archive:
+        assert archive.stdout is not None
+        with tarfile.open(fileobj=archive.stdout, mode="r|") as files:
+            files.extractall(folder, filter="data")
+    return folder
 
 
 def secret(folder: Path, files: dict[str, str]) -> Path:
@@ -173,11 +213,11 @@ def certify(ca_file: Path, address: str) -> None:
     shutil.copy(ca_file.parent / "tls.crt", ca_file)
 
 
-def production(folder: Path, bucket: str, postgres: Postgres) -> Manifests:
-    """Render a copy of the production overlay with a bucket, a database and a name filled in, and an authority of our
-    own.
+def production(checkout: Path, folder: Path, bucket: str, postgres: Postgres) -> Manifests:
+    """Render a copy of a checkout's production overlay with a bucket, a database and a name filled in, and an authority
+    of our own.
     """
-    shutil.copytree(FOLDER, folder)
+    shutil.copytree(checkout / "deploy/kubernetes", folder)
     overlay = folder / "overlays/production"
     authority = f"LUDUS_GATEWAY__TLS_NAME={HOST}\n      - LUDUS_GATEWAY__TLS_CA=/run/secrets/ludus-tls/ca.crt"
     for name, capitals, filled in (
@@ -188,7 +228,7 @@ def production(folder: Path, bucket: str, postgres: Postgres) -> Manifests:
         text = (overlay / name).read_text()
         assert capitals in text
         (overlay / name).write_text(text.replace(capitals, filled))
-    return render(overlay)
+    return render(overlay, checkout)
 
 
 def test_evictions_at_random_and_a_new_release_lose_no_run_and_no_answer(
@@ -199,21 +239,23 @@ def test_evictions_at_random_and_a_new_release_lose_no_run_and_no_answer(
     files = place.secrets["ludus"]
     monkeypatch.setenv("LUDUS_TOKEN", (files / "api-token").read_text())
     tokens = {"LUDUS_SIMULATOR_TOKEN": (files / "gateway-token").read_text()}
-    with Kubelet(place.manifests, folder, place.secrets) as kubelet:
+    with Kubelet(place.former, folder, place.secrets) as kubelet:
         server = f"http://{kubelet.address('api', 'http')}"
         place.start(kubelet)
         eventually(kubelet.ready, "all Deployments are ready", 300)
         with Client(server) as client:
             (files / "queue-token").write_text(client.tokens.create("keda", ["read"], project="*").token)
             runs = [client.runs.create(CONFIG).id for _ in range(RUNS)]
-            poller = Poller(server, os.environ["LUDUS_TOKEN"], ["/v1/queue", *(f"/v1/runs/{run}" for run in runs)])
+            poller = Poller(
+                server, os.environ["LUDUS_TOKEN"], ["/v1/queue", *(f"/v1/runs/{run}" for run in runs)], runs[0]
+            )
             witnesses = [Witness(server, run) for run in runs]
             gateway = kubelet.address("gateway", "grpc")
             games = [Simulators(gateway, run, 1, ca_file=place.ca_file, **tokens) for run in runs]
             try:
                 going_on(client, runs)
                 playing = [each.running() for each in games]
-                evict_at_random(kubelet, place.roles, client, runs, random.Random(seed))
+                evict_at_random(kubelet, place, client, runs, random.Random(seed))
                 eventually(kubelet.ready, "the new release runs", 300)
                 going_on(client, runs)
                 assert [each.running() for each in games] == playing, "a game has ended"
@@ -231,6 +273,7 @@ def test_evictions_at_random_and_a_new_release_lose_no_run_and_no_answer(
                 log.info("polled", answers=dict(poller.answers), failures=poller.failures[:20])
             assert set(poller.answers) == {200}, poller.failures
             assert poller.failures == []
+            assert client.runs.get(runs[0]).tags == (poller.tag,), "an acknowledged write is lost"
             for witness in witnesses:
                 witness.hold_to_account(client, folder)
             report_claims(client, runs)
@@ -252,15 +295,13 @@ def going_on(client: Client, runs: list[str]) -> None:
     eventually(further, f"steps {goals}", 300)
 
 
-def evict_at_random(
-    kubelet: Kubelet, roles: Sequence[str], client: Client, runs: list[str], draw: random.Random
-) -> None:
+def evict_at_random(kubelet: Kubelet, place: Place, client: Client, runs: list[str], draw: random.Random) -> None:
     """Evict pods of some roles, and upgrade when half of them are evicted."""
     evicted: Counter[str] = Counter()
     began = time.monotonic()
 
     def next_one() -> RunningPod | None:
-        pods = [pod for role in roles for pod in kubelet.of_role(role)]
+        pods = [pod for role in place.roles for pod in kubelet.of_role(role)]
         if sum(not pod.ready or (pod.ending and pod.role != "pgbouncer") for pod in pods) >= UNSETTLED:
             return None
         victim = draw.choice([pod for pod in pods if not pod.ending])
@@ -269,7 +310,7 @@ def evict_at_random(
     for number in range(1, EVICTIONS + 1):
         evicted[eventually(next_one, "a pod can be evicted", 300).role] += 1
         if number == (EVICTIONS + 1) // 2:
-            kubelet.upgrade()
+            kubelet.upgrade(place.manifests)
         if number % LOOK_AFTER == 0:
             going_on(client, runs)
             log.info("evicted", **evicted, seconds=round(time.monotonic() - began))

@@ -6,6 +6,7 @@ queues are the caller's.
 """
 
 import asyncio
+import dataclasses
 import itertools
 import secrets
 import threading
@@ -33,9 +34,7 @@ class Kubelet:
 
     def __init__(self, manifests: Manifests, folder: Path, secret_folders: Mapping[str, Path]) -> None:
         """`secret_folders`: name of each Secret -> folder with its files."""
-        self.manifests = manifests
         self._node = Node(folder, secret_folders, manifests)
-        self._templates = {pod.name: pod for pod in manifests.pods() if pod.image in IMAGES}
         self._network = f"127.{1 + secrets.randbelow(254)}"
         self._numbers = itertools.count()
         self._generation = 0
@@ -45,6 +44,16 @@ class Kubelet:
         self.services: dict[str, Service] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="kubelet")
+
+    @property
+    def manifests(self) -> Manifests:
+        """Those that were applied last."""
+        return self._node.manifests
+
+    @property
+    def _templates(self) -> Mapping[str, Pod]:
+        """Pods that can run here, by the name of what starts them."""
+        return {pod.name: pod for pod in self.manifests.pods() if pod.image in IMAGES}
 
     # for other threads ---------------------------------------------------------------------------------------------
 
@@ -99,9 +108,9 @@ class Kubelet:
         """Ask a pod to end, as the eviction API does; False where a disruption budget forbids it."""
         return self._call(self._evict(pod))
 
-    def upgrade(self) -> None:
+    def upgrade(self, manifests: Manifests) -> None:
         """Apply a new release: its Job `migrate`, and new pods for old ones, one after the other; see `ready`."""
-        self._call(self._upgrade())
+        self._call(self._upgrade(manifests))
 
     def left(self) -> list[int]:
         """Return the processes of all pods that live."""
@@ -182,7 +191,8 @@ class Kubelet:
                 for _ in range(min(missing - len(pending), spec["maxReplicaCount"] - len(running))):
                     self._start_pod(self._templates[name])
 
-    async def _upgrade(self) -> None:
+    async def _upgrade(self, manifests: Manifests) -> None:
+        self._node = dataclasses.replace(self._node, manifests=manifests)
         self._generation += 1
         self._start_pod(self._templates["migrate"])
 

@@ -131,7 +131,12 @@ class RunningPod:
             else value.replace("0.0.0.0", self.address)
             for name, value in given.items()
         }
-        return environment(**here, TMPDIR=str(self._root / "tmp"), **{MARK: self.mark})
+        found = environment(**here, TMPDIR=str(self._root / "tmp"), **{MARK: self.mark})
+        if (
+            code := self.node.manifests.code
+        ) is not None:  # before the path to this checkout, and not the working folder
+            found |= {"PYTHONPATH": f"{code}:{found.get('PYTHONPATH', '')}", "PYTHONSAFEPATH": "1"}
+        return found
 
     async def live(self) -> None:
         """Run the container, again as `restartPolicy` says, until the pod is over."""

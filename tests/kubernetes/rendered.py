@@ -57,6 +57,8 @@ class Manifests:
     """The resources of one overlay."""
 
     resources: list[dict[str, Any]]
+    code: Path | None = None
+    """The checkout that pods of Ludus run; None: this one."""
 
     def of_kind(self, kind: str) -> list[dict[str, Any]]:
         """Return the resources of a kind."""
@@ -84,11 +86,14 @@ class Manifests:
 
 
 @functools.cache
-def render(overlay: str | Path) -> Manifests:
-    """Render an overlay of deploy/kubernetes, or another folder, as `kubectl apply -k` would."""
+def render(overlay: str | Path, code: Path | None = None) -> Manifests:
+    """Render an overlay of deploy/kubernetes, or another folder, as `kubectl apply -k` would.
+
+    `code`: the checkout that pods of Ludus run; None: this one.
+    """
     command = kustomize()
     assert command is not None, "needs kubectl or kustomize"
     folder = FOLDER / "overlays" / overlay if isinstance(overlay, str) else overlay
     done = subprocess.run([*command, str(folder)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return Manifests(list(yaml.safe_load_all(done.stdout)))
+    return Manifests(list(yaml.safe_load_all(done.stdout)), code)
