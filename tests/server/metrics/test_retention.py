@@ -9,6 +9,8 @@ from contextlib import closing
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
+import polars as pl
 import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import func, select, update
@@ -29,6 +31,7 @@ from tests.factories import pack_metrics
 from tests.server.app.world import Trainer, World, open_world
 
 REWARD = "Environment/Cumulative Reward"
+DAY = 86400.0
 SOON = 1e-12
 """Days after which everything is old."""
 NEVER = threading.Event()
@@ -118,6 +121,63 @@ def test_the_parquet_file_has_a_row_for_each_point_of_any_run(world: World, clie
     assert (tail["run_id"], tail["attempt"], tail["behavior"]) == ([live.run_id] * 2, [1, 1], ["", ""])
     assert tail["value"][0] == 1.0
     assert math.isnan(tail["value"][1])
+
+
+def test_an_archive_in_the_folder_is_read_by_pandas_and_by_polars(world: World, client: Client) -> None:
+    run_id = ended(world, "archived").run_id
+    (series,) = client.metrics.series(run_id, REWARD, points=5000)
+    job(world).archive(NEVER)
+    file = world.services.settings.storage.root / files(world, run_id)[0]
+
+    frame = pd.read_parquet(file)
+    table = pl.read_parquet(file)
+
+    rows = frame[frame["key"] == REWARD]
+    others = table.filter(pl.col("key") == REWARD)
+    assert len(series.steps) == 300
+    for steps, values in ((rows["step"], rows["value"]), (others["step"], others["value"])):
+        assert steps.to_list() == [*series.steps]
+        assert [None if math.isnan(value) else value for value in values.to_list()] == [*series.values]
+    assert set(frame["run_id"]) == set(table["run_id"]) == {run_id}
+
+
+def aged(world: World, project: str, days: float) -> str:
+    """Have a run of a project end so many days ago, after as long a life; return its id."""
+    run_id = ended(world, f"{project}-{days:g}", points=1000).run_id
+    with world.services.database.write() as session:
+        then = {"finished_at": Run.finished_at - days * DAY, "started_at": Run.started_at - days * DAY}
+        session.execute(update(Run).where(Run.id == run_id).values(project=project, **then))
+    return run_id
+
+
+def test_projects_have_lives_of_their_own_in_the_database(world: World) -> None:
+    runs = {
+        (project, days): aged(world, project, days) for project in ("bots", "league", "default") for days in (2, 10, 40)
+    }
+    rules = {"archive_days": 7, "project_archive_days": {"bots": 1, "league": 30}}
+
+    assert job(world, **rules).archive(NEVER) == 6
+
+    archived = {place for place, run_id in runs.items() if archive_of(world, run_id) is not None}
+    bots = {("bots", 2), ("bots", 10), ("bots", 40)}
+    assert archived == {*bots, ("league", 40), ("default", 10), ("default", 40)}
+
+
+@pytest.mark.parametrize("archived", [False, True])
+def test_projects_have_lives_of_their_own_for_all_points(world: World, archived: bool) -> None:
+    runs = {
+        (project, days): aged(world, project, days) for project in ("bots", "league", "default") for days in (2, 10)
+    }
+    if archived:
+        assert job(world).archive(NEVER) == len(runs)
+    rules = {"full_days": 7, "project_full_days": {"bots": 1, "league": None}, "thinned_points": 100}
+
+    assert job(world, **rules).thin(NEVER) == 3
+
+    reader = MetricReader(world.services.database, world.services.artifacts)
+    totals = {place: reader.series([run_id], [REWARD])[0].total for place, run_id in runs.items()}
+    assert {place for place, total in totals.items() if total <= 100} == {("bots", 2), ("bots", 10), ("default", 10)}
+    assert {total for total in totals.values() if total > 100} == {1000}
 
 
 class Down(FolderStore):
