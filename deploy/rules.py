@@ -30,6 +30,8 @@ def _slow(metric: str, selector: str, seconds: str) -> tuple[str, str]:
 
 LOST = '((sum(rate(ludus_worker_sessions_total{outcome="lost"}[WINDOW])) or vector(0)) + (sum(rate(ludus_controller_sessions_lost_total[WINDOW])) or vector(0)))'
 """The worker counts what ends while it lives, the controller what a dead worker had."""
+ENDED = '(sum(rate(ludus_worker_sessions_total{outcome="ended"}[WINDOW])) or vector(0))'
+"""Nothing where no worker is left to be asked: what the controller counts is the whole then."""
 FILES = 'route!~".*/(file|files/.*|logs/.*)|/v1/(demonstrations|checkpoints)"'
 """Without uploads and downloads, which last as long as the client's network makes them."""
 OBJECTIVES: Final = (
@@ -51,7 +53,7 @@ OBJECTIVES: Final = (
         0.999,
         "A simulator's session ends because the simulator or the run ends it, not by a failure of the server.",
         LOST,
-        f'(sum(rate(ludus_worker_sessions_total{{outcome="ended"}}[WINDOW])) + {LOST})',
+        f"({ENDED} + {LOST})",
     ),
 )
 

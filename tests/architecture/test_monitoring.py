@@ -32,6 +32,7 @@ DASHBOARDS = sorted((ROOT / "deploy" / "grafana").glob("*.json"))
 LABELS = {"state", "outcome", "reason", "pool", "demand", "method", "route", "status", "call", "version", "cause"}
 """What is told apart: kinds and outcomes, of which there are few; of demands those with the most runs."""
 UNITS = ("_seconds", "_bytes")
+needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool (Debian: prometheus)")
 
 
 @pytest.fixture
@@ -116,57 +117,94 @@ def test_rules_name_metrics_and_labels_that_exist(metrics: dict[str, Metric]) ->
     }
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool (Debian: prometheus)")
-def test_a_budget_that_burns_fast_calls_and_one_that_burns_slowly_makes_a_ticket(tmp_path: Path) -> None:
-    """A fast burn: nine of ten starts are late, for an hour. A slow one: 2% of the answers are late, for three days."""
+def burning(slo: str, name: str) -> dict[str, Any]:
+    """Return what promtool expects of an alert of a budget."""
+    rule = next(rule for rule in rules() if rule.get("alert") == name)
+    return {
+        "exp_labels": {"slo": slo, **rule["labels"]},
+        "exp_annotations": {"summary": rule["annotations"]["summary"].replace("{{ $labels.slo }}", slo)},
+    }
 
-    def alert(slo: str, severity: str, name: str) -> dict[str, Any]:
-        summary = next(rule["annotations"]["summary"] for rule in rules() if rule.get("alert") == name)
-        return {
-            "exp_labels": {"slo": slo, "severity": severity},
-            "exp_annotations": {"summary": summary.replace("{{ $labels.slo }}", slo)},
-        }
 
-    start, api = (
-        'ludus_worker_start_seconds_{}{{cause="queued"{}}}',
-        'ludus_http_request_seconds_{}{{route="/v1/runs"{}}}',
-    )
-    tests = [
-        {
-            "interval": "1m",
-            "input_series": [
-                {"series": start.format("count", ""), "values": "0+10x70"},
-                {"series": start.format("bucket", ',le="60.0"'), "values": "0+1x70"},
-                {"series": 'ludus_worker_sessions_total{outcome="ended"}', "values": "0+10x70"},
-            ],
-            "alert_rule_test": [
-                {
-                    "eval_time": "65m",
-                    "alertname": "LudusBudgetBurnsFast",
-                    "exp_alerts": [alert("start", "page", "LudusBudgetBurnsFast")],
-                }
-            ],
-        },
-        {
-            "interval": "5m",
-            "input_series": [
-                {"series": api.format("count", ""), "values": "0+100x900"},
-                {"series": api.format("bucket", ',le="0.5"'), "values": "0+98x900"},
-            ],
-            "alert_rule_test": [
-                {"eval_time": "3d", "alertname": "LudusBudgetBurnsFast", "exp_alerts": []},
-                {
-                    "eval_time": "3d",
-                    "alertname": "LudusBudgetBurnsSlowly",
-                    "exp_alerts": [alert("api", "ticket", "LudusBudgetBurnsSlowly")],
-                },
-            ],
-        },
-    ]
-    file = tmp_path / "tests.yaml"
+def starts(cause: str, seconds: str, every: str, good: str) -> dict[str, str]:
+    """Return the counts of starts with a cause, and of those within some seconds."""
+    name = "ludus_worker_start_seconds"
+    return {
+        f'{name}_count{{cause="{cause}"}}': every,
+        f'{name}_bucket{{cause="{cause}",le="{seconds}"}}': good,
+    }
+
+
+ENDED, LOST = (f'ludus_worker_sessions_total{{outcome="{outcome}"}}' for outcome in ("ended", "lost"))
+BY_CONTROLLER = "ludus_controller_sessions_lost_total"
+FAST, SLOW = "LudusBudgetBurnsFast", "LudusBudgetBurnsSlowly"
+HOUR: list[tuple[str, dict[str, str], str | None]] = [
+    ("nine of ten starts are late", starts("queued", "60.0", "0+10x70", "0+1x70"), "start"),
+    ("nine of ten recoveries are late", starts("interrupted", "30.0", "0+10x70", "0+1x70"), "recovery"),
+    ("one of ten recoveries is late", starts("interrupted", "30.0", "0+10x70", "0+9x70"), None),
+    (
+        "recoveries within a minute are late, though starts are not",
+        starts("interrupted", "60.0", "0+10x70", "0+10x70") | starts("interrupted", "30.0", "0+10x70", "0+1x70"),
+        "recovery",
+    ),
+    ("workers lose 2% of the sessions", {ENDED: "0+98x70", LOST: "0+2x70"}, "sessions"),
+    ("the controller finds 2% of the sessions lost", {ENDED: "0+98x70", BY_CONTROLLER: "0+2x70"}, "sessions"),
+    ("each loses 1%", {ENDED: "0+98x70", LOST: "0+1x70", BY_CONTROLLER: "0+1x70"}, "sessions"),
+    ("all workers died", {BY_CONTROLLER: "0+1x70"}, "sessions"),
+    ("no session is lost, and none ever was", {ENDED: "0+100x70"}, None),
+    ("1% of the sessions is lost: too much for six hours", {ENDED: "0+99x70", LOST: "0+1x70"}, "sessions"),
+    ("half a percent of the sessions is lost", {ENDED: "0+199x70", LOST: "0+1x70", BY_CONTROLLER: "0+0x70"}, None),
+    ("nothing happens", {ENDED: "7+0x70", LOST: "3+0x70", BY_CONTROLLER: "2+0x70"}, None),
+    ("no session is lost any more for half an hour", {ENDED: "0+98x70", LOST: "0+2x34 68+0x36"}, None),
+]
+"""What happens for an hour, in counts of each minute, and the objective whose budget burns fast."""
+
+
+def promtool_tests(folder: Path, tests: list[dict[str, Any]]) -> None:
+    """Run unit tests of the rules."""
+    file = folder / "tests.yaml"
     file.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "5m", "tests": tests}))
     tested = subprocess.run(["promtool", "test", "rules", str(file)], capture_output=True, text=True, check=False)
     assert tested.returncode == 0, tested.stdout + tested.stderr
+
+
+def series_of(counts: dict[str, str]) -> list[dict[str, str]]:
+    return [{"series": series, "values": values} for series, values in counts.items()]
+
+
+@needs_promtool
+@pytest.mark.parametrize(("counts", "slo"), [pytest.param(*case, id=name) for name, *case in HOUR])
+def test_a_budget_that_burns_fast_calls(tmp_path: Path, counts: dict[str, str], slo: str | None) -> None:
+    expected = [] if slo is None else [burning(slo, FAST)]
+    at = [{"eval_time": "70m", "alertname": FAST, "exp_alerts": expected}]
+
+    promtool_tests(tmp_path, [{"interval": "1m", "input_series": series_of(counts), "alert_rule_test": at}])
+
+
+@needs_promtool
+def test_a_budget_that_burns_slowly_makes_a_ticket(tmp_path: Path) -> None:
+    """For three days 2% of the answers are late, 6% of the recoveries, and 0.2% of the sessions are lost."""
+    requests = 'ludus_http_request_seconds_{}{{route="/v1/runs"{}}}'
+    cases = {
+        "api": {requests.format("count", ""): "0+100x900", requests.format("bucket", ',le="0.5"'): "0+98x900"},
+        "recovery": starts("interrupted", "30.0", "0+100x900", "0+94x900"),
+        "sessions": {ENDED: "0+998x900", BY_CONTROLLER: "0+2x900"},
+    }
+    at = {
+        slo: [
+            {"eval_time": "3d", "alertname": FAST, "exp_alerts": []},
+            {"eval_time": "3d", "alertname": SLOW, "exp_alerts": [burning(slo, SLOW)]},
+        ]
+        for slo in cases
+    }
+
+    promtool_tests(
+        tmp_path,
+        [
+            {"interval": "5m", "input_series": series_of(counts), "alert_rule_test": at[slo]}
+            for slo, counts in cases.items()
+        ],
+    )
 
 
 @pytest.mark.parametrize("file", DASHBOARDS, ids=lambda file: file.stem)
@@ -212,7 +250,7 @@ def test_dashboards_name_metrics_labels_and_fields_that_exist(file: Path, metric
     assert max(x for x, _ in cells) < 24
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool (Debian: prometheus)")
+@needs_promtool
 def test_the_queries_of_dashboards_are_promql(tmp_path: Path) -> None:
     expressions = [
         target["expr"].replace("$__rate_interval", "5m")
