@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count, islice
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -113,12 +114,13 @@ def database(database_url: str) -> Iterator[Database]:
 
 
 def test_a_beat_is_one_statement_that_changes_one_row_in_place_and_logs_at_most_300_bytes(database: Database) -> None:
-    """Of five passes, one: long transactions in other databases of the server keep old versions, and fill the pages."""
+    """In place, in the median of five passes: a long transaction elsewhere keeps old versions, which fill the pages."""
     ledgers = [make_ledger(database) for _ in range(10)]
     rounds = 90
     beats = rounds * len(ledgers)
     numbers = count(1)
-    in_place = []
+    in_place = list[int]()
+    logged = list[int]()
 
     for _ in range(5):
         with measured(database) as cost:
@@ -126,15 +128,14 @@ def test_a_beat_is_one_statement_that_changes_one_row_in_place_and_logs_at_most_
                 for ledger in ledgers:
                     ledger.heartbeat(10, 1000 * number, replace(SPENT, at=SPENT.at + 2 * number, steps=number))
         in_place.append(cost.records["Heap HOT_UPDATE"])
+        logged.append(cost.log_bytes)
         elsewhere = sum(records for kind, records in cost.records.items() if kind.startswith("Heap UPDATE"))
         assert cost.transactions == cost.records["Transaction COMMIT"] == len(cost.statements) == beats
         assert cost.pings == 0
         assert in_place[-1] + elsewhere == beats
-        if in_place[-1] >= 0.95 * beats:
-            break
 
-    assert in_place[-1] >= 0.95 * beats, (in_place, cost.records)
-    assert cost.log_bytes <= 300 * beats, (cost.log_bytes / beats, cost.records)
+    assert median(in_place) >= 0.95 * beats, (in_place, cost.records)
+    assert median(logged) <= 300 * beats, (logged, beats, cost.records)
 
 
 HISTORY = """
