@@ -112,13 +112,15 @@ function play(service, ticket) {
 
 // --- Joining, again and again until the run ends ------------------------------------------------------------------------
 const HOPELESS = new Set(["UNAUTHENTICATED", "PERMISSION_DENIED", "NOT_FOUND", "FAILED_PRECONDITION", "INVALID_ARGUMENT", "UNIMPLEMENTED"]);
+const HOLD_SECONDS = 30; // the gateway answers as soon as the run is ready, so this client need not ask every moment
 const join = (gateway, relay) =>
   new Promise((resolve, reject) => {
     const metadata = new grpc.Metadata();
     if (options.token) metadata.set("authorization", `Bearer ${options.token}`);
-    const deadline = new Date(Date.now() + 10_000);
-    gateway.Join({ run: options.run, relay, label: "catch in JavaScript", ...CLIENT }, metadata, { deadline }, (error, answer) =>
-      error ? reject(error) : resolve(answer));
+    const deadline = new Date(Date.now() + (HOLD_SECONDS + 10) * 1000);
+    const request = { run: options.run, relay, label: "catch in JavaScript", max_wait_seconds: HOLD_SECONDS, ...CLIENT };
+    const call = gateway.Join(request, metadata, { deadline }, (error, answer) => (error ? reject(error) : resolve(answer)));
+    call.on("metadata", (sent) => sent.get("ludus-waits-bin").forEach((reason) => say(`waiting: ${reason}`))); // it is held
   });
 const reachable = (service) => new Promise((resolve) => service.waitForReady(Date.now() + 2000, (error) => resolve(!error)));
 

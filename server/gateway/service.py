@@ -53,7 +53,7 @@ from server.simulators.repository import Assigned, JoinAnswer, NotReady, Placeme
 
 SERVICE: Final = "ludus.v1.SimulationService"
 RETRY_SECONDS: Final = 0.5
-"""When a simulator whose run is not ready asks again, if its question may not be held."""
+"""When a simulator whose run is not ready asks again, if its question may not be held: at first, then less often."""
 AGAIN_SECONDS: Final = 0.2
 """The same for one whose question was held, at most: it is held again."""
 PLACEMENT_THREADS: Final = 8
@@ -272,7 +272,6 @@ class Gateway:
 
         began = time.time()
         loop = asyncio.get_running_loop()
-        retry_seconds = RETRY_SECONDS
         may_hold = request.max_wait_seconds > 0
         # Thousands of simulators wait for a few runs, and ask again every half minute. One of a run asks the database.
         question = Question(request.run, principal, edge)
@@ -302,10 +301,13 @@ class Gateway:
                     began = time.time()  # the time before belongs to the run's queue
                     answer = await loop.run_in_executor(self._threads, join)
             retry_seconds = AGAIN_SECONDS * _jitter(0.5)
+        elif isinstance(answer, NotReady):
+            retry_seconds = max(RETRY_SECONDS, self._waiting.pause(answer.run_id) / _jitter(0.8))
         match answer:
             case NotReady(_, reason):
                 return pb.JoinResponse(wait=pb.Wait(reason=reason, retry_after_seconds=retry_seconds))
             case Assigned() as assigned:
+                self._waiting.serve(assigned.run_id)
                 if self._tracer is not None:
                     name = "join of a collector" if edge else "join"
                     self._tracer.of_run(

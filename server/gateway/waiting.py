@@ -24,6 +24,12 @@ SHARE: Final = 20
 """Up to that the pause is so many times as long as the look: looks at many runs take 5 % of a thread."""
 ANSWER_SECONDS: Final = 5.0
 """For so long the answer to one simulator, that it has to wait, also serves others that ask the same and are held."""
+PAUSE_SHARE: Final = 0.25
+"""A join that may not be held comes back after this share of the time for which its run has not been ready ..."""
+LONGEST_PAUSE_SECONDS: Final = 15.0
+"""... and after that time at most: after a minute. So such a client hears late of a start in proportion to its wait."""
+FORGET_SECONDS: Final = 60.0
+"""A run for which no such client has asked for so long waits anew."""
 
 _log = structlog.get_logger(__name__)
 
@@ -69,9 +75,15 @@ class HeldJoin:
 class WaitingJoins:
     """All held joins of a gateway. It belongs to the event loop."""
 
-    def __init__(self, look: Callable[[Collection[str]], Mapping[str, Progress]]) -> None:
+    def __init__(
+        self, look: Callable[[Collection[str]], Mapping[str, Progress]], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """`look` returns those of some runs that may have something to say; it runs in a thread."""
         self._look = look
+        self._clock = clock
+        """Of pauses."""
+        self._unready: dict[str, tuple[float, float]] = {}
+        """By run: the first and the last time at which `pause` was asked. The run that was asked about last is last."""
         self._joins: dict[str, set[HeldJoin]] = {}
         """By run."""
         self._looking: asyncio.Task[None] | None = None
@@ -115,6 +127,19 @@ class WaitingJoins:
         """
         answer, at = self._answers.get(question, (None, 0.0))
         return answer if time.monotonic() - at <= ANSWER_SECONDS else None
+
+    def pause(self, run_id: str) -> float:
+        """Return after how many seconds a client asks again whose join may not be held: 0 at first, growing to 15."""
+        now = self._clock()
+        while self._unready and now - self._unready[oldest := next(iter(self._unready))][1] > FORGET_SECONDS:
+            del self._unready[oldest]
+        since, _ = self._unready.pop(run_id, (now, now))
+        self._unready[run_id] = (since, now)
+        return min(PAUSE_SHARE * (now - since), LONGEST_PAUSE_SECONDS)
+
+    def serve(self, run_id: str) -> None:
+        """Take note that a run is ready: when it is not any more, its pauses begin anew."""
+        self._unready.pop(run_id, None)
 
     def close(self) -> None:
         """End all waiting, for good."""

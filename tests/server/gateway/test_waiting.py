@@ -1,10 +1,15 @@
 """Joins that are held while their run is not ready: answered when there is something to say, and once only."""
 
 import asyncio
+import itertools
+import os
+import shutil
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -22,6 +27,7 @@ from server.runs.models import Attempt, Run
 from tests.server.gateway.conftest import KEY, TOKEN, GatewayThread, add_run
 from tests.waiting import eventually
 
+NODE = Path(__file__).parents[3] / "examples" / "node"
 LONG = 600.0
 """More than any test takes."""
 
@@ -157,6 +163,42 @@ def test_a_join_that_does_not_say_that_it_may_be_held_is_answered_at_once(
 
     assert call.result(60).wait.retry_after_seconds == pytest.approx(0.5)
     assert WAITS_METADATA not in dict(call.initial_metadata())
+
+
+def test_simulators_that_do_not_say_that_they_may_be_held_ask_less_often_the_longer_their_run_waits(
+    gateway: GatewayThread, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each sleeps as long as it is told. After a minute they ask every 15 s, and hear of the start so late at most."""
+    run_id, _ = add_run(database, state="QUEUED"), add_run(database, state="QUEUED", name="other")
+    now = 1000.0
+    monkeypatch.setattr(gateway.gateway._waiting, "_clock", lambda: now)
+
+    def pause(number: int, run: str = "catch") -> float:
+        return float(ask(gateway, f"sim-{number}", run=run, seconds=0).result(60).wait.retry_after_seconds)
+
+    due = dict.fromkeys(range(4), now)
+    asked: dict[int, list[float]] = {number: [] for number in due}
+    while now < 1000 + 600:
+        number = min(due, key=lambda each: due[each])
+        now = due[number]
+        asked[number].append(now - 1000)
+        told = pause(number)
+        due[number] = now + told
+        assert told <= max(0.51, (now - 1000) / 3)
+
+    for times in asked.values():
+        apart = [later - earlier for earlier, later in itertools.pairwise(times) if earlier > 60]
+        assert 15 <= min(apart) <= max(apart) <= 19
+        assert len(times) < 20 + 600 / 15
+    assert len({times[-1] for times in asked.values()}) == 4, "they do not come back together"
+    assert pause(0, "other") == pytest.approx(0.5), "each run has its own wait"
+    set_run(database, run_id, "RUNNING", "worker-1:41000")
+    assert ask(gateway, "sim-0", seconds=0).result(60).HasField("assignment")
+    set_run(database, run_id, "STARTING")
+    assert pause(0) == pytest.approx(0.5), "an interrupted run is soon back"
+    now += 61
+    assert pause(0) == pytest.approx(0.5), "nothing is known of the time in between"
+    assert gateway.gateway._waiting._unready.keys() == {run_id}
 
 
 @pytest.mark.parametrize("seconds", [-1.0, 3601.0, float("nan"), float("inf")])
@@ -295,6 +337,27 @@ def test_a_waiting_simulator_of_the_sdk_asks_once_in_the_time_for_which_it_is_he
         assert found.result(60).assignment.run_id == run_id
         assert len(said) == 1
         assert answered(gateway)["ok"] <= 1 + (time.monotonic() - began) / 0.75
+
+
+@pytest.mark.node
+def test_the_javascript_example_is_held_and_says_what_it_waits_for(gateway: GatewayThread, database: Database) -> None:
+    run_id = add_run(database, state="QUEUED")
+    node = shutil.which("node")
+    assert node is not None
+    environment = {key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")}
+    command = [node, "catch.js", "--run", "catch", "--server", gateway.address, "--token", TOKEN]
+
+    with subprocess.Popen(command, cwd=NODE, env=environment, stdout=subprocess.PIPE, text=True) as simulator:
+        try:
+            assert simulator.stdout is not None
+            assert "QUEUED" in simulator.stdout.readline(), "it says so while it is held"
+            assert held(gateway) == 1
+            set_run(database, run_id, "CANCELLED")
+            assert simulator.wait(60) == 1
+        finally:
+            simulator.kill()
+
+    assert answered(gateway) == Counter(run_ended=1)
 
 
 def test_a_simulator_of_the_sdk_that_stops_while_it_waits_ends_its_call(
