@@ -4,12 +4,14 @@ It is not part of the controller's round, because a broker may hang: late rounds
 database, and no lease would ever be taken (`server.controller.controller.ReadWindow`).
 """
 
+import math
 import threading
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
+from typing import NamedTuple
 
 import structlog
 
@@ -18,7 +20,7 @@ from server.kit.errors import Unavailable
 from server.kit.settings import Settings
 from server.kit.wake_up import WakeUp
 from server.runs.scheduling.demand import Demand
-from server.runs.scheduling.fit import Slot
+from server.runs.scheduling.fit import Slot, leaves, occupy, others_than
 from server.runs.scheduling.order import InTraining, quota_reached
 from server.runs.scheduling.repository import OldestRun, WaitingRuns
 from server.workers.repository import WorkerRepository
@@ -40,6 +42,15 @@ class OnTheirWay:
     """When the last one was woken, or has claimed."""
 
 
+class Assigned(NamedTuple):
+    """A waiting run, and the idle slot that is woken for it."""
+
+    run: OldestRun
+    slot: Slot
+    left: bool
+    """Whether the slot leaves the run to another one, for a while."""
+
+
 class WakeUpNotifier:
     """Wakes workers for runs that wait: at once if they lost their worker, and again if none has taken them."""
 
@@ -58,6 +69,8 @@ class WakeUpNotifier:
         """Runs that a message should have found a slot for, and their demands."""
         self._seen: dict[str, float] = {}
         """Since when runs wait."""
+        self._left: dict[str, float] = {}
+        """Runs for which a slot was woken that leaves them to another one, and when."""
         self._on_their_way = defaultdict[str, OnTheirWay](OnTheirWay)
         """By demand."""
 
@@ -89,12 +102,14 @@ class WakeUpNotifier:
         Each of them wakes one idle slot that may take it now, and no slot is woken for two: a run that no slot serves,
         or that a quota holds back, costs an idle fleet nothing. Not while messages for all slots are pending: each of
         them wakes a slot that takes the best run, so more would only pile up. For the same reason slots are counted
-        that are on their way to a claim, and not the runs that were named to them.
+        that are on their way to a claim, and not the runs that were named to them. A slot that leaves a run to another
+        one is woken for it twice: its first claim begins the time for which it does, and the second one ends it.
         """
         given = [self._given.popleft() for _ in range(len(self._given))]
-        waiting, idle = self._read()
+        waiting, slots = self._read()
         now, wake_seconds = self._monotonic(), self._settings.wake_seconds
         self._seen = {one.run_id: self._seen.get(one.run_id, now - one.waited) for one in waiting}
+        self._left = {run_id: since for run_id, since in self._left.items() if run_id in self._seen}
         for run_id, demand in self._late.items():
             if run_id not in self._seen:  # it was claimed; or it has ended, or no idle slot is left for it
                 way = self._on_their_way[demand]
@@ -115,28 +130,33 @@ class WakeUpNotifier:
                 covered[one.demand] -= 1
             else:
                 due.append(one)
-        assigned = self._assign(due, idle)
-        messages = [(one, slot.offer.kind) for one, slot in assigned if slot.hears][: max(0, room)]
+        assigned = self._assign(due, slots, now)
+        messages = [each for each in assigned if each.slot.hears][: max(0, room)]
         # A slot of a release before `0028` hears the messages for all slots alone, and any slot may take those: so
         # there is one for each idle slot, and this ends with the claim.
-        for_all = [one for one, slot in assigned if not slot.hears]
-        for one in (*(one for one, _ in messages), *for_all):
-            way = self._on_their_way[one.demand]
+        for_all = [each for each in assigned if not each.slot.hears]
+        for each in (*messages, *for_all):
+            way = self._on_their_way[each.run.demand]
             way.count, way.since = way.count + 1, now
-        for one, kind in (*messages, *((one, None) for one in islice(cycle(for_all), sum(idle.values())))):
-            self._wake_up.wake(one.run_id, kind)
+            if each.left:
+                self._left.setdefault(each.run.run_id, now)
+        for each in messages:
+            self._wake_up.wake(each.run.run_id, each.slot.offer.kind)
+        idle = sum(count for slot, count in slots.items() if _takes_runs(slot))
+        for each in islice(cycle(for_all), idle):
+            self._wake_up.wake(each.run.run_id)
         sent = len(messages) + len(for_all)
         if sent:
             _log.info("slots_woken", runs=sent)
         return len(due) > sent and bool(self._on_their_way)
 
     def _read(self) -> tuple[Sequence[OldestRun], Mapping[Slot, int]]:
-        """Return the waiting runs that idle slots may take now, as many as there are slots, and these slots."""
+        """Return the waiting runs that idle slots may take now, as many as there are such slots; and all live slots."""
         with self._database.read() as session:
             runs = WaitingRuns(session)
             groups = runs.demands()
             slots = WorkerRepository(session).slots(self._lease_seconds) if groups else {}
-            idle = {slot: count for slot, count in slots.items() if slot.idle and not slot.offer.cordoned}
+            idle = {slot: count for slot, count in slots.items() if _takes_runs(slot)}
             running = runs.running() if idle else InTraining({})
             takeable = [
                 (account, demand)
@@ -144,22 +164,34 @@ class WakeUpNotifier:
                 if any(slot.offer.serves(Demand.parse(demand)) for slot in idle)
                 and quota_reached(account, running, self._policy) is None
             ]
-            return runs.oldest(takeable, limit=sum(idle.values())) if takeable else (), idle
+            return runs.oldest(takeable, limit=sum(idle.values())) if takeable else (), slots
 
-    def _assign(self, due: Iterable[OldestRun], idle: Mapping[Slot, int]) -> list[tuple[OldestRun, Slot]]:
+    def _assign(self, due: Iterable[OldestRun], slots: Mapping[Slot, int], now: float) -> list[Assigned]:
         """Give runs to idle slots, one each: to the smallest that serves it, which larger ones would leave it to.
 
-        Slots of a kind with messages that none of them has taken are passed over: they do not listen.
+        Slots of a kind with messages that none of them has taken are passed over: they do not listen. A run that its
+        slot leaves to another one, and was woken for, gets none until that time is over.
         """
-        free = {
-            slot: 0 if slot.hears and self._wake_up.pending(slot.offer.kind) else count for slot, count in idle.items()
-        }
-        smallest = sorted(free, key=lambda slot: (not slot.hears, slot.offer.gpus, len(slot.offer.labels)))
+        present = Counter(slots)
+        listening = [
+            slot for slot in slots if _takes_runs(slot) and not (slot.hears and self._wake_up.pending(slot.offer.kind))
+        ]
+        smallest = sorted(listening, key=lambda slot: (not slot.hears, slot.offer.gpus, len(slot.offer.labels)))
         assigned = []
         for one in due:
             demand = Demand.parse(one.demand)
-            slot = next((slot for slot in smallest if free[slot] and slot.offer.serves(demand)), None)
-            if slot is not None:
-                free[slot] -= 1
-                assigned.append((one, slot))
+            slot = next((slot for slot in smallest if present[slot] and slot.offer.serves(demand)), None)
+            if slot is None:
+                continue
+            left = leaves(demand, slot.offer, others_than(slot, present))
+            if not left:
+                self._left.pop(one.run_id, None)
+            elif now - self._left.get(one.run_id, -math.inf) < self._policy.best_fit_seconds:
+                continue
+            occupy(present, slot)
+            assigned.append(Assigned(one, slot, left))
         return assigned
+
+
+def _takes_runs(slot: Slot) -> bool:
+    return slot.idle and not slot.offer.cordoned

@@ -11,8 +11,9 @@ present run ends. So that such a run does not wait for as long as another one tr
 takes nothing, the caller stops leaving a run after a while (`LUDUS_SCHEDULING__BEST_FIT_SECONDS`).
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from server.runs.scheduling.demand import Demand, Offer
 
@@ -45,3 +46,14 @@ def keeps_last_gpu(demand: Demand, offer: Offer, others: Sequence[Slot]) -> bool
 def leaves(demand: Demand, offer: Offer, others: Sequence[Slot]) -> bool:
     """Return whether a slot with this offer leaves a run with this demand to one of the others."""
     return fits_better(demand, offer, others) or keeps_last_gpu(demand, offer, others)
+
+
+def others_than(slot: Slot, slots: Mapping[Slot, int]) -> list[Slot]:
+    """Return what one of these slots sees of the others; `slots` has the number of slots that are the same."""
+    return [other for other, count in slots.items() if count > (other == slot)]
+
+
+def occupy(slots: Counter[Slot], slot: Slot, count: int = 1) -> None:
+    """Count so many idle slots that are the same as busy."""
+    slots[slot] -= count
+    slots[replace(slot, idle=False)] += count

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from server.kit.scheduling import SchedulingSettings
 from server.runs.scheduling.demand import Demand, Offer, no_slot_serves
-from server.runs.scheduling.fit import Slot
+from server.runs.scheduling.fit import Slot, leaves, occupy, others_than
 from server.runs.scheduling.order import Account, InTraining
 from server.runs.scheduling.pools import pool_of
 
@@ -40,7 +40,7 @@ class QueuedDemand:
     startable_runs: int
     """Of them, those that quotas allow to be in training now."""
     missing_slots: int
-    """Slots that the startable runs lack beyond the idle ones."""
+    """Slots that the startable runs lack beyond the idle ones that would take them."""
     oldest_seconds: float
     """Waiting time of the run that has waited longest; 0 without runs."""
     pool: str | None
@@ -113,17 +113,25 @@ def _startable(groups: Sequence[WaitingGroup], running: InTraining, policy: Sche
 
 
 def _missing(startable: Mapping[Demand, int], slots: Mapping[Slot, int]) -> Counter[Demand]:
-    """Give each idle slot to one run, the most demanding runs first; return how many runs of each demand get none."""
-    idle = Counter[Offer]()
-    for slot, count in slots.items():
-        idle[slot.offer] += count * slot.idle
-    smallest = sorted(idle, key=lambda offer: (offer.gpus, len(offer.labels)))
+    """Give each idle slot to one run, the most demanding runs first; return how many runs of each demand get none.
+
+    A slot that leaves a run to a busy one is not given to it, for however long the run waits: how long the slot has
+    left it, the slot alone knows. When the slot takes the run in the end, the run waits no longer.
+    """
+    present = Counter(slots)
+    idle = (slot for slot in slots if slot.idle)
+    smallest = sorted(idle, key=lambda slot: (slot.offer.gpus, len(slot.offer.labels)))
     found: Counter[Demand] = Counter()
     for demand, count in sorted(startable.items(), key=lambda item: (item[0].gpus, len(item[0].labels)), reverse=True):
         found[demand] = count
-        for offer in smallest:
-            if offer.serves(demand):
-                given = min(idle[offer], found[demand])
-                idle[offer] -= given
+        for slot in smallest:
+            given = min(present[slot], found[demand]) if slot.offer.serves(demand) else 0
+            if given:
+                # Smaller slots have runs now, and each of these but the last one sees another one idle beside it.
+                occupy(present, slot, given - 1)
+                if leaves(demand, slot.offer, others_than(slot, present)):
+                    given -= 1
+                else:
+                    occupy(present, slot)
                 found[demand] -= given
     return found

@@ -290,9 +290,9 @@ def test_a_slot_of_the_release_before_kinds_is_woken_among_all_idle_ones(
 class Fleet(RecordingWakeUp):
     """Idle slots that hear messages as real ones do: a message for all slots goes to any, else to one of its kind."""
 
-    def __init__(self, database: Database, slots: Mapping[str, Offer]) -> None:
+    def __init__(self, database: Database, slots: Mapping[str, Offer], clock: Clock) -> None:
         super().__init__()
-        self._idle = {worker_id: (offer, RunQueue(database)) for worker_id, offer in slots.items()}
+        self._idle = {worker_id: (offer, RunQueue(database, monotonic=clock)) for worker_id, offer in slots.items()}
         self._random = random.Random(7)
         self.claims = 0
         self.claimed: dict[str, str] = {}
@@ -317,7 +317,7 @@ def test_a_run_that_nobody_serves_costs_an_idle_fleet_no_claims_and_one_that_som
 ) -> None:
     slots = dict.fromkeys(add_slots(database, count=20), Offer())
     (moon,) = add_slots(database, "moon")
-    fleet = Fleet(database, {**slots, moon: Offer(labels=frozenset({"moon"}))})
+    fleet = Fleet(database, {**slots, moon: Offer(labels=frozenset({"moon"}))}, clock)
     ringer = WakeUpNotifier(database, fleet, Settings(home=tmp_path), clock)
 
     for _ in range(3):  # the message that each new run sends is for all slots
@@ -333,6 +333,46 @@ def test_a_run_that_nobody_serves_costs_an_idle_fleet_no_claims_and_one_that_som
 
     ticks(ringer, clock, 60)
     assert fleet.claims <= 5
+
+
+def test_the_last_idle_slot_with_gpus_is_woken_once_for_a_run_that_it_leaves_and_again_when_it_takes_it(
+    database: Database, clock: Clock, tmp_path: Path
+) -> None:
+    add_slots(database)
+    make_run(database)
+    make_claim(database, "plain-0-0/1/0")
+    (graphics,) = add_slots(database, gpus=1)
+    fleet = Fleet(database, {graphics: Offer(1)}, clock)
+    ringer = WakeUpNotifier(database, fleet, Settings(home=tmp_path), clock)
+    run = make_run(database)
+
+    ticks(ringer, clock, 60)
+    assert (fleet.claims, fleet.claimed) == (1, {}), "its time has begun"
+    clock.now += 530
+    ticks(ringer, clock, 1)
+    assert fleet.claims == 1
+    ticks(ringer, clock, 15)
+    assert fleet.claimed == {run.id: graphics}
+    assert fleet.claims == 2
+
+
+def test_a_slot_that_leaves_a_run_no_longer_is_woken_for_it_at_once(
+    database: Database, clock: Clock, tmp_path: Path
+) -> None:
+    add_slots(database)
+    make_run(database)
+    make_claim(database, "plain-0-0/1/0")
+    (graphics,) = add_slots(database, gpus=1)
+    fleet = Fleet(database, {graphics: Offer(1)}, clock)
+    ringer = WakeUpNotifier(database, fleet, Settings(home=tmp_path), clock)
+    run = make_run(database)
+    ticks(ringer, clock, 20)
+    assert fleet.claimed == {}
+
+    WorkerRegistry(database).stopped("plain-0-0/1/0")
+    ticks(ringer, clock, 1)
+
+    assert fleet.claimed == {run.id: graphics}
 
 
 @pytest.mark.long

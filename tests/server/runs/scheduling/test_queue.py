@@ -1,6 +1,7 @@
 """The queue by demand: what waits, what quotas allow, what slots lack; pools and names of demands."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,10 +11,11 @@ from pydantic import ValidationError
 
 from server.kit.scheduling import SchedulingSettings
 from server.runs.scheduling.demand import Demand, Offer
-from server.runs.scheduling.fit import Slot
+from server.runs.scheduling.fit import Slot, leaves
 from server.runs.scheduling.order import Account, InTraining, obstacle
 from server.runs.scheduling.pools import pool_of
 from server.runs.scheduling.queue import DemandSlots, QueuedDemand, WaitingGroup, queue_by_demand
+from tests.server.runs.scheduling.test_fit import DEMANDS, SLOTS
 
 NOW = 1000.0
 LABELS = st.frozensets(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}", fullmatch=True), max_size=8)
@@ -50,6 +52,37 @@ def test_runs_are_counted_by_demand_with_the_oldest_wait_and_the_slots_that_serv
     assert (found["1"].runs, found["1"].oldest_seconds, found["1"].slots) == (4, 60.0, DemandSlots(1, 1, 1))
     assert (found["0"].runs, found["0"].oldest_seconds, found["0"].slots) == (2, 5.0, DemandSlots(2, 1, 1))
     assert (found["1"].missing_slots, found["0"].missing_slots) == (3, 1)  # the slot with a GPU is for one run only
+
+
+def test_the_last_idle_slot_with_gpus_does_not_cover_a_run_that_it_leaves_to_a_busy_slot() -> None:
+    busy = Slot(Offer(0), idle=False)
+
+    one = queue(group("", 1), slots=[Slot(Offer(1), idle=True), busy], pools={"cpu": {}})["0"]
+    two = queue(group("", 2), slots=[Slot(Offer(1), idle=True), Slot(Offer(2), idle=True), busy])["0"]
+    both = queue(group("", 1), group("1", 1), slots=[Slot(Offer(1), idle=True), busy])
+
+    assert (one.missing_slots, one.pool, one.slots) == (1, "cpu", DemandSlots(idle=1, busy=1, cordoned=0))
+    assert two.missing_slots == 1, "the other one covers it"
+    assert [both[name].missing_slots for name in ("0", "1")] == [1, 0]
+    assert queue(group("", 1), slots=[Slot(Offer(1), idle=True)])["0"].missing_slots == 0, "no other slot serves it"
+
+
+@given(demand=DEMANDS, slots=SLOTS, runs=st.integers(0, 8))
+def test_as_many_runs_lack_a_slot_as_claims_one_after_the_other_leave(
+    demand: Demand, slots: list[Slot], runs: int
+) -> None:
+    slots, waiting = list(slots), runs
+    missing = queue(group(demand.text, runs), slots=slots)[demand.name].missing_slots
+
+    def takers() -> list[int]:
+        idle = [place for place, slot in enumerate(slots) if slot.idle and slot.offer.serves(demand)]
+        return [place for place in idle if not leaves(demand, slots[place].offer, slots[:place] + slots[place + 1 :])]
+
+    while waiting and (places := takers()):
+        slots[places[-1]] = replace(slots[places[-1]], idle=False)
+        waiting -= 1
+
+    assert missing == waiting
 
 
 def test_only_runs_that_quotas_allow_lack_a_slot() -> None:
