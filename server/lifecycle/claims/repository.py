@@ -30,12 +30,17 @@ from server.runs.scheduling.fit import Slot, leaves
 from server.runs.scheduling.order import Waiting, in_order
 from server.runs.scheduling.repository import UNITS, Look, WaitingRuns, look_at
 from server.workers.models import Worker
-from server.workers.repository import WorkerRepository, is_cordoned
+from server.workers.repository import WorkerRepository, is_cordoned, is_idle_beside
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 """Seconds until a slot tries the semaphore again, at most; twice as many after each look."""
 
-_LOOK = look_at(barred=is_cordoned(bindparam("worker_id")))
+_BARRED = is_cordoned(bindparam("worker_id"))
+_LOOK = look_at(_BARRED)
+_LOOK_BESIDE = look_at(
+    _BARRED, is_idle_beside(bindparam("worker_id"), bindparam("kinds", expanding=True), bindparam("lease_seconds"))
+)
+"""Says also whether another slot of some kinds is idle."""
 
 
 class AnotherSlot(NamedTuple):
@@ -85,7 +90,8 @@ class RunQueue:
             look = WaitingRuns(session).look(_LOOK, worker_id=worker_id)
         if not look.heads:
             return None
-        # Read before the lock: that a slot leaves a run to a better one is a matter of minutes.
+        # Read before the lock: that a slot leaves a run to a better one is a matter of minutes. Whether it is the last
+        # idle one with GPUs is not (`_turn`).
         others = self._others(worker_id, lease_seconds) if offer.gpus else ()
         order = self._order(look, others, hint, offer)
         if not order:
@@ -102,8 +108,8 @@ class RunQueue:
                 with self._database.write(gathers=True) as session:
                     entered = WaitingRuns(session).enter(unit)
                     if entered:
-                        in_turn = partial(self._order, others=others, hint=hint, offer=offer)
-                        found = _take(session, order[0], in_turn, worker_id, lease_seconds, fingerprint)
+                        turn = partial(self._turn, worker_id, lease_seconds, others, hint, offer)
+                        found = _take(session, order[0], turn, worker_id, lease_seconds, fingerprint)
                 if entered:
                     break
             if time.monotonic() > give_up:
@@ -128,6 +134,29 @@ class RunQueue:
             left = self._left_to_others(mine, offer, others)
             mine = [one for one in mine if one.run_id not in left]
         return in_order(mine, look.running, offer, self._policy, now=look.clock, hint=hint)
+
+    def _turn(
+        self,
+        worker_id: str,
+        lease_seconds: float,
+        others: Sequence[Slot],
+        hint: str | None,
+        offer: Offer,
+        runs: WaitingRuns,
+    ) -> tuple[Look, Sequence[Waiting]]:
+        """Look with the lock, in one message; return what is there, and what the slot may take of it, in order.
+
+        The race: several slots with GPUs see each other idle, and claim. With the lock, each looks whether there still
+        is another one, or the last of them would take a run that it is to leave to a slot without GPUs.
+        """
+        kinds = {other.offer.kind for other in others if other.idle and other.offer.gpus}
+        if kinds:
+            look = runs.look(_LOOK_BESIDE, worker_id=worker_id, kinds=sorted(kinds), lease_seconds=lease_seconds)
+        else:
+            look = runs.look(_LOOK, worker_id=worker_id)
+        if not look.beside:
+            others = [other for other in others if not (other.idle and other.offer.gpus)]
+        return look, self._order(look, others, hint, offer)
 
     def _another(self, look: Look, worker_id: str, lease_seconds: float) -> AnotherSlot | None:
         """Return a run, of the heads of the queue, that another idle slot takes: the one that fits it best."""
@@ -180,7 +209,7 @@ def _candidate(session: Session, head: Waiting) -> _Candidate | None:
 def _take(
     session: Session,
     guess: Waiting,
-    in_turn: Callable[[Look], Sequence[Waiting]],
+    turn: Callable[[WaitingRuns], tuple[Look, Sequence[Waiting]]],
     worker_id: str,
     lease_seconds: float,
     fingerprint: Mapping[str, Any] | None,
@@ -193,8 +222,8 @@ def _take(
     runs = WaitingRuns(session)
     guessed = _candidate(session, guess)
     runs.lock_queue()
-    look = runs.look(_LOOK, worker_id=worker_id)
-    for one in in_turn(look):
+    look, order = turn(runs)
+    for one in order:
         candidate = (guessed if one.group == guess.group else None) or _candidate(session, one)
         if candidate is not None:
             return _begin(session, candidate, worker_id, lease_seconds, fingerprint, look.clock)

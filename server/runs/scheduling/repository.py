@@ -62,6 +62,8 @@ class Look(NamedTuple):
     """On the database's clock."""
     barred: bool
     """Whether the slot may take no run."""
+    beside: bool
+    """Whether there is the other slot that the statement asks for; False if it asks for none."""
 
 
 class WaitingRuns(Repository):
@@ -93,7 +95,7 @@ class WaitingRuns(Repository):
 
     def look(self, statement: CompoundSelect[Any], **values: object) -> Look:
         """Return all that a slot needs to know to choose a run: `statement` is one of `look_at`, with values."""
-        heads, running = [], {}
+        heads, running, clock, barred, beside = [], {}, 0.0, False, False
         for kind, run_id, project, token_id, owner, demand, priority, at, count in self._session.execute(
             statement, values
         ):
@@ -103,8 +105,8 @@ class WaitingRuns(Repository):
             elif kind == _TRAINS:
                 running[account] = count
             else:
-                clock, barred = at, bool(count)
-        return Look(heads, InTraining(running), clock, barred)
+                clock, barred, beside = at, bool(count), bool(priority)
+        return Look(heads, InTraining(running), clock, barred, beside)
 
     def heads(self) -> list[Waiting]:
         """Return, for each account, demand and priority, the run that has waited longest.
@@ -240,15 +242,17 @@ _WAITS, _TRAINS, _MOMENT = range(3)
 """Kinds of rows of `look_at`."""
 
 
-def look_at(barred: ColumnElement[bool]) -> CompoundSelect[Any]:
-    """Build the statement of `WaitingRuns.look`; `barred` says whether the slot that looks may take no run.
+def look_at(barred: ColumnElement[bool], beside: ColumnElement[bool] | None = None) -> CompoundSelect[Any]:
+    """Build the statement of `WaitingRuns.look`; `barred` says whether the slot that looks may take no run, `beside`
+    whether there is another slot on which its choice depends.
 
     One statement in place of four: slots claim one after the other, and a claim takes as long as its messages.
     """
     no_text, no_number, no_count = cast(null(), String), cast(null(), Integer), cast(null(), BigInteger)
     no_time = cast(null(), Double)
+    also = no_number if beside is None else case((beside, 1), else_=0)
     return union_all(
         _HEADS.with_only_columns(literal(_WAITS), Run.id, *_GROUP, Run.queued_at, no_count),
         _RUNNING.with_only_columns(literal(_TRAINS), no_text, *_ACCOUNT, no_text, no_number, no_time, func.count()),
-        select(literal(_MOMENT), *[no_text] * 5, no_number, now(), case((barred, 1), else_=0)),
+        select(literal(_MOMENT), *[no_text] * 5, also, now(), case((barred, 1), else_=0)),
     )

@@ -7,12 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import bindparam, select, text
 
 from ludus.schemas.states import RunState
 from server.kit.db.database import Database, Session
 from server.kit.scheduling import SchedulingSettings
 from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.claims.claim import Claim
 from server.lifecycle.claims.repository import RunQueue
 from server.runs.events.repository import EventRepository
 from server.runs.scheduling.demand import Offer
@@ -20,7 +21,7 @@ from server.runs.scheduling.fit import Slot
 from server.runs.scheduling.order import Account, Obstacle
 from server.runs.scheduling.repository import WaitingRuns
 from server.workers.models import Worker
-from server.workers.repository import WorkerInfo, WorkerRegistry, WorkerRepository
+from server.workers.repository import WorkerInfo, WorkerRegistry, WorkerRepository, is_idle_beside
 from server.workers.service import WorkerService
 from tests.clock import Clock
 from tests.factories import CONFIG, make_run, read_run
@@ -198,10 +199,15 @@ def test_a_claim_that_finds_nothing_looks_at_kinds_of_slots_however_many_slots_t
         others = WorkerRepository(session).others("graphics", 60)
         nobody = WorkerRepository(session).others("graphics-7", 60)
     plan = explain(crowd, lambda session: WorkerRepository(session).others("graphics", 60))
+    kinds = bindparam("kinds", [Offer(1).kind], expanding=True)
+    beside = select(is_idle_beside(bindparam("id", "graphics"), kinds, bindparam("seconds", 60.0)))
+    with crowd.read() as session:
+        assert session.scalar(beside), "graphics-7"
+    plan += explain(crowd, lambda session: session.execute(beside))
 
     assert set(others) == {Slot(Offer(), idle=True), Slot(Offer(1), idle=True)}
     assert set(nobody) == {Slot(Offer(), idle=True)}
-    assert plan.count("ix_workers_kind") >= 5
+    assert plan.count("ix_workers_kind") >= 6
     assert not re.search(r"(SCAN|Seq Scan on) workers", plan)
     assert "TEMP B-TREE" not in plan
     assert "Sort" not in plan
@@ -261,6 +267,30 @@ def test_the_last_idle_gpu_is_kept_for_a_while_and_a_run_that_demands_one_takes_
     second = graphics.claim("graphics", 10, offer=Offer(1))
 
     assert [claim and claim.name for claim in (first, second)] == ["graphic", "waits"]
+
+
+@pytest.mark.parametrize("graphics", [2, 3])
+def test_of_slots_with_gpus_that_claim_at_the_same_moment_one_stays_idle(database: Database, graphics: int) -> None:
+    register(database, "plain")
+    for number in range(graphics):
+        register(database, f"graphics-{number}", f"GPU-{number}")
+    make_run(database)
+    assert RunQueue(database).claim("plain", 600) is not None
+    for _ in range(2):
+        make_run(database)
+    between: list[Claim | None] = []
+
+    def clock() -> float:
+        """Let the other slot claim when the first one has read the others, and has no lock yet."""
+        if not between:
+            between.append(None)  # it is once
+            between[0] = RunQueue(database).claim("graphics-1", 600, offer=Offer(1))
+        return 0.0
+
+    claim = RunQueue(database, monotonic=clock).claim("graphics-0", 600, offer=Offer(1))
+
+    assert between[0] is not None
+    assert (claim is not None) is (graphics == 3), "the third one stays idle"
 
 
 def test_a_wake_up_that_reaches_a_slot_which_cannot_take_the_run_is_for_another(database: Database) -> None:
