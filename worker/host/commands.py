@@ -32,7 +32,7 @@ class Exposed(CannotStart):
 EXIT_CODES = """\b
 Exit codes:
   0  stopped by a signal, after the one run of --once, or after the idle time of --idle-exit
-  1  it cannot start, or cannot go on; standard error says why
+  1  it cannot start, or cannot go on, or its slot's process died with the run of --once; standard error says why
   2  the command line or a setting is wrong"""
 
 
@@ -61,7 +61,8 @@ def worker(ctx: click.Context, slots: int | None, once: bool, idle_exit: float |
     """Execute training runs on this host; or show, cordon and drain slots.
 
     With --once and --idle-exit it also exits if no run comes. A run that fails does not change the exit code: its state
-    is in the database. SIGTERM hands runs back with a checkpoint.
+    is in the database. With --once it exits with 1 if the process of its slot is killed with the run, which another
+    worker resumes. SIGTERM hands runs back with a checkpoint.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -80,9 +81,9 @@ def worker(ctx: click.Context, slots: int | None, once: bool, idle_exit: float |
         share_metrics(settings.worker.scratch / "metrics")
     from ludus.logging import configure_logging  # noqa: PLC0415
     from server.kit.db.checks import check_database  # noqa: PLC0415
-    from worker.host.ending import Limits  # noqa: PLC0415
+    from worker.host.ending import Limits, SharedState  # noqa: PLC0415
     from worker.host.gpus import check_free  # noqa: PLC0415
-    from worker.host.tasks import HostResources, SharedState, build  # noqa: PLC0415
+    from worker.host.tasks import HostResources, build  # noqa: PLC0415
 
     configure_logging("worker", log_format=settings.log.format, level=settings.log.level)
     with one_sentence_errors():
@@ -119,6 +120,8 @@ def worker(ctx: click.Context, slots: int | None, once: bool, idle_exit: float |
         if shared.restarting:
             # The process keeps its id, so that its service manager sees no exit.
             os.execv(sys.executable, [sys.executable, "-m", "ludus.cli", "worker", *options])  # noqa: S606
+    if shared.lost:
+        ctx.exit(1)
 
 
 def share_metrics(folder: Path) -> None:

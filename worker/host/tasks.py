@@ -10,7 +10,6 @@ runs back through shared memory. A slot that sees its parent leave messages in t
 (`worker.host.watchdog`). A slot that does not take a run which another idle slot serves wakes that one.
 """
 
-import mmap
 import os
 import signal
 import socket
@@ -40,7 +39,7 @@ from server.lifecycle.claims.repository import AnotherSlot, RunQueue
 from server.runs.scheduling.demand import Offer
 from server.workers.repository import WorkerInfo, WorkerRegistry
 from worker.host.alive import keep_alive
-from worker.host.ending import Limits, WorkerEnd
+from worker.host.ending import Limits, SharedState, WorkerEnd
 from worker.host.fingerprint import fingerprint
 from worker.host.gpus import VISIBLE, GpuInUse, assign, find_gpus, lock_gpus
 from worker.host.process import WarmTrainer
@@ -95,55 +94,6 @@ class HostResources:
         return {} if self.gpus is None else {VISIBLE: ",".join(self.of(slot))}
 
 
-class SharedState:
-    """What a worker's processes tell one another: children see what the parent writes, and the parent what they do.
-
-    A byte each in anonymous shared memory: signals would interrupt database calls.
-    """
-
-    _STOPPING, _RESTARTING, _FINISHED, _SLOTS = range(4)
-
-    def __init__(self, slots: int) -> None:
-        self._bytes = mmap.mmap(-1, self._SLOTS + slots)
-        self._slots = slots
-
-    @property
-    def stopping(self) -> bool:
-        """Whether the slots shall hand their runs back."""
-        return self._bytes[self._STOPPING] != 0
-
-    def stop(self) -> None:
-        """Have the slots hand their runs back."""
-        self._bytes[self._STOPPING] = 1
-
-    @property
-    def restarting(self) -> bool:
-        """Whether the worker starts again after it has stopped."""
-        return self._bytes[self._RESTARTING] != 0
-
-    def restart(self) -> None:
-        """Have the worker start again after it has stopped."""
-        self._bytes[self._RESTARTING] = 1
-
-    @property
-    def finished(self) -> bool:
-        """Whether a slot has executed the only run."""
-        return self._bytes[self._FINISHED] != 0
-
-    def finish(self) -> None:
-        """Record that the only run was executed."""
-        self._bytes[self._FINISHED] = 1
-
-    @property
-    def busy(self) -> bool:
-        """Whether any slot executes a run."""
-        return any(self._bytes[self._SLOTS :])
-
-    def set_busy(self, slot: int, *, busy: bool) -> None:
-        """Record whether a slot, by its number from 0, executes a run."""
-        self._bytes[self._SLOTS + slot % self._slots] = int(busy)
-
-
 class Slot:
     """One prefork child: everything that it keeps between runs."""
 
@@ -167,6 +117,9 @@ class Slot:
         self.worker_id = f"{socket.gethostname()[:HOST_CHARACTERS]}/{os.getpid()}/{self._started:.0f}"
         os.environ[WORKER_VARIABLE] = self.worker_id  # trainers and collectors say whose they are
         bind_process(worker_id=self.worker_id)
+        if self._shared.taken:
+            log.error("slot_killed", reason="The process of the slot died with its run: another worker resumes it.")
+            self._shared.lose()
         self._number = number = current_process().index
         self._shared.set_busy(number, busy=False)  # the child before this one may have died with a run
         self._gpus = self._resources.of(number)
@@ -232,10 +185,12 @@ class Slot:
         wanted: str | None = hint
         self._known.wait(BEAT_SECONDS)  # the worker must be in the database before it holds a run
         while not self.stopping() and not self._shared.finished:
+            self._shared.set_taken(taken=self._limits.once)  # first: this process may be killed as soon as it has it
             claim = self._queue.claim(
                 self.worker_id, self._settings.worker.lease_seconds, wanted, self._offer, self._fingerprint
             )
             if claim is None:
+                self._shared.set_taken(taken=False)
                 self._pass_on(self._queue.for_another)
                 return
             wanted = None
@@ -294,7 +249,7 @@ class Slot:
         except LudusError as error:
             log.warning("queue_not_read", error=str(error))
             return
-        if run_id is not None:
+        if run_id is not None and not self._shared.finished:
             self._wake_ups.wake(run_id, self._offer.kind)
 
     def _beat(self) -> None:
@@ -343,7 +298,7 @@ class Slot:
 def end_by_itself(shared: SharedState, end: WorkerEnd) -> None:
     """Stop this process as SIGTERM does once there is a reason. The body of a thread of the parent."""
     while not shared.stopping:
-        reason = end.reason(busy=shared.busy, finished=shared.finished)
+        reason = end.reason(busy=shared.busy, finished=shared.finished, lost=shared.lost)
         if reason is not None:
             log.info("worker_ends", reason=reason)
             os.kill(os.getpid(), signal.SIGTERM)

@@ -30,6 +30,7 @@ def test_a_worker_of_one_run_ends_after_it_and_waits_for_it_without_limit(clock:
 
     assert end.reason(busy=False, finished=False) is None
     assert end.reason(busy=False, finished=True) == "its only run was executed"
+    assert end.reason(busy=True, finished=True, lost=True) == "the process of its slot died with its only run"
 
 
 def test_a_worker_of_one_run_with_an_idle_time_also_ends_if_no_run_comes(clock: Clock) -> None:

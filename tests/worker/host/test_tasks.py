@@ -21,7 +21,9 @@ from server.runs.models import Lease
 from server.workers.models import Worker
 from server.workers.repository import WorkerRepository
 from server.workers.service import WorkerService
+from tests.e2e.test_demonstrations import clone
 from tests.factories import make_run, read_run
+from tests.server.demonstrations.test_service import add
 from tests.waiting import eventually, never
 
 pytestmark = pytest.mark.long  # both start a worker with its libraries, and a trainer
@@ -119,15 +121,48 @@ def started(home: Path, *options: str) -> "Iterator[subprocess.Popen[bytes]]":
 def test_a_worker_of_one_run_takes_a_run_that_waits_without_a_message_and_exits_after_it(
     database: Database, tmp_path: Path
 ) -> None:
-    first, second = make_run(database, name="first"), make_run(database, name="second")
+    demonstration = add(database, tmp_path)
+    first = make_run(database, name="first", config=clone(demonstration), demonstrations=[demonstration])
+    second = make_run(database, name="second")
 
     with started(tmp_path, "--once") as worker:
-        eventually(lambda: read_run(database, first.id).attempt == 1)
+        assert worker.wait(120) == 0
+
+    ended = read_run(database, first.id)
+    assert (ended.state, ended.stop_reason, ended.attempt) == ("SUCCEEDED", "completed", 1), ended.stop_detail
+    assert (read_run(database, second.id).state, read_run(database, second.id).attempt) == ("QUEUED", 0)
+
+
+def test_a_worker_of_one_run_whose_run_is_cancelled_exits_as_after_any_other(
+    database: Database, tmp_path: Path
+) -> None:
+    run = make_run(database, name="run")
+
+    with started(tmp_path, "--once") as worker:
+        eventually(lambda: read_run(database, run.id).attempt == 1)
         with database.write() as session:
-            RunService(session, WakeUpQueue(make_celery(Settings(home=tmp_path)))).cancel(first.id)
+            RunService(session, WakeUpQueue(make_celery(Settings(home=tmp_path)))).cancel(run.id)
         assert worker.wait(60) == 0
 
-    assert read_run(database, first.id).state == "CANCELLED"
+    assert read_run(database, run.id).state == "CANCELLED"
+
+
+def test_a_worker_of_one_run_whose_slot_is_killed_with_it_takes_no_other_and_says_by_its_exit_code_that_it_failed(
+    database: Database, tmp_path: Path
+) -> None:
+    demonstration = add(database, tmp_path)
+    config = clone(demonstration)
+    config["behaviors"]["Walker"]["max_steps"] = 10**8
+    first = make_run(database, name="first", config=config, demonstrations=[demonstration])
+    second = make_run(database, name="second")
+
+    with started(tmp_path, "--once") as worker:
+        eventually(lambda: read_run(database, first.id).state == "RUNNING", "it trains")
+        (slot,) = listed(database)
+        os.kill(int(slot.split("/")[1]), signal.SIGKILL)
+        assert worker.wait(60) == 1
+
+    assert read_run(database, first.id).attempt == 1, "another worker resumes it when its lease has run out"
     assert (read_run(database, second.id).state, read_run(database, second.id).attempt) == ("QUEUED", 0)
 
 
