@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import ClassVar, Final, NamedTuple, Self
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import insert, or_, select, update
 
 from server.checkpoints.models import Checkpoint
 from server.config.behavior import ReinforcementConfig
@@ -21,10 +21,11 @@ from server.ladders.models import Ladder, LadderPlayer, RunLadder
 from server.ladders.rating_systems import INITIAL_MU, INITIAL_SIGMA
 from server.ladders.refs import PlayedParticipant, PlayerKind
 from server.runs.events.repository import UNTRACKED
-from server.runs.models import Run
+from server.runs.models import BEING_DELETED, Run
 
 INITIAL_ELO: Final = 1200.0
 """ML-Agents' `initial_elo`."""
+_SHOWN = or_(Ladder.run_id.is_(None), Ladder.run_id.not_in(BEING_DELETED))
 
 
 class Policy(NamedTuple):
@@ -70,13 +71,14 @@ class LadderRepository(Repository):
         Raises NameAmbiguous: the session sees all projects, and several have a ladder of this name.
         """
         for same in (Ladder.id == ladder, Ladder.key == ladder):
-            found = self._session.scalars(select(Ladder).where(same).order_by(Ladder.project)).all()
+            found = self._session.scalars(select(Ladder).where(same, _SHOWN).order_by(Ladder.project)).all()
             if len(found) > 1:
                 raise NameAmbiguous("ladder", ladder, {each.project: each.id for each in found})
             if found:
                 return found[0]
         of_run = select(Ladder).join(RunLadder, RunLadder.ladder_id == Ladder.id).join(Run, Run.id == RunLadder.run_id)
-        newest = of_run.where((Run.id == ladder) | (Run.name == ladder)).order_by(Run.created_at.desc(), Run.id.desc())
+        newest = of_run.where((Run.id == ladder) | (Run.name == ladder), Run.id.not_in(BEING_DELETED))
+        newest = newest.order_by(Run.created_at.desc(), Run.id.desc())
         return self._session.scalars(newest.limit(1)).one_or_none()
 
     def get(self, ladder: str) -> Ladder:
@@ -88,7 +90,7 @@ class LadderRepository(Repository):
 
     def list(self, query: ListQuery) -> Page[Ladder]:
         """Return a page of ladders."""
-        return select_page(self._session, select(Ladder), query, self.COLUMNS, Ladder.id)
+        return select_page(self._session, select(Ladder).where(_SHOWN), query, self.COLUMNS, Ladder.id)
 
     def named(self, names: Collection[str], *, lock: bool) -> dict[str, Ladder]:
         """Return those ladders that were made under one of these names; with `lock` they stay until the commit."""

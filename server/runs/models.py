@@ -2,7 +2,19 @@
 
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, Index, Integer, LargeBinary, ScalarSelect, String, Text, func, select
+from sqlalchemy import (
+    BigInteger,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    ScalarSelect,
+    String,
+    Text,
+    func,
+    select,
+    text,
+)
 from sqlalchemy.orm import InstrumentedAttribute, Mapped, column_property, mapped_column
 
 from server.kit.db.base import CLUSTERED, Base, Json, Timestamp, ordered_text, partial_index
@@ -219,7 +231,10 @@ class DeletedAttempts(Base):
 
 
 class DeletedRun(Owned, Base):
-    """A run that was deleted. Its row is gone; the files below `runs/ID` of the artifact store are to be removed."""
+    """A run that was deleted. The files below `runs/ID` of the artifact store are to be removed.
+
+    The run's own row goes last, behind all that hang on it: while it is there, no list shows it (`BEING_DELETED`).
+    """
 
     __tablename__ = "deleted_runs"
 
@@ -230,6 +245,10 @@ class DeletedRun(Owned, Base):
     """When its files are removed next; None once that is over."""
 
     __table_args__ = (partial_index("ix_deleted_runs_unpurged", "purge_at", where=UNPURGED_SQL),)
+
+
+BEING_DELETED = select(DeletedRun.id).where(text(UNPURGED_SQL))
+"""Ids of runs that were deleted a short time ago, some of which still have rows: few, for `NOT IN`."""
 
 
 class Event(Base):

@@ -32,13 +32,14 @@ from server.kit.listing import Condition, ListQuery, Operator, Order, Page
 from server.kit.states import Intent
 from server.runs.bottleneck.times import TimeSpent
 from server.runs.events.repository import Note, lock_run, move, record
-from server.runs.models import BEHIND, Attempt, Lease, Log, Run, RunTag
+from server.runs.models import BEHIND, BEING_DELETED, Attempt, Lease, Log, Run, RunTag
 from server.runs.scheduling.demand import Demand
 
 Found = TypeVar("Found")
 NEWEST_FIRST = ListQuery(Order("created_at"))
 _MOVING = frozenset({"step", "updated_at"})
 """Fields that heartbeats move: of a run with a lease, they are in the lease."""
+_SHOWN = Run.id.not_in(BEING_DELETED)
 METRIC = "metric"
 """Order of a list of runs by a metric."""
 MAX_TAGS = 50
@@ -100,7 +101,7 @@ class RunRepository(Repository):
 
     def ids_of(self, runs: Sequence[str]) -> Sequence[str]:
         """Return the ids of several runs by their ids or names, each once. Raises RunNotFound."""
-        known = {each for some in parts(runs) for each in self._session.scalars(select(Run.id).where(Run.id.in_(some)))}
+        known = {each for some in parts(runs) for each in self._session.scalars(_ids_among(some))}
         return list(dict.fromkeys(run if run in known else self.id_of(run) for run in runs))
 
     def without_config(self, run: str) -> Run:
@@ -111,7 +112,7 @@ class RunRepository(Repository):
         """Return end and id of at most `limit` runs that ended so many days ago, in this order, beyond `after`."""
         place = tuple_(Run.finished_at, Run.id)
         query = select(Run.finished_at, Run.id).where(Run.finished_at < now() - days * DAY_SECONDS, place > after)
-        rows = self._session.execute(query.order_by(Run.finished_at, Run.id).limit(limit))
+        rows = self._session.execute(query.where(_SHOWN).order_by(Run.finished_at, Run.id).limit(limit))
         return [(finished_at or 0, run_id) for finished_at, run_id in rows]
 
     def ids_after(self, run_id: str, limit: int) -> Sequence[str]:
@@ -124,18 +125,18 @@ class RunRepository(Repository):
 
     def named(self, run_ids: Collection[str]) -> dict[str, Run]:
         """Return runs by their ids, without `BEHIND`."""
-        query = select(Run).options(*_without_behind())
+        query = select(Run).where(_SHOWN).options(*_without_behind())
         found = (self._session.scalars(query.where(Run.id.in_(some))) for some in parts(sorted({*run_ids})))
         return {run.id: run for runs in found for run in runs}
 
     def configs(self, run_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Return the resolved configurations of runs by their ids."""
-        query = select(Run.id, Run.config)
+        query = select(Run.id, Run.config).where(_SHOWN)
         found = (self._session.execute(query.where(Run.id.in_(some))) for some in parts(run_ids))
         return {run_id: config for rows in found for run_id, config in rows}
 
     def _found(self, query: Select[Found], run: str) -> Found:
-        for one in (query.where(Run.id == run), _newest_of(query, run)):
+        for one in (query.where(Run.id == run, _SHOWN), _newest_of(query, run)):
             found = self._session.scalars(one).one_or_none()
             if found is not None:
                 return found
@@ -148,7 +149,7 @@ class RunRepository(Repository):
         `finished_at`, runs that have not finished are left out; sorted by METRIC, those without a row in `metric`
         (`run_id`, `value`).
         """
-        statement = select(Run).options(*_without_behind())
+        statement = select(Run).where(_SHOWN).options(*_without_behind())
         known: dict[str, ColumnElement[Any] | InstrumentedAttribute[Any]] = dict(self.COLUMNS)
         if metric is not None:
             statement = statement.join(metric, metric.c.run_id == Run.id)
@@ -169,7 +170,7 @@ class RunRepository(Repository):
         An index has the order of the many at rest; those with a lease are few.
         """
         leases = select(Lease.run_id)
-        at_rest, leased = (select(Run.id).where(those) for those in (Run.id.not_in(leases), Run.id.in_(leases)))
+        at_rest, leased = (select(Run.id).where(_SHOWN, those) for those in (Run.id.not_in(leases), Run.id.in_(leases)))
         if rare is not None:
             at_rest, leased = (each.where(Run.id.in_(rare)) for each in (at_rest, leased))
         pages = (
@@ -194,7 +195,7 @@ class RunRepository(Repository):
 
     def count(self, state: RunState | None = None) -> int:
         """Return how many runs there are, or are in a state."""
-        query = select(func.count()).select_from(Run)
+        query = select(func.count()).select_from(Run).where(_SHOWN)
         return self._session.scalar(query if state is None else query.where(Run.state == state)) or 0
 
     def attempts(self, run_id: str) -> Sequence[Attempt]:
@@ -311,8 +312,12 @@ def _without_behind() -> list[Any]:
     return [defer(column, raiseload=True) for column in BEHIND]
 
 
+def _ids_among(ids: Sequence[str]) -> Select[str]:
+    return select(Run.id).where(Run.id.in_(ids), _SHOWN)
+
+
 def _newest_of(query: Select[Found], name: str) -> Select[Found]:
-    return query.where(Run.name == name).order_by(Run.created_at.desc(), Run.id.desc()).limit(1)
+    return query.where(Run.name == name, _SHOWN).order_by(Run.created_at.desc(), Run.id.desc()).limit(1)
 
 
 def _tagged(condition: Condition) -> ColumnElement[bool] | None:

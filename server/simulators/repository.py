@@ -19,7 +19,7 @@ from server.kit.listing import ListQuery, Operator, Page
 from server.kit.states import LEASED, TERMINAL
 from server.kit.wake_up import WakeUp
 from server.runs.events.repository import UNTRACKED, Note, ask, lock_run, move, record
-from server.runs.models import Attempt, Run
+from server.runs.models import BEING_DELETED, Attempt, Run
 from server.runs.repository import RunRepository
 from server.simulators.errors import NoPlaces, PlacesUnavailable, RunClosed, SimulatorNotFound
 from server.simulators.models import Simulator
@@ -235,7 +235,7 @@ class SimulatorRepository(Repository):
 
     def list_all(self, query: ListQuery) -> Page[Simulator]:
         """Return a page of the simulators of all runs. By `left_at`, those that have not left are left out."""
-        statement = select(Simulator)
+        statement = select(Simulator).where(Simulator.run_id.not_in(BEING_DELETED))
         if query.order.field == "left_at":
             statement = statement.where(Simulator.left_at.is_not(None))
         rare = rarest(self._session, self._of_project())

@@ -95,5 +95,7 @@ def test_rounds_delete_and_look_at_as_much_as_the_page_says() -> None:
     assert (rows.PAUSE_SECONDS, metrics.ROUND_SECONDS, metrics.FIRST_SECONDS) == (60, 300, 3600)
     assert "deletes old rows once a minute" in text
     assert f"at most {rows.ROWS * rows.BATCHES:,} of a kind, in transactions of {rows.ROWS:,}" in text
+    assert f"`RUN_DAYS` (at most {rows.RUNS} runs a minute)" in text
+    assert f"at most {rows.RUN_BATCHES} transactions of {rows.ROWS:,} a minute for all deleted runs together" in text
     assert f"looks at {rows.LOOKED_AT} runs and {rows.LOOKED_AT} ladders a minute" in text
     assert "archives and thins every five minutes, one run after the other, and begins an hour after its start" in text

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Select, case, select, text, update
+from sqlalchemy import Select, case, exists, select, text, update
 
 from server.checkpoints.models import Checkpoint, UploadedCheckpoint
 from server.checkpoints.retention.holds import held
@@ -112,8 +112,12 @@ class RetentionRepository(Repository):
         self._session.execute(update(Checkpoint).where(Checkpoint.id == checkpoint_id).values(purged_at=now()))
 
     def deleted_runs(self, limit: int, since_seconds: float = 0.0) -> list[str]:
-        """Return ids of deleted runs whose files were to be removed `since_seconds` ago, the longest due first."""
+        """Return ids of deleted runs whose files were to be removed `since_seconds` ago, the longest due first.
+
+        Those that still have rows are left out: `purge_at` is what keeps them out of lists (`BEING_DELETED`).
+        """
         due = select(DeletedRun.id).where(text(UNPURGED_SQL), DeletedRun.purge_at <= now() - since_seconds)
+        due = due.where(~exists().where(Run.id == DeletedRun.id))
         return list(self._session.scalars(due.order_by(DeletedRun.purge_at).limit(limit)))
 
     def run_purged(self, run_id: str) -> None:

@@ -2,14 +2,17 @@
 
 from collections.abc import Iterator, Sequence
 
-from sqlalchemy import ColumnElement, delete, or_, select
+from sqlalchemy import ColumnElement, and_, delete, or_, select, update
 
 from server.checkpoints.aliases.models import CheckpointAlias
 from server.checkpoints.models import Checkpoint, RunInitialCheckpoint
+from server.kit.db.base import Base
+from server.kit.db.clock import now
 from server.kit.db.keyset import parts
-from server.kit.db.repository import Repository
+from server.kit.db.repository import Repository, delete_some
 from server.ladders.models import Ladder, LadderPlayer, RunLadder
-from server.runs.models import DeletedRun, Run
+from server.runs.events.repository import UNTRACKED
+from server.runs.models import BEING_DELETED, DeletedRun, Run
 from server.webhooks.models import WebhookCursor
 
 
@@ -24,12 +27,36 @@ class DeletionRepository(Repository):
         """Return the number of the run's newest event that has become messages for webhooks; 0 before the first."""
         return self._session.scalar(select(WebhookCursor.seq).where(WebhookCursor.run_id == run_id)) or 0
 
-    def delete(self, run: Run) -> None:
-        """Remove a run's row with all rows that hang on it, and note that its files are to be removed."""
+    def is_being_deleted(self, run_id: str) -> bool:
+        """Return whether a run was deleted of which there still may be rows."""
+        return self._session.scalar(BEING_DELETED.where(DeletedRun.id == run_id)) is not None
+
+    def mark(self, run: Run) -> None:
+        """Note that a locked run is deleted: from the commit on it is not found, nor are its checkpoints used."""
         at = self.clock()  # one reading: `purge_at` beyond it means "for the second time"
-        self._session.add(DeletedRun(id=run.id, name=run.name, project=run.project, deleted_at=at, purge_at=at))
+        self._session.merge(DeletedRun(id=run.id, name=run.name, project=run.project, deleted_at=at, purge_at=at))
         self._session.flush()
-        self._session.execute(delete(Run).where(Run.id == run.id))
+        stored = update(Checkpoint).where(Checkpoint.run_id == run.id, Checkpoint.deleted_at.is_(None))
+        self._session.execute(stored.values(deleted_at=now()), execution_options=UNTRACKED)
+        rated = {"rated_through": Ladder.match_seq, "generation": Ladder.generation + 1}  # nothing of it is rated now
+        self._session.execute(update(Ladder).where(Ladder.run_id == run.id).values(rated), execution_options=UNTRACKED)
+
+    def unfinished(self, limit: int) -> list[str]:
+        """Return ids of deleted runs that still have rows, those that were deleted first at the beginning."""
+        query = select(DeletedRun.id).join(Run, Run.id == DeletedRun.id).where(DeletedRun.id.in_(BEING_DELETED))
+        return list(self._session.scalars(query.order_by(DeletedRun.deleted_at).limit(limit)))
+
+    def delete_rows(self, run_id: str, limit: int) -> int:
+        """Delete at most `limit` rows of a deleted run, its own last; return how many. Fewer: none is left."""
+        # Locked: who writes a row of the run meanwhile comes first, or finds that the run is gone.
+        self._session.execute(select(Run.id).where(Run.id == run_id).with_for_update())
+        left = limit
+        for model, condition in _rows_of(run_id):
+            left -= delete_some(self._session, model, left, condition)
+            if left == 0:
+                return limit
+        self._session.execute(delete(Run).where(Run.id == run_id))
+        return limit - left
 
     def users(self, run: Run) -> Iterator[str]:
         """Iterate over sentences that name what outside a locked run needs it, or keeps a part of it.
@@ -51,7 +78,7 @@ class DeletionRepository(Repository):
             begun = (
                 select(Run.id, Run.name, Run.kind, RunInitialCheckpoint.checkpoint_id)
                 .join(RunInitialCheckpoint, RunInitialCheckpoint.run_id == Run.id)
-                .where(RunInitialCheckpoint.checkpoint_id.in_(some), Run.id != run.id)
+                .where(RunInitialCheckpoint.checkpoint_id.in_(some), Run.id != run.id, Run.id.not_in(BEING_DELETED))
             )
             for other in self._session.execute(begun.order_by(Run.id)):
                 verb = "judges" if other.kind in {"match", "evaluate"} else "began with"
@@ -61,18 +88,37 @@ class DeletionRepository(Repository):
         joined = (
             select(RunLadder.run_id)
             .join(Ladder, Ladder.id == RunLadder.ladder_id)
-            .where(Ladder.run_id == run.id, RunLadder.run_id != run.id)
+            .where(Ladder.run_id == run.id, RunLadder.run_id != run.id, RunLadder.run_id.not_in(BEING_DELETED))
         )
         for other_id in self._session.scalars(joined):
             yield f"the run {other_id} plays on its ladder"
 
     def _ladders(self, run: Run, plays: ColumnElement[bool]) -> Iterator[str]:
         """Iterate over sentences that name the ladders but its own on which a policy of the run plays."""
+        of_another = and_(Ladder.run_id != run.id, Ladder.run_id.not_in(BEING_DELETED))
         query = (
             select(Ladder.name, LadderPlayer.name.label("player"))
             .join(LadderPlayer, LadderPlayer.ladder_id == Ladder.id)
-            .where(plays, or_(Ladder.run_id.is_(None), Ladder.run_id != run.id))
+            .where(plays, or_(Ladder.run_id.is_(None), of_another))
             .order_by(Ladder.name, LadderPlayer.id)
         )
         for row in self._session.execute(query):
             yield f"{row.player} plays on the ladder {row.name}"
+
+
+def _rows_of(run_id: str) -> Iterator[tuple[type[Base], ColumnElement[bool]]]:
+    """Iterate over the models of the rows that go with a run, with the condition of its rows: referring ones first.
+
+    Those are what a cascade would delete: what refers to the run, and what belongs to the run's own ladder. The
+    participants of a match go with it.
+    """
+    models = {mapper.local_table: mapper.class_ for mapper in Base.registry.mappers}
+    ladders = select(Ladder.id).where(Ladder.run_id == run_id)
+    for table in reversed(Base.metadata.sorted_tables):
+        conditions = []
+        if "run_id" in table.c and table.c.run_id.references(Run.__table__.c.id):
+            conditions.append(table.c.run_id == run_id)
+        if "ladder_id" in table.c and table.c.ladder_id.references(Ladder.__table__.c.id):
+            conditions.append(table.c.ladder_id.in_(ladders))
+        if conditions:
+            yield models[table], or_(*conditions)

@@ -1,8 +1,10 @@
 """Deletes runs that have ended.
 
-In one transaction: the users of the run are looked for, webhooks get its last event, its row goes with all that
-hangs on it, and a row of `deleted_runs` takes its place, by which the controller knows whose files to remove
-(`server.checkpoints.retention.job`). So a process that is killed anywhere leaves the whole run, or none of it.
+In one transaction: the users of the run are looked for, webhooks get its last event, and a row of `deleted_runs` takes
+the run's place: from the commit on it is not found any more. So a process that is killed anywhere leaves the whole run,
+or none of it. The same transaction deletes up to `ROWS` rows of the run, which are all of a small one. The controller
+deletes the rest, as many at a time (`server.lifecycle.retention.job`), the run's own row last, and then the files
+(`server.checkpoints.retention.job`).
 """
 
 from server.kit.db.database import Session
@@ -15,6 +17,9 @@ from server.runs.models import Run
 from server.runs.repository import RunRepository
 from server.webhooks.deliveries.repository import Outbox, PendingEvents
 from server.webhooks.repository import WebhookRepository
+
+ROWS = 1000
+"""Rows that one transaction deletes at most."""
 
 
 class DeletionService:
@@ -36,13 +41,16 @@ class DeletionService:
             if self._deletions.is_deleted(run_id):
                 return
             raise RunNotFound(run_id, named=RunRepository(self._session).newest_named(run_id)) from None
+        if self._deletions.is_being_deleted(run_id):
+            return
         if run.state not in TERMINAL:
             raise RunNotEnded(run.id, run.state)
         users = list(self._deletions.users(run))
         if users:
             raise RunInUse(run.id, users)
         self._announce(run, why)
-        self._deletions.delete(run)
+        self._deletions.mark(run)
+        self._deletions.delete_rows(run_id, ROWS)
 
     def _announce(self, run: Run, why: str) -> None:
         """Record the run's last event, and make messages of all its events that have none yet.

@@ -1,7 +1,8 @@
 """The row retention job: a thread of the controller that deletes old rows.
 
 The settings of `LUDUS_CONTROLLER__..._DAYS` say what is old. Each round deletes a bounded number of rows of each kind,
-in short transactions, so it delays no other writer for long. Events and matches have no index by age: a round looks at
+in short transactions, so it delays no other writer for long. Deleted runs are not found any more; what is left of their
+rows goes here, whoever deleted them, and after a crash, too. Events and matches have no index by age: a round looks at
 the next runs and ladders in the order of their ids, and begins again behind the last one. The place is only in memory,
 so a job that is killed loses nothing, and several may work at once: they find less to delete.
 
@@ -20,7 +21,8 @@ from server.kit.settings import ControllerSettings
 from server.ladders.errors import LadderNotFound
 from server.ladders.matches.repository import MatchLedger, MatchRepository
 from server.ladders.repository import LadderRepository
-from server.lifecycle.deletion.service import DeletionService
+from server.lifecycle.deletion.repository import DeletionRepository
+from server.lifecycle.deletion.service import ROWS, DeletionService
 from server.lifecycle.errors import RunInUse, RunNotEnded
 from server.runs.events.repository import EventRepository
 from server.runs.repository import RunRepository
@@ -28,10 +30,12 @@ from server.simulators.repository import SimulatorRepository
 
 PAUSE_SECONDS = 60.0
 """Between two rounds."""
-ROWS = 1000
-"""Rows of one kind that one transaction deletes at most."""
 BATCHES = 10
 """Transactions of one kind in one round at most."""
+RUNS = 100
+"""Runs that one round deletes at most because they are old."""
+RUN_BATCHES = 100
+"""Transactions of one round at most that delete rows of deleted runs."""
 LOOKED_AT = 200
 """Runs, and ladders, that one round looks at for old events and matches."""
 Forget = Callable[[Session, int], int]
@@ -63,11 +67,12 @@ class RowRetentionJob:
 
     def tick(self) -> dict[str, int]:
         """Do one round; return how many rows of each kind are gone. A database that doesn't answer is waited for."""
-        gone = dict.fromkeys(("runs", "events", "simulators", "matches"), 0)
+        gone = dict.fromkeys(("runs", "rows_of_runs", "events", "simulators", "matches"), 0)
         settings = self._settings
         try:
             if settings.run_days is not None:
                 gone["runs"] = self._delete_runs(settings.run_days)
+            gone["rows_of_runs"] = self._delete_rows_of_runs()
             if settings.event_days is not None:
                 gone["events"] = self._delete_events(settings.event_days)
             if settings.simulator_days is not None:
@@ -85,7 +90,7 @@ class RowRetentionJob:
     def _delete_runs(self, days: float) -> int:
         """Delete runs that ended long ago, unless something needs them: the next round looks at later ones."""
         with self._database.read() as session:
-            old = RunRepository(session).ended_before(days, self._ended, limit=BATCHES)
+            old = RunRepository(session).ended_before(days, self._ended, limit=RUNS)
         gone = 0
         for place in old:
             try:
@@ -95,8 +100,22 @@ class RowRetentionJob:
             except (RunInUse, RunNotEnded, RunNotFound) as why:
                 _log.debug("run_kept", run_id=place[1], reason=str(why))
             self._ended = place
-        if len(old) < BATCHES:
+        if len(old) < RUNS:
             self._ended = _FIRST
+        return gone
+
+    def _delete_rows_of_runs(self) -> int:
+        """Delete rows of deleted runs, one run after the other; return how many."""
+        with self._database.read() as session:
+            runs = DeletionRepository(session).unfinished(RUN_BATCHES)
+        gone = batches = 0
+        for run_id in runs:
+            deleted = ROWS
+            while deleted == ROWS and batches < RUN_BATCHES:
+                with self._database.write() as session:
+                    deleted = DeletionRepository(session).delete_rows(run_id, ROWS)
+                batches += 1
+                gone += deleted
         return gone
 
     def _delete_events(self, days: float) -> int:

@@ -15,7 +15,7 @@ from server.metrics.compaction.repository import chunks_of
 from server.metrics.models import STALE_SQL, LatestMetric, MetricArchive, MetricChunk, MetricTail
 from server.metrics.points import Place, Points
 from server.metrics.superseding.repository import insert_chunks
-from server.runs.models import Run
+from server.runs.models import BEING_DELETED, Run
 
 DAY = 86400.0
 
@@ -131,7 +131,7 @@ class MetricRetentionRepository(Repository):
         return found
 
 
-_AGED = select(Run.id, Run.project, Run.finished_at, now())
+_AGED = select(Run.id, Run.project, Run.finished_at, now()).where(Run.id.not_in(BEING_DELETED))
 _ARCHIVE = tuple(MetricArchive.__table__.c[name] for name in Archive.__dataclass_fields__)
 
 

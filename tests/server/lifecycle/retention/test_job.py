@@ -161,7 +161,7 @@ def test_old_matches_stay_because_of(database: Database, reason: str) -> None:
 def test_runs_that_ended_long_ago_go_unless_something_needs_them(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job, "BATCHES", 1)  # a run that is needed does not keep the others
+    monkeypatch.setattr(job, "RUNS", 1)  # a run that is needed does not keep the others
     names = {}
     for name in ("pinned", "old", "goes on"):
         ledger = make_ledger(database, name=name)
