@@ -73,13 +73,13 @@ POLL_SECONDS = 0.2
 class Poller:
     """A client without patience: a connection for each request, no second try. Counts each answer.
 
-    It reads the paths, and writes a new tag to the first run, in turn.
+    It reads the paths, and gives the first run a new name, in turn.
     """
 
     def __init__(self, server: str, token: str, paths: list[str], run: str) -> None:
         self.answers: Counter[int] = Counter()
         self.failures: list[str] = []
-        self.tag = ""
+        self.name = ""
         """The last one whose request was answered."""
         self._server, self._paths = server, paths
         self._written = f"/v1/runs/{run}"
@@ -95,9 +95,9 @@ class Poller:
                     return
                 for path in self._paths:
                     self._ask(client, "GET", path)
-                tag = f"round-{number}"
-                if self._ask(client, "PATCH", self._written, {"tags": [tag]}):
-                    self.tag = tag
+                name = f"round-{number}"
+                if self._ask(client, "PATCH", self._written, {"name": name}):
+                    self.name = name
 
     def _ask(self, client: httpx.Client, method: str, path: str, body: object = None) -> bool:
         """Return whether the answer was 200."""
@@ -273,7 +273,7 @@ def test_evictions_at_random_and_a_new_release_lose_no_run_and_no_answer(
                 log.info("polled", answers=dict(poller.answers), failures=poller.failures[:20])
             assert set(poller.answers) == {200}, poller.failures
             assert poller.failures == []
-            assert client.runs.get(runs[0]).tags == (poller.tag,), "an acknowledged write is lost"
+            assert client.runs.get(runs[0]).name == poller.name, "an acknowledged write is lost"
             for witness in witnesses:
                 witness.hold_to_account(client, folder)
             report_claims(client, runs)
