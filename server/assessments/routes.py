@@ -7,7 +7,7 @@ from server.assessments.repository import AssessmentRepository
 from server.checkpoints.repository import CheckpointRepository
 from server.kit.errors import AssessmentNotFound, RunNotFound
 from server.kit.http.errors import problems
-from server.kit.http.fields import RunKey
+from server.kit.http.parameters import RunKey
 from server.kit.http.resources import resource
 from server.kit.http.services import DatabaseDep
 from server.runs.repository import RunRepository

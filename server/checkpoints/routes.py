@@ -26,9 +26,10 @@ from server.kit.errors import (
 from server.kit.http.bodies import BodyDep
 from server.kit.http.downloads import DOWNLOAD, Content, DownloadRequestDep, send
 from server.kit.http.errors import RangeNotSatisfiable, UnsupportedFileType, deleted, problems
-from server.kit.http.fields import NAME, TEXT, CheckpointKey, FileName, Name, RunKey, Text, Write
+from server.kit.http.fields import NAME, TEXT, Name, Text, Write
 from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer, json_command
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
+from server.kit.http.parameters import CheckpointKey, FileName, RunKey
 from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, DatabaseDep, ServicesDep
 from server.kit.http.uploads import FILE_BODY, UploadCommandDep, UploadDep

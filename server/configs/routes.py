@@ -13,9 +13,10 @@ from server.configs.service import ConfigService, Stored, find_preset, known_pre
 from server.kit.errors import ConfigNotFound, InvalidConfig, InvalidQuery, NameAmbiguous, RunNotFound
 from server.kit.http.bodies import EXAMPLE, BodyDep, declare_body
 from server.kit.http.errors import BodyInvalid, UnsupportedMediaType, problems
-from server.kit.http.fields import ConfigName, RunReference, Text, Version
+from server.kit.http.fields import RunReference, Text
 from server.kit.http.idempotency import BODY_PROBLEMS, Answer
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
+from server.kit.http.parameters import ConfigName, Version
 from server.kit.http.resources import list_of, resource
 from server.kit.http.services import CommandDep, DatabaseDep
 from server.kit.listing import Order

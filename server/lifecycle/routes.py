@@ -30,9 +30,10 @@ from server.kit.errors import (
 from server.kit.http.auth import AuthDep
 from server.kit.http.bodies import EXAMPLE, BodyDep, declare_body
 from server.kit.http.errors import TooManyWaiters, deleted, problems
-from server.kit.http.fields import NAME, TEXT, Name, RunKey, Tag
+from server.kit.http.fields import NAME, TEXT, Name, Tag
 from server.kit.http.idempotency import BODY_PROBLEMS, COMMAND_PROBLEMS, Answer, json_command
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
+from server.kit.http.parameters import RunKey
 from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, Services, ServicesDep, shared
 from server.kit.listing import ListQuery, Order, Page

@@ -20,7 +20,8 @@ from server.kit.errors import InvalidQuery, MetricNotFound, RunNotFound
 from server.kit.http.auth import named_in_query
 from server.kit.http.downloads import DOWNLOAD, Content, DownloadRequestDep, send
 from server.kit.http.errors import RangeNotSatisfiable, problems
-from server.kit.http.fields import NAME, TEXT, MetricKey, RunKey
+from server.kit.http.fields import NAME, TEXT
+from server.kit.http.parameters import MetricKey, RunKey
 from server.kit.http.resources import list_of, resource
 from server.kit.http.services import DatabaseDep, ServicesDep
 from server.metrics.archive import parquet

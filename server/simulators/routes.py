@@ -8,8 +8,8 @@ from ludus import schemas
 from server.kit.db.database import Session
 from server.kit.errors import RunNotFound
 from server.kit.http.errors import problems
-from server.kit.http.fields import RunKey
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
+from server.kit.http.parameters import RunKey
 from server.kit.http.resources import resource
 from server.kit.http.services import DatabaseDep
 from server.kit.listing import ListQuery, Order, Page

@@ -11,9 +11,9 @@ from server.kit.db.database import Session
 from server.kit.errors import WorkerNotFound
 from server.kit.http.auth import needs
 from server.kit.http.errors import problems
-from server.kit.http.fields import WorkerKey
 from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer, Command
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
+from server.kit.http.parameters import WorkerKey
 from server.kit.http.resources import resource
 from server.kit.http.services import DatabaseDep, WholeCommandDep
 from server.kit.listing import Order

@@ -17,9 +17,9 @@ from server.kit.errors import NameAmbiguous, ProjectForbidden, RunNotFound
 from server.kit.http.auth import AuthDep, AuthenticatedRequest, needs
 from server.kit.http.bodies import BodyDep, declare_json
 from server.kit.http.errors import deleted, problems
-from server.kit.http.fields import RunKey
 from server.kit.http.idempotency import BODY_PROBLEMS, Answer, json_command
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
+from server.kit.http.parameters import RunKey
 from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, DatabaseDep, shared
 from server.kit.listing import Order

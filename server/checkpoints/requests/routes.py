@@ -11,8 +11,8 @@ from server.checkpoints.requests.service import CheckpointRequestService
 from server.kit.db.database import Session
 from server.kit.errors import RunNotFound
 from server.kit.http.errors import problems
-from server.kit.http.fields import RunKey
 from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer
+from server.kit.http.parameters import RunKey
 from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, DatabaseDep
 from server.runs.repository import RunRepository

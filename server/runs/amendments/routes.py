@@ -5,7 +5,7 @@ from fastapi import APIRouter
 from ludus import schemas
 from server.kit.errors import RunNotFound
 from server.kit.http.errors import problems
-from server.kit.http.fields import RunKey
+from server.kit.http.parameters import RunKey
 from server.kit.http.resources import resource
 from server.kit.http.services import DatabaseDep
 from server.runs.amendments.repository import AmendmentRepository

@@ -10,7 +10,7 @@ from ludus import schemas
 from server.kit.errors import ArtifactNotFound, LogNotFound, RunNotFound
 from server.kit.http.downloads import DOWNLOAD, Content, DownloadRequestDep, send
 from server.kit.http.errors import RangeNotSatisfiable, problems
-from server.kit.http.fields import AttemptNumber, FileName, RunKey
+from server.kit.http.parameters import AttemptNumber, FileName, RunKey
 from server.kit.http.resources import list_of, resource
 from server.kit.http.services import DatabaseDep, ServicesDep
 from server.runs.attempts.logs import DEFAULT_BYTES, MAX_BYTES, read_part

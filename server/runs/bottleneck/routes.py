@@ -7,7 +7,7 @@ from ludus.schemas.states import RunState
 from server.config.run import RunConfig
 from server.kit.errors import RunNotFound
 from server.kit.http.errors import problems
-from server.kit.http.fields import RunKey
+from server.kit.http.parameters import RunKey
 from server.kit.http.services import DatabaseDep
 from server.runs.bottleneck.diagnosis import diagnose
 from server.runs.bottleneck.times import TimeSpent

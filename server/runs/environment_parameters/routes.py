@@ -7,8 +7,8 @@ from server.kit.db.database import Session
 from server.kit.errors import InvalidEdit, RunEnded, RunNotFound
 from server.kit.http.bodies import BodyDep
 from server.kit.http.errors import problems
-from server.kit.http.fields import RunKey
 from server.kit.http.idempotency import Answer, json_command
+from server.kit.http.parameters import RunKey
 from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, DatabaseDep
 from server.runs.environment_parameters.requests import EnvironmentParametersUpdate

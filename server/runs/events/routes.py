@@ -11,7 +11,7 @@ from server.kit.errors import RunNotFound
 from server.kit.http.auth import AuthDep, AuthenticatedRequest
 from server.kit.http.errors import Responses, TooManyStreams, problems
 from server.kit.http.event_stream import MEDIA_TYPE
-from server.kit.http.fields import RunKey
+from server.kit.http.parameters import RunKey
 from server.kit.http.resources import list_of, resource
 from server.kit.http.services import DatabaseDep, shared
 from server.kit.states import TERMINAL

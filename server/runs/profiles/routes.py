@@ -9,8 +9,9 @@ from server.kit.db.database import Session
 from server.kit.errors import RunNotFound
 from server.kit.http.bodies import BodyDep
 from server.kit.http.errors import problems
-from server.kit.http.fields import RunKey, Write
+from server.kit.http.fields import Write
 from server.kit.http.idempotency import Answer, json_command
+from server.kit.http.parameters import RunKey
 from server.kit.http.services import CommandDep, DatabaseDep
 from server.runs.profiles.errors import ProfileNotFound, RunNotTraining
 from server.runs.profiles.repository import ProfileRepository

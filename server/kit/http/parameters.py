@@ -1,0 +1,50 @@
+"""Types of parameters of paths and queries that several routes share."""
+
+from typing import Annotated
+
+from fastapi import Path, Query
+from starlette.convertors import StringConvertor, register_url_convertor  # codespell:ignore convertors
+
+from server.kit.http.fields import NAME, TEXT
+
+
+class NameConvertor(StringConvertor):
+    """`{run:name}` in a path: ends at a colon, which begins a verb. `/v1/runs/x:stop` is not the run `x:stop`."""
+
+    regex = "[^/:]+"
+
+
+class TokenConvertor(StringConvertor):
+    """`{token:token}` in a path: an id of a token, and never `/v1/tokens/self`."""
+
+    regex = "tok_[0-9a-z]+"
+
+
+class WorkerConvertor(StringConvertor):
+    """`{worker:worker}` in a path: a host's name, or a slot's id, `host/pid/start`."""
+
+    regex = "[^/:]+(?:/[0-9]+/[0-9]+)?"
+
+
+register_url_convertor("name", NameConvertor())
+register_url_convertor("token", TokenConvertor())
+register_url_convertor("worker", WorkerConvertor())
+
+RunKey = Annotated[
+    str, Path(max_length=200, pattern=NAME, description="A run's id, or a name: the newest run of that name.")
+]
+WorkerKey = Annotated[
+    str,
+    Path(
+        max_length=200, pattern=TEXT, description="A slot's id, `host/pid/start`, or a host's name: all of its slots."
+    ),
+]
+CheckpointKey = Annotated[str, Path(max_length=40, pattern=NAME, description="A checkpoint's id, `latest` or `best`.")]
+ConfigName = Annotated[str, Path(max_length=200, pattern=NAME, description="Name of a stored configuration.")]
+FileName = Annotated[str, Path(max_length=500, pattern=r"^[A-Za-z0-9._=+/-]+$", description="Name of a file.")]
+AttemptNumber = Annotated[int, Path(ge=1, le=2**31 - 1, description="Number of an attempt.")]
+MetricKey = Annotated[
+    str,
+    Query(min_length=1, max_length=200, pattern=TEXT, description="The metric, as in `Environment/Cumulative Reward`."),
+]
+Version = Annotated[int, Query(ge=1, le=2**31 - 1, description="Version of the configuration.")]
