@@ -29,7 +29,7 @@ PIP := $(PY) -m pip --disable-pip-version-check --quiet --quiet
 
 .DEFAULT_GOAL := help
 .PHONY: help setup constraints demo test test-all test-orders test-services browser gpu faults chaos learn learn-quick results soak bench lint format types imports protos check-generated \
-	deployment locks check-migrations api docs pictures check-docs compose-check containers wheel wheel-check clean
+	deployment deployment-quick locks check-migrations api docs pictures check-docs compose-check containers wheel wheel-check clean
 
 help: ## Print this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -133,6 +133,9 @@ docs: setup ## Write the generated documentation (settings, configuration, .env.
 
 deployment: setup ## Start the roles of docker-compose.yml in network namespaces, and train (root; PostgreSQL, Redis, juicefs)
 	@$(PYTEST) tests/deployment --randomly-dont-reorganize $(ARGS)
+
+deployment-quick: setup ## Run those of them that CI runs: minutes
+	@$(PYTEST) tests/deployment --randomly-dont-reorganize -m "not slow" $(ARGS)
 
 pictures: setup ## Write the pictures of docs/dashboard.md (needs Chromium)
 	@$(PY) -m tests.web.pictures

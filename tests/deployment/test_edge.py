@@ -42,12 +42,13 @@ SELF_PLAY = {"save_steps": 512, "swap_steps": 128, "team_change": 2048, "play_ag
     ("name", "config", "game"),
     [
         ("CartPole", cartpole(16_384), ["simulate", "gymnasium:CartPole-v1", "--count", "1"]),
-        (
+        pytest.param(
             "Lights",
             behavior("Lights", 16_384, network_settings=MEMORY),
             ["simulate", "python:tests/toys/lights.py:Lights", "--count", "1"],
+            marks=pytest.mark.slow,
         ),
-        ("Striker", behavior("Striker", 16_384, self_play=SELF_PLAY), ["unity"]),
+        pytest.param("Striker", behavior("Striker", 16_384, self_play=SELF_PLAY), ["unity"], marks=pytest.mark.slow),
     ],
     ids=["vectors", "pictures", "self-play-of-unity"],
 )

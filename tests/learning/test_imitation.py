@@ -100,12 +100,14 @@ def cloned(path: Path, seed: int) -> float:
     return score(cloning.actor)
 
 
+@pytest.mark.hours
 def test_gail_learns_from_an_expert_to_swing_up(shown: Shown) -> None:
     scores = [gail(shown(swing_up), seed) for seed in SEEDS]
 
     assert median(scores) >= BAR, scores
 
 
+@pytest.mark.hours
 def test_gail_learns_nothing_from_a_dummy(shown: Shown) -> None:
     scores = [gail(shown(let_go), seed) for seed in SEEDS]
 
