@@ -182,6 +182,7 @@ def test_a_budget_that_burns_fast_calls(tmp_path: Path, counts: dict[str, str], 
 
 
 @needs_promtool
+@pytest.mark.long
 def test_a_budget_that_burns_slowly_makes_a_ticket(tmp_path: Path) -> None:
     """For three days 2% of the answers are late, 6% of the recoveries, and 0.2% of the sessions are lost."""
     requests = 'ludus_http_request_seconds_{}{{route="/v1/runs"{}}}'
