@@ -35,7 +35,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Question(NamedTuple):
-    """What a simulator asks. Those that ask the same get the same answer, if it is to wait."""
+    """A simulator's question about a run. While the run is not ready, one answer serves all equal questions."""
 
     run: str
     principal: Principal

@@ -23,9 +23,9 @@ class Limits:
 
 
 class SharedState:
-    """What a worker's processes tell one another: children see what the parent writes, and the parent what they do.
+    """State that a worker's parent and its slots share. Every process can read and write it.
 
-    A byte each in anonymous shared memory: signals would interrupt database calls.
+    It is one byte for each fact, in anonymous shared memory, and no signals: those would interrupt database calls.
     """
 
     _STOPPING, _RESTARTING, _TAKEN, _FINISHED, _LOST, _SLOTS = range(6)

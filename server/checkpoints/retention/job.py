@@ -27,7 +27,7 @@ PURGE_SECONDS = 1.0
 RETENTION_SECONDS = 60.0
 ORPHANS_SECONDS = 3600.0
 BATCH = 50
-"""Checkpoints whose files are removed between two looks at the clock."""
+"""Checkpoints, deleted runs, and further files that are removed between two looks at the clock: so many of each."""
 log = structlog.get_logger(__name__)
 
 
@@ -68,46 +68,33 @@ class RetentionJob:
 
     def purge(self) -> int:
         """Remove the files of checkpoints that are given up, and of what is deleted; return of how many."""
+        delay = self._settings.purge_delay_seconds
         with self._database.read() as session:
-            gone = RetentionRepository(session).unpurged(BATCH, self._settings.purge_delay_seconds)
-        for checkpoint_id, path in gone:
-            try:
-                self._store.delete(path)
-            except StorageRefused as error:  # this one; the others may go
-                log.warning("checkpoint_not_removed", path=path, error=str(error))
-                continue
-            with self._database.write() as session:
-                RetentionRepository(session).purged(checkpoint_id)
-        return len(gone) + self._purge_runs() + self._purge_files()
+            checkpoints = RetentionRepository(session).unpurged(BATCH, delay)
+            runs = RetentionRepository(session).deleted_runs(BATCH, delay)
+            files = GivenUpFileRepository(session).due(BATCH, delay)
+        for checkpoint_id, path in checkpoints:
+            if self._remove(path):
+                with self._database.write() as session:
+                    RetentionRepository(session).purged(checkpoint_id)
+        for run_id in runs:
+            if self._remove(f"runs/{run_id}"):
+                with self._database.write() as session:
+                    RetentionRepository(session).run_purged(run_id)
+        for path in files:
+            if self._remove(path):
+                with self._database.write() as session:
+                    GivenUpFileRepository(session).removed(path)
+        return len(checkpoints) + len(runs) + len(files)
 
-    def _purge_runs(self) -> int:
-        """Remove the files of deleted runs; return of how many."""
-        with self._database.read() as session:
-            gone = RetentionRepository(session).deleted_runs(BATCH, self._settings.purge_delay_seconds)
-        for run_id in gone:
-            path = f"runs/{run_id}"
-            try:
-                self._store.delete(path)
-            except StorageRefused as error:  # this one; the others may go
-                log.warning("run_not_removed", path=path, error=str(error))
-                continue
-            with self._database.write() as session:
-                RetentionRepository(session).run_purged(run_id)
-        return len(gone)
-
-    def _purge_files(self) -> int:
-        """Remove files that no row names any more; return how many."""
-        with self._database.read() as session:
-            gone = GivenUpFileRepository(session).due(BATCH, self._settings.purge_delay_seconds)
-        for path in gone:
-            try:
-                self._store.delete(path)
-            except StorageRefused as error:  # this one; the others may go
-                log.warning("file_not_removed", path=path, error=str(error))
-                continue
-            with self._database.write() as session:
-                GivenUpFileRepository(session).removed(path)
-        return len(gone)
+    def _remove(self, path: str) -> bool:
+        """Remove a file or a folder; return False if the store refuses this one: others may go."""
+        try:
+            self._store.delete(path)
+        except StorageRefused as error:
+            log.warning("file_not_removed", path=path, error=str(error))
+            return False
+        return True
 
     def retain(self) -> list[str]:
         """Give up what is too old or too much; return the ids."""

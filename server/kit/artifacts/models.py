@@ -1,4 +1,4 @@
-"""What is to be removed from the artifact store."""
+"""The table of files that the controller removes from the artifact store."""
 
 from sqlalchemy import String
 from sqlalchemy.orm import Mapped, mapped_column

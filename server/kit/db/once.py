@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection as EngineConnection
 GATHERS = "ludus_gathers"
 """Execution option of connections whose statements that return nothing are sent with the next one, or with COMMIT."""
 UNREAD = "ludus_unread"
-"""Execution option of a statement whose result nobody reads: with GATHERS, it is sent with the next one, too."""
+"""Execution option of statements whose result nobody reads. With GATHERS, they are sent with the next one, too."""
 _GATHERED = "ludus_gathered"
 
 

@@ -1,10 +1,10 @@
 """The row retention job: a thread of the controller that deletes old rows.
 
 The settings of `LUDUS_CONTROLLER__..._DAYS` say what is old. Each round deletes a bounded number of rows of each kind,
-in short transactions, so it delays no other writer for long. Deleted runs are not found any more; what is left of their
-rows goes here, whoever deleted them, and after a crash, too. Events and matches have no index by age: a round looks at
-the next runs and ladders in the order of their ids, and begins again behind the last one. The place is only in memory,
-so a job that is killed loses nothing, and several may work at once: they find less to delete.
+in short transactions, so it delays no other writer for long. The job also deletes the remaining rows of runs that users
+or this job have deleted; a job that starts after a crash goes on with them. Events and matches have no index by age: a
+round looks at the next runs and ladders in the order of their ids, and begins again behind the last one. The place is
+only in memory, so a job that is killed loses nothing, and several may work at once: they find less to delete.
 
 Attempts, logs and checkpoints' rows live as long as their run: the history of metrics is hidden or shown by attempts.
 """

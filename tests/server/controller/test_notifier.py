@@ -335,16 +335,20 @@ def test_a_run_that_nobody_serves_costs_an_idle_fleet_no_claims_and_one_that_som
     assert fleet.claims <= 5
 
 
-def test_the_last_idle_slot_with_gpus_is_woken_once_for_a_run_that_it_leaves_and_again_when_it_takes_it(
-    database: Database, clock: Clock, tmp_path: Path
-) -> None:
+def a_run_left_to_a_busy_slot(database: Database, clock: Clock, home: Path) -> tuple[str, str, Fleet, WakeUpNotifier]:
+    """Return a waiting run without GPUs and the id of the idle slot with GPUs that leaves the run to a busy slot."""
     add_slots(database)
     make_run(database)
     make_claim(database, "plain-0-0/1/0")
     (graphics,) = add_slots(database, gpus=1)
     fleet = Fleet(database, {graphics: Offer(1)}, clock)
-    ringer = WakeUpNotifier(database, fleet, Settings(home=tmp_path), clock)
-    run = make_run(database)
+    return make_run(database).id, graphics, fleet, WakeUpNotifier(database, fleet, Settings(home=home), clock)
+
+
+def test_the_last_idle_slot_with_gpus_is_woken_once_for_a_run_that_it_leaves_and_again_when_it_takes_it(
+    database: Database, clock: Clock, tmp_path: Path
+) -> None:
+    run_id, graphics, fleet, ringer = a_run_left_to_a_busy_slot(database, clock, tmp_path)
 
     ticks(ringer, clock, 60)
     assert (fleet.claims, fleet.claimed) == (1, {}), "its time has begun"
@@ -352,27 +356,21 @@ def test_the_last_idle_slot_with_gpus_is_woken_once_for_a_run_that_it_leaves_and
     ticks(ringer, clock, 1)
     assert fleet.claims == 1
     ticks(ringer, clock, 15)
-    assert fleet.claimed == {run.id: graphics}
+    assert fleet.claimed == {run_id: graphics}
     assert fleet.claims == 2
 
 
 def test_a_slot_that_leaves_a_run_no_longer_is_woken_for_it_at_once(
     database: Database, clock: Clock, tmp_path: Path
 ) -> None:
-    add_slots(database)
-    make_run(database)
-    make_claim(database, "plain-0-0/1/0")
-    (graphics,) = add_slots(database, gpus=1)
-    fleet = Fleet(database, {graphics: Offer(1)}, clock)
-    ringer = WakeUpNotifier(database, fleet, Settings(home=tmp_path), clock)
-    run = make_run(database)
+    run_id, graphics, fleet, ringer = a_run_left_to_a_busy_slot(database, clock, tmp_path)
     ticks(ringer, clock, 20)
     assert fleet.claimed == {}
 
     WorkerRegistry(database).stopped("plain-0-0/1/0")
     ticks(ringer, clock, 1)
 
-    assert fleet.claimed == {run.id: graphics}
+    assert fleet.claimed == {run_id: graphics}
 
 
 @pytest.mark.long
