@@ -1,8 +1,6 @@
 """The client: a connection to one server, and its resources."""
 
 import os
-import ssl
-from functools import cache
 from types import TracebackType
 from typing import Final, Self
 
@@ -23,14 +21,16 @@ from ludus.client.queue import Queues
 from ludus.client.runs import Runs
 from ludus.client.simulators import Simulators
 from ludus.client.tokens import AuditLog, Tokens
-from ludus.client.transport import Transport
+from ludus.client.transport import Transport, public_authorities
 from ludus.client.webhooks import Webhooks
 from ludus.client.workers import Workers
 from ludus.protocol.credentials import CLIENT_TOKEN, credential
+from ludus.protocol.proxies import proxy_of, without_password
 from ludus.protocol.tls import ClientTls
 
 DEFAULT_SERVER: Final = "http://127.0.0.1:8080"
 PROJECT_HEADER: Final = "Ludus-Project"
+_USE_PROXY: Final = "name another in https_proxy and http_proxy, or the server's host in no_proxy"
 _USE_ADDRESS: Final = "write it as https://ludus.example.org or http://127.0.0.1:8080 into --server or LUDUS_SERVER"
 
 
@@ -66,9 +66,14 @@ class Client:
         if project := project or os.environ.get("LUDUS_PROJECT"):
             headers[PROJECT_HEADER] = project
         try:
-            trusted = (tls or ClientTls.from_environment()).context() or _public_authorities()
+            trusted = (tls or ClientTls.from_environment()).context() or public_authorities()
         except ValueError as error:
             raise ServerUnreachable(self.server, "TLS cannot be spoken", str(error)) from error
+        try:
+            httpx.URL(self.server)
+            proxy = proxy_of(self.server)
+        except (httpx.InvalidURL, ValueError) as error:
+            raise ServerUnreachable(self.server, f"not a URL: {error}") from error
         try:
             http = httpx.Client(
                 base_url=self.server,
@@ -76,10 +81,14 @@ class Client:
                 timeout=timeout,
                 transport=transport,
                 verify=trusted,
+                proxy=proxy,
+                trust_env=False,
             )
-        except (httpx.InvalidURL, ValueError) as error:
-            raise ServerUnreachable(self.server, f"not a URL: {error}") from error
-        self._transport = Transport(self.server, http, shown)
+        except (ImportError, ValueError) as error:
+            raise ServerUnreachable(
+                self.server, f"the proxy {without_password(proxy or '')} cannot be used: {error}", _USE_PROXY
+            ) from error
+        self._transport = Transport(self.server, http, shown, proxy)
         self.aliases = Aliases(self._transport)
         self.audit = AuditLog(self._transport)
         self.checkpoints = Checkpoints(self._transport)
@@ -122,9 +131,3 @@ class Client:
         except Busy:
             return False
         return True
-
-
-@cache
-def _public_authorities() -> ssl.SSLContext:
-    """Return the TLS context that clients of this process share: reading the authorities takes 20 ms."""
-    return httpx.create_ssl_context()

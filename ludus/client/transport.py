@@ -3,9 +3,11 @@
 import json
 import math
 import os
+import ssl
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
@@ -26,6 +28,7 @@ from ludus.client.errors import (
 )
 from ludus.paths import AnyPath
 from ludus.protocol.credentials import CLIENT_TOKEN, Credential
+from ludus.protocol.proxies import proxy_of, without_password
 from ludus.protocol.tls import CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE
 from ludus.reading import read_record
 from ludus.replacing import replaced
@@ -43,9 +46,12 @@ _USE_NAME: Final = "write a name into --server or LUDUS_SERVER that the certific
 class Transport:
     """HTTP connection to one server. Thread-safe."""
 
-    def __init__(self, server: str, http: httpx.Client, credential: Credential | None) -> None:
-        """`server` and `credential` (the token that `http` sends) are named in errors."""
+    def __init__(
+        self, server: str, http: httpx.Client, credential: Credential | None, proxy: str | None = None
+    ) -> None:
+        """`server`, `credential` (the token that `http` sends) and `proxy` (which it uses) are named in errors."""
         self.server = server
+        self._proxy = proxy
         self._http = http
         self._credential = credential
 
@@ -233,12 +239,14 @@ class Transport:
         if before and download.etag == etag:
             wanted["Range"] = f"bytes={before}-"
         try:
-            with httpx.stream("GET", url, headers=wanted, timeout=self._http.timeout) as content:
+            trusted, proxy = public_authorities(), proxy_of(url)
+            store = httpx.Client(timeout=self._http.timeout, verify=trusted, proxy=proxy, trust_env=False)
+            with store, store.stream("GET", url, headers=wanted) as content:
                 content.raise_for_status()
                 download.receive(content, etag)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, ImportError, ValueError) as error:  # the last two: of the proxy
             if download.size > before:
-                raise unreachable(str(httpx.URL(url).copy_with(query=None)), error) from error
+                raise unreachable(str(httpx.URL(url).copy_with(query=None)), error, proxy_of(url)) from error
             with self.stream(path, download.headers) as answer:
                 download.receive(answer)
 
@@ -260,7 +268,7 @@ class Transport:
         try:
             yield
         except (httpx.TransportError, httpx.InvalidURL) as error:
-            raise unreachable(self.server, error) from error
+            raise unreachable(self.server, error, self._proxy) from error
 
     def _raise_for_problem(self, answer: httpx.Response) -> None:
         if answer.is_success:
@@ -299,9 +307,20 @@ def check_finite(body: Any, path: str = "") -> None:
             check_finite(value, f"{path}[{index}]")
 
 
-def unreachable(server: str, error: Exception) -> ServerUnreachable:
+@cache
+def public_authorities() -> ssl.SSLContext:
+    """Return the TLS context that clients of this process share: reading the authorities takes 20 ms."""
+    return httpx.create_ssl_context()
+
+
+def unreachable(server: str, error: Exception, proxy: str | None) -> ServerUnreachable:
     """Return the exception for a network error, with advice. OpenSSL names the cause only in its message."""
     reason = str(error) or type(error).__name__
+    if proxy is not None and isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.ProxyError):
+        through = f"through the proxy {without_password(proxy)}: {reason}"
+        return ServerUnreachable(
+            server, through, f"where it needs no proxy, name its host in no_proxy; {ANOTHER_SERVER}"
+        )
     if "CERTIFICATE_VERIFY_FAILED" in reason:
         named = "not valid for" in reason
         return ServerUnreachable(server, reason, _USE_NAME if named else f"name its authority in {CA_VARIABLE}")

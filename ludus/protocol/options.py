@@ -3,6 +3,8 @@ proto/README.md."""
 
 from typing import Final
 
+from ludus.protocol.proxies import reached_directly
+
 DEFAULT_SERVER: Final = "127.0.0.1:7070"
 """Address of the gateway of `ludus up`."""
 MAX_MESSAGE_BYTES: Final = 64 << 20
@@ -60,9 +62,9 @@ _COMMON: Final[Options] = [
 
 
 def client_options(host: str) -> Options:
-    """Options of a channel to `host`. Loopback is never reached through a proxy, even if the environment names one."""
+    """Options of a channel to `host`, which is reached through the proxy that the environment names for it, if any."""
     options = [*_COMMON, ("grpc.initial_reconnect_backoff_ms", 200), ("grpc.max_reconnect_backoff_ms", 2000)]
-    if host in {"localhost", "127.0.0.1", "::1"}:
+    if reached_directly(host):
         options.append(("grpc.enable_http_proxy", 0))
     return options
 

@@ -19,7 +19,9 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
+from ludus.protocol.proxies import reached_directly
 from server.kit.listening import TelemetrySettings
 from server.kit.ports import CannotStart
 
@@ -54,6 +56,7 @@ class Tracer:
     def __init__(self, settings: TelemetrySettings, role: str) -> None:
         """`role` names the process: spans are those of the service `ludus-ROLE`."""
         # Imported only where traces are on.
+        import requests  # noqa: PLC0415
         from opentelemetry import trace  # noqa: PLC0415
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
         from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource  # noqa: PLC0415
@@ -85,7 +88,9 @@ class Tracer:
             id_generator=self._ids,
             shutdown_on_exit=False,  # it would wait for half a minute; `close` does not
         )
-        self._exporter = OTLPSpanExporter(settings.otlp_endpoint.rstrip("/") + TRACES_PATH)
+        session = requests.Session()
+        session.trust_env = not reached_directly(urlsplit(settings.otlp_endpoint).hostname or "")
+        self._exporter = OTLPSpanExporter(settings.otlp_endpoint.rstrip("/") + TRACES_PATH, session=session)
         self._provider.add_span_processor(BatchSpanProcessor(self._exporter))
         logging.getLogger("opentelemetry.exporter").setLevel(
             logging.ERROR

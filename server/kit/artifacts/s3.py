@@ -17,12 +17,13 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
 
+from ludus.protocol.proxies import reached_directly
 from server.kit.artifacts.address import S3Address
 from server.kit.artifacts.store import BLOCK, DOWNLOAD_SECONDS, FileRef, StoredFile, check_path, digest_of, files_of
 from server.kit.errors import ArtifactNotFound, LudusError, StorageFull, StorageRefused, StorageUnavailable
@@ -62,6 +63,7 @@ class S3Store:
         self._address = address
         self._bucket = address.bucket
         self._redirect_bytes = redirect_bytes
+        directly = address.endpoint is not None and reached_directly(urlsplit(address.endpoint).hostname or "")
         # Checksums that newer SDKs add by themselves are unknown to older servers; MD5 is known to all.
         make_client = partial(
             boto3.session.Session().client,
@@ -71,6 +73,7 @@ class S3Store:
             aws_secret_access_key=secret_key,
             config=Config(
                 signature_version="s3v4",
+                proxies={} if directly else None,
                 connect_timeout=min(timeout_seconds, 10.0),
                 read_timeout=timeout_seconds,
                 retries={"mode": "standard", "total_max_attempts": tries},
