@@ -16,6 +16,7 @@ from ludus.schemas import (
     Bottleneck,
     Collector,
     EvaluationResult,
+    Health,
     MatchResult,
     PlannedRun,
     Profile,
@@ -117,6 +118,10 @@ class Runs(Resource):
     def bottleneck(self, run: str) -> Bottleneck:
         """Return what holds a run back, with figures and advice."""
         return self._transport.get(Bottleneck, f"{_path(run)}/bottleneck")
+
+    def health(self, run: str) -> Health:
+        """Return the findings about a run's learning: those that hold now, or held at its end."""
+        return self._transport.get(Health, f"{_path(run)}/health")
 
     def profile(self, run: str, seconds: int = 10) -> Profile:
         """Sample the stacks of a running run's trainer and collectors; `get_profile` says when that is done."""

@@ -43,6 +43,8 @@ from ludus.schemas.environment_parameters import ParameterEdit as ParameterEdit
 from ludus.schemas.errors import ProblemDetail as ProblemDetail
 from ludus.schemas.events import Event as Event
 from ludus.schemas.events import ProjectEvent as ProjectEvent
+from ludus.schemas.health import Finding as Finding
+from ludus.schemas.health import Health as Health
 from ludus.schemas.ladders import Ladder as Ladder
 from ludus.schemas.ladders import Match as Match
 from ludus.schemas.ladders import Participant as Participant

@@ -53,6 +53,9 @@ class RunSummary:
     needs_action: bool = False
     """Whether the run continues only after a person acts: it is paused, or has had no simulator or no worker that can
     train it for so long that none is to be expected (docs/lifecycle.md has the rule)."""
+    findings: tuple[str, ...] = ()
+    """Codes of the findings about its learning that hold now, or held at its end; `/v1/runs/{run}/health` explains
+    them. A run that SUCCEEDED with some ended with warnings."""
     restarts_without_progress: int
     created_at: datetime
     queued_at: datetime | None = None

@@ -120,6 +120,8 @@ class Run(Owned, Base):
     max_steps: Mapped[int | None] = mapped_column(BigInteger)
     """`RunConfig.max_steps`: lists show it and do not read the configuration. None also for a run that the release
     before `0021` created while the database was at it already."""
+    health: Mapped[list[Any] | None] = mapped_column(Json)
+    """`ludus.schemas.Finding` of each that holds now, or held at the end; None where there is none."""
     requests: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
     """Raised by each request to the run's trainer (`server.runs.events.repository.ask`): heartbeats return it, and the
     supervisor reads the requests only when it has moved."""
@@ -159,7 +161,17 @@ class Run(Owned, Base):
     )
 
 
-BEHIND = (Run.config, Run.owner, Run.demand, Run.waits_for, Run.token_id, Run.self_play, Run.max_steps, Run.requests)
+BEHIND = (
+    Run.config,
+    Run.owner,
+    Run.demand,
+    Run.waits_for,
+    Run.token_id,
+    Run.self_play,
+    Run.max_steps,
+    Run.health,
+    Run.requests,
+)
 """Columns that may lie behind the first page of a row in SQLite. Lists and fenced writes leave them out."""
 
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from ludus.collector.messages import SimulatorConnected, SimulatorLeft, SimulatorStarted
 from ludus.schemas import OnnxModel
+from ludus.schemas.health import Finding
 from ludus.schemas.states import StopReason
 from server.config.run import RunConfig
 from server.ladders.refs import PlayedMatch
@@ -188,6 +189,12 @@ class EventRecord(_Frozen):
     data: dict[str, object] = Field(default_factory=dict)
 
 
+class Findings(_Frozen):
+    """All findings about the run's learning that hold now; the whole list each time, also when it becomes empty."""
+
+    findings: list[Finding]
+
+
 class Amended(_Frozen):
     """An amendment takes effect."""
 
@@ -282,6 +289,7 @@ Report = (
     | CheckpointDeclined
     | EdgeCollectors
     | EventRecord
+    | Findings
     | Listening
     | MatchesPlayed
     | MatchesResumed

@@ -37,6 +37,7 @@ from server.runs.attempts.repository import AttemptFence
 from server.runs.bottleneck.times import TimeSpent
 from server.runs.environment_parameters.writer import ParameterWriter
 from server.runs.events.repository import UNTRACKED, Note, lock_run, move
+from server.runs.health.writer import HealthWriter
 from server.runs.models import Attempt, Log, Run
 from server.runs.profiles.repository import ProfileWriter
 from server.simulators.collectors.writer import CollectorWriter
@@ -63,6 +64,7 @@ class AttemptLedger:
             rewind=lambda session, run_id: MetricRepository(session).rewind(run_id),
         )
         self.collectors = CollectorWriter(fence)
+        self.health = HealthWriter(fence)
         self.matches = MatchWriter(fence)
         self.metrics = MetricWriter(fence)
         self.parameters = ParameterWriter(fence)

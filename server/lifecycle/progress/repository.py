@@ -35,6 +35,7 @@ class Progress:
     finishes_at: float | None
     """Seconds since 1970."""
     simulators: int
+    findings: tuple[str, ...]
 
 
 class ProgressRepository(Repository):
@@ -44,14 +45,19 @@ class ProgressRepository(Repository):
         """Return the progress of runs by their ids."""
         simulators = self._simulators([run.id for run in runs if run.state in LEASED])
         speeds = self._speeds([run.id for run in runs if run.state == RunState.RUNNING])
-        max_steps = self._max_steps([run.id for run in runs])
+        run_ids = [run.id for run in runs]  # lists sort thousands of rows, without `BEHIND`
+        max_steps = self._by_run(select(Run.id, Run.max_steps), Run.id, run_ids)
+        findings = self._by_run(select(Run.id, Run.health).where(Run.health.is_not(None)), Run.id, run_ids)
         return {
-            run.id: _progress(run, max_steps.get(run.id), speeds.get(run.id), simulators.get(run.id, 0)) for run in runs
+            run.id: _progress(
+                run,
+                max_steps.get(run.id),
+                speeds.get(run.id),
+                simulators.get(run.id, 0),
+                tuple(dict.fromkeys(finding["code"] for finding in findings.get(run.id) or ())),
+            )
+            for run in runs
         }
-
-    def _max_steps(self, run_ids: Sequence[str]) -> Mapping[str, int | None]:
-        """Return `runs.max_steps`. A list does not read it with its rows, of which it may sort thousands (`BEHIND`)."""
-        return self._by_run(select(Run.id, Run.max_steps), Run.id, run_ids)
 
     def _simulators(self, run_ids: Sequence[str]) -> Mapping[str, int]:
         """Return how many simulators are connected, without the runs that have none."""
@@ -79,8 +85,10 @@ class ProgressRepository(Repository):
         }
 
 
-def _progress(run: Run, max_steps: int | None, speed: float | None, simulators: int) -> Progress:
+def _progress(
+    run: Run, max_steps: int | None, speed: float | None, simulators: int, findings: tuple[str, ...]
+) -> Progress:
     left = None if max_steps is None else max_steps - run.step
     # From the time of the step, so that two answers without a step between them are the same (and have one ETag).
     end = None if not speed or left is None or left <= 0 else float(round(run.updated_at + left / speed))
-    return Progress(max_steps, speed, end, simulators)
+    return Progress(max_steps, speed, end, simulators, findings)

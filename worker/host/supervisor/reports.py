@@ -11,6 +11,7 @@ from worker.trainer.messages import (
     CheckpointDeclined,
     EdgeCollectors,
     EventRecord,
+    Findings,
     Listening,
     MatchesPlayed,
     MatchesResumed,
@@ -36,6 +37,8 @@ def write(ledger: AttemptLedger, report: Report) -> None:
             ledger.amendments.applied(report.amendment.seq, report.amendment.changes, report.step)
         case CheckpointDeclined():
             ledger.checkpoints.decline(report.request, report.detail)
+        case Findings():
+            ledger.health.publish(report.findings)
         case ParameterStates():
             ledger.parameters.publish(report.parameters, report.edit)
         case SelfPlayStatus():

@@ -1,0 +1,1 @@
+"""The health of runs: the findings of their trainers."""
