@@ -20,6 +20,7 @@ from ludus.cli.options import json_option, keep_waiting_option, option, require_
 from ludus.cli.render import (
     LINES,
     echo,
+    ended_as,
     event_line,
     number,
     print_answer,
@@ -340,7 +341,7 @@ def _progress_line(client: Client, record: Run, progress: _Progress) -> tuple[fr
 
 
 def _ending(run: Run) -> str:
-    parts = [f"{run.id} {run.state}", f"after {number(run.step)} steps"]
+    parts = [f"{run.id} {ended_as(run)}", f"after {number(run.step)} steps"]
     if run.stop_reason:
         parts.append(f"({run.stop_reason}{': ' + run.stop_detail if run.stop_detail else ''})")
     return " ".join(parts)

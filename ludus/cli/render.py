@@ -85,6 +85,11 @@ def state_of(run: "Run") -> str:
     return f"{run.id} {run.state}{doing}"
 
 
+def ended_as(run: "RunSummary") -> str:
+    """Return the state of a run; of one that has ended with findings about its learning, that it did so."""
+    return f"{run.state}, with warnings" if run.findings and run.finished_at is not None else run.state
+
+
 def fields(record: Any, columns: str, **computed: Callable[[Any], object]) -> list[tuple[str, object]]:
     """Return the labels and values of some fields of a record: times as their age, numbers as `number` writes them.
 

@@ -30,6 +30,7 @@ from ludus.cli.options import (
 from ludus.cli.render import (
     ago,
     echo,
+    ended_as,
     event_line,
     fields,
     id_of,
@@ -157,7 +158,7 @@ def list_(
         headers += [*metrics, "created", "tags"]
         rows = [
             [
-                *(each.id, each.name, each.state, each.stop_reason, number(each.step), percent_of(each)),
+                *(each.id, each.name, ended_as(each), each.stop_reason, number(each.step), percent_of(each)),
                 *((number(each.simulators), speed_of(each), left_of(each)) if running else ()),
                 *(number(each.metrics.get(_key(metric))) for metric in metrics),
                 *(ago(each.created_at), each.tags),
@@ -271,7 +272,7 @@ def _facts(client: Client, record: Run) -> list[tuple[str, object]]:
     started = record.started_at
     length = None if started is None or ended is None else span((ended - started).total_seconds())
     return [
-        *fields(record, "id, name, project, state, waits_for"),
+        *fields(record, "id, name, project, state, waits_for", state=ended_as),
         ("priority", record.priority or None),
         *fields(record, "owner, token_id, asked for=intent, reason=stop_reason, detail=stop_detail, tags"),
         ("configuration", record.config_name and f"{record.config_name}@{record.config_version}"),
@@ -286,6 +287,7 @@ def _facts(client: Client, record: Run) -> list[tuple[str, object]]:
         ("simulators", f"{len(connected_now)} connected, {sum(each.agents for each in connected_now)} agents"),
         *_edge_collectors(client, record),
         ("bottleneck", _bottleneck(client, record)),
+        *_warnings(client, record),
         ("created", ago(record.created_at)),
         ("finished", ended and ago(ended)),
         ("trained for", length),
@@ -309,6 +311,13 @@ def _bottleneck(client: Client, record: Run) -> str | None:
         return None
     gain = f"{found.steps_per_second:,.0f} steps/s could be {found.steps_per_second_without:,.0f} without that"
     return f"{found.message}. {gain}: {found.advice}"
+
+
+def _warnings(client: Client, record: Run) -> Iterator[tuple[str, object]]:
+    """Yield a line for each finding about the run's learning."""
+    for finding in client.runs.health(record.id).findings if record.findings else ():
+        subject = "" if finding.behavior is None else f"{finding.behavior}: "
+        yield "warning", f"{subject}{finding.message} {finding.remedy} (since step {number(finding.since_step)})"
 
 
 def _trained_on(client: Client, record: Run) -> str | None:

@@ -44,10 +44,10 @@ from server.metrics.routes import router as metrics
 from server.runs.amendments.routes import router as amendments
 from server.runs.attempts.routes import router as attempts
 from server.runs.bottleneck.routes import router as bottleneck
-from server.runs.health.routes import router as health
 from server.runs.environment_parameters.routes import router as parameters
 from server.runs.events.routes import of_project as project_events
 from server.runs.events.routes import router as events
+from server.runs.health.routes import router as health
 from server.runs.profiles.routes import router as profiles
 from server.runs.waits import LIMIT as WAITERS
 from server.simulators.collectors.routes import router as collectors

@@ -1,17 +1,15 @@
 """The findings that an attempt reports."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from pydantic import TypeAdapter
-from sqlalchemy import select, update
 
 from ludus.schemas.health import Finding
-from server.kit.db.clock import now
 from server.kit.db.texts import storable_json
 from server.runs.attempts.repository import AttemptFence
-from server.runs.events.repository import UNTRACKED, Note
-from server.runs.models import Run
+from server.runs.events.repository import Note
+from server.runs.health.repository import HealthRepository
 
 _FINDINGS: Final = TypeAdapter(tuple[Finding, ...])
 
@@ -22,16 +20,16 @@ class HealthWriter:
     def __init__(self, fence: AttemptFence) -> None:
         self._fence = fence
 
-    def publish(self, findings: Sequence[Finding]) -> None:
+    def publish(self, reported: Sequence[Finding]) -> None:
         """Store all findings that hold now. Code and behavior identify one; its numbers may change without an event.
 
         Raises LeaseLost.
         """
-        present = _by_identity(storable_json(_FINDINGS.dump_python(tuple(findings), mode="json")))
+        present = _by_identity(storable_json(_FINDINGS.dump_python(tuple(reported), mode="json")))
         with self._fence.write() as (session, run):
-            former = _by_identity(session.scalar(select(Run.health).where(Run.id == run.id)) or ())
-            stored = {"health": [*present.values()] or None, "stored_updated_at": now()}
-            session.execute(update(Run).where(Run.id == run.id).values(**stored), execution_options=UNTRACKED)
+            findings = HealthRepository(session)
+            former = _by_identity(findings.of_run(run.id))
+            findings.store(run.id, [*present.values()])
             for identity, finding in present.items():
                 if identity not in former:
                     message = f"{_subject(finding)}{finding['message']} {finding['remedy']}"
@@ -42,9 +40,9 @@ class HealthWriter:
                     self._fence.record(session, Note("finding_resolved", message, data=finding))
 
 
-def _by_identity(findings: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str | None], Mapping[str, Any]]:
+def _by_identity(findings: Sequence[dict[str, Any]]) -> dict[tuple[str, str | None], dict[str, Any]]:
     return {(finding["code"], finding["behavior"]): finding for finding in findings}
 
 
-def _subject(finding: Mapping[str, Any]) -> str:
+def _subject(finding: dict[str, Any]) -> str:
     return "" if finding["behavior"] is None else f"{finding['behavior']}: "

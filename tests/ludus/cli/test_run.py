@@ -17,6 +17,7 @@ from server.metrics.points import MetricPoint
 from server.simulators.collectors.refs import EdgeCollectorRef
 from tests.ludus.cli.conftest import Invoke, as_json, printed
 from tests.server.app.world import CARTPOLE, World
+from tests.server.runs.health.test_health import ENDLESS, ZERO
 from tests.server.runs.test_bottleneck import SPENT
 from tests.waiting import eventually, never
 
@@ -495,3 +496,23 @@ def test_profile_does_not_wait_for_ever_for_a_worker_that_does_not_answer(
 
     assert result.exit_code == Exit.TIMED_OUT
     assert "has not answered" in result.stderr
+
+
+def test_the_findings_about_a_run_stand_beside_its_state_while_it_trains_and_after_its_end(
+    cli: Invoke, world: World
+) -> None:
+    trainer = world.claim(world.create(name="unwell")["id"]).start()
+    trainer.ledger.health.publish([ZERO, ENDLESS])
+
+    training = cli("run", "show", "unwell").stdout
+    trainer.finish()
+    ended = cli("run", "show", "unwell").stdout
+    listed = cli("run", "list").stdout
+
+    warning = "CartPole: All 654 episodes had a return of exactly 0. Let the game give a reward. (since step 1,000)"
+    for text in (training, ended):
+        assert next(line for line in text.splitlines() if line.startswith("warning")).split(None, 1)[1] == warning
+        assert text.count("\nwarning") == 2
+    assert "RUNNING, with warnings" not in training
+    assert "SUCCEEDED, with warnings" in ended
+    assert "SUCCEEDED, with warnings" in listed

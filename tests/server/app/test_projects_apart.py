@@ -46,6 +46,7 @@ TABLE: dict[str, list[Step]] = {
         ("POST", f"{NEXT}:profile", {"json": {"seconds": 1}}),
         ("GET", f"{NEXT}/profile", {}),
         ("GET", f"{RUN}/bottleneck", {}),
+        ("GET", f"{RUN}/health", {}),
         ("POST", f"{NEXT}:pause", {}),
         ("POST", f"{NEXT}:resume", {}),
         ("POST", f"{NEXT}:stop", {}),
