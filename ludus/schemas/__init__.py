@@ -17,6 +17,7 @@ from ludus.schemas.checkpoints import OnnxModel as OnnxModel
 from ludus.schemas.checkpoints import OnnxTensor as OnnxTensor
 from ludus.schemas.checkpoints import Pruned as Pruned
 from ludus.schemas.checkpoints import PrunedCheckpoint as PrunedCheckpoint
+from ludus.schemas.checkpoints import ScoredBy as ScoredBy
 from ludus.schemas.checkpoints import UploadedCheckpoint as UploadedCheckpoint
 from ludus.schemas.configs import ConfigChange as ConfigChange
 from ludus.schemas.configs import ConfigDiff as ConfigDiff

@@ -50,6 +50,20 @@ class CheckpointFile:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ScoredBy:
+    """The measurement behind a score."""
+
+    kind: Literal["episodes", "evaluation", "metric"]
+    """`episodes`: the last training episodes before the checkpoint; `evaluation`: episodes of its policy alone;
+    `metric`: the number that `keep_best` names."""
+    metric: str = "Environment/Cumulative Reward"
+    episodes: int | None = None
+    """Episodes whose mean return it is; null for a metric."""
+    from_step: int | None = None
+    """Agent steps of the behavior when the first of them ended; null for a metric."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     """A complete state of a run, with its exported models."""
 
@@ -67,12 +81,15 @@ class Checkpoint:
     """Bytes of all files."""
     files: tuple[CheckpointFile, ...]
     metrics: dict[str, float | None] = field(default_factory=dict)
-    """Per behavior: mean episode return since the previous checkpoint."""
+    """Per behavior: mean return of the last episodes before it, or of an evaluation (`scored_by`)."""
     scores: dict[str, dict[str, float]] = field(default_factory=dict)
     """Per behavior (empty: the run as a whole): metrics when the checkpoint was saved, and those of evaluations."""
     score: float | None = None
     """Value by which `best` is chosen, higher is better: the score that `keep_best` names (negated if less is better),
-    or the mean episode return."""
+    or the mean of `metrics`."""
+    scored_by: ScoredBy | None = None
+    """The measurement that `score` is; null without a score, and in checkpoints of earlier releases, whose score is the
+    mean return since the checkpoint before."""
     created_at: datetime
     pinned_at: datetime | None = None
     """Since when it is exempt from retention."""

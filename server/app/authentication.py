@@ -17,7 +17,7 @@ from server.app.origins import is_local, is_same_origin
 from server.app.services import Services
 from server.kit.errors import LudusError, TokenRefused, Unavailable
 from server.kit.http.auth import READING, AuthenticatedRequest
-from server.kit.http.errors import CrossOrigin, ForeignOrigin, Unauthenticated, refuse_excess
+from server.kit.http.errors import CrossOrigin, ForeignOrigin, SessionEnded, Unauthenticated, refuse_excess
 from server.kit.http.problems import problem_response
 from server.kit.listening import LOOPBACK
 from server.kit.principal import ANONYMOUS, Principal, everything
@@ -37,9 +37,9 @@ class Authentication:
     writes the audit log.
 
     Browsers send the cookie whichever page asks, so a request with one that may change something must come from a page
-    of this server. Where no token is demanded (development on loopback) there are no sessions, and the server trusts
-    every client that can reach the port. Web pages in a browser on this machine can, so requests that name a foreign
-    host or come from a foreign origin are refused.
+    of this server. Where no token is demanded (development on loopback) the server trusts every client that can reach
+    the port, and a session, as a shared link makes one, narrows what its browser sees. Web pages in a browser on this
+    machine can reach it, so requests that name a foreign host or come from a foreign origin are refused.
     """
 
     def __init__(self, app: ASGIApp, services: Services) -> None:
@@ -156,12 +156,15 @@ class Authentication:
     async def _identify(self, headers: Headers, scope: Scope, address: str) -> Principal:
         scheme, _, token = headers.get("authorization", "").partition(" ")
         token = token.strip()
-        cookie = read_cookie(headers, scope) if self._demanded else None
+        cookie = read_cookie(headers, scope)
         try:
             if scheme.lower() == "bearer" and token:
                 return await self._check(self._tokens, token, address)
             if cookie is not None:
                 return await self._check(self._sessions, cookie, address)
+        except SessionEnded:
+            if self._demanded:
+                raise
         except TokenRefused as refusal:
             if refusal.reason != "unknown":
                 raise

@@ -46,8 +46,7 @@ def sign_in(
 ) -> schemas.Identity:
     """Make a session of a token, for browsers: the answer has a cookie that stands for the token.
 
-    Only the server's own pages can do this. Where the server demands no token, there is no session: the answer says
-    whose the token is.
+    Only the server's own pages can do this.
     """
     wanted = body.read(SessionCreate, {})
     principal = attempts.check(tokens, wanted.token.get_secret_value(), address_of(request.scope))
@@ -57,14 +56,13 @@ def sign_in(
     audit = RequestAudit(request.scope, principal)
     auth = AuthenticatedRequest(principal, project, audit.before_commit)
     settings = services.settings.api
-    if settings.demands_token:
-        configured = None if settings.token is None else settings.token.get_secret_value()
-        former = SessionCookie.parse(read_cookie(request.headers, request.scope) or "")
-        with services.database.within(auth.narrowed, auth.before_commit).write() as session:
-            if former is not None:
-                SessionRepository(session).end(former.session_id, former.digest)
-            cookie, seconds = SessionService(session).create(principal, project, configured)
-        set_cookie(response, request.scope, cookie.text, seconds)
+    configured = None if settings.token is None else settings.token.get_secret_value()
+    former = SessionCookie.parse(read_cookie(request.headers, request.scope) or "")
+    with services.database.within(auth.narrowed, auth.before_commit).write() as session:
+        if former is not None:
+            SessionRepository(session).end(former.session_id, former.digest)
+        cookie, seconds = SessionService(session).create(principal, project, configured)
+    set_cookie(response, request.scope, cookie.text, seconds)
     return identity_of(auth)
 
 

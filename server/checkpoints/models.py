@@ -35,7 +35,7 @@ class Checkpoint(OfRun, Base):
     are not in `files`, of which the previous release knows every key."""
     size: Mapped[int] = mapped_column(BigInteger)
     metrics: Mapped[dict[str, Any]] = mapped_column(Json, default=dict)
-    """Per behavior: mean episode return since the previous checkpoint, or null."""
+    """Per behavior: mean episode return, or null."""
     created_at: Mapped[float] = mapped_column(Timestamp)
     deleted_at: Mapped[float | None] = mapped_column(Timestamp)
     """Set when it is given up: it must not be used any more, and its files will be removed."""
@@ -45,6 +45,8 @@ class Checkpoint(OfRun, Base):
     """`{"CartPole": {"Environment/Cumulative Reward": 475.0}}`: metrics at its moment, and what evaluations said."""
     score: Mapped[float | None] = mapped_column(Double)
     """The value that `best` compares, higher is better; None: no score yet (`server.checkpoints.score`)."""
+    scored_by: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    """The measurement behind it (`ludus.schemas.ScoredBy`); None: no score, or one of an earlier release."""
     pinned_at: Mapped[float | None] = mapped_column(Timestamp)
     """Set while it is pinned: the retention rules do not apply to it."""
     damaged_at: Mapped[float | None] = mapped_column(Timestamp)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ludus.schemas import OnnxModel
+from ludus.schemas import OnnxModel, ScoredBy
 from server.kit.artifacts.store import FileRef
 
 
@@ -21,7 +21,8 @@ class NewCheckpoint:
     """Its folder in the artifact store."""
     files: Sequence[FileRef]
     metrics: Mapping[str, float | None] = field(default_factory=dict)
-    """Per behavior: mean episode return since the previous checkpoint, or None."""
+    """Per behavior: mean return of the episodes that `scored_by` describes, or None."""
+    scored_by: Mapping[str, ScoredBy] = field(default_factory=dict)
     models: Mapping[str, OnnxModel] = field(default_factory=dict)
     """Descriptions of the ONNX models among the files, by their names."""
 

@@ -4,8 +4,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict
 from typing import ClassVar, Final
 
-from sqlalchemy import Select, delete, func, select
+from sqlalchemy import Select, delete, exists, func, select
 
+from ludus.schemas import ScoredBy
 from server.checkpoints.models import Checkpoint, RunInitialCheckpoint, UploadedCheckpoint
 from server.checkpoints.refs import CheckpointRef, NewCheckpoint
 from server.kit.artifacts.store import FileRef
@@ -20,6 +21,12 @@ from server.kit.states import TERMINAL
 from server.runs.models import Run
 
 NEWEST_FIRST = ListQuery(Order("created_at"))
+
+
+HAS_CHECKPOINTS: Final = exists().where(
+    Checkpoint.run_id == Run.id, Checkpoint.deleted_at.is_(None), Checkpoint.damaged_at.is_(None)
+)
+"""Whether a run has a checkpoint that can be used: a filter of lists of runs."""
 
 
 class CheckpointRepository(Repository):
@@ -84,6 +91,7 @@ class CheckpointRepository(Repository):
         checkpoint: NewCheckpoint,
         scores: Mapping[str, Mapping[str, float]],
         score: float | None,
+        scored_by: ScoredBy | None,
     ) -> tuple[Checkpoint, bool]:
         """Insert a row; return it and whether it is new. A path has one row: handing a checkpoint in again is safe."""
         known = select(Checkpoint).where(Checkpoint.run_id == run_id, Checkpoint.path == checkpoint.path)
@@ -104,6 +112,7 @@ class CheckpointRepository(Repository):
             metrics=dict(checkpoint.metrics),
             scores={behavior: dict(values) for behavior, values in scores.items()},
             score=score,
+            scored_by=None if scored_by is None else asdict(scored_by),
             created_at=now(),
         )
         self._session.add(row)

@@ -1,6 +1,7 @@
 """Commands on checkpoints: pin, score, mark as damaged; store and delete uploaded ones; check references."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 
 from server.checkpoints.errors import CheckpointInUse
 from server.checkpoints.models import Checkpoint, UploadedCheckpoint
@@ -76,7 +77,10 @@ class CheckpointService:
         scores = {name: dict(values) for name, values in (checkpoint.scores or {}).items()}
         scores.setdefault(behavior, {})[metric] = value
         rule = keep_best_of(RunRepository(self._session).get(run_id).config)
-        checkpoint.scores, checkpoint.score = scores, overall_score(rule, scores, checkpoint.metrics.values())
+        checkpoint.scores = scores
+        if rule is not None:
+            checkpoint.score, scored_by = overall_score(rule, scores, (), ())
+            checkpoint.scored_by = None if scored_by is None else asdict(scored_by)
         self._session.flush()
         return checkpoint
 

@@ -49,8 +49,9 @@ class CheckpointWriter:
     def _add(self, checkpoint: NewCheckpoint, request: int | None) -> str:
         with self._fence.write() as (session, run):
             scores = self._scores(session, run.id)
-            better = overall_score(self._keep_best, scores, checkpoint.metrics.values())
-            row, new = CheckpointRepository(session).add(run.id, self._fence.number, checkpoint, scores, better)
+            measured = (checkpoint.metrics.values(), [*checkpoint.scored_by.values()])
+            score = overall_score(self._keep_best, scores, *measured)
+            row, new = CheckpointRepository(session).add(run.id, self._fence.number, checkpoint, scores, *score)
             if request is not None:
                 CheckpointRequestRepository(session).answer(run.id, request, checkpoint_id=row.id)
             if not new:

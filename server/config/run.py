@@ -162,7 +162,7 @@ class CheckpointSettings(Section):
     """
     keep_best: Own[KeepBest | None] = None
     """Keep the best checkpoints, too; `keep_checkpoints` keeps the newest. null = none, and `best` is the one with the
-    highest mean episode return.
+    highest mean return of its last episodes.
     """
 
 

@@ -10,6 +10,7 @@ from pydantic import StringConstraints
 from ludus import schemas
 from ludus.schemas.states import RunKind, RunState, StopReason
 from server.assessments.service import AssessmentService
+from server.checkpoints.repository import HAS_CHECKPOINTS
 from server.checkpoints.service import CheckpointService
 from server.config.positions import locate, located
 from server.configs.repository import ConfigRepository
@@ -54,10 +55,11 @@ from server.runs.waits import MAX_SECONDS, Waits, states_of
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
+FILTERS = {"has_checkpoints": HAS_CHECKPOINTS}
 RUNS = ListForm(
     name="runs",
     kind=schemas.RunListed,
-    columns=RunRepository.COLUMNS,
+    columns={**RunRepository.COLUMNS, **FILTERS},
     equality={"tag"},
     choices={"state": RunState, "kind": RunKind, "stop_reason": StopReason},
     orders=frozenset({"created_at", "updated_at", "finished_at", "name", "state", "step", "priority", METRIC}),
@@ -154,12 +156,12 @@ def create_run(
 def list_runs(listing: ListingDep, metrics: MetricsDep, services: ServicesDep) -> dict[str, Any]:
     """List runs, newest first. A filter's text that ends in `*` matches a prefix: `name = "nightly-*"`.
 
-    `order_by=metric desc` sorts by the first of `metrics`; runs that have no such number are left out then.
+    `order_by=metric desc` sorts by the first of `metrics`; runs that have no such number come last then.
     """
 
     def fetch(session: Session, query: ListQuery) -> Page[schemas.RunListed]:
         metric = metrics.sorts(query.order)
-        page = RunRepository(session).list(query, None if metric is None else values_by_run(metric))
+        page = RunRepository(session).list(query, None if metric is None else values_by_run(metric), FILTERS)
         return Page(tuple(listed(session, services, page.items, metrics.wanted)), page.next)
 
     return listing.answer(RUNS, services.database, fetch, metrics.bound)

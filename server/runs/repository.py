@@ -1,7 +1,9 @@
 """Runs in the database: queries of the API, inserts, and the building blocks of commands."""
 
+import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
 from sqlalchemy import (
@@ -17,7 +19,7 @@ from sqlalchemy import (
     union,
     union_all,
 )
-from sqlalchemy.orm import InstrumentedAttribute, defer
+from sqlalchemy.orm import defer
 from sqlalchemy.orm.attributes import set_committed_value
 
 from ludus.schemas.states import RunState
@@ -142,29 +144,33 @@ class RunRepository(Repository):
                 return found
         raise RunNotFound(run)
 
-    def list(self, query: ListQuery = NEWEST_FIRST, metric: Subquery | None = None) -> Page[Run]:
+    def list(
+        self, query: ListQuery = NEWEST_FIRST, metric: Subquery | None = None, more: Columns = MappingProxyType({})
+    ) -> Page[Run]:
         """Return a page of runs without `BEHIND` (touching `config` of one of them raises).
 
-        Fields: those of `COLUMNS`, and `tag` with = and !=. A text that ends in `*` matches a prefix. Sorted by
-        `finished_at`, runs that have not finished are left out; sorted by METRIC, those without a row in `metric`
-        (`run_id`, `value`).
+        Fields: those of `COLUMNS`, `tag` with = and !=, and `more`, which are filters only. A text that ends in `*`
+        matches a prefix. METRIC sorts by `metric` (`run_id`, `value`). Runs without the value that sorts come last.
         """
         statement = select(Run).where(_SHOWN).options(*_without_behind())
-        known: dict[str, ColumnElement[Any] | InstrumentedAttribute[Any]] = dict(self.COLUMNS)
+        known = {**self.COLUMNS, **more}
         if metric is not None:
-            statement = statement.join(metric, metric.c.run_id == Run.id)
+            statement = statement.outerjoin(metric, metric.c.run_id == Run.id)
             known[METRIC] = metric.c.value
-        if query.order.field == "finished_at":
-            statement = statement.where(Run.finished_at.is_not(None))
         rare = rarest(self._session, self._hits(query))
         indexed = {query.order.field, "state"} if rare is None else set()
+        if query.order.field in {METRIC, "finished_at"}:
+            last = -sys.float_info.max if query.order.descending else sys.float_info.max
+            known[query.order.field] = func.coalesce(known[query.order.field], last)
         if query.order.field in _MOVING:
-            statement = statement.where(Run.id.in_(self._first(query, rare, indexed)))
+            statement = statement.where(Run.id.in_(self._first(query, rare, indexed, more)))
         elif rare is not None:
             statement = statement.where(Run.id.in_(rare))
         return select_page(self._session, statement, query, _but(known, indexed), Run.id, _tagged)
 
-    def _first(self, query: ListQuery, rare: Select[str] | None, indexed: Collection[str]) -> Select[str]:
+    def _first(
+        self, query: ListQuery, rare: Select[str] | None, indexed: Collection[str], more: Columns
+    ) -> Select[str]:
         """Select the ids of the first runs without and of the first with a lease: a page sorted by `step` is of them.
 
         An index has the order of the many at rest; those with a lease are few.
@@ -174,8 +180,8 @@ class RunRepository(Repository):
         if rare is not None:
             at_rest, leased = (each.where(Run.id.in_(rare)) for each in (at_rest, leased))
         pages = (
-            in_page(at_rest, query, _but(self.AT_REST, indexed), Run.id, _tagged),
-            in_page(leased, query, _but(self.COLUMNS, ()), Run.id, _tagged),
+            in_page(at_rest, query, _but({**self.AT_REST, **more}, indexed), Run.id, _tagged),
+            in_page(leased, query, _but({**self.COLUMNS, **more}, ()), Run.id, _tagged),
         )
         return union_all(*(select(page.subquery().c.id) for page in pages)).subquery().select()
 
@@ -185,7 +191,8 @@ class RunRepository(Repository):
         if project is not None:
             yield select(Run.id).where(Run.project == project)
         for condition in query.conditions:
-            if condition.operator is Operator.NE or condition.field in {"state", "priority", query.order.field}:
+            common = condition.field in {"state", "priority", query.order.field}
+            if common or condition.operator is Operator.NE or condition.field not in self.COLUMNS:
                 continue
             hits = select(RunTag.run_id if condition.field == "tag" else Run.id)
             hits = hits.where(compare(self.AT_REST, condition))

@@ -155,13 +155,15 @@ class Checkpoints:
         self._selfplay.report(at_once=True)  # the matches that the checkpoint counts
         steps = {name: state["progress"]["step"] for name, state in self._attempt.restored.items()}
         steps |= {name: learner.learned for name, learner in learners.items()}
+        measured = {name: learner.recorder.take_checkpoint_return() for name, learner in learners.items()}
         message = CheckpointWritten(
             folder=str(folder),
             step=sum(steps.values()),
             steps=steps,
             reason=reason,
             keep=max(learner.config.keep_checkpoints for learner in learners.values()),
-            metrics={name: learner.recorder.take_checkpoint_return() for name, learner in learners.items()},
+            metrics={name: found and found[0] for name, found in measured.items()},
+            scored_by={name: found[1] for name, found in measured.items() if found is not None},
             request=request,
         )
         for learner in self._attempt.learners.values():

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self, get_args
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from ludus.collector.messages import SimulatorConnected, SimulatorLeft, SimulatorStarted
-from ludus.schemas import OnnxModel
+from ludus.schemas import OnnxModel, ScoredBy
 from ludus.schemas.health import Finding
 from ludus.schemas.states import StopReason
 from server.config.run import RunConfig
@@ -254,7 +254,8 @@ class CheckpointWritten(_Frozen):
     keep: int
     """Newest checkpoints that the run keeps."""
     metrics: dict[str, float | None]
-    """Mean episode return per behavior since the previous checkpoint."""
+    """Per behavior: mean return of the episodes that `scored_by` describes; None without any."""
+    scored_by: dict[str, ScoredBy] = Field(default_factory=dict)
     request: int | None = None
     """Number of the `SaveCheckpoint` that it answers."""
     models: dict[str, OnnxModel] = Field(default_factory=dict)

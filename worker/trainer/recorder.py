@@ -17,6 +17,7 @@ from typing import Any
 
 from ludus.collector.messages import StatsReported
 from ludus.protocol import batches as wire
+from ludus.schemas import ScoredBy
 from ludus.schemas.metrics import STEPS_PER_SECOND
 from server.metrics.points import MetricPoint
 from worker.trainer.messages import Metrics
@@ -33,6 +34,11 @@ POLICY_VERSION = "Policy/Version"
 
 MOST_POINTS = 1024
 """Summaries that are remembered, in case a checkpoint has their steps but has not learned from them."""
+
+
+LAST_EPISODES = (20, 100)
+"""Fewest and most episodes behind a checkpoint's return: those since the newest update, the policy in the file, and
+earlier ones up to the fewest, as the return of a few episodes is mostly luck."""
 
 
 class Aggregation(Enum):
@@ -91,7 +97,13 @@ class Recorder:
         self._series: dict[str, _Series] = {}
         self._boundary = step - step % summary_freq
         self._summary_returns: list[float] = []
-        self._checkpoint_returns: list[float] = []
+        self._last_returns: deque[tuple[int, float]] = deque(maxlen=LAST_EPISODES[1])
+        """Step and return of the last episodes."""
+        self._episodes_of_policy = 0
+        """Episodes since the newest update."""
+        self._evaluation: tuple[int, Sequence[float]] | None = None
+        """Step and returns of the evaluation since the last checkpoint, if there was one."""
+        self._step = step
         self._since = (step, time.monotonic())
         self._written: deque[tuple[int, dict[str, float]]] = deque(maxlen=MOST_POINTS)
 
@@ -108,12 +120,13 @@ class Recorder:
         if self._strength is not None:
             self.measure(EXTRINSIC_REWARD, self._strength * (episode_return + group_return))
         self._summary_returns.append(episode_return)
-        self._checkpoint_returns.append(episode_return)
+        self._last_returns.append((self._step, episode_return))
+        self._episodes_of_policy += 1
 
     def evaluated(self, step: int, returns: Sequence[float], lengths: Sequence[int]) -> None:
         """Write the points of an evaluation of the policy of `step`, over some episodes."""
         self.write(step, {EVALUATION_REWARD: fmean(returns), EVALUATION_LENGTH: fmean(lengths)})
-        self._checkpoint_returns = list(returns)
+        self._evaluation = (step, returns)
 
     def measure(self, key: str, value: float, aggregation: Aggregation = Aggregation.MEAN) -> None:
         """Record one value under `key`."""
@@ -126,7 +139,8 @@ class Recorder:
         series.last = last
 
     def learned(self, measurements: Mapping[str, float]) -> None:
-        """Record the measurements of an update."""
+        """Record the measurements of an update: the policy is another one from now on."""
+        self._episodes_of_policy = 0
         for key, value in measurements.items():
             self.measure(key, value)
 
@@ -137,6 +151,7 @@ class Recorder:
 
     def advance(self, step: int) -> None:
         """Write a summary if `step` has crossed a multiple of `summary_freq`."""
+        self._step = step
         boundary = step - step % self._summary_freq
         if boundary <= self._boundary:
             return
@@ -189,7 +204,17 @@ class Recorder:
         for step, values in state["written"]:
             self.write(step, values)
 
-    def take_checkpoint_return(self) -> float | None:
-        """Return the mean episode return since the last call, or None if no episode has ended."""
-        returns, self._checkpoint_returns = self._checkpoint_returns, []
-        return fmean(returns) if returns else None
+    def take_checkpoint_return(self) -> tuple[float, ScoredBy] | None:
+        """Return how good the present policy is, and by what; None if no episode has ended.
+
+        An evaluation since the last call counts, else the last episodes (`LAST_EPISODES`).
+        """
+        evaluation, self._evaluation = self._evaluation, None
+        if evaluation is not None:
+            step, returns = evaluation
+            return fmean(returns), ScoredBy(kind="evaluation", episodes=len(returns), from_step=step)
+        last = list(self._last_returns)[-max(self._episodes_of_policy, LAST_EPISODES[0]) :]
+        if not last:
+            return None
+        scored_by = ScoredBy(kind="episodes", episodes=len(last), from_step=last[0][0])
+        return fmean(value for _, value in last), scored_by

@@ -22,7 +22,7 @@ class SavedModel:
     file_path: str
     """The ONNX model."""
     reward: float | None
-    """Mean return of the episodes that ended since the checkpoint before; None without any."""
+    """Mean return of the last episodes before it, or of an evaluation; None without any."""
     creation_time: float
     """Seconds since 1970-01-01 UTC."""
     auxiliary_file_paths: Sequence[str] = ()

@@ -311,18 +311,21 @@ def test_a_browser_keeps_no_answer_that_it_could_show_without_asking(world: Worl
         assert (again.status_code, again.json()["code"]) == (401, "unauthenticated")
 
 
-def test_where_no_token_is_demanded_there_is_no_session(tmp_path: Path) -> None:
-    with open_world(tmp_path) as world, browser(world) as http:
+def test_where_no_token_is_demanded_a_session_narrows_what_its_browser_may_do_until_it_ends(tmp_path: Path) -> None:
+    with open_world(tmp_path, api={"failures_per_minute": 2}) as world, browser(world) as http:
         token = made(world, scopes=["read"], run=world.create()["id"])
-
         assert http.get("/ui/session").json()["name"] == "anonymous loopback"
-        signed = http.post("/ui/session", json={"token": token["token"]})
-        assert (signed.status_code, signed.json()["run_id"]) == (200, token["run_id"])
-        assert "set-cookie" not in signed.headers
         assert http.post("/ui/session", json={"token": "wrong"}).status_code == 401
-        assert http.get("/v1/runs", headers={"Cookie": "ludus_session=wrong"}).status_code == 200
+
+        http.post("/ui/session", json={"token": token["token"]}).raise_for_status()
+
+        ended = {"Cookie": f"ludus_session={http.cookies['ludus_session']}"}
+        assert http.get("/v1/tokens/self").json()["run_id"] == token["run_id"]
+        assert http.get(f"/v1/runs/{token['run_id']}").status_code == 200
+        assert http.get("/v1/runs").status_code == 403
         assert http.delete("/ui/session").status_code == 204
-        http.post("/v1/runs", json={"config": CARTPOLE}).raise_for_status()
+        for headers in (ended, {"Cookie": "ludus_session=wrong"}, {}):
+            assert {http.get("/v1/runs", headers=headers).status_code for _ in range(6)} == {200}, "as everybody"
 
 
 def test_a_token_of_another_server_is_still_none_where_none_is_demanded(tmp_path: Path) -> None:

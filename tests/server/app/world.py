@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 import structlog
 
-from ludus.schemas import OnnxModel
+from ludus.schemas import OnnxModel, ScoredBy
 from ludus.schemas.states import RunState
 from server.app.serve import ApiServer, uvicorn_config
 from server.app.services import Services
@@ -116,8 +116,9 @@ class Trainer:
         scratch: Path,
         behavior: str = "CartPole",
         models: Mapping[str, OnnxModel] | None = None,
+        score: float = 12.5,
     ) -> str:
-        """Publish a checkpoint; `models` describes those of its files that are models."""
+        """Publish a checkpoint; `models` describes those of its files that are models, `score` is its mean return."""
         folder = scratch / f"step-{step}"
         folder.mkdir()
         for name, content in files.items():
@@ -125,7 +126,16 @@ class Trainer:
         path = f"runs/{self.run_id}/{self.attempt}/checkpoints/{step}"
         published = self.services.artifacts.publish(folder, path)
         return self.ledger.checkpoints.add(
-            NewCheckpoint(step, {behavior: step}, "interval", path, published, {behavior: 12.5}, models or {})
+            NewCheckpoint(
+                step=step,
+                steps={behavior: step},
+                reason="interval",
+                path=path,
+                files=published,
+                metrics={behavior: score},
+                scored_by={behavior: ScoredBy(kind="episodes", episodes=20, from_step=step - 100)},
+                models=models or {},
+            )
         )
 
     def write_log(self, name: str, content: bytes, scratch: Path) -> None:

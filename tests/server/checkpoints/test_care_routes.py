@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ludus.client import Client, NotFound
+from ludus.schemas import ScoredBy
 from server.metrics.points import MetricPoint
 from server.runs.events.repository import EventRepository
 from tests.server.app.world import CARTPOLE, Trainer, World, open_world
@@ -69,7 +70,7 @@ def test_the_best_goes_by_the_metric_of_its_moment_or_by_what_an_evaluation_says
     best = client.checkpoints.get(trainer.run_id, "best")
     assert (best.id, best.score, best.scores["CartPole"]["Elo"]) == (ids[1], 1300.0, 1300.0)
     scored = client.checkpoints.score(trainer.run_id, ids[0], "Elo", 1400.0, behavior="CartPole")
-    assert scored.score == 1400.0
+    assert (scored.score, scored.scored_by) == (1400.0, ScoredBy(kind="metric", metric="Elo"))
     assert client.checkpoints.get(trainer.run_id, "best").id == ids[0]
     assert trainer.ledger.checkpoints.retire(1) == [ids[1]]
     assert client.checkpoints.get(trainer.run_id, "latest").id == ids[2]
@@ -77,9 +78,15 @@ def test_the_best_goes_by_the_metric_of_its_moment_or_by_what_an_evaluation_says
 
 def test_without_a_rule_the_best_has_the_highest_mean_return(world: World, client: Client, tmp_path: Path) -> None:
     trainer = begin(world)
-    trainer.save(100, {"a.onnx": b"a"}, tmp_path)
+    trainer.save(100, {"a.onnx": b"a"}, tmp_path, score=80.0)
+    trainer.save(200, {"a.onnx": b"a"}, tmp_path, score=12.5)
 
-    assert client.checkpoints.get(trainer.run_id, "best").score == 12.5
+    best = client.checkpoints.get(trainer.run_id, "best")
+
+    assert (best.step, best.score) == (100, 80.0)
+    assert best.scored_by == ScoredBy(kind="episodes", episodes=20, from_step=0)
+    evaluated = client.checkpoints.score(trainer.run_id, best.id, "win_rate", 0.5)
+    assert evaluated.scored_by == best.scored_by, "the score that no rule names is not the score"
 
 
 @pytest.mark.parametrize(

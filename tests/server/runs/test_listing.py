@@ -1,6 +1,7 @@
 """Lists of runs: filters, order, pages."""
 
 import itertools
+import math
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ ORDERS = [
     Order(field, descending=d) for field in ("created_at", "updated_at", "name", "step", "state") for d in (True, False)
 ]
 RARE_ORDERS = [Order("finished_at"), Order("finished_at", descending=False)]
-"""Of which there is no index; those that have not finished are left out."""
+"""Of which there is no index; those that have not finished come last."""
 ROWS: list[dict[str, Any]] = [
     {
         "id": f"run_{number:03d}",
@@ -106,10 +107,10 @@ def expected(query: ListQuery) -> list[str]:
         quantifier = any if condition.operator is EQ else all
         return quantifier(test(tag, condition.value) for tag in row["tags"])
 
-    rows = [row for row in ROWS if row[query.order.field] is not None]
-    rows = [row for row in rows if all(fits(row, condition) for condition in query.conditions)]
-    rows.sort(key=lambda row: (row[query.order.field], row["id"]), reverse=query.order.descending)
-    return [row["id"] for row in rows]
+    rows = [row for row in ROWS if all(fits(row, condition) for condition in query.conditions)]
+    last = -math.inf if query.order.descending else math.inf
+    keys = {row["id"]: last if row[query.order.field] is None else row[query.order.field] for row in rows}
+    return sorted(keys, key=lambda run: (keys[run], run), reverse=query.order.descending)
 
 
 CONDITIONS = [

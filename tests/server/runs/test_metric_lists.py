@@ -75,22 +75,26 @@ def test_what_is_no_metric_is_refused(text: str) -> None:
         listed(text)
 
 
-def test_runs_are_sorted_by_the_newest_highest_or_lowest_value_and_those_without_are_left_out(
-    database: Database,
-) -> None:
+def test_runs_are_sorted_by_the_newest_highest_or_lowest_value_and_those_without_come_last(database: Database) -> None:
     measured(database, "a", Walker=[5.0, 9.0, 1.0])
     measured(database, "b", Walker=[2.0, 3.0, 4.0])
     measured(database, "c", Walker=[8.0, float("nan"), 3.0], Other=[0.5])
     measured(database, "infinite", Walker=[float("nan")])
     make_run(database, name="none")
 
-    assert read(database, REWARD) == ["b", "c", "a"]
-    assert read(database, REWARD, descending=False) == ["a", "c", "b"]
-    assert read(database, f"{REWARD}@max") == ["a", "c", "b"]
-    assert read(database, f"{REWARD}@min", descending=False) == ["c", "a", "b"]
-    assert read(database, f"Walker:{REWARD}@min", descending=False) == ["a", "b", "c"]
-    assert read(database, f"Other:{REWARD}") == ["c"]
-    assert read(database, "nothing") == []
+    def sorted_by(metric: str, *, descending: bool = True) -> tuple[list[str], set[str]]:
+        names = read(database, metric, descending=descending)
+        number = 0 if metric == "nothing" else 1 if metric.startswith("Other") else 3
+        return names[:number], {*names[number:]}
+
+    others = {"infinite", "none"}
+    assert sorted_by(REWARD) == (["b", "c", "a"], others)
+    assert sorted_by(REWARD, descending=False) == (["a", "c", "b"], others)
+    assert sorted_by(f"{REWARD}@max") == (["a", "c", "b"], others)
+    assert sorted_by(f"{REWARD}@min", descending=False) == (["c", "a", "b"], others)
+    assert sorted_by(f"Walker:{REWARD}@min", descending=False) == (["a", "b", "c"], others)
+    assert sorted_by(f"Other:{REWARD}") == (["c"], {"a", "b", *others})
+    assert sorted_by("nothing") == ([], {"a", "b", "c", *others})
     assert read(database, REWARD, conditions=(Condition("name", Operator.EQ, "a"),)) == ["a"]
 
 
@@ -223,7 +227,7 @@ def test_over_http_values_are_named_as_asked_and_pages_are_bound_to_the_metric(w
     assert [(run["name"], run["metrics"]) for run in page["runs"]] == [
         ("listed-first", {f"{REWARD}@max": 5.0, REWARD: 5.0, "no": None})
     ]
-    assert [run["name"] for run in get(**rest).json()["runs"]] == ["listed-second"]
+    assert [run["name"] for run in get(**rest).json()["runs"]] == ["listed-second", "listed-none"], "none is hidden"
     assert get(**{**rest, "metrics": [REWARD]}).json()["code"] == "invalid_page_token"
     assert get(order_by="metric desc").json()["code"] == "invalid_query"
     assert get(metrics="reward@best").json()["code"] == "invalid_query"

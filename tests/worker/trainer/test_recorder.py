@@ -2,6 +2,7 @@
 
 from ludus.collector.messages import StatsReported
 from ludus.protocol.batches import Aggregation as Reported
+from ludus.schemas import ScoredBy
 from server.metrics.points import MetricPoint
 from worker.trainer.messages import Metrics
 from worker.trainer.recorder import (
@@ -100,13 +101,32 @@ def test_reported_averages_weigh_every_value_alike() -> None:
     assert values(points) == {"goal": 0.25}
 
 
-def test_the_checkpoint_return_covers_the_episodes_since_the_previous_checkpoint() -> None:
+def test_the_checkpoint_return_is_of_the_last_episodes_and_not_of_the_whole_run() -> None:
     recorder, _ = recorder_at()
-    recorder.episode(10.0, 5)
-    recorder.episode(30.0, 5)
-
-    assert recorder.take_checkpoint_return() == 20.0
     assert recorder.take_checkpoint_return() is None
+    for step in range(200):
+        recorder.episode(float(step), 1)
+        recorder.advance(step + 1)
+    recorder.learned({})
+    for _ in range(5):
+        recorder.episode(1000.0, 1)
+
+    few = (5 * 1000.0 + sum(range(185, 200))) / 20
+    assert recorder.take_checkpoint_return() == (few, ScoredBy(kind="episodes", episodes=20, from_step=185))
+    for _ in range(150):
+        recorder.episode(2000.0, 1)
+    assert recorder.take_checkpoint_return() == (2000.0, ScoredBy(kind="episodes", episodes=100, from_step=200))
+
+
+def test_the_checkpoint_return_is_of_the_newest_policy_where_it_has_enough_episodes() -> None:
+    recorder, _ = recorder_at()
+    for _ in range(60):
+        recorder.episode(1.0, 1)
+    recorder.learned({})
+    for _ in range(30):
+        recorder.episode(7.0, 1)
+
+    assert recorder.take_checkpoint_return() == (7.0, ScoredBy(kind="episodes", episodes=30, from_step=0))
 
 
 def test_many_updates_within_one_summary_are_averaged_each_once() -> None:
@@ -128,7 +148,7 @@ def test_an_evaluation_is_a_point_at_its_own_step() -> None:
 
     assert values(points) == {EVALUATION_REWARD: 1.5, EVALUATION_LENGTH: 20.0}
     assert {point.step for point in points} == {130}
-    assert recorder.take_checkpoint_return() == 1.5
+    assert recorder.take_checkpoint_return() == (1.5, ScoredBy(kind="evaluation", episodes=2, from_step=130))
 
 
 def test_without_an_extrinsic_signal_there_is_no_extrinsic_reward() -> None:

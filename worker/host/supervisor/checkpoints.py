@@ -100,6 +100,7 @@ class CheckpointCommits:
                 path=copy.path,
                 files=files,
                 metrics=written.metrics,
+                scored_by=written.scored_by,
                 models=written.models,
             ),
             written.request,

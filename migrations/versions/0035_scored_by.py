@@ -1,0 +1,26 @@
+"""Checkpoints say of what their score is.
+
+Why: the score was the mean return since the checkpoint before, by default of the whole run. Now it is of the policy in
+the file, and this column has the number of episodes. The previous release leaves it null.
+
+Revision: 0035, after 0030
+"""
+
+import sqlalchemy as sa
+from alembic import op
+from sqlalchemy.dialects import postgresql
+
+revision = "0035"
+down_revision = "0030"
+branch_labels = None
+depends_on = None
+
+JSON = sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
+
+
+def upgrade() -> None:
+    op.add_column("checkpoints", sa.Column("scored_by", JSON, nullable=True))
+
+
+def downgrade() -> None:
+    op.drop_column("checkpoints", "scored_by")
