@@ -173,6 +173,16 @@ def configuration_page() -> str:
     return reference.render((ROOT / "docs" / "configuration.md").read_text(encoding="utf-8"))
 
 
+def meanings() -> str:
+    """`server/web/static/meanings.js`: the rows of docs/metrics.md, for tooltips of charts."""
+    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`[A-Za-z-]+/.+?) \| .+? \| (.+) \|$", page, re.MULTILINE)
+    found = {name: meaning for names, meaning in rows for name in re.findall(r"`([^`]+)`", names)}
+    texts = {name: re.sub(r"`|\[([^]]+)\]\([^)]+\)", r"\1", meaning) for name, meaning in found.items()}
+    head = "// The meaning of each metric, generated from docs/metrics.md. Words in capitals stand for names."
+    return f"{head}\nexport const MEANINGS = {json.dumps(texts, indent=2, ensure_ascii=False)};\n"
+
+
 def openapi() -> str:
     """`tests/golden/openapi.json`: the description of the HTTP API."""
     from server.app.app import create_app  # noqa: PLC0415  the other pages don't need the web framework
@@ -212,6 +222,7 @@ FILES: dict[str, tuple[str, Callable[[], str]]] = {
     "states": ("docs/run-states.md", states_page),
     "tree": ("docs/tree.md", tree_page),
     "configuration": ("docs/configuration.md", configuration_page),
+    "meanings": ("server/web/static/meanings.js", meanings),
     "openapi": ("tests/golden/openapi.json", openapi),
     "rules": ("deploy/prometheus/ludus.rules.yaml", rules),
     "prometheus_rule": ("deploy/kubernetes/base/rules.yaml", prometheus_rule),
