@@ -3,15 +3,15 @@
 Why: the score was the mean return since the checkpoint before, by default of the whole run. Now it is of the policy in
 the file, and this column has the number of episodes. The previous release leaves it null.
 
-Revision: 0035, after 0030
+Revision: 0032, after 0031
 """
 
 import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import postgresql
 
-revision = "0035"
-down_revision = "0030"
+revision = "0032"
+down_revision = "0031"
 branch_labels = None
 depends_on = None
 
