@@ -8,6 +8,7 @@ import re
 import time
 import uuid
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 
 import anyio
 import anyio.to_thread
@@ -16,8 +17,9 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from server.app.access import is_open
+from server.app.access import address_of, is_open
 from server.app.authentication import PRIVATE
+from server.app.turns import Turns
 from server.kit.http.errors import BodyTooLarge, BodyTooSlow
 from server.kit.http.problems import internal_problem, problem_response
 from server.kit.http.telemetry import HttpTelemetry
@@ -112,10 +114,11 @@ class BodyLimit:
 
     `files` has the limits of the paths that take files, which are streamed to disk. A body that is not complete after
     `seconds`, and as long again for each `SLOWEST_BYTES` of it, is refused with 408: a client cannot hold a
-    connection by sending slowly.
+    connection by sending slowly. A request whose body is complete waits for its turn; files have none.
     """
 
     def __init__(self, app: ASGIApp, limit: int, files: Mapping[str, int], seconds: float) -> None:
+        self._turns = Turns()
         self._app = app
         self._limit = limit
         self._files = files
@@ -148,9 +151,12 @@ class BodyLimit:
             complete = not message.get("more_body", False)
             if received > limit:
                 raise BodyTooLarge(limit)
+            if complete and received and scope["path"] not in self._files:
+                await turn.enter_async_context(self._turns.take(_sender_of(scope), received))
             return message
 
-        await self._app(scope, limited, send)
+        async with AsyncExitStack() as turn:
+            await self._app(scope, limited, send)
 
 
 class EntityTags:
@@ -189,6 +195,11 @@ class EntityTags:
                 await send(message)
 
         await self._app(scope, receive, answer)
+
+
+def _sender_of(scope: Scope) -> str:
+    auth = scope["state"].get("auth")
+    return (auth is not None and auth.principal.token_id) or address_of(scope)
 
 
 def _is_document(start: Message) -> bool:

@@ -4,6 +4,8 @@ It asks what requests need: the database. The broker is not among that, because 
 metric `ludus_broker_up` has its state.
 """
 
+import anyio
+
 from server.kit.db.database import Database
 from server.kit.db.migrate import check as check_schema
 from server.kit.errors import LudusError
@@ -14,6 +16,8 @@ class Readiness:
     """Checks that the database answers, and once that the schema fits."""
 
     def __init__(self, database: Database) -> None:
+        self.threads = anyio.CapacityLimiter(2)
+        """Threads of their own for checks: those of requests may all be busy."""
         self._database = database
         self._schema_fits = False
 

@@ -3,7 +3,9 @@
 from importlib.metadata import version
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Response
+import anyio
+import anyio.to_thread
+from fastapi import APIRouter, Depends, Request, Response
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 
@@ -16,7 +18,6 @@ from server.kit.http.telemetry import HttpTelemetry
 
 router = APIRouter(tags=["operation"])
 
-ReadinessDep = Annotated[Readiness, Depends(shared(Readiness))]
 TelemetryDep = Annotated[HttpTelemetry, Depends(shared(HttpTelemetry))]
 
 
@@ -37,15 +38,16 @@ class Version(BaseModel):
 
 
 @router.get("/healthz", responses=problems())
-def health() -> Health:
+async def health() -> Health:
     """Answer that this process is alive, without asking any other."""
     return Health(status="ok")
 
 
 @router.get("/readyz", responses=problems(NotReady))
-def readiness(probes: ReadinessDep) -> Health:
+async def readiness(request: Request) -> Health:
     """Return `ok` if this process can answer requests: the database answers and has the right schema."""
-    probes.check()
+    probes = shared(Readiness)(request)  # a dependency would wait for a thread of the requests
+    await anyio.to_thread.run_sync(probes.check, limiter=probes.threads)
     return Health(status="ok")
 
 

@@ -18,15 +18,20 @@ from yaml.events import AliasEvent, MappingEndEvent, MappingStartEvent, ScalarEv
 
 from server.config.problems import join_path, show
 from server.kit.errors import InvalidConfig, Problem
+from server.kit.json_limits import find_excess
 
 MAX_BYTES: Final = 1024 * 1024
 """Longest document, as UTF-8."""
 MAX_DEPTH: Final = 20
 """Deepest nesting; the document itself is 1. ML-Agents' own format needs 9."""
-MAX_VALUES: Final = 100_000
-"""Most values in a document."""
+MAX_VALUES: Final = 50_000
+"""Most values in a document. 256 behaviors with every key that there is have about 20,000."""
 MAX_ALIASED: Final = 10_000
 """Most values that YAML aliases may add."""
+_NUMBER_CHARACTERS: Final = 1100
+"""Longest number as text: one of 1024 bits in base 2. Base 60 takes time with the square of the length."""
+_MAX_TAG_DIRECTIVES: Final = 16
+"""Most `%TAG` lines: libyaml compares each with those before it."""
 
 Path: TypeAlias = tuple[str | int, ...]
 Document: TypeAlias = str | bytes | Mapping[str, Any]
@@ -47,7 +52,11 @@ MERGE_TAG: Final = f"{_TAG}merge"
 LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml's, where PyYAML has it."""
 _COLLECTIONS: Final = {None, "!", f"{_TAG}map", f"{_TAG}seq"}
+_NUMBERS: Final = {f"{_TAG}int", f"{_TAG}float"}
+_TAG_DIRECTIVE: Final = re.compile("(?:^|[\n\r\x85\u2028\u2029])%TAG")
 _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
+_TOO_DEEP: Final = f"nested deeper than {MAX_DEPTH}"
+_TOO_MANY: Final = f"the document has more than {MAX_VALUES} values"
 _MERGE: Final = object()
 """Stands for the key `<<`."""
 
@@ -55,7 +64,8 @@ _MERGE: Final = object()
 def parse_document(document: Document) -> dict[str, Any]:
     """Read a configuration document (YAML or JSON text, or a mapping of plain values) into a tree of its own.
 
-    Raises InvalidConfig. Nothing is executed, and time and memory are bounded by the limits of this module.
+    Raises InvalidConfig. Nothing is executed, and time and memory are bounded by the limits of this module, which are
+    checked while the text is read.
     """
     value = document if isinstance(document, Mapping) else read(decode(document))
     if value is None:
@@ -95,12 +105,16 @@ def read(text: str) -> object:
     Raises InvalidConfig.
     """
     if text.lstrip().startswith("{"):
+        excess = find_excess(text, values=MAX_VALUES, depth=MAX_DEPTH)
+        if excess is not None:
+            code, message = ("too_deep", _TOO_DEEP) if excess.of == "depth" else ("too_large", _TOO_MANY)
+            raise InvalidConfig([Problem("", code, message, excess.line, excess.column)])
         try:
             return json.loads(text, object_pairs_hook=_object)
-        except RecursionError:
-            _refuse("too_deep", f"the document is nested deeper than {MAX_DEPTH}")
         except ValueError:
             pass  # a flow mapping of YAML, or a problem that the YAML reader reports with its place
+    if len(_TAG_DIRECTIVE.findall(text)) > _MAX_TAG_DIRECTIVES:
+        _refuse("tag_refused", "the document declares tags (`%TAG`); write plain values")
     try:
         return _Yaml(text).document()
     except yaml.MarkedYAMLError as error:
@@ -151,6 +165,8 @@ class _Yaml:
         anchor = event.anchor
         before = self._values + self._aliased
         self._values += 1
+        if self._values > MAX_VALUES + 1:  # with the document itself
+            _refuse("too_large", _TOO_MANY, (), event.start_mark)
         if isinstance(event, ScalarEvent):
             value = self._scalar(event, path)
         else:
@@ -177,6 +193,8 @@ class _Yaml:
         tag = event.tag
         if tag is None or tag == "!":
             tag = self._loader.resolve(yaml.ScalarNode, event.value, event.implicit)
+        if tag in _NUMBERS and len(event.value) > _NUMBER_CHARACTERS:
+            _refuse("out_of_range", "the number has more than 300 digits", path, event.start_mark)
         if tag == MERGE_TAG:
             return _MERGE
         if tag not in _SCALARS:
@@ -184,7 +202,7 @@ class _Yaml:
         node = yaml.ScalarNode(tag, event.value, event.start_mark, event.end_mark)
         try:
             return _SCALARS[tag](self._loader, node)
-        except (ValueError, LookupError):
+        except (ValueError, LookupError, OverflowError):
             kind = tag.removeprefix(_TAG)
             _refuse("invalid_syntax", f"{show(event.value)} is no legal YAML {kind}", path, event.start_mark)
 
@@ -192,7 +210,7 @@ class _Yaml:
         if event.tag not in _COLLECTIONS:
             self._refuse_tag(event.tag, event, path)
         if len(path) >= MAX_DEPTH:
-            _refuse("too_deep", f"nested deeper than {MAX_DEPTH}", path, event.start_mark)
+            _refuse("too_deep", _TOO_DEEP, path, event.start_mark)
         return self._mapping(path) if isinstance(event, MappingStartEvent) else self._sequence(path)
 
     def _sequence(self, path: Path) -> list[Any]:
@@ -218,6 +236,7 @@ class _Yaml:
         """Return a mapping's key: text, or the marker of a merge."""
         if isinstance(event, ScalarEvent):
             key = self._value(event, path)
+            self._values -= 1  # it is no value
             if key is _MERGE or isinstance(key, str):
                 return key
             problem = f"the key {event.value} isn't text but {show(key)}; put it in quotes"
@@ -252,7 +271,7 @@ class _Plain:
     def mapping(self, value: Mapping[Any, Any], path: Path) -> dict[str, Any]:
         """Copy a mapping."""
         if len(path) >= MAX_DEPTH:
-            _refuse("too_deep", f"nested deeper than {MAX_DEPTH}", path)
+            _refuse("too_deep", _TOO_DEEP, path)
         result: dict[str, Any] = {}
         for key, item in value.items():
             if not isinstance(key, str):
@@ -263,13 +282,13 @@ class _Plain:
 
     def _sequence(self, value: list[Any] | tuple[Any, ...], path: Path) -> list[Any]:
         if len(path) >= MAX_DEPTH:
-            _refuse("too_deep", f"nested deeper than {MAX_DEPTH}", path)
+            _refuse("too_deep", _TOO_DEEP, path)
         return [self._value(item, (*path, index)) for index, item in enumerate(value)]
 
     def _value(self, value: object, path: Path) -> Any:
         self._values += 1
         if self._values > MAX_VALUES:
-            _refuse("too_large", f"the document has more than {MAX_VALUES} values")
+            _refuse("too_large", _TOO_MANY)
         match value:
             case None | bool():
                 return value

@@ -7,9 +7,8 @@ from functools import cache
 from typing import Any, TypeAlias
 
 import yaml
-from yaml.events import CollectionEndEvent, CollectionStartEvent
 
-from server.config.document import LOADER, MAX_DEPTH, MERGE_TAG, Document, Path, decode, read
+from server.config.document import LOADER, MERGE_TAG, Document, Path, decode, read
 from server.config.problems import parse_path
 from server.kit.errors import InvalidConfig, Problem
 
@@ -35,7 +34,7 @@ def locate(
     is the original. A problem keeps the position that it has. It gets none where the document is a mapping, or JSON
     that YAML cannot read, and where an override has set its value.
     """
-    if not problems or document is None or isinstance(document, Mapping):
+    if document is None or isinstance(document, Mapping) or all(each.line is not None for each in problems):
         return problems
     root = _composed(document)
     if root is None:
@@ -50,7 +49,7 @@ def locate(
             path = tuple(parse_path(problem.path))
         except ValueError:  # of a malformed override
             return problem
-        if any(path[: len(each)] == each for each in overridden):
+        if any(path[:length] in overridden for length in range(len(path) + 1)):
             return problem
         mark, node = root.start_mark, root
         for part in path:
@@ -67,11 +66,6 @@ def _composed(document: str | bytes) -> yaml.Node | None:
     try:
         text = decode(document)
         read(text)
-        depth = 0
-        for event in yaml.parse(text, LOADER):
-            depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
-            if depth > MAX_DEPTH:  # JSON is not refused for that while it is read
-                return None
         node: yaml.Node | None = yaml.compose(text, LOADER)
     except (InvalidConfig, yaml.YAMLError):
         return None

@@ -9,7 +9,7 @@ from pydantic_core import ErrorDetails
 
 from server.config.behavior import TRAINERS, BehaviorConfig, TrainerConfig
 from server.config.curriculum_checks import problems_of
-from server.config.document import Document, Path, parse_document
+from server.config.document import MAX_DEPTH, Document, Path, parse_document
 from server.config.environment_parameters import FORMS
 from server.config.key_validation import check_count, validate_keys
 from server.config.lint import warnings_of
@@ -18,6 +18,8 @@ from server.config.rewards import RewardSignals
 from server.config.run import RunConfig
 from server.kit.errors import InvalidConfig, Problem
 
+MAX_OVERRIDES: Final = 1000
+"""Most overrides of a document."""
 _TEMPLATE: Final[TypeAdapter[TrainerConfig]] = TypeAdapter(BehaviorConfig)
 _DEVICES: Final = "be cpu, cuda or cuda:N (N is 0 to 999)"
 _CHECKPOINT: Final = "be the id of a checkpoint (ckpt_...)"
@@ -159,12 +161,17 @@ def apply_overrides(document: Mapping[str, Any], overrides: Mapping[str, Any]) -
     makes sense, `resolve` says. Raises InvalidConfig if a path is malformed, or leads into something that isn't a
     mapping.
     """
+    if len(overrides) > MAX_OVERRIDES:  # each copies what is above its value
+        message = f"there are more than {MAX_OVERRIDES} overrides; write them into the document"
+        raise InvalidConfig([Problem("", "too_large", message)])
     result = dict(document)
     for dotted, value in parse_document(overrides).items() if overrides else ():
         try:
             *parents, last = split_path(dotted)
         except ValueError as error:
             raise InvalidConfig([Problem(dotted, "unknown_key", f"{error}")]) from error
+        if len(parents) >= MAX_DEPTH:
+            raise InvalidConfig([Problem(show(dotted), "too_deep", f"nested deeper than {MAX_DEPTH}")])
         _refuse_blocked(result, parents)
         change: dict[str, Any] = {last: value}
         for key in reversed(parents):

@@ -10,11 +10,17 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
 
 from server.kit.http.errors import BodyInvalid, UnsupportedMediaType
+from server.kit.json_limits import find_excess
 
 Model = TypeVar("Model", bound=BaseModel)
 
 JSON_TYPES = frozenset({"application/json", "text/json"})
 YAML_TYPES = frozenset({"application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml"})
+
+MAX_VALUES = 60_000
+"""Most values in a body of JSON."""
+MAX_DEPTH = 64
+"""Deepest nesting of a body of JSON."""
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 """One half of a character beyond 16 bits, as JSON escapes it. UTF-8 itself has none."""
@@ -56,13 +62,17 @@ class Body:
 
     def _json(self) -> Any:
         text = self._text()
+        excess = find_excess(text, values=MAX_VALUES, depth=MAX_DEPTH)
+        if excess is not None:
+            limit = f"{MAX_DEPTH} levels" if excess.of == "depth" else f"{MAX_VALUES} values"
+            raise BodyInvalid(f"it has more than {limit}, in line {excess.line}, column {excess.column}")
         try:
             data = json.loads(text, object_pairs_hook=_without_duplicates)
             if _SURROGATE.search(text):
                 json.dumps(data, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:
             raise BodyInvalid("a text in it has half a surrogate pair, which nothing can store or answer") from error
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise BodyInvalid(f"it is not JSON: {error}") from error
         return data
 

@@ -149,6 +149,18 @@ class ProjectInvalid(RequestError, code="invalid_project"):
     )
 
 
+class TooManyBodies(RequestError, code="too_many_bodies"):
+    """One token, or one address, has sent more bodies than the server reads at once."""
+
+    kind = ErrorKind.EXHAUSTED
+    status = 429
+    headers: ClassVar[Mapping[str, str]] = {"Retry-After": "1"}
+    limit: int
+    sentence = (
+        "Requests of this token, or address, with more than {limit} bytes of bodies wait already. Send fewer at once."
+    )
+
+
 class RangeNotSatisfiable(RequestError, code="range_not_satisfiable"):
     """The file does not have the requested part."""
 
@@ -274,7 +286,7 @@ COMMON: Mapping[int, Sequence[str]] = {
     408: [BodyTooSlow.code],
     413: [BodyTooLarge.code],
     422: ["invalid_request"],
-    429: [TooManyRequests.code],
+    429: [TooManyRequests.code, TooManyBodies.code],
     500: ["internal"],
     503: [DatabaseUnavailable.code],
 }

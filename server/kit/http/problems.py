@@ -24,6 +24,10 @@ from server.kit.http.errors import (
 )
 
 
+MAX_ERRORS = 100
+"""Mistakes that an answer lists, at most."""
+
+
 class ProblemItem(BaseModel):
     """One mistake among several."""
 
@@ -60,7 +64,7 @@ class Problem(BaseModel):
     request_id: str
     """Names the request in the server's log."""
     errors: list[ProblemItem] = []
-    """All mistakes, where there can be several."""
+    """The mistakes, where there can be several; at most 100."""
 
 
 def problem_response(error: LudusError, scope: Scope) -> JSONResponse:
@@ -109,8 +113,9 @@ async def on_ludus_error(request: Request, error: Exception) -> JSONResponse:
 
 
 async def on_validation_error(request: Request, error: Exception) -> JSONResponse:
-    """Answer with all findings of FastAPI's validation. Values are not repeated: they could be secrets."""
+    """Answer with the findings of FastAPI's validation. Values are not repeated: they could be secrets."""
     assert isinstance(error, RequestValidationError)
+    errors = error.errors()
     items = [
         ProblemItem(
             path=".".join(str(part) for part in found["loc"][1:]),
@@ -118,10 +123,10 @@ async def on_validation_error(request: Request, error: Exception) -> JSONRespons
             message=_message(found),
             location=str(found["loc"][0]),
         )
-        for found in error.errors()
+        for found in errors[:MAX_ERRORS]
     ]
     first = items[0]
-    more = f" (and {len(items) - 1} more)" if len(items) > 1 else ""
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     detail = f"The request is not valid. {first.location} {first.path}: {first.message}{more}."
     return _answer(request.scope, 422, "invalid_request", detail, items, {})
 
