@@ -28,6 +28,8 @@ log = structlog.get_logger(__name__)
 
 GRACE_SECONDS: Final = 2.0
 """Time that an answer has to end by itself when its token is not valid any more."""
+SUSPECT_THREADS: Final = 2
+"""Threads that check texts of addresses with too many failures: a flood of wrong tokens gets no more queries."""
 PRIVATE: Final = "private, no-cache"
 """`Cache-Control` of answers that depend on who asks: a browser asks again before it shows one, and is refused then."""
 
@@ -49,6 +51,7 @@ class Authentication:
         self._tokens = services.tokens
         self._sessions = services.sessions
         self._attempts = services.attempts
+        self._suspects = anyio.CapacityLimiter(SUSPECT_THREADS)
         self._watcher = services.watcher
         self._requests = Rate(settings.requests_per_minute)
         self._demanded = settings.demands_token
@@ -179,7 +182,8 @@ class Authentication:
         known = checker.recall(text)
         if known is not None:
             return known
-        return await anyio.to_thread.run_sync(self._attempts.check, checker, text, address)
+        limiter = self._suspects if self._attempts.suspects(address) else None
+        return await anyio.to_thread.run_sync(self._attempts.check, checker, text, address, limiter=limiter)
 
     async def _audited(
         self, auth: AuthenticatedRequest, entry: RequestAudit, scope: Scope, receive: Receive, send: Send

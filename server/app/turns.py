@@ -9,7 +9,7 @@ import anyio
 
 from server.kit.http.errors import TooManyBodies
 
-AT_ONCE: Final = 4
+AT_ONCE: Final = 3
 """Requests with a body of one token, or of one address without a token, that are handled at once; others wait."""
 WAITING_BYTES: Final = 16 << 20
 """Most bytes of bodies that one of them may make wait."""

@@ -108,8 +108,8 @@ class TooManyFailures(Exhausted, code="too_many_requests"):
     per_minute: int
     seconds: float
     sentence = (
-        "More than {per_minute} calls with wrong tokens in a minute came from this address. Correct the token, and try "
-        "again in {seconds:.0f} s."
+        "More than {per_minute} calls with wrong tokens in a minute came from this address. Correct the token: a right "
+        "one is accepted at once."
     )
 
 

@@ -11,6 +11,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, nullcontext
 from contextvars import ContextVar
 from typing import Any, Final, TypeVar
 
@@ -61,7 +62,7 @@ MAX_REPORT_BYTES: Final = 8192
 REPORTS_PER_MINUTE: Final = 30
 """Of one run."""
 FAILURES_PER_MINUTE: Final = 20
-"""Failed authentications of one address, after which it is refused."""
+"""Failed authentications of one address, after which further ones are answered so."""
 
 _held_until: ContextVar[float] = ContextVar("held_until", default=0.0)
 """Until when the present call was held, on the monotonic clock: its answer is measured from then on."""
@@ -89,6 +90,7 @@ class Gateway:
         self._threads = ThreadPoolExecutor(PLACEMENT_THREADS, thread_name_prefix="placement")
         self._tokens = TokenChecker(placement.database, settings.token.get_secret_value() if settings.token else None)
         self._failures = Rate(FAILURES_PER_MINUTE)
+        self._suspects = asyncio.Lock()
         self._tls = settings.tls is not None
         # Without a configured key collectors take any ticket; it still routes streams that this gateway relays.
         self._key = settings.ticket_key.get_secret_value().encode() if settings.ticket_key else secrets.token_bytes(32)
@@ -217,16 +219,20 @@ class Gateway:
             return known
         if not given and not self._settings.demands_token:
             return everything(ANONYMOUS)
-        wait = self._failures.exhausted(address)
-        if wait is not None:
-            raise TooManyFailures(FAILURES_PER_MINUTE, wait)
         check = functools.partial(self._tokens.check, token if scheme == "Bearer" else "")
+        # A right token is accepted whatever others of its address have tried; a flood of wrong ones waits in one line.
+        turn: AbstractAsyncContextManager[None] = self._suspects
+        if self._failures.exhausted(address) is None:
+            turn = nullcontext()
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, check)
+            async with turn:
+                return await asyncio.get_running_loop().run_in_executor(self._threads, check)
         except Refused as refusal:
             if refusal.reason == "unknown" and not self._settings.demands_token:
                 return everything(ANONYMOUS)  # a token of another server
-            self._failures.count(address)
+            wait = self._failures.count(address)
+            if wait is not None:
+                raise TooManyFailures(FAILURES_PER_MINUTE, wait) from None
             raise TokenRefused(given=bool(given)) if refusal.reason == "unknown" else refusal from None
 
     def _admit(self, run: str, principal: Principal) -> str:

@@ -76,7 +76,7 @@ class ApiSettings(Listening):
     requests_per_minute: int = Field(default=6000, ge=0)
     """Requests of one token, or of one address, in a minute; 0: no limit."""
     failures_per_minute: int = Field(default=20, ge=0)
-    """Failed authentications of one address in a minute, after which its requests are refused; 0: no limit."""
+    """Failed authentications of one address in a minute, after which further ones get 429; 0: no limit."""
     head_seconds: Seconds = 20
     """How long a request line and its headers may take; then the connection is closed."""
     body_seconds: Seconds = 30

@@ -149,6 +149,15 @@ class ProjectInvalid(RequestError, code="invalid_project"):
     )
 
 
+class TooManyFailures(TooManyRequests):
+    """One address has tried more wrong tokens than it may."""
+
+    sentence = (
+        "More than {per_minute} wrong tokens in a minute came from this address. Correct the token: a right one is "
+        "accepted at once."
+    )
+
+
 class TooManyBodies(RequestError, code="too_many_bodies"):
     """One token, or one address, has sent more bodies than the server reads at once."""
 

@@ -146,10 +146,14 @@ def test_failures_to_sign_in_and_wrong_cookies_count_as_wrong_tokens(tmp_path: P
         with open_world(home, token="boss", api={"failures_per_minute": 3}) as world, browser(world) as http:
             token = made(world)["token"]
             assert [attempt(http).status_code for _ in range(5)] == [401, 401, 401, 429, 429]
-            refused = http.post("/ui/session", json={"token": token})
+            refused = attempt(http)
             assert (refused.status_code, refused.json()["code"]) == (429, "too_many_requests")
             assert int(refused.headers["retry-after"]) >= 1
-            assert world.http.get("/v1/runs").status_code == 200, "a token that is known is none of the failures"
+            right = {"Authorization": f"Bearer {token}"}
+            assert http.get("/v1/runs", headers=right).status_code == 200, "others of the address are not shut out"
+            assert http.post("/ui/session", json={"token": token}).status_code == 200
+            assert http.get("/v1/runs").status_code == 200, "nor are their cookies"
+            assert attempt(http).status_code == 429
 
 
 def test_an_ended_session_is_no_failure(tmp_path: Path) -> None:
