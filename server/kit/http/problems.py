@@ -23,7 +23,6 @@ from server.kit.http.errors import (
     status_of,
 )
 
-
 MAX_ERRORS = 100
 """Mistakes that an answer lists, at most."""
 
