@@ -112,7 +112,7 @@ def _pages(size: int) -> int:
 def default_rows(spec: BehaviorSpec) -> int:
     """Choose the rows of a block: 64, and fewer where observations are large."""
     row_bytes = sum(item.size * np.dtype(item.dtype).itemsize for item in spec.observations)
-    return max(4, min(DEFAULT_ROWS, BLOCK_BYTES // row_bytes))
+    return max(4, min(DEFAULT_ROWS, BLOCK_BYTES // max(row_bytes, 1)))
 
 
 class Arena:

@@ -21,7 +21,8 @@ then have derivatives by hand (`worker.learning.networks.dense`), and collectors
 (`ludus.collector.policy`).
 
 How an observation is treated, as in ML-Agents: rank 1 is a vector; rank 3 a picture (channels, height, width); rank 2
-with the properties (VARIABLE_SIZE, NONE) a table of up to so many entities. Any other is refused.
+with the properties (VARIABLE_SIZE, NONE) a table of up to so many entities. Any other is refused. A vector, and each
+entity, may have no numbers: they are inputs all the same, so that the others keep their places.
 
 Dimensions: `O` elements of all vector observations together, `C` continuous columns, `M` choices of all branches,
 `H` columns of the head: `C + M`, or `2 C + M` where deviations are columns, too; `U` width of the LSTM's output.
@@ -101,7 +102,7 @@ class BodyLayout:
             if kind is ObservationKind.VISUAL:
                 _check_resolution(behavior, index, observation, encoder)
         hyper = network_settings.get("goal_conditioning_type", "hyper") == "hyper"
-        goals = [index for index, observation in enumerate(observations) if _is_goal(observation)] if hyper else []
+        goals = [index for index, goal in enumerate(observations) if hyper and _is_goal(goal)]
         for index in goals:
             if kinds[index] is ObservationKind.ENTITIES:
                 message = f"{_name(index, observations[index])} is a goal signal of variable length: a hypernetwork "
@@ -300,7 +301,7 @@ def _dense_sections(name: str, widths: Sequence[int]) -> Iterator[Section]:
 
 
 def _is_goal(observation: ObservationSpec) -> bool:
-    return observation.type is ObservationType.GOAL_SIGNAL
+    return observation.type is ObservationType.GOAL_SIGNAL and observation.size > 0
 
 
 def _name(index: int, observation: ObservationSpec) -> str:
@@ -310,7 +311,7 @@ def _name(index: int, observation: ObservationSpec) -> str:
 def _kind_of(behavior: str, index: int, observation: ObservationSpec) -> ObservationKind:
     """Return how a network reads an observation; refuse one that none reads."""
     what, shape, properties = _name(index, observation), observation.shape, observation.dimension_properties
-    if observation.size < 1:
+    if 0 in shape[:-1] or (not observation.size and len(shape) > 2):
         raise UnsupportedSpec(behavior, "observation_empty", f"{what} has no elements: its shape is {shape}")
     variable = (DimensionProperty.VARIABLE_SIZE, DimensionProperty.NONE)
     if len(shape) == 2 and properties == variable:

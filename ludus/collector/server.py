@@ -143,9 +143,9 @@ class CollectorServer:
         """Report a probable mistake of a simulator to the learner; the session goes on."""
         self.link.tell(messages.SimulatorProblem(session.session_id, session.number, code, sentence))
 
-    def reported(self, stats: list[StatValue], parameter_set: int) -> None:
-        """Sum up reported numbers."""
-        self._ticks.stats.add(stats, parameter_set)
+    def reported(self, stats: list[StatValue], parameter_set: int) -> bool:
+        """Sum up reported numbers; whether there was room for all of them."""
+        return self._ticks.stats.add(stats, parameter_set)
 
     def ended(self, session: Session) -> None:
         """Forget a session and tell the learner why it ended."""

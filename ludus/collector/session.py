@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from ludus.collector.agents import AgentIndex
 from ludus.collector.messages import SimulatorTimes
 from ludus.collector.runners import PolicyRunner
+from ludus.collector.stats import MAX_KEYS
 from ludus.protocol.batches import BehaviorBatch, Floats, Ints, StatValue
 from ludus.protocol.codec import CloseCode, ProtocolError
 from ludus.protocol.contract import (
@@ -76,6 +77,8 @@ class Session(ABC):
         """Whether the trackers know of them: not before the next step, which is the first that can follow from them."""
         self.unadmitted: defaultdict[str, list[tuple[int, BehaviorBatch]]] = defaultdict(list)
         """Steps of behaviors that are not admitted yet."""
+        self._has_surplus = False
+        """Whether stats were left out, which is told once."""
         self._past_steps = 0
         self._away_since: float | None = None
         """When the newest answer left, or `take_times` was called after that, until the next step comes."""
@@ -259,7 +262,10 @@ class Session(ABC):
             for runner, agent_index in [self.agent_indexes[batch.behavior]]
         ]
         oldest = min((number for number in began if number is not None), default=self.parameter_set)
-        self._collector.reported(stats, oldest)
+        if not self._collector.reported(stats, oldest) and not self._has_surplus:
+            self._has_surplus = True
+            sentence = f"more than {MAX_KEYS} different stats come within one report; those beyond are left out"
+            self._collector.troubled(self, CloseCode.BAD_STAT.value, sentence)
 
     def _introduce(self, spec: BehaviorSpec) -> None:
         """Take an announced behavior. Raises ProtocolError."""

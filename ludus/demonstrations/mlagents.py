@@ -245,15 +245,8 @@ class _Records:
             except ObservationError as error:
                 raise DemonstrationError(f"observation {observation.name!r}: {error}") from None
         self.sensors = tuple(sensors)
-        try:
-            actions = action_spec(self.brain)
-        except ValueError as error:
-            raise DemonstrationError(str(error)) from None
-        spec = BehaviorSpec(
-            self.brain.brain_name or "demonstration",
-            tuple(each.spec for each in sensors),
-            actions,
-        )
+        name = self.brain.brain_name or "demonstration"
+        spec = BehaviorSpec(name, tuple(each.spec for each in sensors), action_spec(self.brain))
         try:
             check_spec(spec)
         except ProtocolError as error:
@@ -262,7 +255,7 @@ class _Records:
 
     def _observations(self, observations: Sequence[Any]) -> list[Array]:
         assert self.spec is not None
-        if len(observations) != len(self.spec.observations):
+        if len(observations) < len(self.spec.observations):
             raise DemonstrationError(
                 f"it has {len(observations)} observations, the first record has {len(self.spec.observations)}"
             )
@@ -270,7 +263,8 @@ class _Records:
         self._take(_ROW_BYTES + 4 * (actions.continuous_size + len(actions.discrete_branches)))
         self._take(sum(_ARRAY_BYTES + spec.size * np.dtype(spec.dtype).itemsize for spec in self.spec.observations))
         found = []
-        for index, (observation, each) in enumerate(zip(observations, self.sensors, strict=True)):
+        # As in ML-Agents, surplus observations are not read.
+        for index, (observation, each) in enumerate(zip(observations, self.sensors, strict=False)):
             try:
                 values = observation_values(observation, each)
             except ObservationError as error:
@@ -288,7 +282,10 @@ def _actions(action: Any, spec: ActionSpec) -> tuple[Floats, Ints]:
     """Return one record's actions, (C,) and (D,); from the deprecated field if the new ones are empty."""
     continuous = np.array(action.continuous_actions, np.float32)
     discrete = np.array(action.discrete_actions, np.int32)
-    if not len(continuous) and not len(discrete):
+    if len(continuous) or len(discrete):  # as in ML-Agents, of a kind that the behavior does not have nothing is read
+        continuous = continuous if spec.continuous_size else continuous[:0]
+        discrete = discrete if spec.discrete_branches else discrete[:0]
+    else:
         old = np.array(action.vector_actions_deprecated, np.float32)
         if not np.isfinite(old).all():
             raise DemonstrationError("its action is not finite")

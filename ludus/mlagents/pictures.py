@@ -2,6 +2,7 @@
 
 The numbers stay as in the files, uint8 from 0 to 255; ML-Agents divides by 255 at once, a Ludus network does
 so on the device. Where several decoded channels are averaged into one the mean is rounded to a whole number.
+Sensors of a game's own may send JPEG, or PNG with an alpha channel: ML-Agents decodes both, and counts alpha.
 """
 
 import io
@@ -15,7 +16,9 @@ from ludus.protocol.batches import Bytes
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _CHANNELS = 3
-"""Of each file."""
+"""Of each file, without alpha."""
+_WITH_ALPHA = ("RGBA", "LA")
+"""Pillow's modes whose last channel is alpha."""
 
 
 class PictureError(ValueError):
@@ -28,11 +31,14 @@ def decode_pictures(content: bytes, shape: tuple[int, int, int], mapping: Sequen
     `mapping` names the output channel of each decoded one, negative: none. Without it an image of one channel is the
     mean of the first file's, and any other takes the decoded channels in their order.
     """
-    channels = np.concatenate([_decode(part, shape[1:]) for part in _parts(content)])  # (decoded, height, width)
+    files = [_decode(part, shape[1:]) for part in _parts(content)]
+    if shape[0] == 1 or len(mapping) == _CHANNELS * len(files):
+        files = [channels[:_CHANNELS] for channels in files]
+    channels = np.concatenate(files)  # (decoded, height, width)
     if mapping:
         return _mapped(channels, mapping, shape)
     if shape[0] == 1:
-        return _mean(channels[:_CHANNELS])[None]
+        return _mean(files[0])[None]
     if len(channels) < shape[0]:
         raise PictureError(f"its pictures have {len(channels)} channels, its shape {shape} needs {shape[0]}")
     return channels[: shape[0]]
@@ -61,11 +67,9 @@ def _pillow() -> Any:
 
 
 def _parts(content: bytes) -> Iterator[bytes]:
-    """Cut at every PNG signature after the first one."""
-    if not content.startswith(_SIGNATURE):
-        raise PictureError("its compressed data do not begin with a PNG file")
+    """Cut at every PNG signature after the first file's."""
     starts = [0]
-    while (following := content.find(_SIGNATURE, starts[-1] + len(_SIGNATURE))) >= 0:
+    while (following := content.find(_SIGNATURE, starts[-1] + 1)) >= 0:
         starts.append(following)
     for start, stop in zip(starts, [*starts[1:], len(content)], strict=True):
         yield content[start:stop]
@@ -77,10 +81,12 @@ def _decode(part: bytes, size: tuple[int, int]) -> Bytes:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", picture.DecompressionBombWarning)
-            with picture.open(io.BytesIO(part), formats=["PNG"]) as image:
+            with picture.open(io.BytesIO(part), formats=["PNG", "JPEG"]) as image:
                 if (image.height, image.width) != size:
                     raise PictureError(f"its picture has {image.height} x {image.width} pixels, not {size}")
-                pixels = np.asarray(image.convert("RGB"), np.uint8)
+                pixels = np.asarray(image if image.mode in _WITH_ALPHA else image.convert("RGB"), np.uint8)
+    except picture.UnidentifiedImageError:
+        raise PictureError("its compressed data hold neither a PNG nor a JPEG file") from None
     except (
         OSError,
         SyntaxError,

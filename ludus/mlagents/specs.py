@@ -9,9 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from ludus.mlagents.pictures import PictureError, decode_pictures
-from ludus.protocol.batches import Array
+from ludus.protocol.batches import Array, Bytes
 from ludus.protocol.mlagents import agent_pb2 as agent
 from ludus.protocol.spec import ActionSpec, DimensionProperty, ObservationSpec, ObservationType
+from ludus.protocol.specs import MAX_NAME_BYTES
 
 CHANNELS_LAST = (
     DimensionProperty.TRANSLATIONAL_EQUIVARIANCE,
@@ -20,6 +21,10 @@ CHANNELS_LAST = (
 )
 """Dimension properties of images in packages before 3.0."""
 CHANNELS_FIRST = (CHANNELS_LAST[2], *CHANNELS_LAST[:2])
+PICTURE_DIMENSIONS = 3
+"""Channels, height, width."""
+BRIGHTEST = 255
+"""Of bytes; 1 as a float."""
 
 
 class ObservationError(ValueError):
@@ -38,7 +43,11 @@ class Sensor(NamedTuple):
 
 
 def sensor(observation: agent.ObservationProto) -> Sensor:
-    """Derive a sensor from the first message that has it. Raises `ObservationError`."""
+    """Derive a sensor from the first message that has it. Raises `ObservationError`.
+
+    A picture without dimension properties is of an old package, with its channels last, unless the first dimension is
+    the smallest.
+    """
     shape = arrived = tuple(observation.shape)
     compressed = observation.WhichOneof("observation_data") == "compressed_data"
     try:
@@ -46,50 +55,61 @@ def sensor(observation: agent.ObservationProto) -> Sensor:
         kind = ObservationType(observation.observation_type + 1)
     except ValueError as error:
         raise ObservationError(f"it is not known to ML-Agents 1.5.0: {error}") from None
-    turned = len(shape) == 3 and properties in {CHANNELS_LAST, ()}
+    is_picture = len(shape) == PICTURE_DIMENSIONS
+    turned = is_picture and (properties == CHANNELS_LAST or (not properties and shape[2] <= shape[0]))
     if turned:
         shape, properties = (shape[2], *shape[:2]), CHANNELS_FIRST
-    if compressed and len(shape) != 3:
+    if compressed and not is_picture:
         raise ObservationError(f"it is a picture of shape {shape}, not of three dimensions")
-    spec = ObservationSpec(shape, observation.name, "uint8" if compressed else "float32", kind, properties)
+    name = observation.name.encode()[:MAX_NAME_BYTES].decode(errors="ignore")
+    spec = ObservationSpec(shape, name, "uint8" if compressed else "float32", kind, properties)
     return Sensor(spec, arrived, turned)
 
 
 def observation_values(observation: agent.ObservationProto, sensor: Sensor) -> Array:
     """Return the values, of the spec's shape and dtype; pictures as uint8. Raises `ObservationError`.
 
-    Numbers are not checked for being finite.
+    Numbers are not checked for being finite. Compression is a setting of each sensor, so that agents of one behavior
+    may differ in it. As in ML-Agents, only the shape of a picture must be the first one's; of other observations the
+    numbers are counted.
     """
-    shape = tuple(observation.shape)
-    spec = sensor.spec
-    if shape != sensor.shape:
+    spec, shape = sensor.spec, tuple(observation.shape)
+    if len(sensor.shape) == PICTURE_DIMENSIONS and observation.WhichOneof("observation_data") == "compressed_data":
+        pictures = _decoded(observation, sensor)
+        return pictures if spec.dtype == "uint8" else pictures.astype(np.float32) / np.float32(BRIGHTEST)
+    values = np.array(observation.float_data.data, np.float32)
+    if shape != sensor.shape and (len(values) != spec.size or len(sensor.shape) == PICTURE_DIMENSIONS):
         raise ObservationError(f"it has shape {shape}, the first time it had {sensor.shape}")
-    match observation.WhichOneof("observation_data"):
-        case "compressed_data" if spec.dtype == "uint8":
-            channels, height, width = spec.shape
-            mapping = list(observation.compressed_channel_mapping)
-            try:
-                return decode_pictures(observation.compressed_data, (channels, height, width), mapping)
-            except PictureError as error:
-                raise ObservationError(str(error)) from None
-        case "float_data" if spec.dtype == "float32":
-            values = np.array(observation.float_data.data, np.float32)
-        case other:
-            raise ObservationError(f"its data are {other or 'missing'}, the first time they were not")
     if len(values) != spec.size:
         raise ObservationError(f"it has {len(values)} numbers, its shape {shape} needs {spec.size}")
-    values = values.reshape(shape)
-    return values.transpose(2, 0, 1) if sensor.turned else values
+    values = values.reshape(sensor.shape)
+    if sensor.turned:
+        values = values.transpose(2, 0, 1)
+    if spec.dtype == "float32":
+        return values
+    if not ((values >= 0) & (values <= 1)).all():
+        raise ObservationError("it has numbers beyond 0 to 1, and was a compressed picture the first time")
+    return np.rint(values * BRIGHTEST).astype(np.uint8)
+
+
+def _decoded(observation: agent.ObservationProto, sensor: Sensor) -> Bytes:
+    shape = tuple(observation.shape)
+    if shape != sensor.shape:
+        raise ObservationError(f"it has shape {shape}, the first time it had {sensor.shape}")
+    channels, height, width = sensor.spec.shape
+    try:
+        return decode_pictures(
+            observation.compressed_data, (channels, height, width), observation.compressed_channel_mapping
+        )
+    except PictureError as error:
+        raise ObservationError(str(error)) from None
 
 
 def action_spec(brain: agent.BrainParametersProto) -> ActionSpec:
-    """Read the actions; from the deprecated fields if there are no others. Raises ValueError."""
+    """Read the actions; from the deprecated fields if there are no others. Branches count as they have sizes."""
     actions = brain.action_spec
     if actions.num_continuous_actions or actions.num_discrete_actions:
-        sizes = tuple(actions.discrete_branch_sizes)
-        if len(sizes) != actions.num_discrete_actions:
-            raise ValueError(f"{actions.num_discrete_actions} branches are announced, {len(sizes)} have a size")
-        return ActionSpec(actions.num_continuous_actions, sizes)
+        return ActionSpec(actions.num_continuous_actions, tuple(actions.discrete_branch_sizes))
     sizes = tuple(brain.vector_action_size_deprecated)
     if brain.vector_action_space_type_deprecated == agent.continuous:
         return ActionSpec(sizes[0] if sizes else 0)

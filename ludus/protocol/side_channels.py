@@ -32,8 +32,10 @@ TRAINING_ANALYTICS: Final = UUID("b664a4a9-d86f-5a5f-95cb-e8353a7e8356")
 RUNS_CHANNELS: Final = frozenset({ENGINE_CONFIGURATION, ENVIRONMENT_PARAMETERS, STATS, TRAINING_ANALYTICS})
 """Channels of the training. Float properties and the raw bytes of all other channels belong to the game."""
 
-MAX_FRAMES: Final = 10_000
-"""Frames of one message. ML-Agents has none; without it, a message of empty frames would block all other sessions."""
+MAX_FRAMES: Final = 1 << 17
+"""Frames of one message: more than a message of 4 MiB, ML-Agents' longest, holds stats. ML-Agents has no such limit;
+without it, a message of empty frames would block all other sessions.
+"""
 
 _TRAINERS: Final = {
     ENGINE_CONFIGURATION: "the engine configuration",
@@ -83,7 +85,7 @@ class Received:
     other: list[Frame] = field(default_factory=list)
     """Frames of channels that only the game and its caller know: raw bytes."""
     refused: list[str] = field(default_factory=list)
-    """Stats that cannot become metrics, in a sentence each. ML-Agents takes them, so they do not end the session."""
+    """Stats that cannot become metrics and fields that cannot be read, in a sentence each: they end no session."""
 
 
 def join(frames: Iterable[Frame]) -> bytes:
@@ -98,6 +100,7 @@ def join(frames: Iterable[Frame]) -> bytes:
 def split(data: bytes) -> list[Frame]:
     """Return the frames of a message's `side_channel`. Raises ProtocolError(bad_side_channel)."""
     frames: list[Frame] = []
+    channels: dict[bytes, UUID] = {}
     offset = 0
     while offset < len(data):
         if len(frames) == MAX_FRAMES:
@@ -105,7 +108,8 @@ def split(data: bytes) -> list[Frame]:
         start = offset + _ID_BYTES + _INT32.size
         if start > len(data):
             raise _bad(f"frame {len(frames)} is cut off in its head, at byte {len(data)} of the message")
-        channel = UUID(bytes_le=data[offset : offset + _ID_BYTES])
+        guid = data[offset : offset + _ID_BYTES]
+        channel = channels.get(guid) or channels.setdefault(guid, UUID(bytes_le=guid))
         (length,) = _INT32.unpack_from(data, offset + _ID_BYTES)
         if not 0 <= length <= len(data) - start:
             raise _bad(
@@ -119,17 +123,16 @@ def split(data: bytes) -> list[Frame]:
 def read(data: bytes) -> Received:
     """Decode `side_channel` of a player's message.
 
-    Raises ProtocolError: `bad_side_channel` for bytes that cannot be read and for channels that only the trainer
-    writes, `bad_stat` for an aggregation that does not exist. Training analytics are not looked at.
+    Raises ProtocolError(bad_side_channel) for frames that cannot be told apart and for channels that only the trainer
+    writes. Training analytics are not looked at.
     """
     received = Received()
     for frame in split(data):
-        if frame.channel == STATS:
-            _read_stat(frame.payload, received)
-        elif frame.channel == FLOAT_PROPERTIES:
-            reader = _Reader(frame.payload, "the channel of float properties")
-            key = reader.string("key")
-            received.float_properties[key] = reader.float32("value")
+        if frame.channel in {STATS, FLOAT_PROPERTIES}:
+            try:
+                _read_numbers(frame, received)
+            except ProtocolError as error:
+                received.refused.append(error.message)
         elif (content := _TRAINERS.get(frame.channel)) is not None:
             raise _bad(f"the player wrote on the channel of {content} ({frame.channel}), which only the trainer writes")
         elif frame.channel != TRAINING_ANALYTICS:
@@ -202,13 +205,18 @@ def _string(text: str, owner: str) -> bytes:
     return _int32(len(text), owner) + text.encode("ascii")
 
 
-def _read_stat(payload: bytes, received: Received) -> None:
-    reader = _Reader(payload, "the channel of stats")
+def _read_numbers(frame: Frame, received: Received) -> None:
+    if frame.channel == FLOAT_PROPERTIES:
+        reader = _Reader(frame.payload, "the channel of float properties")
+        key = reader.string("key")
+        received.float_properties[key] = reader.float32("value")
+        return
+    reader = _Reader(frame.payload, "the channel of stats")
     key, value, aggregation = reader.string("key"), reader.float32("value"), reader.int32("aggregation")
-    if not 0 <= aggregation < len(_AGGREGATIONS):
-        raise ProtocolError(CloseCode.BAD_STAT, f"stat {key[:MAX_NAME_BYTES]!r} has no aggregation {aggregation}")
     if not is_name(key):
         received.refused.append(f"a stat's key must have 1 to {MAX_NAME_BYTES} printable bytes")
+    elif not 0 <= aggregation < len(_AGGREGATIONS):
+        received.refused.append(f"stat {key!r} has no aggregation {aggregation}")
     elif not math.isfinite(value):
         received.refused.append(f"stat {key!r} is {value}")
     else:

@@ -11,8 +11,9 @@ from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codes import CloseCode, ProtocolError
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 
-MAX_BEHAVIORS: Final = 64
-MAX_OBSERVATIONS: Final = 64
+MAX_BEHAVIORS: Final = 1_000
+"""Of one simulator; each team of a behavior counts."""
+MAX_OBSERVATIONS: Final = 1_000
 MAX_DIMENSIONS: Final = 4
 MAX_ELEMENTS: Final = 1 << 24
 """Elements of one observation of one agent."""
@@ -155,10 +156,14 @@ def check_spec(spec: BehaviorSpec) -> None:
 
 
 def _check_observation(behavior: str, index: int, observation: ObservationSpec) -> None:
-    if not 1 <= len(observation.shape) <= MAX_DIMENSIONS or min(observation.shape) < 1:
+    rank = len(observation.shape)
+    # Unity's agents that see by cameras alone may have a vector, or a list of entities, of no numbers.
+    least = (*(1,) * (rank - 1), 0 if rank in {1, 2} else 1)
+    if not 1 <= rank <= MAX_DIMENSIONS or any(size < low for size, low in zip(observation.shape, least, strict=True)):
         raise _bad_spec(
             behavior,
-            f"observation {index} has shape {observation.shape}; 1 to {MAX_DIMENSIONS} dimensions of 1 or more",
+            f"observation {index} has shape {observation.shape}; 1 to {MAX_DIMENSIONS} dimensions of 1 or more, "
+            "where the last one of a vector or of a list may be 0",
         )
     if observation.size > MAX_ELEMENTS:
         raise _bad_spec(

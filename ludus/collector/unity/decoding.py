@@ -4,10 +4,14 @@ ML-Agents sends one message per agent, with the numbers of an observation inside
 observations, which stay bytes (`shallow.proto`). Those of one sensor differ only in their numbers: shape, name and the
 rest are the same bytes in front and behind. So the blocks of numbers between are cut out, and joined they are the
 column. Messages of another form (PNG, another order of fields) are decoded one by one.
+
+docs/unity-protocol.md compares every check here with ML-Agents' own reader. A message that ML-Agents trains with in
+silence, and that is surely a mistake of the game, is taken and reported.
 """
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -22,6 +26,9 @@ from ludus.protocol.mlagents import agent_pb2 as agent
 from ludus.protocol.mlagents import shallow_pb2 as shallow
 from ludus.protocol.spec import BehaviorSpec
 from ludus.protocol.wire import BYTES, fields
+
+Tell = Callable[[str, str], None]
+"""Takes the code and the sentence of a problem that does not end the session; it reports each code once."""
 
 _FLOAT_DATA, _DATA = (4, BYTES), (1, BYTES)
 """Number and wire type of `ObservationProto.float_data` and of `FloatData.data`."""
@@ -89,6 +96,11 @@ class InfoReader:
 
     spec: BehaviorSpec
     _columns: tuple[_Column, ...]
+    _tell: Tell
+    rows: list[int] | None = None
+    """For each agent that asked in the newest message, as often as it asked, its row among the decisions. None: each
+    asked once, in the order of the rows.
+    """
     _branch_starts: npt.NDArray[np.intp] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -96,7 +108,7 @@ class InfoReader:
         self._branch_starts = starts
 
     @classmethod
-    def of(cls, brain: agent.BrainParametersProto, first: shallow.Info) -> "InfoReader":
+    def of(cls, brain: agent.BrainParametersProto, first: shallow.Info, tell: Tell) -> "InfoReader":
         """Derive spec and layout. Raises ProtocolError(bad_spec)."""
         name = brain.brain_name
         sensors = []
@@ -106,13 +118,9 @@ class InfoReader:
             except (DecodeError, ObservationError) as error:
                 problem = str(error) if isinstance(error, ObservationError) else "it is no ObservationProto"
                 raise ProtocolError(CloseCode.BAD_SPEC, f"behavior {name!r}: observation {index}: {problem}") from None
-        try:
-            actions = action_spec(brain)
-        except ValueError as error:
-            raise ProtocolError(CloseCode.BAD_SPEC, f"behavior {name!r}: {error}") from None
-        spec = BehaviorSpec(name, tuple(each.spec for each in sensors), actions)
+        spec = BehaviorSpec(name, tuple(each.spec for each in sensors), action_spec(brain))
         check_spec(spec)
-        return cls(spec, tuple(_Column(index, each) for index, each in enumerate(sensors)))
+        return cls(spec, tuple(_Column(index, each) for index, each in enumerate(sensors)), tell)
 
     def read(self, infos: Sequence[shallow.Info]) -> BehaviorBatch:
         """Return the agents that ended and those that ask, each in their order. Raises ProtocolError."""
@@ -125,39 +133,49 @@ class InfoReader:
         return BehaviorBatch(self.spec.name, decisions, terminals)
 
     def _decisions(self, infos: Sequence[shallow.Info]) -> DecisionBatch:
-        ids = self._ids(infos)
+        newest = self._newest(infos, "asked for actions")
+        self.rows = None
+        if len(newest) < len(infos):
+            place = {agent_id: row for row, agent_id in enumerate(newest)}
+            self.rows = [place[info.id] for info in infos]
+        infos, ids = [*newest.values()], np.array([*newest], np.int32)
         groups, group_rewards = self._groups(infos, ids)
         return DecisionBatch(
             ids, self._rewards(infos, ids), self._observations(infos, ids), self._masks(infos), groups, group_rewards
         )
 
     def _terminals(self, infos: Sequence[shallow.Info]) -> TerminalBatch:
-        ids = self._ids(infos)
+        newest = self._newest(infos, "ended, by EndEpisode for instance,")
+        infos, ids = [*newest.values()], np.array([*newest], np.int32)
         groups, group_rewards = self._groups(infos, ids)
         truncated = np.array([info.max_step_reached for info in infos], np.bool_)
         return TerminalBatch(
             ids, self._rewards(infos, ids), self._observations(infos, ids), truncated, groups, group_rewards
         )
 
-    def _ids(self, infos: Sequence[shallow.Info]) -> Ints:
-        listed = [info.id for info in infos]
-        if len(set(listed)) < len(listed):
-            twice = next(each for each in listed if listed.count(each) > 1)
-            raise self._error(CloseCode.DUPLICATE_AGENT, f"agent {twice} appears twice in one message")
-        return np.array(listed, np.int32)
+    def _newest(self, infos: Sequence[shallow.Info], did: str) -> dict[int, shallow.Info]:
+        """Return the agents by their ids. Of one that stands in a message several times the last entry counts."""
+        newest = {info.id: info for info in infos}
+        if len(newest) < len(infos):
+            counts = Counter(info.id for info in infos)
+            twice = counts.most_common(1)[0][0]
+            self._warn(
+                CloseCode.DUPLICATE_AGENT,
+                f"agent {twice} {did} {counts[twice]} times in one step; as with ML-Agents only the last time counts, "
+                "with its reward alone",
+            )
+        return newest
 
     def _rewards(self, infos: Sequence[shallow.Info], ids: Ints) -> Floats:
         return self._finite(np.array([info.reward for info in infos], np.float32), "rewards", ids)
 
     def _groups(self, infos: Sequence[shallow.Info], ids: Ints) -> tuple[Ints | None, Floats | None]:
-        listed = [info.group_id for info in infos]
-        if not any(listed):
+        """Return group ids, and rewards of groups: an agent may have one from a group that it has left."""
+        listed, earned = [info.group_id for info in infos], [info.group_reward for info in infos]
+        if not any(listed) and not any(earned):
             return None, None
-        groups = np.array(listed, np.int32)
-        if groups.min() < 0:
-            raise self._error(CloseCode.BAD_VALUE, f"a group id is {groups.min()}; groups count from 1, 0 is none")
-        rewards = np.array([info.group_reward for info in infos], np.float32)
-        return groups, self._finite(rewards, "group rewards", ids)
+        groups = np.maximum(np.array(listed, np.int32), 0)  # as in ML-Agents, a negative one is none
+        return groups, self._finite(np.array(earned, np.float32), "group rewards", ids)
 
     def _finite(self, values: Floats, what: str, ids: Ints) -> Floats:
         if not all_finite(values):
@@ -168,13 +186,15 @@ class InfoReader:
     def _observations(self, infos: Sequence[shallow.Info], ids: Ints) -> tuple[Array, ...]:
         rows = [info.observations for info in infos]
         expected = len(self._columns)
-        for found, agent_id in zip(map(len, rows), ids, strict=True):
-            if found != expected:
-                raise self._error(
-                    CloseCode.OBSERVATION_COUNT,
-                    f"agent {agent_id} has {found} observations, the first one had {expected}; all agents of a "
-                    "behavior need the same sensors",
+        for count, agent_id in zip(map(len, rows), ids, strict=True):
+            if count != expected:
+                problem = (
+                    f"agent {agent_id} has {count} observations, the first one had {expected}; all agents of a "
+                    "behavior need the same sensors"
                 )
+                if count < expected:
+                    raise self._error(CloseCode.OBSERVATION_COUNT, problem)
+                self._warn(CloseCode.OBSERVATION_COUNT, f"{problem}. As with ML-Agents the surplus is not read")
         return tuple([self._observation(column, [row[column.index] for row in rows], ids) for column in self._columns])
 
     def _observation(self, column: _Column, rows: Sequence[bytes], ids: Ints) -> Array:
@@ -208,6 +228,9 @@ class InfoReader:
             masks = masks | (np.repeat(open_branches, actions.discrete_branches, axis=1) == 0)
         return masks
 
+    def _warn(self, code: CloseCode, problem: str) -> None:
+        self._tell(code.value, f"behavior {self.spec.name!r}: {problem}")
+
     def _error(self, code: CloseCode, problem: str) -> ProtocolError:
         return ProtocolError(code, f"behavior {self.spec.name!r}: {problem}")
 
@@ -221,6 +244,8 @@ def _template(row: bytes, sensor: Sensor) -> _Template | None:
         return None
     if list(message.shape) != shape:
         return None
+    if not math.prod(shape) and not message.float_data.data:
+        return _Template(len(row), len(row), len(row), row, b"")
     try:
         blocks = [part for number, kind, *part in fields(row, 0, len(row)) if (number, kind) == _FLOAT_DATA]
         inner = [each for block in blocks for each in fields(row, *block)]

@@ -17,6 +17,7 @@ from ludus.collector.session import LEFT, Session
 from ludus.collector.unity import diagnostics
 from ludus.collector.unity.decoding import InfoReader
 from ludus.collector.unity.encoding import CLOSING_REPLY, ActionEncoder, reset_reply, step_reply
+from ludus.mlagents.specs import PICTURE_DIMENSIONS
 from ludus.protocol import side_channels
 from ludus.protocol import simulation_pb2 as sim
 from ludus.protocol.batches import BehaviorBatch, Floats, Ints, StatValue
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 OK = 200
 LOOK_SECONDS = 1.0
 """A player's connection is looked up after this time of silence: longer than the age of the table of connections."""
-PICTURE_DIMENSIONS = 3
-"""Channels, height, width."""
 FIRST_LOOKS = 10
 """So many of a behavior's first steps have their pictures looked at."""
 
@@ -143,6 +142,9 @@ class UnitySession(Session):
         """Take actions (called by the batcher); the last behavior's send the reply."""
         assert agents is None, "no agent of a player can end while it waits: the player waits, too"
         assert step_id == self._step_id, "a player has one step under way"
+        rows = self._readers[agent_index.behavior].rows
+        if rows is not None:
+            continuous, discrete = continuous[rows], discrete[rows]
         self._entries.append(self._encoders[agent_index.behavior].encode(continuous, discrete))
         self._missing -= 1
         if not self._missing:
@@ -270,8 +272,9 @@ class UnitySession(Session):
         infos = agents.agent_infos
         for name in sorted(infos):
             values = infos[name].value
-            if values:
-                batches.append((self._readers.get(name) or self._begin(name, values[0])).read(values))
+            reader = self._readers.get(name) or (self._begin(name, values[0]) if values else None)
+            if reader is not None and values:
+                batches.append(reader.read(values))
         if stats:
             self._report(stats, batches)
         if not batches:
@@ -302,15 +305,17 @@ class UnitySession(Session):
             self._report_problem(CloseCode.BAD_STAT.value, f"{sentence}; it is left out")
         return received.stats
 
-    def _begin(self, name: str, first: shallow.Info) -> InfoReader:
-        """Take a behavior whose first agents are here."""
+    def _begin(self, name: str, first: shallow.Info) -> InfoReader | None:
+        """Take a behavior whose first agents are here. None: its game has not announced it."""
         brain = self._brains.get(name)
         if brain is None:
-            raise ProtocolError(
-                CloseCode.UNKNOWN_BEHAVIOR,
-                f"agents of {name[:200]!r} came without brain parameters; the first message with them has to have some",
+            self._report_problem(
+                CloseCode.UNKNOWN_BEHAVIOR.value,
+                f"agents of {name[:200]!r} came without brain parameters, which the first message with them has to "
+                "have; as with ML-Agents they get no actions",
             )
-        reader = InfoReader.of(brain, first)
+            return None
+        reader = InfoReader.of(brain, first, self._report_problem)
         self._introduce(reader.spec)
         self._encoders[name] = ActionEncoder(name, reader.spec.actions)
         self._readers[name] = reader
@@ -373,6 +378,6 @@ def is_compatible(version: str) -> bool:
         theirs = [int(part) for part in version.partition("-")[0].split(".")]
     except ValueError:
         return False
-    if len(theirs) != len(ours):
+    if len(theirs) not in {2, 3}:
         return False
     return theirs[0] == ours[0] and (theirs[0] != 0 or theirs[1] == ours[1])

@@ -270,6 +270,60 @@ class TestActions:
         assert (shown.group_ids.tolist(), shown.group_rewards.tolist()) == ([4, 4], [2.5, 0.0])
 
 
+def seen(*values: float, shape: Sequence[int] | None = None) -> agent.ObservationProto:
+    """A vector."""
+    return agent.ObservationProto(
+        shape=[len(values)] if shape is None else shape, float_data={"data": values}, dimension_properties=[1]
+    )
+
+
+class TestWhatMlAgentsReads:
+    """As ML-Agents 1.1.0 reads it: docs/unity-protocol.md."""
+
+    def test_a_sensor_of_no_numbers(self, file: File, tmp_path: Path) -> None:
+        """Of agents that see by cameras alone."""
+        records = [record(0, done=value == 2.0, observations=[seen(), seen(value)]) for value in (1.0, 2.0)]
+
+        shown = read(file(recorded(records)))
+        write(shown, tmp_path / "again.demo")
+        write(shown, tmp_path / "again.npz")
+
+        assert [spec.shape for spec in shown.spec.observations] == [(0,), (1,)]
+        assert [column.shape for column in shown.observations] == [(1, 0), (1, 1)]
+        for again in ("again.demo", "again.npz"):
+            assert_equal(read(tmp_path / again), shown)
+
+    def test_surplus_observations(self, file: File) -> None:
+        records = [record(0, observations=each) for each in ([seen(1.0)], [seen(2.0), seen(3.0)])]
+
+        shown = read(file(recorded(records)))
+
+        assert [column.tolist() for column in shown.final_observations] == [[[2.0]]]
+
+    def test_a_shape_that_differs_with_as_many_numbers(self, file: File) -> None:
+        records = [record(0, observations=[seen(1.0, 2.0, shape=shape)]) for shape in ([2], [1, 2])]
+
+        assert read(file(recorded(records))).final_observations[0].tolist() == [[1.0, 2.0]]
+
+    def test_actions_of_a_kind_that_the_behavior_does_not_have(self, file: File) -> None:
+        records = [record(0), record(1, action=[2], continuous=[0.5])]
+
+        shown = read(file(recorded(records)))
+
+        assert (shown.continuous.shape, shown.discrete.tolist()) == ((1, 0), [[2]])
+
+    def test_pictures_that_are_compressed_in_some_records_only(self, file: File) -> None:
+        pixels = np.random.default_rng(1).integers(0, 256, (3, 4, 5), np.uint8)
+        head = {"shape": pixels.shape, "dimension_properties": [1, 2, 2]}
+        compressed = agent.ObservationProto(**head, compression_type=agent.PNG, compressed_data=encode_pictures(pixels))
+        plain = agent.ObservationProto(**head, float_data={"data": (pixels / 255).reshape(-1).tolist()})
+
+        shown = read(file(recorded([record(0, observations=[each]) for each in (compressed, plain)])))
+
+        np.testing.assert_array_equal(shown.observations[0][0], pixels)
+        np.testing.assert_array_equal(shown.final_observations[0][0], pixels)
+
+
 class TestPictures:
     @pytest.mark.parametrize("channels", [1, 3, 5])
     def test_they_are_kept_as_bytes(self, channels: int, tmp_path: Path) -> None:
@@ -410,7 +464,10 @@ class TestDamage:
                 record(1, observations=[agent.ObservationProto(shape=[2], float_data={"data": [1.0]})]),
                 r"it has 1 numbers, its shape \(2,\) needs 2",
             ),
-            (record(1, observations=[agent.ObservationProto(shape=[2])]), "its data are missing"),
+            (
+                record(1, observations=[agent.ObservationProto(shape=[2])]),
+                r"it has 0 numbers, its shape \(2,\) needs 2",
+            ),
         ],
     )
     def test_a_wrong_record_is_named_with_its_place(self, wrong: Any, message: str, file: File) -> None:

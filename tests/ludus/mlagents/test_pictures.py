@@ -10,10 +10,10 @@ from PIL import Image
 from ludus.mlagents.pictures import PictureError, decode_pictures, encode_pictures
 
 
-def png(pixels: np.ndarray) -> bytes:
-    """Of (height, width, 3), or (height, width) for shades of grey."""
+def png(pixels: np.ndarray, form: str = "PNG") -> bytes:
+    """Of (height, width, 3), (height, width, 4) with alpha, or (height, width) for shades of grey."""
     content = io.BytesIO()
-    Image.fromarray(pixels).save(content, "PNG")
+    Image.fromarray(pixels).save(content, form)
     return content.getvalue()
 
 
@@ -47,6 +47,34 @@ def test_a_grey_picture_counts_as_three_equal_channels() -> None:
     np.testing.assert_array_equal(decode_pictures(png(pixels), (1, 4, 5), ())[0], pixels)
 
 
+@pytest.mark.parametrize("mapping", [(), (0, 1, 2, 3)])
+def test_alpha_is_a_channel_where_the_sensor_has_four(mapping: tuple[int, ...]) -> None:
+    pixels = noise(4, 5, 4)
+
+    np.testing.assert_array_equal(decode_pictures(png(pixels), (4, 4, 5), mapping), pixels.transpose(2, 0, 1))
+
+
+@pytest.mark.parametrize("mapping", [(), (0, 1, 2)])
+def test_alpha_is_left_out_where_the_sensor_has_three(mapping: tuple[int, ...]) -> None:
+    pixels = noise(4, 5, 4)
+
+    np.testing.assert_array_equal(decode_pictures(png(pixels), (3, 4, 5), mapping), pixels[:, :, :3].transpose(2, 0, 1))
+
+
+def test_alpha_does_not_count_for_a_shade_of_grey() -> None:
+    pixels = np.full((2, 2, 4), [10, 20, 60, 255], np.uint8)
+
+    assert decode_pictures(png(pixels), (1, 2, 2), ()).tolist() == [[[30, 30], [30, 30]]]
+
+
+def test_a_sensor_of_the_games_own_may_send_jpeg() -> None:
+    pixels = np.full((8, 8, 3), 77, np.uint8)
+
+    image = decode_pictures(png(pixels, "JPEG"), (3, 8, 8), ())
+
+    np.testing.assert_allclose(image, 77, atol=2)
+
+
 def test_a_mapping_averages_and_leaves_out() -> None:
     pixels = np.full((2, 2, 3), [10, 20, 60], np.uint8)
 
@@ -58,7 +86,8 @@ def test_a_mapping_averages_and_leaves_out() -> None:
 @pytest.mark.parametrize(
     ("content", "shape", "mapping", "message"),
     [
-        (b"JPEG", (3, 4, 5), (), "do not begin with a PNG file"),
+        (b"JPEG", (3, 4, 5), (), "hold neither a PNG nor a JPEG file"),
+        (png(noise(4, 5, 3), "BMP"), (3, 4, 5), (), "hold neither a PNG nor a JPEG file"),
         (png(noise(4, 5, 3))[:60], (3, 4, 5), (), "its picture is damaged"),
         (png(noise(4, 6, 3)), (3, 4, 5), (), r"4 x 6 pixels, not \(4, 5\)"),
         (png(noise(4, 5, 3)), (6, 4, 5), (), "have 3 channels, its shape .* needs 6"),

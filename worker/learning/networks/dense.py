@@ -21,9 +21,9 @@ class Dense(nn.Linear):
 
 
 def kaiming_dense(inputs: int, outputs: int, scale: float, generator: torch.Generator) -> Dense:
-    """Return a layer with weights from `N(0, (scale / sqrt(inputs))^2)` and bias 0."""
+    """Return a layer with weights from `N(0, (scale / sqrt(inputs))^2)` and bias 0; without inputs it is its bias."""
     layer = Dense(inputs, outputs)
-    nn.init.normal_(layer.weight, 0.0, scale / math.sqrt(inputs), generator=generator)
+    nn.init.normal_(layer.weight, 0.0, scale / math.sqrt(max(inputs, 1)), generator=generator)
     nn.init.zeros_(layer.bias)
     return layer
 

@@ -76,7 +76,7 @@ class ObservationEncoder(nn.Module):
         """Return one vector for each row."""
         if not self._visuals and self.attention is None:
             return encoded[0]
-        first = 1 if self._layout.vector_size else 0
+        first = 1 if self._layout.of_kind(ObservationKind.VECTOR) else 0
         pictures = encoded[first : first + len(self._visuals)]
         parts = encoded[:first] + [visual(item) for visual, item in zip(self._visuals, pictures, strict=True)]
         if self.attention is not None:

@@ -1,10 +1,13 @@
 """Players' messages for tests, made by protobuf."""
 
+import io
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
+from ludus.collector.unity.decoding import InfoReader, Tell
 from ludus.protocol.mlagents import agent_pb2 as agent
 from ludus.protocol.mlagents import shallow_pb2 as shallow
 from ludus.protocol.mlagents import unity_pb2 as unity
@@ -59,3 +62,26 @@ def infos_of(agents: list[Any]) -> list[shallow.Info]:
     """The same agents as a collector sees them."""
     content = message({NAME: agents}).SerializeToString()
     return list(shallow.Message.FromString(content).unity_output.rl_output.agent_infos[NAME].value)
+
+
+def compressed(pixels: np.ndarray) -> Any:
+    """An observation that is one PNG file, of (height, width, channels)."""
+    height, width, channels = pixels.shape
+    content = io.BytesIO()
+    Image.fromarray(pixels).save(content, "PNG")
+    return agent.ObservationProto(
+        shape=(channels, height, width),
+        compression_type=agent.PNG,
+        compressed_data=content.getvalue(),
+        dimension_properties=(1, 2, 2),
+    )
+
+
+def silent(code: str, sentence: str) -> None:
+    """No mistake of a game is expected."""
+    raise AssertionError(f"{code}: {sentence}")
+
+
+def reader_of(agents: list[Any], announced: Any | None = None, tell: Tell = silent) -> InfoReader:
+    """A reader of one behavior that has seen its first agent."""
+    return InfoReader.of(announced or brain(), infos_of(agents)[0], tell)

@@ -193,8 +193,6 @@ def test_float_properties_raw_bytes_and_training_analytics_do_no_harm(trainer: L
         (b"too short", "bad_side_channel", "cut off in its head"),
         (STATS.bytes_le + struct.pack("<i", 99) + b"abc", "bad_side_channel", "announces 99 bytes; 3 are left"),
         (STATS.bytes_le + struct.pack("<i", -1), "bad_side_channel", "announces -1 bytes"),
-        (framed(STATS, "04000000 73"), "bad_side_channel", "needs 4 bytes; 1 are left"),
-        (framed(STATS, "01000000 73 0000803F 04000000"), "bad_stat", "no aggregation 4"),
         (framed(ENGINE, "00000000"), "bad_side_channel", "which only the trainer writes"),
         (framed(PARAMETERS, SIZE), "bad_side_channel", "which only the trainer writes"),
     ],

@@ -1,6 +1,5 @@
 """Agents of players become columns: the same numbers as protobuf's own, whatever the encoding leaves out."""
 
-import io
 import random
 from typing import Any
 
@@ -8,20 +7,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
 
 from ludus.collector.unity.decoding import InfoReader
 from ludus.protocol.codes import CloseCode, ProtocolError
 from ludus.protocol.mlagents import agent_pb2 as agent
 from ludus.protocol.mlagents import shallow_pb2 as shallow
 from ludus.protocol.spec import DimensionProperty, ObservationType
-from tests.ludus.collector.unity.messages import NAME, brain, infos_of, numbers
+from tests.ludus.collector.unity.messages import NAME, brain, compressed, infos_of, numbers, reader_of, silent
 
 FLOATS = st.floats(-1e6, 1e6, width=32)
-
-
-def reader_of(agents: list[Any], announced: Any | None = None) -> InfoReader:
-    return InfoReader.of(announced or brain(), infos_of(agents)[0])
 
 
 @st.composite
@@ -134,11 +128,7 @@ def test_images_of_old_packages_are_turned_so_that_channels_come_first() -> None
 
 def test_png_stays_uint8() -> None:
     pixels = np.random.default_rng(1).integers(0, 256, (4, 5, 3), np.uint8)
-    content = io.BytesIO()
-    Image.fromarray(pixels).save(content, "PNG")
-    picture = agent.ObservationProto(
-        shape=(3, 4, 5), compression_type=agent.PNG, compressed_data=content.getvalue(), dimension_properties=(1, 2, 2)
-    )
+    picture = compressed(pixels)
     sent = [agent.AgentInfoProto(id=each, observations=[picture]) for each in (0, 1)]
 
     batch = reader_of(sent).read(infos_of(sent))
@@ -156,7 +146,7 @@ def test_fields_in_another_order_are_read_all_the_same() -> None:
     assert agent.ObservationProto.FromString(turned) == agent.ObservationProto.FromString(straight)
     sent = [shallow.Info(id=0, observations=[straight]), shallow.Info(id=1, observations=[turned])]
 
-    batch = InfoReader.of(brain(), sent[0]).read(sent)
+    batch = InfoReader.of(brain(), sent[0], silent).read(sent)
 
     assert batch.decisions is not None
     np.testing.assert_array_equal(batch.decisions.observations[0], [[1.0, 2.0]] * 2)
@@ -233,19 +223,6 @@ class TestBadInput:
 
         assert error.code is CloseCode.OBSERVATION_COUNT
         assert "agent 3 has 0 observations, the first one had 1" in error.message
-
-    def test_an_agent_that_asks_twice(self) -> None:
-        one = agent.AgentInfoProto(id=3, observations=[numbers([1.0, 2.0], name="v")])
-
-        error = self.error([one, one])
-
-        assert error.code is CloseCode.DUPLICATE_AGENT
-        assert "agent 3" in error.message
-
-    def test_a_negative_group(self) -> None:
-        error = self.error([agent.AgentInfoProto(group_id=-1, observations=[numbers([1.0, 2.0], name="v")])])
-
-        assert error.code is CloseCode.BAD_VALUE
 
     def test_an_announcement_without_actions(self) -> None:
         with pytest.raises(ProtocolError, match="it has no actions") as raised:

@@ -5,8 +5,10 @@ from collections.abc import Iterator
 import pytest
 
 from ludus.collector.messages import SimulatorLeft, SimulatorProblem
+from ludus.protocol.mlagents import agent_pb2 as agent
 from ludus.protocol.options import PARKS_METADATA, SESSION_ID_METADATA
 from tests.ludus.collector.stack import Learner, learner
+from tests.ludus.collector.unity.messages import message, numbers
 from tests.ludus.collector.unity.players import SEED, Participant, left, number_of, trouble
 from tests.ludus.collector.unity.raw import GOODBYE, Raw, agents, introduction
 from tests.unity.descriptions import Behavior, Package, Sensor, Trouble
@@ -73,7 +75,7 @@ def test_a_player_of_another_major_version_is_refused_by_name(version: str, trai
     assert "'9.9.9'" in reason
 
 
-@pytest.mark.parametrize("version", ["", "1", "1.5", "one.two.three"])
+@pytest.mark.parametrize("version", ["", "1", "1.5.0.0", "one.two.three"])
 def test_what_is_no_version_is_refused_as_one(version: str, trainer: Learner) -> None:
     raw = Raw(trainer)
 
@@ -182,11 +184,15 @@ def test_a_goodbye_of_a_session_that_is_over_is_no_mistake(trainer: Learner) -> 
     raw.close()
 
 
-def test_agents_without_an_announcement_end_the_session(trainer: Learner) -> None:
-    participant = Participant.at(trainer, GAME, trouble=Trouble("not_announced", at=3))
+def test_agents_without_an_announcement_get_no_actions_as_in_ml_agents_but_a_word(trainer: Learner) -> None:
+    raw = Raw(trainer)
+    number = raw.shake_hands()
 
-    assert participant.end().ending == "ended"
-    assert "without brain parameters" in ended(trainer, "unknown_behavior").reason
+    reply = raw.call(message({"Ghost?team=0": [agent.AgentInfoProto(observations=[numbers([0.0])])]}))
+
+    assert (reply.header.status, dict(reply.unity_input.rl_input.agent_actions)) == (200, {})
+    assert "without brain parameters" in trouble(trainer, "unknown_behavior", number).sentence
+    raw.close()
 
 
 def test_a_behavior_that_is_not_configured_is_refused_with_the_learner_s_words(trainer: Learner) -> None:

@@ -85,7 +85,7 @@ def test_a_sequence_equals_its_steps_one_by_one(name: str) -> None:
     torch.testing.assert_close(after, memory, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", [name for name in OTHERS if name != "entities of nothing"])  # all padding
 def test_every_weight_has_a_derivative(name: str) -> None:
     actor = make_actor(KINDS[name])
 
