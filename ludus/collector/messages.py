@@ -260,6 +260,10 @@ class GhostStepsPlayed(Message):
 
     behavior: str
     steps: int
+    episodes: int = 0
+    """Of theirs that ended."""
+    won: int = 0
+    """How many of these they won (`ludus.collector.matches`)."""
 
 
 @dataclass(frozen=True, slots=True)

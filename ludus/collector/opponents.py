@@ -20,7 +20,7 @@ from ludus.collector.batch import Batch, Staged
 from ludus.collector.policy import Acted
 from ludus.collector.runners import PolicyRunner
 from ludus.collector.stacked import StackedPolicies
-from ludus.protocol.batches import Array, Bytes, Floats
+from ludus.protocol.batches import Array, Bytes, Floats, Outcome
 
 NO_POLICY, MIXED = -(1 << 62), 1 << 62
 """In place of a key: no agent is in an episode; agents play different policies."""
@@ -78,6 +78,8 @@ class Opponents:
         self._others: Sequence[int] = ()
         self._plays = np.zeros(0, np.int64)
         """By slot."""
+        self.episodes, self.won = 0, 0
+        """Episodes that ended since the last report to the learner, and how many of them were won."""
         self._histories: dict[int, History] = {}
         """By the number of the agent index."""
 
@@ -134,8 +136,15 @@ class Opponents:
 
     def ending(self, agents: Agents, staged: Staged) -> None:
         """Record that agents leave their policies."""
-        if staged.terminals is not None:
-            self._note(agents, staged, staged.terminals, leave=True)
+        batch = staged.batch.terminals
+        if staged.terminals is None or batch is None:
+            return
+        running = agents.running(staged.terminals)
+        rewards = batch.rewards if batch.group_rewards is None else batch.rewards + batch.group_rewards
+        won = rewards > 0 if batch.outcomes is None else batch.outcomes == Outcome.WIN
+        self.episodes += int(running.sum())
+        self.won += int((running & won).sum())
+        self._note(agents, staged, staged.terminals, leave=True)
 
     def beginning(self, agents: Agents, staged: Staged) -> None:
         """Assign a policy to agents whose episode begins."""
@@ -186,8 +195,9 @@ class OpponentRunner(PolicyRunner):
         self.steps += batch.rows
         return self.opponents.act(batch.slots, batch.observations, batch.masks, memory, self.rng)
 
-    def take_steps(self) -> int:
-        """Return how many decisions were answered since the last call. Forget them, and the episodes that ended."""
+    def take_counts(self) -> tuple[int, int, int]:
+        """Return decisions, ended episodes and won ones since the last call. Forget them."""
         self.recorder.take_episodes()
-        steps, self.steps = self.steps, 0
-        return steps
+        counts = self.steps, self.opponents.episodes, self.opponents.won
+        self.steps = self.opponents.episodes = self.opponents.won = 0
+        return counts

@@ -107,9 +107,9 @@ class BatchTicks:
             self._link.tell(messages.Stats(rows))
 
     def _report_opponents(self, opponent_runner: OpponentRunner, match_recorder: MatchRecorder) -> None:
-        steps, matches = opponent_runner.take_steps(), match_recorder.take()
-        if steps:
-            self._link.tell(messages.GhostStepsPlayed(opponent_runner.behavior, steps))
+        counts, matches = opponent_runner.take_counts(), match_recorder.take()
+        if any(counts):
+            self._link.tell(messages.GhostStepsPlayed(opponent_runner.behavior, *counts))
         if matches:
             self._link.tell(messages.MatchesEnded(opponent_runner.behavior, tuple(matches)))
 

@@ -1,11 +1,11 @@
 """Warnings about legal configurations that are probably not meant so. They do not stop a run."""
 
 from collections.abc import Iterator
-from typing import Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from server.config.behavior import POCAConfig, PPOConfig, ReinforcementConfig, TrainerConfig
 from server.config.document import Path
-from server.config.hyperparameters import OffPolicyHyperparameters
+from server.config.hyperparameters import OffPolicyHyperparameters, OnPolicyHyperparameters
 from server.config.problems import join_path, show
 from server.config.run import CheckpointSettings, RunConfig
 from server.config.selfplay import SelfPlaySettings
@@ -34,6 +34,97 @@ _AGAINST_ITSELF: Final = (
 FAST: Final = 0.03
 """Learning rates above this are doubted: three times the largest that is usual. PPO's policies and critics saturate
 within an update or a few, at 0.1 as at 1, and from then on losses and gradients are small: no guard can see it."""
+SLOW: Final = 4.0
+"""Factor by which updates may cost more than usual ones, before it is doubted. ML-Agents' Match3 has 3.3."""
+UPDATE_MS, GRADIENT_STEP_MS, SAMPLE_MS, GAME_STEP_MS = 5.0, 1.0, 0.01, 0.05
+"""Costs of one update with its new policy, of one gradient step, of one step in it, and of playing one step: measured
+on a CPU with two layers of 64 units and one process of games. Factors depend on their ratios alone."""
+USUAL_BUFFER, USUAL_BATCH, USUAL_EPOCHS = 2048, 256, 10
+"""Smallest buffer and batch, and most epochs, to which costs are compared."""
+
+
+class Futile(NamedTuple):
+    """Something that makes a run slow or silent, as its configuration alone tells."""
+
+    code: str
+    """Of a finding about the run (docs/health.md)."""
+    path: Path
+    """Below the behavior's section."""
+    message: str
+    remedy: str
+    figures: dict[str, Any]
+
+
+def futile(section: TrainerConfig) -> Iterator[Futile]:
+    """Yield what a section alone tells about the health of its runs."""
+    if section.summary_freq > section.max_steps:
+        yield Futile(
+            "no_summary",
+            ("summary_freq",),
+            f"No metric is ever written: summary_freq ({section.summary_freq:,}) is above max_steps "
+            f"({section.max_steps:,}).",
+            f"Lower summary_freq to about {max(section.max_steps // 20, 1):,}.",
+            {"summary_freq": section.summary_freq, "max_steps": section.max_steps},
+        )
+    hyper = section.hyperparameters
+    if isinstance(hyper, OnPolicyHyperparameters):
+        yield from _few_or_slow_updates(hyper, section.max_steps)
+    elif isinstance(hyper, OffPolicyHyperparameters):
+        if hyper.buffer_init_steps >= section.max_steps:
+            yield Futile(
+                "no_update",
+                ("hyperparameters", "buffer_init_steps"),
+                f"The policy is never updated: buffer_init_steps ({hyper.buffer_init_steps:,}) is not below max_steps "
+                f"({section.max_steps:,}).",
+                f"Lower buffer_init_steps to about {section.max_steps // 20:,}, or raise max_steps.",
+                {"buffer_init_steps": hyper.buffer_init_steps, "max_steps": section.max_steps},
+            )
+        if 1 / hyper.steps_per_update >= SLOW:
+            factor = 1 / hyper.steps_per_update
+            yield Futile(
+                "updates_slow",
+                ("hyperparameters", "steps_per_update"),
+                f"Updates make the run about {factor:.3g} times slower than usual: steps_per_update is "
+                f"{hyper.steps_per_update:g}, which is {factor:.3g} gradient steps for each step of an agent.",
+                "Raise steps_per_update to 1.",
+                {"factor": round(factor, 1), "steps_per_update": hyper.steps_per_update},
+            )
+
+
+def _few_or_slow_updates(hyper: OnPolicyHyperparameters, max_steps: int) -> Iterator[Futile]:
+    if hyper.buffer_size >= max_steps:
+        yield Futile(
+            "no_update",
+            ("hyperparameters", "buffer_size"),
+            f"The policy is updated only when the run ends: buffer_size ({hyper.buffer_size:,}) is not below max_steps "
+            f"({max_steps:,}).",
+            f"Raise max_steps to at least {20 * hyper.buffer_size:,}, or lower buffer_size.",
+            {"buffer_size": hyper.buffer_size, "max_steps": max_steps},
+        )
+    values = {"buffer_size": hyper.buffer_size, "batch_size": hyper.batch_size, "num_epoch": hyper.num_epoch}
+    usual = {
+        "buffer_size": max(hyper.buffer_size, USUAL_BUFFER),
+        "batch_size": max(hyper.batch_size, USUAL_BATCH),
+        "num_epoch": min(hyper.num_epoch, USUAL_EPOCHS),
+    }
+    cost = _cost(**values)
+    factor = cost / _cost(**usual)
+    if factor >= SLOW:
+        key = min(values, key=lambda name: _cost(**{**values, name: usual[name]}))  # the change that gains most
+        given = ", ".join(f"{name} {value:,}" for name, value in values.items())
+        changes = " and ".join(f"{name} to {usual[name]:,}" for name in values if values[name] != usual[name])
+        yield Futile(
+            "updates_slow",
+            ("hyperparameters", key),
+            f"Updates make the run about {factor:.0f} times slower than usual ({given}).",
+            f"Set {changes}.",
+            {"factor": round(factor, 1), **values},
+        )
+
+
+def _cost(buffer_size: int, batch_size: int, num_epoch: int) -> float:
+    """Return the milliseconds that a step of an agent costs, played and learned from."""
+    return GAME_STEP_MS + UPDATE_MS / buffer_size + num_epoch * (GRADIENT_STEP_MS / batch_size + SAMPLE_MS)
 
 
 def warnings_of(config: RunConfig) -> list[Problem]:
@@ -49,6 +140,8 @@ def warnings_of(config: RunConfig) -> list[Problem]:
 
 def _about(section: TrainerConfig) -> Iterator[Finding]:
     """Yield advice with paths below the section."""
+    for one in futile(section):
+        yield one.path, "doubtful", f"{one.message} {one.remedy}"
     rates = {"learning_rate": section.hyperparameters.learning_rate}
     if isinstance(section, PPOConfig):
         rates["critic_learning_rate"] = section.hyperparameters.critic_learning_rate or 0.0

@@ -75,13 +75,49 @@ class Rollout:
         """Return each observation's (N + B, *shape): all steps, then the successors. No copy after `gather`."""
         return [_join(*pair) for pair in zip(self.observations, self.next_observations, strict=True)]
 
-    def followed_by(self, other: "Rollout") -> "Rollout":
-        """Return the segments of both, these first."""
-        return Rollout(*(_cat(getattr(self, item.name), getattr(other, item.name)) for item in fields(self)))
+    def followed_by(self, *others: "Rollout") -> "Rollout":
+        """Return the segments of all, these first."""
+        parts = (self, *others)
+        return Rollout(*(_cat([getattr(part, item.name) for part in parts]) for item in fields(self)))
+
+    def beginning(self, steps: int) -> "Rollout":
+        """Return the first segments, as views: at least one, and no more than have so many steps."""
+        segments = max(int((self.lengths.cumsum(0) <= steps).sum()), 1)
+        rows = int(self.lengths[:segments].sum())
+
+        def cut(name: str, value: Any) -> Any:
+            count = segments if name in _OF_SEGMENTS else rows
+            return (
+                [part[:count] for part in value]
+                if isinstance(value, list)
+                else None
+                if value is None
+                else value[:count]
+            )
+
+        return Rollout(*(cut(item.name, getattr(self, item.name)) for item in fields(self)))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the tensors, by field; `Rollout(**state)` reads them."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
+
+
+_OF_SEGMENTS = frozenset(
+    {
+        "next_observations",
+        "lengths",
+        "endings",
+        "starts_episode",
+        "successor_ticks",
+        "simulators",
+        "agents",
+        "groups",
+        "episodes",
+        "sequences",
+        "mates_alive",
+    }
+)
+"""Fields with a row for each segment, rather than for each step."""
 
 
 def gather(arena: Arena, segments: Segments) -> Rollout:
@@ -124,15 +160,15 @@ def _take(column: npt.NDArray[np.generic], rows: npt.NDArray[np.int64]) -> torch
     return torch.from_numpy(column.take(rows, axis=0))
 
 
-def _cat(first: Any, second: Any) -> Any:
-    """Put a field of one rollout behind that of another one."""
-    match first:
+def _cat(parts: list[Any]) -> Any:
+    """Put a field of several rollouts one behind the other."""
+    match parts[0]:
         case None:
             return None
         case list():
-            return [torch.cat(pair) for pair in zip(first, second, strict=True)]
+            return [torch.cat(columns) for columns in zip(*parts, strict=True)]
         case _:
-            return torch.cat([first, second])
+            return torch.cat(parts)
 
 
 def _join(steps: torch.Tensor, successors: torch.Tensor) -> torch.Tensor:

@@ -86,7 +86,7 @@ class Learner(ABC):
         """Learn for a moment, or make one update.
 
         Return None, or why an update was rolled back (the run then continues with the weights from before). Raises
-        `Diverged` at the third time in a row, and `worker.trainer.divergence.LimitCrossed`.
+        `Diverged` at the third time in a row, and `worker.trainer.health.divergence.LimitCrossed`.
         """
 
     @abstractmethod

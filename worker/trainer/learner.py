@@ -40,7 +40,7 @@ from worker.learning.algorithms.algorithm import Algorithm
 from worker.onnx.export import exporter
 from worker.trainer.base_learner import SAMPLE_ROWS, Learner, Rollbacks
 from worker.trainer.compilation import BackgroundCompilation
-from worker.trainer.divergence import DivergenceMonitor
+from worker.trainer.health.monitor import HealthMonitor
 from worker.trainer.precision import bf16_pictures
 from worker.trainer.recorder import POLICY_VERSION, Aggregation, Recorder
 
@@ -89,8 +89,8 @@ class LearnerOptions:
     """Compiles the updates."""
     team: "GhostController | None" = None
     """Of a behavior in self-play: it learns in its turns only, and else waits with its collected steps."""
-    divergence: DivergenceMonitor | None = None
-    """Watches for signs that the policy does not learn any more."""
+    health: HealthMonitor | None = None
+    """Finds out why the policy does not learn, or not as it should."""
 
 
 def arena_steps(config: ReinforcementConfig, round_steps: int) -> int:
@@ -194,7 +194,7 @@ class BehaviorLearner(Learner):
         for number, length in enumerate(event.segments.column("length").tolist(), 1):
             self._delivered += length
             while ended and ended[-1][0] <= number:
-                self.recorder.episode(*ended.pop()[1])
+                self._episode(*ended.pop()[1])
             self.recorder.advance(self._delivered)
 
     def episodes_ended(self, event: EpisodesEnded) -> None:
@@ -203,9 +203,12 @@ class BehaviorLearner(Learner):
             if closed:
                 self._ended[event.collector].append((closed, episode))
             else:
-                self.recorder.episode(*episode)
-        if self.options.divergence is not None:
-            self.options.divergence.episodes_ended(self.config, event.records["length"])
+                self._episode(*episode)
+
+    def _episode(self, episode_return: float, length: int, group_return: float) -> None:
+        self.recorder.episode(episode_return, length, group_return)
+        if self.options.health is not None:
+            self.options.health.episode(episode_return + group_return, length)
 
     def collected(self, round_number: int) -> None:
         """Record that a round is complete."""
@@ -242,7 +245,12 @@ class BehaviorLearner(Learner):
         if self.config.threaded:
             self._grant()
         self.sample = Sample.of(rollout)
+        health = self.options.health
+        if health is not None:
+            health.experienced(rollout, self.progress.step)
         diagnosis = self._rollbacks.attempt(lambda: self._update(rollout))
+        if health is not None:
+            health.learned()
         if self.options.team is not None:
             self.options.team.learned(self.name, self.progress.step, done=self.done)
         if self.done:
@@ -260,6 +268,8 @@ class BehaviorLearner(Learner):
         assert isinstance(config, ReinforcementConfig), "the trainer of a behavior never changes"
         self.config = config
         self.algorithm.reconfigure(config)
+        if self.options.health is not None:
+            self.options.health.reconfigure(config)
         self.checkpointed()
         if self.done:
             return self.progress.step >= config.max_steps
@@ -272,8 +282,8 @@ class BehaviorLearner(Learner):
         state: dict[str, object] = {"progress": asdict(self.progress), "algorithm": self.algorithm.state_dict()}
         if self.options.team is not None:
             state["self_play"] = self.options.team.state(self.name)
-        if self.options.divergence is not None:
-            state["health"] = self.options.divergence.state_dict()
+        if self.options.health is not None:
+            state["health"] = self.options.health.state_dict()
         return state
 
     def collection(self) -> dict[str, object]:
@@ -311,10 +321,8 @@ class BehaviorLearner(Learner):
         if measured is not None:
             self.recorder.learned(measured)
             self._publish()
-            if self.options.divergence is not None:
-                self.options.divergence.updated(
-                    self.config, measured, rollout.action_masks, rollout.steps, self.progress.step
-                )
+            if self.options.health is not None:
+                self.options.health.updated(measured, rollout)
 
     def _publish(self) -> None:
         self.recorder.measure(POLICY_VERSION, self.algorithm.version, Aggregation.LAST)

@@ -53,9 +53,10 @@ from worker.trainer.barrier import CheckpointBarrier, can_go_on
 from worker.trainer.base_learner import MAX_ROLLBACKS, Learner
 from worker.trainer.checkpoint import AMENDMENTS, COLLECTORS, ENVIRONMENT_PARAMETERS, load
 from worker.trainer.checkpoints import Checkpoints
-from worker.trainer.divergence import LimitCrossed
 from worker.trainer.edge_collectors import EdgeCollectorReports
 from worker.trainer.environment_parameters import EnvironmentParameters
+from worker.trainer.health.divergence import LimitCrossed
+from worker.trainer.health.reports import HealthReports
 from worker.trainer.initialization import Sources
 from worker.trainer.learner import BehaviorLearner
 from worker.trainer.messages import (
@@ -112,7 +113,8 @@ class Trainer:
         pool = CollectorPool(collector_settings(job, config), warm)
         pool.restore(collectors if can_go_on(config, collectors) else [])
         self._attempt = attempt = Attempt(job, config, supervisor, pool, restored)
-        self._selfplay = SelfPlayCoordinator(attempt)
+        self._health = HealthReports(attempt)
+        self._selfplay = SelfPlayCoordinator(attempt, self._health)
         self._parameters = EnvironmentParameters(attempt, self._selfplay.ghosts.rating, parameters)
         self._amendments = Amendments(attempt, amended)
         self._registry = BehaviorRegistry(attempt, self._parameters, self._selfplay)
@@ -192,7 +194,7 @@ class Trainer:
             case TimesMeasured():
                 self._time_meter.collected(event)
             case GhostStepsPlayed():
-                self._selfplay.ghosts.played(event.behavior, event.steps)
+                self._selfplay.opponents_played(event)
             case MatchesEnded():
                 self._selfplay.ended(event)
             case BehaviorAnnounced():
@@ -271,10 +273,9 @@ class Trainer:
                     rolled_back = learner.learn()
             except Diverged as error:  # the weights are those before the update: to look at, or to go on from
                 self._report_rollback(learner, str(error))
-                detail = self._with_signs(f"{learner.name}: {error} ({MAX_ROLLBACKS} in a row)")
-                return self._checkpoints.finish("failed", StopReason.DIVERGED, detail)
+                return self._ended("failed", StopReason.DIVERGED, f"{learner.name}: {error} ({MAX_ROLLBACKS} in a row)")
             except LimitCrossed as error:
-                return self._checkpoints.finish("failed", StopReason.DIVERGED, f"{learner.name}: {error}")
+                return self._ended("failed", StopReason.DIVERGED, f"{learner.name}: {error}")
             if rolled_back is not None:
                 self._report_rollback(learner, rolled_back)
             elif not self._learns:
@@ -286,8 +287,8 @@ class Trainer:
         if not self._attempt.unfinished():
             # The attempt before may have ended between its last checkpoint and its last word: nobody need play then.
             self._registry.register_finished()
-            detail = self._with_signs("every behavior reached its max_steps")
-            return self._registry.unusable or self._checkpoints.finish("succeeded", StopReason.COMPLETED, detail)
+            detail = "every behavior reached its max_steps"
+            return self._registry.unusable or self._ended("succeeded", StopReason.COMPLETED, detail)
         if any(learner.checkpoint_due for learner in learners.values()):
             with self._time_meter.checkpointing():
                 self._checkpoints.begin()
@@ -297,12 +298,10 @@ class Trainer:
         message = f"{learner.name}: {reason}"
         self._attempt.report("update_rolled_back", message, level="warning", behavior=learner.name)
 
-    def _with_signs(self, detail: str) -> str:
-        """Add the signs of divergence that behaviors show at the end."""
-        learners = [one for one in self._attempt.learners.values() if isinstance(one, BehaviorLearner)]
-        return "; ".join(
-            [detail, *(sign for one in learners if one.options.divergence for sign in one.options.divergence.summary())]
-        )
+    def _ended(self, outcome: Outcome, reason: StopReason, detail: str) -> Finished:
+        """Say what the run's health is at its end, and finish."""
+        self._health.conclude()
+        return self._checkpoints.finish(outcome, reason, detail)
 
     # commands ---------------------------------------------------------------------------------------------------
 
@@ -312,8 +311,7 @@ class Trainer:
             log.debug("command_received", command=describe(message))
             match message:
                 case Command(action="stop"):
-                    detail = self._with_signs("stopped on request")
-                    return self._checkpoints.finish("succeeded", StopReason.USER, detail)
+                    return self._ended("succeeded", StopReason.USER, "stopped on request")
                 case Command(action="pause"):
                     return self._checkpoints.finish("paused", StopReason.USER, "paused on request")
                 case Command(action="cancel"):
@@ -345,6 +343,7 @@ class Trainer:
         self._report_progress(at_once=at_once)
         self._parameters.report(at_once=at_once)
         self._selfplay.report(at_once=at_once)
+        self._health.report()
         if self._assessment is not None:
             self._assessment.report(at_once=at_once)
 

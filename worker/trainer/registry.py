@@ -32,8 +32,8 @@ from worker.trainer.base_learner import Learner
 from worker.trainer.checkpoint import behavior_states
 from worker.trainer.clone import CloneLearner
 from worker.trainer.compilation import BackgroundCompilation
-from worker.trainer.divergence import DivergenceMonitor, whole_lengths
 from worker.trainer.environment_parameters import EnvironmentParameters
+from worker.trainer.health.monitor import HealthMonitor, whole_lengths
 from worker.trainer.inference import InferenceLearner
 from worker.trainer.initialization import InitializationError, Sources, Stateful, initialize, resume
 from worker.trainer.learner import BehaviorLearner, LearnerOptions, arena_steps
@@ -147,7 +147,7 @@ class BehaviorRegistry:
                 bf16=self._bf16,
                 compilation=self._compilation(algorithm, config, spec),
                 team=self._selfplay.ghosts if in_selfplay else None,
-                divergence=self._divergence_monitor(config, spec, saved),
+                health=self._health_monitor(config, spec, progress.step, saved),
             )
             learner = BehaviorLearner(config, spec, algorithm, arena, recorder, attempt.pool, progress, options)
             collection = None if saved is None or config.threaded else saved.get("collection")
@@ -158,18 +158,18 @@ class BehaviorRegistry:
         learner.start()
         self._report_registered(learner)
 
-    def _divergence_monitor(
-        self, config: LearningConfig, spec: BehaviorSpec, saved: dict[str, Any] | None
-    ) -> DivergenceMonitor:
+    def _health_monitor(
+        self, config: LearningConfig, spec: BehaviorSpec, step: int, saved: dict[str, Any] | None
+    ) -> HealthMonitor:
         """Return the monitor of a behavior; it has seen the demonstrations of GAIL."""
-        report = self._attempt.report
-        monitor = DivergenceMonitor(spec, lambda name, message, data: report(name, message, level="warning", **data))
-        if saved is not None and "health" in saved:  # older checkpoints have none
+        has_lessons = any(len(lessons) > 1 for lessons in self._attempt.config.lessons().values())
+        monitor = HealthMonitor(config, spec, step, has_lessons=has_lessons)
+        if saved is not None and "played" in saved.get("health", {}):  # older checkpoints have none
             monitor.load_state_dict(saved["health"])
         for _, signal in config.reward_signals.active():
             if isinstance(signal, GAILConfig):
                 for demonstration in self._demonstrations.of(signal):
-                    monitor.episodes_ended(config, whole_lengths(demonstration))
+                    monitor.demonstrated(whole_lengths(demonstration))
         return monitor
 
     def _begin_self_play(

@@ -4,12 +4,13 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from ludus.collector.messages import MatchesEnded
+from ludus.collector.messages import GhostStepsPlayed, MatchesEnded
 from ludus.protocol.spec import team_of
 from server.ladders.refs import PlayedMatch
 from worker.collectors.events import TeamAnnounced
 from worker.selfplay.controller import GhostController
 from worker.trainer.attempt import Attempt
+from worker.trainer.health.reports import HealthReports
 from worker.trainer.learner import BehaviorLearner
 from worker.trainer.messages import MatchesPlayed, MatchesResumed, SelfPlayStatus
 
@@ -21,8 +22,9 @@ STATUS_SECONDS: Final = 2.0
 class SelfPlayCoordinator:
     """Passes events of self-play to the `GhostController`, and reports matches, teams and ratings."""
 
-    def __init__(self, attempt: Attempt) -> None:
+    def __init__(self, attempt: Attempt, health: HealthReports) -> None:
         self._attempt = attempt
+        self._health = health
         self.ghosts = GhostController(
             attempt.pool, attempt.simulators, attempt.report_event, attempt.config.simulators.grace_seconds
         )
@@ -80,7 +82,17 @@ class SelfPlayCoordinator:
     def ended(self, event: MatchesEnded) -> None:
         """Rate matches, and keep them for the next report."""
         step = self._attempt.learners[event.behavior].step
-        self._matches += self.ghosts.ended(event, step, time.time())
+        played = self.ghosts.ended(event, step, time.time())
+        self._matches += played
+        if (monitor := self._health.monitor(event.behavior)) is not None:
+            for match in played:
+                monitor.match(match)
+
+    def opponents_played(self, event: GhostStepsPlayed) -> None:
+        """Count what the teams that do not learn have played."""
+        self.ghosts.played(event.behavior, event.steps)
+        if (monitor := self._health.monitor(event.behavior)) is not None:
+            monitor.opponents_ended(event.episodes, event.won)
 
     def take_turns(self) -> None:
         """Pass the turn on where that is due, and let learners whose turn has come go on."""

@@ -83,8 +83,8 @@ def test_steps_of_opponents_are_counted_and_neither_recorded_nor_told_as_episode
         game.play({RED: [0], BLUE: [0, 1, 2]})
     game.play({}, end={BLUE: [End(0)], RED: [End(0)]})
 
-    assert pitch.assignment.take_steps() == 12
-    assert pitch.assignment.take_steps() == 0
+    assert pitch.assignment.take_counts() == (12, 0, 0)
+    assert pitch.assignment.take_counts() == (0, 0, 0)
     assert pitch.assignment.recorder.take_episodes() is None
     assert pitch.assignment.recorder.segments.take() is None
     assert pitch.learning.recorder.segments.take() is not None

@@ -1,4 +1,4 @@
-"""Signs that a behavior does not learn any more, although every number of its updates is finite.
+"""Updates whose numbers are finite, and yet show that a policy may not learn any more.
 
 Updates that are not finite, or explode, are rolled back (`worker.learning.algorithms.numeric_check`). The signs here
 are finite and stay:
@@ -8,26 +8,20 @@ are finite and stay:
 2. The standard deviation of the continuous actions (geometric mean over columns, and under SAC over states; before the
    squashing). The entropy itself is no measure there: that of a density is below 0 for any sigma below 0.24.
 3. The KL divergence of an update of PPO or POCA: how far it has moved the policy from the one that acted.
-4. Episodes of different length where GAIL rewards an agent for each step that it survives.
 
-A policy that has learned to do one thing for certain has no entropy either, so signs are warnings. Each is reported
-once per occurrence: it is over after `CALM` updates in a row without it. Only a limit that the user has set ends a run.
+An occurrence of a sign is over after `CALM` updates in a row without it. Only a limit that the user has set ends a run.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ludus.collector.heads.head import HALF_LOG_TWO_PI
-from ludus.demonstrations import Demonstration
 from ludus.protocol.spec import BehaviorSpec
-from server.config.behavior import ReinforcementConfig, SACConfig
-from server.config.rewards import GAILConfig
+from server.config.behavior import ReinforcementConfig
 from worker.learning.functional.distributions import branch_bounds
 
 CALM: Final = 10
@@ -35,9 +29,6 @@ CALM: Final = 10
 LIMIT_UPDATES: Final = 3
 """Updates in a row beyond a limit that end the run."""
 KL_METRIC: Final = "Policy/Approximate KL"
-
-ReportEvent = Callable[[str, str, dict[str, object]], None]
-"""Reports an event: its name, a sentence, the facts."""
 
 
 class LimitCrossed(ArithmeticError):
@@ -61,43 +52,35 @@ class _Reading(NamedTuple):
 
 
 @dataclass
-class _Sign:
+class Sign:
     """The state of one measure."""
 
     since: int | None = None
     """Step at which the present occurrence began; None where there is none."""
+    began: int | None = None
+    """Step at which the newest occurrence began, whether it is over or not."""
     calm: int = 0
     """Updates in a row within the limit, during an occurrence."""
-    updates: int = 0
-    """Updates beyond the warning, in all."""
     in_a_row: int = 0
     """Updates in a row beyond the limit that ends the run."""
+    value: float = 0.0
+    """The newest value beyond the warning."""
     latest: str = ""
-    """The newest value beyond the warning, in words."""
+    """The same in words."""
 
 
-def whole_lengths(demonstration: Demonstration) -> NDArray[np.int64]:
-    """Return the lengths of the episodes that were recorded from their beginning to their end."""
-    lengths = demonstration.lengths
-    last = demonstration.starts + lengths - 1
-    ended = demonstration.terminated[last] | demonstration.truncated[last]
-    return np.asarray(lengths[demonstration.from_start & ended], np.int64)
+class Divergence:
+    """The signs of one behavior."""
 
-
-class DivergenceMonitor:
-    """Watches one behavior."""
-
-    def __init__(self, spec: BehaviorSpec, report: ReportEvent) -> None:
+    def __init__(self, spec: BehaviorSpec) -> None:
         self._spec = spec
-        self._report = report
-        self._signs: dict[str, _Sign] = {}
+        self.signs: dict[str, Sign] = {}
+        """By measure: `branch 0`, ..., `sigma`, `KL`."""
+        self.newest: dict[str, float] = {}
+        """The newest value of each measure; of branches, the share of the possible entropy."""
         self._possible = [0.0] * len(spec.actions.discrete_branches)
         """Of each branch: the sum over steps of the logarithm of its allowed choices, the greatest entropy there."""
         self._steps = 0
-        self._length: int | None = None
-        """Decisions of the first episode."""
-        self._varies = False
-        """Whether episodes of different length were reported."""
 
     def updated(
         self, config: ReinforcementConfig, measured: Mapping[str, float], masks: Tensor | None, steps: int, step: int
@@ -116,13 +99,12 @@ class DivergenceMonitor:
                 self._possible[branch] += float(allowed.double().log().sum())
         crossed = []
         for reading in self._readings(config, measured):
-            sign = self._signs.setdefault(reading.name, _Sign())
+            self.newest[reading.name] = reading.value
+            sign = self.signs.setdefault(reading.name, Sign())
             if reading.is_beyond(reading.warn_at):
-                sign.calm, sign.latest = 0, reading.sentence
-                sign.updates += 1
+                sign.calm, sign.value, sign.latest = 0, reading.value, reading.sentence
                 if sign.since is None:
-                    sign.since = step
-                    self._warn(config, reading, step)
+                    sign.since = sign.began = step
             elif sign.since is not None:
                 sign.calm += 1
                 sign.since = None if sign.calm >= CALM else sign.since
@@ -133,53 +115,24 @@ class DivergenceMonitor:
         if crossed:
             raise LimitCrossed(f"{' and '.join(crossed)} for {LIMIT_UPDATES} updates in a row")
 
-    def episodes_ended(self, config: ReinforcementConfig, lengths: NDArray[np.int64]) -> None:
-        """Compare the lengths of episodes, of the game or demonstrated, where GAIL ends its returns with them."""
-        if self._varies or not any(
-            isinstance(signal, GAILConfig) and not signal.ignore_done for _, signal in config.reward_signals.active()
-        ):
-            return
-        for length in lengths.tolist():
-            self._length = length if self._length is None else self._length
-            if length != self._length:
-                self._varies = True
-                self._report(
-                    "gail_variable_horizon",
-                    f"{self._spec.behavior}: episodes differ in length ({self._length} and {length} decisions, of the "
-                    "game and of demonstrations together). When an episode ends says something about the reward that "
-                    "GAIL is to find out, and GAIL pays for every step that is survived: the policy may learn to live "
-                    "long, or to put off the end, without resembling the expert. Give all episodes one length (go on "
-                    "after success or failure until a time limit), or set `ignore_done: true` in `reward_signals.gail`",
-                    {"behavior": self._spec.behavior, "lengths": [self._length, length]},
-                )
-                return
-
-    def summary(self) -> list[str]:
-        """Return the signs that the end of the run mentions, as sentences without a full stop."""
-        found = []
-        for name, sign in self._signs.items():
-            if name == "KL" and sign.updates:
-                times = "1 update" if sign.updates == 1 else f"{sign.updates} updates"
-                found.append(f"{sign.latest}, the latest of {times} that moved the policy too far")
-            elif name != "KL" and sign.since is not None:
-                found.append(f"{sign.latest}, too little since step {sign.since:,}")
-        return [f"{self._spec.behavior}: {sentence}" for sentence in found]
+    @property
+    def lost(self) -> dict[str, Sign]:
+        """The signs that the policy hardly explores any more."""
+        return {name: sign for name, sign in self.signs.items() if name != "KL" and sign.since is not None}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for a checkpoint, so that nothing is reported twice."""
+        """Return the state for a checkpoint."""
         return {
-            "signs": {name: asdict(sign) for name, sign in self._signs.items()},
+            "signs": {name: asdict(sign) for name, sign in self.signs.items()},
+            "newest": dict(self.newest),
             "possible": list(self._possible),
             "steps": self._steps,
-            "length": self._length,
-            "varies": self._varies,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from the result of `state_dict`."""
-        self._signs = {name: _Sign(**sign) for name, sign in state["signs"].items()}
-        self._possible, self._steps = list(state["possible"]), state["steps"]
-        self._length, self._varies = state["length"], state["varies"]
+        self.signs = {name: Sign(**sign) for name, sign in state["signs"].items()}
+        self.newest, self._possible, self._steps = dict(state["newest"]), list(state["possible"]), state["steps"]
 
     def _readings(self, config: ReinforcementConfig, measured: Mapping[str, float]) -> Iterator[_Reading]:
         """Yield the measures of an update with their limits."""
@@ -226,33 +179,3 @@ class DivergenceMonitor:
             entropy = next((measured[key] for key in keys if key in measured), None)
             if entropy is not None:
                 yield branch, entropy
-
-    def _warn(self, config: ReinforcementConfig, reading: _Reading, step: int) -> None:
-        """Report that a measure has crossed the warning limit."""
-        if reading.falls:
-            name = "entropy_collapsed"
-            means = (
-                f"below {reading.warn_at:g}: the policy hardly explores any more, and hardly changes. That is fine if "
-                "the task is solved; otherwise"
-            )
-            gain = "`init_entcoef`" if isinstance(config, SACConfig) else "`beta`"
-            remedy = f"raise {gain}, lower `learning_rate`"
-        else:
-            name = "kl_exploded"
-            means = (
-                f"above {reading.warn_at:g}: one update has made another policy out of the one that acted. If "
-                "it does not recover,"
-            )
-            remedy = "lower `learning_rate` or `num_epoch`, raise `batch_size`, or set `max_grad_norm`"
-        self._report(
-            name,
-            f"{self._spec.behavior}, step {step:,}: {reading.sentence}, {means} {remedy}, and go on from an "
-            "earlier checkpoint (`ludus run branch`)",
-            {
-                "behavior": self._spec.behavior,
-                "measure": reading.name,
-                "value": reading.value,
-                "limit": reading.warn_at,
-                "step": step,
-            },
-        )

@@ -1,0 +1,155 @@
+"""Whether actions change what follows: the next observation, the reward, or the end of the episode.
+
+If a game ignores an action, the action is independent of everything that follows, given the observation at which it was
+chosen. So the test tries to tell the action from what followed: ridge regression on linear and random features (Rahimi
+& Recht 2007), fitted on one half of the steps and judged on the other half, in both directions. What the observation
+alone tells about the action (a policy is a function of it) is taken off before, by a regression of the same kind; of
+discrete choices also by their probabilities: the indicator of a choice divided by its probability has the same mean
+at every observation, whatever the policy.
+
+The score of a review is about standard normal where the action is ignored, and far above where it is not. Scores of
+several reviews add up (Stouffer's method).
+"""
+
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ludus.protocol.spec import ActionSpec
+from worker.experience.rollout import Rollout
+from worker.learning.functional.distributions import branch_bounds
+
+Matrix = NDArray[np.float64]
+
+FEATURES: Final = 96
+"""Random features beside the linear ones."""
+MOST_ELEMENTS: Final = 48
+"""Elements of the observations that are looked at: those that vary most often."""
+LEAST_PAIRS: Final = 256
+"""Steps with a successor that a review needs."""
+LEAST_PROBABILITY: Final = 0.02
+"""Smaller probabilities count as this, so that no single step outweighs all others."""
+RIDGE: Final = 0.05
+NO_SCORE: Final = 3.0
+"""A mean score below this (in standard deviations) is none."""
+
+
+@dataclass
+class Score:
+    """The evidence about one branch or column."""
+
+    reviews: int = 0
+    pairs: int = 0
+    total: float = 0.0
+    """Sum of the reviews' scores."""
+
+    @property
+    def joint(self) -> float:
+        """The score of all reviews together: standard normal where the action is ignored."""
+        return self.total / sqrt(self.reviews) if self.reviews else 0.0
+
+
+def action_names(actions: ActionSpec) -> list[str]:
+    """Return the names of columns and branches, in the order of `log_probs`."""
+    return [
+        *(f"continuous column {index}" for index in range(actions.continuous_size)),
+        *(f"branch {index}" for index in range(len(actions.discrete_branches))),
+    ]
+
+
+def scores(rollout: Rollout, actions: ActionSpec) -> dict[str, float]:
+    """Return the score of each column and branch, but for those without a choice; none if there are too few steps."""
+    if rollout.steps < LEAST_PAIRS:
+        return {}
+    before, after, last = _pairs(rollout)
+    varies = np.count_nonzero(after != before, axis=0) + np.count_nonzero(before != before[:1], axis=0)
+    kept = np.sort(np.argsort(-varies, kind="stable")[:MOST_ELEMENTS])
+    before, after = before[:, kept], after[:, kept]
+    ended = np.zeros(rollout.steps)
+    ended[last] = rollout.endings.numpy()
+    rewards = (rollout.rewards + rollout.group_rewards).numpy()
+    targets = _targets(rollout, actions)
+    target = np.concatenate(targets, 1)
+    change = after - before
+    first = np.roll(last, 1)
+    seen = [before, np.where(first[:, None], 0.0, np.roll(change, 1, axis=0))]
+    later = np.where(last[:, None], 0.0, np.roll(change, -1, axis=0))  # what an acceleration does to a position
+    target -= _predicted(_expanded(np.column_stack(seen)), target)
+    agreement = target * _predicted(_expanded(np.column_stack([*seen, change, later, rewards, ended])), target)
+    widths = np.cumsum([part.shape[1] for part in targets])[:-1]
+    parts = zip(action_names(actions), np.split(agreement, widths, axis=1), strict=True)
+    return {name: score for name, part in parts if (score := _score(part.sum(1))) is not None}
+
+
+def _pairs(rollout: Rollout) -> tuple[Matrix, Matrix, NDArray[np.bool_]]:
+    """Return the observations of all steps, those that followed, and which steps end a segment."""
+    lengths = rollout.lengths.numpy()
+    ends = lengths.cumsum() - 1
+    last = np.zeros(rollout.steps, np.bool_)
+    last[ends] = True
+    before, after = [], []
+    for now, following in zip(rollout.observations, rollout.next_observations, strict=True):
+        flat, successors = _flat(now.numpy()), _flat(following.numpy())
+        moved = np.empty_like(flat)
+        moved[:-1] = flat[1:]
+        moved[ends] = successors
+        before.append(flat)
+        after.append(moved)
+    return np.concatenate(before, 1), np.concatenate(after, 1), last
+
+
+def _flat(values: NDArray[Any]) -> Matrix:
+    """Return observations as rows of numbers; pictures as the means of about 8 x 8 fields of each channel."""
+    if values.ndim == 4:
+        height, width = (max(size // 8, 1) for size in values.shape[2:])
+        cut = values[:, :, : values.shape[2] // height * height, : values.shape[3] // width * width]
+        shape = (*cut.shape[:2], cut.shape[2] // height, height, cut.shape[3] // width, width)
+        values = cut.reshape(shape).mean((3, 5), dtype=np.float64)
+    return values.reshape(len(values), -1).astype(np.float64)
+
+
+def _expanded(values: Matrix) -> Matrix:
+    """Return a constant, the standardised values, and random features of them: rectified projections."""
+    deviation = values.std(0)
+    varying = deviation > 1e-12 * np.maximum(np.abs(values).max(0), 1e-300)
+    scaled = ((values[:, varying] - values[:, varying].mean(0)) / deviation[varying]).clip(-5.0, 5.0)
+    rng = np.random.default_rng(0)  # the same features in each review: a run stays a function of its seed
+    weights = rng.standard_normal((scaled.shape[1], FEATURES)) * sqrt(2.0 / max(scaled.shape[1], 1))
+    random = np.maximum(scaled @ weights + rng.standard_normal(FEATURES), 0.0)
+    return np.column_stack([np.ones(len(values)), scaled, random])
+
+
+def _targets(rollout: Rollout, actions: ActionSpec) -> list[Matrix]:
+    """Return a matrix for each column and branch: sampled values, or weighted indicators of the choices."""
+    columns = rollout.continuous.numpy().astype(np.float64)
+    targets = [columns[:, index : index + 1] for index in range(actions.continuous_size)]
+    for branch, (first, end) in enumerate(branch_bounds(actions.discrete_branches)):
+        log_prob = rollout.log_probs.numpy()[:, actions.continuous_size + branch].astype(np.float64)
+        chosen = np.eye(end - first)[rollout.discrete.numpy()[:, branch]]
+        weighted = chosen / np.exp(log_prob).clip(LEAST_PROBABILITY, 1.0)[:, None] - 1.0
+        if rollout.action_masks is not None:
+            weighted *= rollout.action_masks.numpy()[:, first:end]
+        targets.append(weighted)
+    return targets
+
+
+def _predicted(known: Matrix, target: Matrix) -> Matrix:
+    """Predict each half of the rows by a ridge regression on the other half."""
+    predicted = np.empty_like(target)
+    half = np.arange(len(known)) % 2 == 0
+    for fitted in (half, ~half):
+        features = known[fitted]
+        penalty = RIDGE * len(features) * np.eye(features.shape[1])
+        penalty[0, 0] = 1e-9 * len(features)  # the constant
+        weights = np.linalg.solve(features.T @ features + penalty, features.T @ target[fitted])
+        predicted[~fitted] = known[~fitted] @ weights
+    return predicted
+
+
+def _score(agreement: NDArray[np.float64]) -> float | None:
+    """Return by how many standard errors the mean is above 0; rounded, since sums may differ in their last bits."""
+    spread = float(agreement.std())
+    return None if spread < 1e-12 else round(float(agreement.mean()) / spread * sqrt(len(agreement)), 2)

@@ -1,0 +1,200 @@
+"""The monitor of one behavior's health: gathers evidence while it learns, and keeps the list of facts that hold.
+
+Updates are looked at one by one, as numbers that are there anyway. Observations, rewards and actions are looked at in a
+sample of each period (`Evidence.period`); then, and at the end, the facts are reviewed. A fact is over when `MISSES`
+reviews in a row did not find it, or the last one. Nothing depends on the clock, so that a resumed run goes on with the
+same facts.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ludus.demonstrations import Demonstration
+from ludus.protocol.spec import BehaviorSpec
+from server.config.behavior import ReinforcementConfig
+from server.ladders.refs import PlayedMatch
+from worker.experience.rollout import Rollout
+from worker.trainer.health.checks import facts_of
+from worker.trainer.health.divergence import Divergence
+from worker.trainer.health.facts import Evidence, Fact, Updates
+from worker.trainer.health.influence import Score, scores
+from worker.trainer.health.observed import Observed
+from worker.trainer.health.played import Played
+
+SAMPLE_STEPS, SHORT_SAMPLE_STEPS = 1024, 512
+"""Most steps of a sample, and fewest: rounds that are shorter are collected until they are so many."""
+SAMPLE_NUMBERS: Final = 4_000_000
+"""Most numbers of a sample's observations: of pictures there are fewer steps."""
+MISSES: Final = 3
+
+
+def whole_lengths(demonstration: Demonstration) -> NDArray[np.int64]:
+    """Return the lengths of the episodes that were recorded from their beginning to their end."""
+    lengths = demonstration.lengths
+    last = demonstration.starts + lengths - 1
+    ended = demonstration.terminated[last] | demonstration.truncated[last]
+    return np.asarray(lengths[demonstration.from_start & ended], np.int64)
+
+
+class HealthMonitor:
+    """Watches one behavior."""
+
+    def __init__(
+        self, config: ReinforcementConfig, spec: BehaviorSpec, step: int = 0, *, has_lessons: bool = False
+    ) -> None:
+        """`step` is how far the behavior is; `has_lessons`: whether environment parameters change while it learns."""
+        self._evidence = Evidence(
+            spec,
+            config,
+            Played(),
+            Observed(spec),
+            Updates(),
+            Divergence(spec),
+            {},
+            [],
+            step=step,
+            has_lessons=has_lessons,
+        )
+        self._numbers = max(sum(one.size for one in spec.observations), 1)
+        self._sample: list[Rollout] = []
+        """Short rounds of a sample that is not full yet."""
+        self._sampled = False
+        """Whether this period has its sample."""
+        self._next_review = 0
+        self._facts: dict[str, Fact] = {}
+        self._misses: dict[str, int] = {}
+        self.reviews = 0
+        """Counts the reviews of this attempt."""
+        self._review()
+
+    @property
+    def facts(self) -> list[Fact]:
+        """The facts that hold, in the order in which they were found."""
+        return list(self._facts.values())
+
+    # Evidence ---------------------------------------------------------------------------------------------------
+
+    def demonstrated(self, lengths: NDArray[np.int64]) -> None:
+        """Take the lengths of episodes that GAIL was shown."""
+        known = [*self._evidence.lengths, *lengths.tolist()]
+        self._evidence.lengths = [min(known), max(known)] if known else []
+
+    def episode(self, episode_return: float, length: int) -> None:
+        """Take an episode that ended: all its rewards, and its decisions."""
+        self._evidence.played.episodes.add(episode_return, length)
+        self._evidence.played.episodes.last_end = self._evidence.step
+
+    def match(self, match: PlayedMatch) -> None:
+        """Take a match of self-play."""
+        self._evidence.played.matches.add(match)
+
+    def opponents_ended(self, episodes: int, won: int) -> None:
+        """Take the episodes of opponents that ended, and how many of them were won."""
+        self._evidence.played.matches.opponents += episodes
+        self._evidence.played.matches.opponents_won += won
+
+    def experienced(self, rollout: Rollout, step: int) -> None:
+        """Take a round that is about to be learned from, up to `step`."""
+        self._evidence.step = step
+        if self._sampled:
+            return
+        most = max(SAMPLE_NUMBERS // self._numbers, 1)
+        self._sample.append(rollout)
+        if sum(part.steps for part in self._sample) >= min(SHORT_SAMPLE_STEPS, most):
+            self._look_at_sample(min(SAMPLE_STEPS, most))
+
+    def _look_at_sample(self, most: int = SAMPLE_STEPS) -> None:
+        (first, *others), self._sample, self._sampled = self._sample, [], True
+        whole = first.followed_by(*others) if others else first
+        evidence, sample = self._evidence, whole.beginning(most)
+        agents = np.unique(np.stack([whole.simulators.numpy(), whole.agents.numpy()]), axis=1).shape[1]
+        evidence.agents = max(evidence.agents, agents)
+        evidence.observed.add(sample)
+        evidence.played.rewards.add(sample)
+        for name, found in scores(sample, evidence.spec.actions).items():
+            score = evidence.influence.setdefault(name, Score())
+            score.reviews += 1
+            score.pairs += sample.steps
+            score.total = round(score.total + found, 2)
+
+    def updated(self, measured: Mapping[str, float], rollout: Rollout) -> None:
+        """Take the measurements of an update. Raise `LimitCrossed` where a limit of the configuration says so."""
+        evidence = self._evidence
+        evidence.updates.add(measured)
+        before = {name for name, sign in evidence.divergence.signs.items() if sign.since is not None}
+        try:
+            evidence.divergence.updated(evidence.config, measured, rollout.action_masks, rollout.steps, evidence.step)
+        finally:
+            signs = evidence.divergence.signs.items()
+            if any(sign.since is not None and name not in before for name, sign in signs):
+                self._next_review = 0
+
+    # Reviews ----------------------------------------------------------------------------------------------------
+
+    def learned(self) -> None:
+        """Review the facts, if that is due: after each round."""
+        if self._evidence.step >= self._next_review:
+            self._review()
+            self._sampled = False
+
+    def conclude(self) -> None:
+        """Review the facts at the end of the run."""
+        self._evidence.ended = True
+        if self._sample:
+            self._look_at_sample()
+        self._review()
+
+    def reconfigure(self, config: ReinforcementConfig) -> None:
+        """Go on with another section of the configuration."""
+        self._evidence.config = config
+        self._next_review = 0
+
+    def _review(self) -> None:
+        evidence = self._evidence
+        self.reviews += 1
+        self._next_review = (evidence.step // evidence.period + 1) * evidence.period
+        found = facts_of(evidence)
+        for code in list(self._facts):
+            self._misses[code] = 0 if code in found else self._misses.get(code, 0) + 1
+            if self._misses[code] >= MISSES or (evidence.ended and code not in found):
+                del self._facts[code], self._misses[code]
+        for code, fact in found.items():
+            since = self._facts[code].since if code in self._facts else fact.since or evidence.step
+            self._facts[code] = fact._replace(since=since)
+
+    # Checkpoints ------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state for a checkpoint, so that nothing is found twice."""
+        evidence = self._evidence
+        return {
+            "played": evidence.played.state_dict(),
+            "observed": evidence.observed.state_dict(),
+            "updates": vars(evidence.updates) | {"means": dict(evidence.updates.means)},
+            "divergence": evidence.divergence.state_dict(),
+            "influence": {name: [one.reviews, one.pairs, one.total] for name, one in evidence.influence.items()},
+            "lengths": list(evidence.lengths),
+            "agents": evidence.agents,
+            "sample": [part.state_dict() for part in self._sample],
+            "sampled": self._sampled,
+            "next_review": self._next_review,
+            "facts": [list(fact) for fact in self._facts.values()],
+            "misses": dict(self._misses),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from the result of `state_dict`."""
+        evidence = self._evidence
+        evidence.played.load_state_dict(state["played"])
+        evidence.observed.load_state_dict(state["observed"])
+        evidence.updates = Updates(**state["updates"])
+        evidence.divergence.load_state_dict(state["divergence"])
+        evidence.influence = {name: Score(*values) for name, values in state["influence"].items()}
+        evidence.lengths, evidence.agents = list(state["lengths"]), state["agents"]
+        self._sample = [Rollout(**part) for part in state["sample"]]
+        self._sampled, self._next_review = state["sampled"], state["next_review"]
+        self._facts = {fact[0]: Fact(*fact) for fact in state["facts"]}
+        self._misses = dict(state["misses"])
