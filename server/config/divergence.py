@@ -6,23 +6,23 @@ from server.config.values import Real, Section
 
 
 class DivergenceSettings(Section):
-    """Signs of divergence: what is worth a warning, and what ends the run.
+    """Signs of divergence: what is a finding about the run's health, and what ends the run.
 
-    A warning is an event of the run, once per occurrence. A limit is crossed after three updates in a row beyond
-    it: the run then ends FAILED as `diverged`, with a checkpoint. Each key may be null, which means never.
+    docs/health.md says when such a sign is a finding. A limit is crossed after three updates in a row beyond it: the
+    run then ends FAILED as `diverged`, with a checkpoint. Each key may be null, which means never.
     """
 
     warn_entropy_below: Real | None = Field(default=1.0e-4, ge=0, le=1)
-    """Warn (`entropy_collapsed`) when the entropy of a discrete branch is below this share of the maximum for its
+    """Sign (`entropy_collapsed`): when the entropy of a discrete branch is below this share of the maximum for its
     allowed choices. At 0.0001 with two choices, about one action in 100,000 still explores.
     """
     warn_sigma_below: Real | None = Field(default=1.0e-3, ge=0)
-    """Warn (`entropy_collapsed`) when the standard deviation of the continuous actions, geometric mean over columns, is
+    """Sign (`entropy_collapsed`) when the standard deviation of the continuous actions, geometric mean over columns, is
     below this. Under `ppo` and `poca` actions range from -3 to 3, under `sac` it is the deviation before squashing,
     whose minimum is 2e-9.
     """
     warn_kl_above: Real | None = Field(default=1.0, gt=0)
-    """Warn (`kl_exploded`) when `Policy/Approximate KL` of an update is above this, in nats. Healthy updates are below
+    """Sign (`kl_exploded`) when `Policy/Approximate KL` of an update is above this, in nats. Healthy updates are below
     0.03. Without effect under `sac`, which measures none.
     """
     stop_entropy_below: Real | None = Field(default=None, ge=0, le=1)

@@ -29,6 +29,8 @@ class HealthWriter:
         with self._fence.write() as (session, run):
             findings = HealthRepository(session)
             former = _by_identity(findings.of_run(run.id))
+            for identity in present.keys() & former.keys():  # a trainer does not know when an attempt before found it
+                present[identity]["since"] = former[identity]["since"]
             findings.store(run.id, [*present.values()])
             for identity, finding in present.items():
                 if identity not in former:

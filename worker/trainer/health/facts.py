@@ -24,8 +24,8 @@ class Fact(NamedTuple):
     message: str
     remedy: str
     figures: dict[str, Any]
-    since: int = 0
-    """Step at which it began."""
+    since: int | None = None
+    """Step at which it began; None: when it was found."""
 
 
 @dataclass

@@ -19,8 +19,10 @@ SOME_PROGRESS: Final = 0.2
 """Share of `max_steps` after which equal returns are no longer a rare reward that was not found yet."""
 LARGE_REWARD: Final = 100.0
 LARGE_OFF_POLICY: Final = 1000.0
+HUGE_REWARD: Final = 1e4
+"""Sizes of rewards that critics do not learn: of PPO where it explains little, of SAC and DQN, and in any case."""
 POORLY_EXPLAINED: Final = 0.3
-"""Explained variance below which the critic does not keep up with large rewards."""
+"""Explained variance below which a critic does not keep up with large rewards."""
 SMALL_RETURN: Final = 1e-3
 SHORT_GAMMA: Final = 0.8
 SHORT_HORIZONS: Final = 5.0
@@ -63,7 +65,7 @@ def observations(evidence: Evidence, _: Collection[str]) -> Iterator[Fact]:
     if large is not None:
         yield Fact(
             "observation_scale",
-            f"{large.words.capitalize()} reaches {large.value:.3g}, and networks expect numbers near 1"
+            f"{_sentence(large.words)} reaches {large.value:.3g}, and networks expect numbers near 1"
             + (", while network_settings.normalize is false." if large.rank == 1 else "."),
             "Set network_settings.normalize: true."
             if large.rank == 1
@@ -91,20 +93,20 @@ def observations(evidence: Evidence, _: Collection[str]) -> Iterator[Fact]:
 
 
 def returns(evidence: Evidence, _: Collection[str]) -> Iterator[Fact]:
-    """Check that episodes differ in what they earn."""
+    """Check that episodes differ in what they earn; where none has ended, that rewards do."""
     episodes, rewards = evidence.played.episodes, evidence.played.rewards
-    waits = max(SUMMARIES * evidence.period, SOME_PROGRESS * evidence.config.max_steps)
-    if (
-        episodes.count < LEAST_EPISODES
-        or not (evidence.ended or evidence.step >= waits)
-        or episodes.least != episodes.greatest
-        or evidence.strength is None
-        or evidence.is_initialized
-        or evidence.played.matches.count
-    ):
+    if evidence.strength is None or evidence.is_initialized or evidence.played.matches.count:
         return
-    figures = {"episodes": episodes.count, "return": episodes.least}
-    if episodes.least == 0 and rewards.least == rewards.greatest:
+    waits = max(SUMMARIES * evidence.period, SOME_PROGRESS * evidence.config.max_steps)
+    is_early = not evidence.ended and evidence.step < waits
+    figures: dict[str, object] = {"episodes": episodes.count, "return": episodes.least}
+    is_zero = episodes.least == 0 and rewards.least == rewards.greatest
+    if not episodes.count and evidence.is_late and rewards.steps >= LEAST_STEPS and rewards.least == rewards.greatest:
+        message = f"Every reward was {rewards.least:g} in {rewards.steps:,} steps that were looked at."
+        figures = {"steps": rewards.steps, "reward": rewards.least}
+    elif episodes.count < LEAST_EPISODES or is_early or episodes.least != episodes.greatest:
+        return
+    elif is_zero:
         message = f"All {episodes.count:,} episodes had a return of exactly 0."
     elif episodes.shortest == episodes.longest:
         message = (
@@ -123,10 +125,10 @@ def reward_size(evidence: Evidence, found: Collection[str]) -> Iterator[Fact]:
         return
     size = played.rewards.size * abs(strength)
     explained = updates.means.get(EXPLAINED_VARIANCE)
-    poorly = explained is None or explained < POORLY_EXPLAINED
-    is_large = poorly and size >= (LARGE_OFF_POLICY if explained is None else LARGE_REWARD)
+    poorly = explained is not None and explained < POORLY_EXPLAINED
+    limit = LARGE_OFF_POLICY if explained is None else LARGE_REWARD if poorly else HUGE_REWARD
     greatest = max(abs(played.episodes.least), abs(played.episodes.greatest)) * abs(strength)
-    if is_large and updates.count:
+    if size >= limit and updates.count:
         told = "" if explained is None else f" and explains {explained:.2g} of the variance of returns"
         loss = updates.means.get(VALUE_LOSS, 0.0)
         factor = 10.0 ** -floor(log10(size))
@@ -186,11 +188,15 @@ def actions(evidence: Evidence, _: Collection[str]) -> Iterator[Fact]:
     entropy = "".join(f"; the entropy of {name} is still {share:.0%} of its maximum" for name, share in shares.items())
     yield Fact(
         "action_ignored",
-        f"{what.capitalize()} changes nothing in what follows: in {pairs:,} steps the next observation, the reward and "
+        f"{_sentence(what)} changes nothing in what follows: in {pairs:,} steps the next observation, the reward and "
         f"the end did not depend on it{entropy}.",
         "Let the game use the action that it is given, or take it out of the action space.",
         {"ignored": ignored, "steps": pairs, "entropy_share": shares},
     )
+
+
+def _sentence(words: str) -> str:
+    return words[0].upper() + words[1:]
 
 
 def _is_ignored(evidence: Evidence, name: str, score: Score) -> bool:

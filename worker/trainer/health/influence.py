@@ -7,7 +7,7 @@ alone tells about the action (a policy is a function of it) is taken off before,
 discrete choices also by their probabilities: the indicator of a choice divided by its probability has the same mean
 at every observation, whatever the policy.
 
-The score of a review is about standard normal where the action is ignored, and far above where it is not. Scores of
+A score is about standard normal, or below, where the action is ignored, and far above where it is not. Scores of
 several reviews add up (Stouffer's method).
 """
 
@@ -32,6 +32,8 @@ LEAST_PAIRS: Final = 256
 """Steps with a successor that a review needs."""
 LEAST_PROBABILITY: Final = 0.02
 """Smaller probabilities count as this, so that no single step outweighs all others."""
+MOST_DEVIATIONS: Final = 10.0
+"""Standard deviations from the mean at which values are cut off."""
 RIDGE: Final = 0.05
 NO_SCORE: Final = 3.0
 """A mean score below this (in standard deviations) is none."""
@@ -48,8 +50,12 @@ class Score:
 
     @property
     def joint(self) -> float:
-        """The score of all reviews together: standard normal where the action is ignored."""
+        """The score of all reviews together."""
         return self.total / sqrt(self.reviews) if self.reviews else 0.0
+
+    def add(self, steps: int, score: float) -> None:
+        """Count a review of so many steps."""
+        self.reviews, self.pairs, self.total = self.reviews + 1, self.pairs + steps, round(self.total + score, 2)
 
 
 def action_names(actions: ActionSpec) -> list[str]:
@@ -112,14 +118,14 @@ def _flat(values: NDArray[Any]) -> Matrix:
 
 
 def _expanded(values: Matrix) -> Matrix:
-    """Return a constant, the standardised values, and random features of them: rectified projections."""
+    """Return a constant, the values that vary, standardised, and random features of them: rectified projections."""
     deviation = values.std(0)
     varying = deviation > 1e-12 * np.maximum(np.abs(values).max(0), 1e-300)
-    scaled = ((values[:, varying] - values[:, varying].mean(0)) / deviation[varying]).clip(-5.0, 5.0)
+    scaled = (values[:, varying] - values[:, varying].mean(0)) / deviation[varying]
+    features = np.column_stack([np.ones(len(values)), scaled.clip(-MOST_DEVIATIONS, MOST_DEVIATIONS)])
     rng = np.random.default_rng(0)  # the same features in each review: a run stays a function of its seed
-    weights = rng.standard_normal((scaled.shape[1], FEATURES)) * sqrt(2.0 / max(scaled.shape[1], 1))
-    random = np.maximum(scaled @ weights + rng.standard_normal(FEATURES), 0.0)
-    return np.column_stack([np.ones(len(values)), scaled, random])
+    weights = rng.standard_normal((features.shape[1], FEATURES)) * sqrt(2.0 / features.shape[1])
+    return np.column_stack([features, np.maximum(features @ weights, 0.0)])
 
 
 def _targets(rollout: Rollout, actions: ActionSpec) -> list[Matrix]:

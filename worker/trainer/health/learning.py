@@ -112,7 +112,8 @@ def imitation(evidence: Evidence, _: Collection[str]) -> Iterator[Fact]:
     signals = [(name, one) for name, one in evidence.config.reward_signals.active() if isinstance(one, GAILConfig)]
     episodes, means = evidence.played.episodes, evidence.updates.means
     known = [*evidence.lengths, *([episodes.shortest, episodes.longest] if episodes.count else [])]
-    if any(not one.ignore_done for _, one in signals) and known and min(known) != max(known):
+    failing = evidence.is_late and evidence.improved is not True
+    if failing and any(not one.ignore_done for _, one in signals) and known and min(known) != max(known):
         yield Fact(
             "gail_variable_horizon",
             f"Episodes differ in length ({min(known):,} to {max(known):,} decisions, of the game and of demonstrations "
@@ -123,10 +124,10 @@ def imitation(evidence: Evidence, _: Collection[str]) -> Iterator[Fact]:
         )
     for name, one in signals:
         label = name.replace("_", " ").replace("gail", "GAIL")
-        policy, expert = (means.get(f"Policy/{label} {who} Estimate") for who in ("Policy", "Expert"))
-        if policy is None or expert is None or not evidence.is_late or evidence.updates.count < LEAST_UPDATES:
+        policy, expert = means.get(f"Policy/{label} Policy Estimate"), means.get(f"Policy/{label} Expert Estimate")
+        if policy is None or expert is None or evidence.updates.count < LEAST_UPDATES:
             continue
-        if policy < CERTAIN and expert > 1 - CERTAIN and evidence.improved is not True:
+        if failing and policy < CERTAIN and expert > 1 - CERTAIN:
             yield Fact(
                 "gail_discriminator_certain",
                 f"GAIL's discriminator always tells the policy from the expert ({policy:.2g} and {expert:.2g} of "
@@ -142,6 +143,7 @@ def plateau(evidence: Evidence, found: Collection[str]) -> Iterator[Fact]:
     explained = set(found) - {"no_summary", "updates_slow", "observation_constant"}
     if (
         not explained
+        and not evidence.observed.is_blind()
         and evidence.is_late
         and evidence.improved is False
         and evidence.strength is not None

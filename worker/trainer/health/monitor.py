@@ -60,7 +60,9 @@ class HealthMonitor:
         )
         self._numbers = max(sum(one.size for one in spec.observations), 1)
         self._sample: list[Rollout] = []
-        """Short rounds of a sample that is not full yet."""
+        """Rounds of a sample that is not full yet."""
+        self._steps = 0
+        """How many steps they have."""
         self._sampled = False
         """Whether this period has its sample."""
         self._next_review = 0
@@ -103,11 +105,13 @@ class HealthMonitor:
             return
         most = max(SAMPLE_NUMBERS // self._numbers, 1)
         self._sample.append(rollout)
-        if sum(part.steps for part in self._sample) >= min(SHORT_SAMPLE_STEPS, most):
+        self._steps += rollout.steps
+        if self._steps >= min(SHORT_SAMPLE_STEPS, most):
             self._look_at_sample(min(SAMPLE_STEPS, most))
 
     def _look_at_sample(self, most: int = SAMPLE_STEPS) -> None:
-        (first, *others), self._sample, self._sampled = self._sample, [], True
+        first, *others = self._sample
+        self._sample, self._steps, self._sampled = [], 0, True
         whole = first.followed_by(*others) if others else first
         evidence, sample = self._evidence, whole.beginning(most)
         agents = np.unique(np.stack([whole.simulators.numpy(), whole.agents.numpy()]), axis=1).shape[1]
@@ -115,10 +119,7 @@ class HealthMonitor:
         evidence.observed.add(sample)
         evidence.played.rewards.add(sample)
         for name, found in scores(sample, evidence.spec.actions).items():
-            score = evidence.influence.setdefault(name, Score())
-            score.reviews += 1
-            score.pairs += sample.steps
-            score.total = round(score.total + found, 2)
+            evidence.influence.setdefault(name, Score()).add(sample.steps, found)
 
     def updated(self, measured: Mapping[str, float], rollout: Rollout) -> None:
         """Take the measurements of an update. Raise `LimitCrossed` where a limit of the configuration says so."""
@@ -143,8 +144,6 @@ class HealthMonitor:
     def conclude(self) -> None:
         """Review the facts at the end of the run."""
         self._evidence.ended = True
-        if self._sample:
-            self._look_at_sample()
         self._review()
 
     def reconfigure(self, config: ReinforcementConfig) -> None:
@@ -154,6 +153,8 @@ class HealthMonitor:
 
     def _review(self) -> None:
         evidence = self._evidence
+        if self._sample:
+            self._look_at_sample()
         self.reviews += 1
         self._next_review = (evidence.step // evidence.period + 1) * evidence.period
         found = facts_of(evidence)
@@ -162,8 +163,8 @@ class HealthMonitor:
             if self._misses[code] >= MISSES or (evidence.ended and code not in found):
                 del self._facts[code], self._misses[code]
         for code, fact in found.items():
-            since = self._facts[code].since if code in self._facts else fact.since or evidence.step
-            self._facts[code] = fact._replace(since=since)
+            since = self._facts[code].since if code in self._facts else fact.since
+            self._facts[code] = fact._replace(since=evidence.step if since is None else since)
 
     # Checkpoints ------------------------------------------------------------------------------------------------
 
@@ -178,6 +179,7 @@ class HealthMonitor:
             "influence": {name: [one.reviews, one.pairs, one.total] for name, one in evidence.influence.items()},
             "lengths": list(evidence.lengths),
             "agents": evidence.agents,
+            "step": evidence.step,
             "sample": [part.state_dict() for part in self._sample],
             "sampled": self._sampled,
             "next_review": self._next_review,
@@ -193,8 +195,9 @@ class HealthMonitor:
         evidence.updates = Updates(**state["updates"])
         evidence.divergence.load_state_dict(state["divergence"])
         evidence.influence = {name: Score(*values) for name, values in state["influence"].items()}
-        evidence.lengths, evidence.agents = list(state["lengths"]), state["agents"]
+        evidence.lengths, evidence.agents, evidence.step = list(state["lengths"]), state["agents"], state["step"]
         self._sample = [Rollout(**part) for part in state["sample"]]
+        self._steps = sum(part.steps for part in self._sample)
         self._sampled, self._next_review = state["sampled"], state["next_review"]
         self._facts = {fact[0]: Fact(*fact) for fact in state["facts"]}
         self._misses = dict(state["misses"])

@@ -59,7 +59,7 @@ class HealthReports:
                         message=fact.message,
                         remedy=fact.remedy,
                         figures=fact.figures,
-                        since_step=fact.since,
+                        since_step=fact.since or 0,
                         since=since[fact.code, name],
                     )
                     for name, fact in facts

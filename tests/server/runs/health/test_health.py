@@ -86,6 +86,13 @@ def test_a_finding_keeps_its_newest_numbers(world: World, trainer: Trainer) -> N
     assert [finding["figures"] for finding in health(world, trainer.run_id)] == [{"episodes": 700}]
 
 
+def test_a_finding_of_an_attempt_before_keeps_its_time(world: World, trainer: Trainer) -> None:
+    trainer.ledger.health.publish([ZERO])
+    trainer.ledger.health.publish([replace(ZERO, since=datetime(2026, 11, 28, tzinfo=UTC))])
+
+    assert [finding["since"] for finding in health(world, trainer.run_id)] == ["2026-11-27T09:00:00Z"]
+
+
 def test_one_code_of_two_behaviors_is_two_findings(world: World, trainer: Trainer) -> None:
     trainer.ledger.health.publish([ZERO, replace(ZERO, behavior="Pendulum")])
 

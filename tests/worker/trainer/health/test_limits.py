@@ -1,4 +1,4 @@
-"""A run whose policy does not learn any more says so: while it goes on, and with its last word."""
+"""A limit of divergence ends a run; GAIL on episodes of different length is a finding about it."""
 
 import threading
 from contextlib import suppress
@@ -17,8 +17,6 @@ SECTION = {
     "time_horizon": 16,
     "max_steps": 2560,
 }
-SAC = {"trainer_type": "sac", "hyperparameters": {"batch_size": 32, "buffer_size": 1000, "steps_per_update": 8}}
-"""SAC holds the entropy at its target: here nothing collapses."""
 
 
 class Tempting(Echo):
@@ -55,25 +53,7 @@ def play_through(start: StartTrainer, game: Tempting, **section: Any) -> list[di
     return messages
 
 
-def events(messages: list[dict[str, Any]], *names: str) -> list[dict[str, Any]]:
-    return [message for message in messages if message["type"] == "event" and message["name"] in names]
-
-
 FAST = SECTION["hyperparameters"] | {"learning_rate": 1.0, "beta": 0.0}  # type: ignore[operator]
-
-
-@pytest.mark.long
-def test_a_policy_whose_entropy_is_gone_succeeds_with_a_warning_and_a_last_word(start: StartTrainer) -> None:
-    messages = play_through(start, Tempting(), hyperparameters=FAST)
-
-    (exploded,) = events(messages, "kl_exploded")
-    assert exploded["data"]["step"] == 128
-    (told,) = events(messages, "entropy_collapsed")
-    assert told["level"] == "warning"
-    assert told["data"]["measure"] == "branch 0"
-    assert (messages[-1]["outcome"], messages[-1]["reason"]) == ("succeeded", "completed")
-    assert messages[-1]["detail"].startswith("every behavior reached its max_steps; Echo: the entropy of branch 0 is ")
-    assert f"since step {told['data']['step']:,}; Echo: Policy/Approximate KL is " in messages[-1]["detail"]
 
 
 def test_a_limit_ends_the_run_as_diverged_and_keeps_the_policy(start: StartTrainer) -> None:
@@ -84,24 +64,16 @@ def test_a_limit_ends_the_run_as_diverged_and_keeps_the_policy(start: StartTrain
     assert "below the limit of 0.001 for 3 updates in a row" in messages[-1]["detail"]
     (written,) = [message for message in messages if message["type"] == "checkpoint_written"]
     assert (Path(written["folder"]) / "Echo.onnx").exists()
-    assert not events(messages, "update_rolled_back")
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("section", [{}, SAC], ids=["ppo", "sac"])
-def test_a_run_that_learns_as_it_should_says_nothing(start: StartTrainer, section: dict[str, Any]) -> None:
-    messages = play_through(start, Tempting(), **section, summary_freq=640)
-
-    assert not events(messages, "entropy_collapsed", "kl_exploded", "gail_variable_horizon")
-    assert messages[-1]["detail"] == "every behavior reached its max_steps"
+    assert "update_rolled_back" not in {message.get("name") for message in messages}
 
 
 @pytest.mark.parametrize("varies", [True, False])
-def test_gail_where_episodes_differ_in_length_is_told_once(start: StartTrainer, tmp_path: Path, varies: bool) -> None:
+def test_gail_where_episodes_differ_in_length_is_a_finding(start: StartTrainer, tmp_path: Path, varies: bool) -> None:
     game = Tempting()
     game.varies = varies
     gail = {"demo_path": show(tmp_path / "expert.npz", steps=5), "network_settings": SECTION["network_settings"]}
 
     messages = play_through(start, game, reward_signals={"gail": gail}, max_steps=640)
 
-    assert len(events(messages, "gail_variable_horizon")) == varies
+    lists = [message["findings"] for message in messages if message["type"] == "findings"]
+    assert ("gail_variable_horizon" in {finding["code"] for finding in lists[-1]}) == varies
