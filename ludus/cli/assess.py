@@ -3,11 +3,11 @@
 import functools
 import json
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any, Final, TypeVar
 from uuid import uuid4
 
@@ -31,7 +31,8 @@ from ludus.cli.render import echo, number, print_json
 from ludus.cli.reports import Report, report_options
 from ludus.cli.sources import GAME_METAVAR, SOURCE, Source
 from ludus.cli.sources import check as check_source
-from ludus.client import TERMINAL_STATES, Client, NotFound, RunStalled, WaitTimedOut
+from ludus.client import TERMINAL_STATES, Client, NotFound, RunStalled
+from ludus.client.backoff import ServerBackoff
 from ludus.schemas import EvaluationResult, MatchResult, Run
 
 LOOK_SECONDS: Final = 1.0
@@ -210,17 +211,13 @@ def _follow(client: Client, run: Run, timeout: float | None, alone: Callable[[],
 
     Stop waiting when `alone` returns that all simulators have ended, or when the run needs a person to continue.
     """
-    deadline = None if timeout is None else time.monotonic() + timeout
+    backoff = ServerBackoff(timeout)
     said, standstill = "", Standstill()
     while True:
         all_ended = alone()  # before the request, because the run may end in between
-        left = LOOK_SECONDS if deadline is None else min(LOOK_SECONDS, deadline - time.monotonic())
+        present = backoff.persist(partial(client.runs.get, run.id))
         try:
-            present = client.runs.wait(run.id, timeout=max(left, 0.0))
-        except WaitTimedOut as error:
-            present = error.run
-        try:
-            result: Result | None = client.runs.result(run.id)
+            result: Result | None = backoff.persist(partial(client.runs.result, run.id))
         except NotFound:
             result = None
         line = _state(present) if result is None else progress_line(result)
@@ -238,8 +235,9 @@ def _follow(client: Client, run: Run, timeout: float | None, alone: Callable[[],
             return Assessed(present, result, Exit.STALLED)
         if all_ended:
             return Assessed(present, result, Exit.REFUSED)
-        if deadline is not None and time.monotonic() >= deadline:
+        if backoff.over:
             return Assessed(present, result, Exit.TIMED_OUT)
+        backoff.sleep(LOOK_SECONDS)
 
 
 def _state(run: Run) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import click
@@ -32,6 +33,7 @@ from ludus.cli.render import (
 from ludus.cli.reports import Report, ReportedCommand, report_options
 from ludus.cli.require import ALIASES, Requirement, evaluate
 from ludus.client import TERMINAL_STATES, ApiError, Client, RunStalled, WaitTimedOut
+from ludus.client.backoff import ServerBackoff
 from ludus.schemas import Event, Run
 
 REFRESH_SECONDS = 1.0
@@ -175,13 +177,15 @@ def logs(
     newest = [log for log in fitting if log.attempt == fitting[-1].attempt]
     log = next((log for log in newest if log.name == "trainer.log"), newest[0])
     part = client.logs.read(record.id, log.attempt, log.name, tail=tail)
+    backoff = ServerBackoff()
     while True:
         echo(part.text, nl=False, kept=LINES)
         if part.next_offset >= part.size:
-            if not follow or client.runs.get(record.id).state in TERMINAL_STATES:
+            if not follow or backoff.persist(partial(client.runs.get, record.id)).state in TERMINAL_STATES:
                 return
             time.sleep(REFRESH_SECONDS)
-        part = client.logs.read(record.id, log.attempt, log.name, offset=part.next_offset)
+        rest = partial(client.logs.read, record.id, log.attempt, log.name, offset=part.next_offset)
+        part = backoff.persist(rest)
 
 
 @click.command()
@@ -193,15 +197,15 @@ def logs(
 def profile(client: Client, *, run: str, seconds: int, output: Path | None, as_json: bool) -> None:
     """Sample the stacks of a run's trainer and collectors, and download the flame graph. The run goes on."""
     asked = client.runs.profile(run, seconds)
-    deadline = time.monotonic() + asked.seconds + PROFILE_SECONDS
+    backoff = ServerBackoff(asked.seconds + PROFILE_SECONDS)
     while not asked.answered:
-        if time.monotonic() > deadline:  # a worker of an older release never answers
+        if backoff.over:  # a worker of an older release never answers
             raise Failure("the worker has not answered in time; it may be of an older release", Exit.TIMED_OUT)
-        time.sleep(REFRESH_SECONDS)
-        record = client.runs.get(asked.run_id)
+        backoff.sleep(REFRESH_SECONDS)
+        record = backoff.persist(partial(client.runs.get, asked.run_id))
         if record.attempt != asked.attempt or record.state != "RUNNING":
             raise Failure(f"the attempt ended before its profile was made; the run is {record.state}", Exit.REFUSED)
-        asked = client.runs.get_profile(asked.run_id)
+        asked = backoff.persist(partial(client.runs.get_profile, asked.run_id))
     if asked.log is None:
         raise Failure(f"there is no profile: {asked.problem}", Exit.REFUSED)
     target = output or Path(f"{asked.run_id}-{asked.log}")

@@ -1,7 +1,7 @@
 """`ludus ladder`: matches, results and ratings."""
 
-import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import click
@@ -11,6 +11,7 @@ from ludus.cli.exits import Exit
 from ludus.cli.options import filter_option, json_option, limit_option, option, timeout_option
 from ludus.cli.render import echo, fields, id_of, number, print_answer, print_facts, print_table, table
 from ludus.client import Client
+from ludus.client.backoff import ServerBackoff
 from ludus.schemas import Ladder, Match, Payoffs, Rating
 
 POLL_SECONDS = 0.5
@@ -144,11 +145,11 @@ def recompute(client: Client, *, ladder_key: str, timeout: float | None, as_json
     """Compute all ratings of LADDER again from its matches, and wait for the end. The results are the same."""
     found = client.ladders.recompute(ladder_key)
     matches_then = found.matches
-    deadline = None if timeout is None else time.monotonic() + timeout
+    backoff = ServerBackoff(timeout)
     while found.rated_through < matches_then:
-        if deadline is not None and time.monotonic() > deadline:
+        if timeout is not None and backoff.over:
             done = f"{number(found.rated_through)} of {number(matches_then)} matches are rated after {timeout:g} s"
             raise Failure(f"{done}; the controller continues", Exit.TIMED_OUT)
-        time.sleep(POLL_SECONDS)
-        found = client.ladders.get(found.id)
+        backoff.sleep(POLL_SECONDS)
+        found = backoff.persist(partial(client.ladders.get, found.id))
     print_answer(found, lambda _: f"{number(matches_then)} matches are rated", as_json=as_json)

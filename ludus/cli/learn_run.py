@@ -15,7 +15,6 @@ from ludus.cli.learn_options import EngineSettings, EnvironmentSettings, LearnEr
 from ludus.cli.learn_players import Players
 from ludus.cli.options import name_of
 from ludus.client import (
-    RETRY_SECONDS,
     TERMINAL_STATES,
     Busy,
     Client,
@@ -24,7 +23,7 @@ from ludus.client import (
     RunStalled,
     ServerUnreachable,
 )
-from ludus.client.backoff import ServerBackoff
+from ludus.client.backoff import OUTAGE_FACTOR, ServerBackoff
 from ludus.demonstrations import FOLDER_SUFFIXES
 from ludus.games.collecting import can_collect_here
 from ludus.mlagents.results import Folder, Mirror
@@ -134,7 +133,8 @@ def follow(client: Client, mirror: Mirror, interrupts: Interrupts, players: Play
     The first Ctrl-C stops the run with a checkpoint, and so does the end of the last game on this machine. A run that
     continues only after a person acts is reported once, and followed further: its games are started from here.
     """
-    backoff = ServerBackoff()
+    # A server of this call is not upgraded: where it is silent, it has ended.
+    backoff = ServerBackoff(outage_factor=OUTAGE_FACTOR if mirror.journal.server else 1.0)
     stopped = stalled = False
     while True:
         try:
@@ -150,10 +150,8 @@ def follow(client: Client, mirror: Mirror, interrupts: Interrupts, players: Play
                 say(warning(str(RunStalled(run))))
             stalled = run.needs_action
             backoff.reset()
-        except (ServerUnreachable, Busy):
-            backoff.pause()
-            if backoff.failing_seconds > RETRY_SECONDS:
-                raise
+        except (ServerUnreachable, Busy) as error:
+            backoff.wait(error)
         interrupts.sleep(POLL_SECONDS if not stopped else POLL_SECONDS / 4)
 
 

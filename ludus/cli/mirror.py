@@ -11,7 +11,7 @@ from ludus.cli.client import Failure, connected
 from ludus.cli.exits import INTERRUPTED, OUTCOMES, Exit
 from ludus.cli.options import FOLDER
 from ludus.cli.render import LINES, echo
-from ludus.client import TERMINAL_STATES, Busy, Client, ServerUnreachable
+from ludus.client import TERMINAL_STATES, Client
 from ludus.client.backoff import ServerBackoff
 from ludus.mlagents.results import Folder, Mirror
 from ludus.mlagents.results.folder import ResultsUnusable
@@ -62,15 +62,10 @@ def _follow(mirrored: Mirror, *, once: bool) -> str | None:
     """Copy new results until the run has ended; return its final state, None with `once` before that."""
     backoff = ServerBackoff()
     while True:
-        try:
-            state = mirrored.sync().state
-            if state in TERMINAL_STATES:
-                mirrored.finish()
-                return state
-            backoff.reset()
-        except (ServerUnreachable, Busy) as error:
-            backoff.wait(error)
-            continue
+        state = backoff.persist(mirrored.sync).state
+        if state in TERMINAL_STATES:
+            backoff.persist(mirrored.finish)
+            return state
         if once:
             return None
         time.sleep(POLL_SECONDS)

@@ -3,8 +3,8 @@
 Where the worker's package is installed, its command has these as subcommands (`worker.host.commands`).
 """
 
-import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import click
@@ -14,6 +14,7 @@ from ludus.cli.exits import Exit
 from ludus.cli.options import DURATION, filter_option, limit_option
 from ludus.cli.render import ago, echo, table
 from ludus.client import Client
+from ludus.client.backoff import ServerBackoff
 from ludus.schemas import Worker
 
 POLL_SECONDS: Final = 1.0
@@ -105,14 +106,14 @@ def drain(client: Client, *, worker: str, wait_: bool, timeout: float | None) ->
     \b
     ludus worker drain box-1 --wait
     """
+    backoff = ServerBackoff(timeout)
     slots = client.workers.drain(worker)
-    deadline = None if timeout is None else time.monotonic() + timeout
     while wait_ and (busy := [slot for slot in slots if slot.run_id is not None and slot.stopped_at is None]):
-        if deadline is not None and time.monotonic() >= deadline:
+        if backoff.over:
             runs = ", ".join(str(slot.run_id) for slot in busy)
             raise Failure(f"{worker} is not drained yet: it still has {runs}", Exit.TIMED_OUT)
-        time.sleep(POLL_SECONDS)
-        slots = client.workers.selected(worker)
+        backoff.sleep(POLL_SECONDS)
+        slots = backoff.persist(partial(client.workers.selected, worker))
     if wait_:
         echo(f"{worker} is drained: no slot of it has a run.", err=True)
     return slots

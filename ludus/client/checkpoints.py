@@ -1,12 +1,12 @@
 """Checkpoints: of runs, and uploaded ones."""
 
-import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from ludus.client.backoff import ServerBackoff
-from ludus.client.errors import Busy, NotSaved, ServerUnreachable
+from ludus.client.errors import NotSaved
 from ludus.client.transport import Resource, segment, without_none
 from ludus.paths import AnyPath
 from ludus.schemas import Checkpoint, CheckpointRequest, CheckpointVerified, Pruned, UploadedCheckpoint
@@ -74,18 +74,13 @@ class Checkpoints(Resource):
 
         `timeout` is in seconds; None is no limit. Raises NotSaved when there is no checkpoint, or none in time.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        backoff = ServerBackoff()
-        request = self.request(run)
+        backoff = ServerBackoff(timeout)
+        request = backoff.attempt(lambda: self.request(run))
         while request.answered_at is None:
-            if deadline is not None and time.monotonic() >= deadline:
+            if backoff.over:
                 raise NotSaved(run, f"there is none after {timeout:g} s; the trainer still owes request {request.seq}")
-            time.sleep(POLL_SECONDS)
-            try:
-                request = self.get_request(request.run_id, request.seq)
-                backoff.reset()
-            except (ServerUnreachable, Busy) as error:
-                backoff.wait(error)
+            backoff.sleep(POLL_SECONDS)
+            request = backoff.persist(partial(self.get_request, request.run_id, request.seq))
         if request.checkpoint_id is None:
             raise NotSaved(run, request.problem or "the server does not say why")
         return request.checkpoint_id

@@ -71,9 +71,15 @@ class DownloadDamaged(ApiError):
 class WaitTimedOut(ApiError):
     """The time-out passed before the run got to where it was waited for. `run` is its last known form."""
 
-    def __init__(self, run: Run, seconds: float) -> None:
+    def __init__(self, run: Run, seconds: float, silent_seconds: float = 0.0) -> None:
+        """`silent_seconds` is how long the server had not answered at the end."""
         self.run = run
-        super().__init__(f"run {run.id} is still {run.state} after {seconds:g} s")
+        old = (
+            f", as far as is known: the server has not answered for {silent_seconds:.0f} s"
+            if silent_seconds >= 1
+            else ""
+        )
+        super().__init__(f"run {run.id} is still {run.state} after {seconds:g} s{old}")
 
 
 class RunStalled(ApiError):

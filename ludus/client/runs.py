@@ -1,8 +1,8 @@
 """Runs: create, read, wait for, change and end them."""
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from ludus.client.backoff import ServerBackoff
@@ -30,6 +30,8 @@ LONG_POLL_SECONDS: Final = 20.0
 """Longest time of one request of `wait`; below the idle time-out of common proxies."""
 STALL_POLL_SECONDS: Final = 5.0
 """The same with `unless_stalled`: a run may stall by the passing of time, without a change of state."""
+HELD_SHARE: Final = 0.9
+"""Part of the time until the deadline for which the server may hold a request: the rest is for its answer."""
 PAUSED_POLL_SECONDS: Final = 1.0
 """Pause between two requests of `wait` about a run that is PAUSED."""
 
@@ -201,33 +203,36 @@ class Runs(Resource):
     ) -> Run:
         """Block until a run is in one of `states` (`terminal` stands for all final ones) or has ended, and return it.
 
-        Tolerates a server that is away for up to a minute. `timeout` is in seconds; raises WaitTimedOut after it, and
-        with `unless_stalled` RunStalled as soon as the run continues only after a person acts (`Run.needs_action`).
+        Outlasts a server that is away until `timeout` (in seconds), or without one for ten minutes, but for one minute
+        only where it has never answered. Raises WaitTimedOut after `timeout`, ServerUnreachable if there was no answer
+        until then, and with `unless_stalled` RunStalled as soon as the run continues only after a person acts
+        (`Run.needs_action`).
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
         wanted = {name for state in states for name in (TERMINAL_STATES if state == "terminal" else {state})}
-        asked = [*states, "PAUSED"] if unless_stalled else states
+        asked = ",".join([*states, "PAUSED"] if unless_stalled else states)
         longest = 0.0 if unless_stalled else LONG_POLL_SECONDS  # it may have stalled long ago
-        backoff = ServerBackoff()
+        backoff = ServerBackoff(timeout)
+        record: Run | None = None
         while True:
-            left = LONG_POLL_SECONDS if deadline is None else deadline - time.monotonic()
-            parameters = {"wait": ",".join(asked), "timeout": f"{max(0.0, min(left, longest)):.3f}"}
+            left = backoff.left
+            held = longest if left is None else min(longest, HELD_SHARE * left)
+            ask = partial(self._transport.get, Run, _path(run), {"wait": asked, "timeout": f"{held:.3f}"})
             try:
-                record = self._transport.get(Run, _path(run), parameters)
+                record = backoff.attempt(ask)
             except (ServerUnreachable, Busy) as error:
+                if record is not None and timeout is not None and backoff.over:
+                    raise WaitTimedOut(record, timeout, backoff.failing_seconds) from error
                 backoff.wait(error)
                 continue
-            backoff.reset()
             if record.state in wanted or record.state in TERMINAL_STATES:
                 return record
             if unless_stalled and record.needs_action:
                 raise RunStalled(record)
             longest = STALL_POLL_SECONDS if unless_stalled else LONG_POLL_SECONDS
-            if deadline is not None and time.monotonic() >= deadline:
-                assert timeout is not None
+            if timeout is not None and backoff.over:
                 raise WaitTimedOut(record, timeout)
             if unless_stalled and record.state == "PAUSED":  # answered at once; its simulators may be waking it
-                time.sleep(PAUSED_POLL_SECONDS)
+                backoff.sleep(PAUSED_POLL_SECONDS)
 
     def branch(
         self,

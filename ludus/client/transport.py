@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import httpx
 
-from ludus.client.backoff import ServerBackoff
+from ludus.client.backoff import ServerBackoff, request_seconds
 from ludus.client.downloads import PartialDownload
 from ludus.client.errors import (
     ANOTHER_SERVER,
@@ -63,7 +63,7 @@ class Transport:
         """Get a JSON object. A parameter `timeout` (seconds of a long poll) extends the read time-out."""
         read = self._http.timeout.read
         held = float((parameters or {}).get("timeout", 0.0))
-        timeout = httpx.Timeout(self._http.timeout.connect, read=None if read is None else read + held)
+        timeout = self._within(httpx.Timeout(self._http.timeout.connect, read=None if read is None else read + held))
         return self._send(self._http.build_request("GET", path, params=parameters, timeout=timeout))
 
     def get(self, kind: type[Record], path: str, parameters: Mapping[str, Any] | None = None) -> Record:
@@ -195,7 +195,7 @@ class Transport:
         headers = {"Idempotency-Key": key or str(uuid.uuid4())}
         if traceparent := os.environ.get(TRACEPARENT):
             headers["traceparent"] = traceparent
-        timeout = timeout or self._http.timeout
+        timeout = self._within(timeout or self._http.timeout)
         request = self._http.build_request(method, path, json=body, headers=headers, timeout=timeout)
         return self.read(kind, self._send(request))
 
@@ -204,6 +204,12 @@ class Transport:
         given = self._http.timeout
         read = None if given.read is None else max(given.read, WORK_SECONDS)
         return httpx.Timeout(given.connect, read=read, write=given.write)
+
+    @staticmethod
+    def _within(usual: httpx.Timeout) -> httpx.Timeout:
+        """Return time-outs that end with the deadline of the waiting call that a request is part of."""
+        connect, read = request_seconds(usual.connect), request_seconds(usual.read)
+        return httpx.Timeout(connect, read=read, write=request_seconds(usual.write))
 
     def _receive_all(self, path: str, download: PartialDownload) -> None:
         backoff = ServerBackoff()

@@ -328,7 +328,7 @@ def test_patience_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with Client("http://127.0.0.1:9") as client:
         with pytest.raises(ServerUnreachable):
-            client.runs.wait("x", timeout=20)
+            client.runs.wait("x")
         with pytest.raises(ServerUnreachable):
             list(client.events.follow("x"))
 
