@@ -14,6 +14,7 @@ from uuid import uuid4
 import click
 
 from ludus.child_process import ChildProcess
+from ludus.cli.ending import cancel_interrupted, causes, end_run
 from ludus.cli.exits import OUTCOMES, Exit
 from ludus.cli.follow import Standstill
 from ludus.cli.options import (
@@ -180,25 +181,29 @@ def run_assessment(
             found = _follow(client, run, options.timeout, alone)
     except KeyboardInterrupt:
         # The run may exist although the answer was not read: with the same key, the server returns it.
-        client.runs.cancel((run or create()).id)
+        echo(cancel_interrupted(client, (run or create()).id), err=True)
         raise
     report.collect(client, found.run)
     if found.result is not None:
         report.lines.append(progress_line(found.result))
     if found.ended is Exit.REFUSED:
-        client.runs.cancel(run.id)
+        end_run(client, run.id, "cancel")
         report.lines.extend(last)
         why = f": {last[-1]}" if last else ""
         report.say(f"the simulators have ended before {run.id}, which is cancelled{why}")
     elif found.ended is Exit.STALLED:
-        client.runs.cancel(run.id)
+        end_run(client, run.id, "cancel")
         report.say(f"{RunStalled(found.run)}. The command does not wait for its verdict: {run.id} is cancelled")
     elif found.ended is Exit.TIMED_OUT:
-        client.runs.cancel(run.id)
-        report.say(f"not decided within {options.timeout:g} s; {run.id} is cancelled")
+        reasons = [*causes(client, found.run)]
+        end_run(client, run.id, "cancel")
+        sentence = f"not decided within {options.timeout:g} s; {run.id} is cancelled"
+        report.say(sentence)
+        for reason in reasons:
+            report.add(reason)
     elif found.result is None or found.ended is not Exit.OK:
         why = found.run.stop_detail or found.run.stop_reason or found.run.state
-        report.say(f"{run.id} {found.run.state}: {why}", why)
+        report.say(f"{run.id} {found.run.state}: {why}")
     else:
         report.say(found.run.stop_detail or "")
     if options.as_json:

@@ -11,6 +11,7 @@ from ludus.cli.exits import Exit
 from ludus.cli.options import json_option, option
 from ludus.cli.render import LINES, print_answer, printable
 from ludus.client import DEFAULT_SERVER, ApiError, Client, ProblemAnswer, ServerUnreachable
+from ludus.client.backoff import FIRST_ANSWER_SECONDS, request_limit
 from ludus.protocol.credentials import CLIENT_TOKEN
 
 Handler = Callable[..., Any]
@@ -85,7 +86,10 @@ def connected(handler: Handler) -> Handler:
     @functools.wraps(handler)
     def command(*args: Any, server: str, token: str | None, project: str | None, **options: Any) -> None:
         try:
-            with Client(server, token, project=project) as client:
+            # A server that does not answer holds no request for longer than the command is to wait.
+            timeout = click.get_current_context().params.get("timeout")
+            limit = request_limit(None if timeout is None else max(timeout, FIRST_ANSWER_SECONDS))
+            with limit, Client(server, token, project=project) as client:
                 handler(client, *args, **options)
         except ApiError as error:
             code = Exit.UNREACHABLE if isinstance(error, ServerUnreachable) else Exit.REFUSED

@@ -39,6 +39,8 @@ class Exit(IntEnum):
     """The gate or evaluation could not decide."""
     STALLED = 10
     """The run continues only if a person acts: it is paused, or no simulator or worker comes."""
+    NO_METRIC = 11
+    """A requirement names no metric of the run, or those of several behaviors: it cannot be judged."""
 
 
 OUTCOMES: Mapping[str, Exit] = {
@@ -83,6 +85,7 @@ HELP = help_on_codes(
         1: "the server refused the request",
         6: "the run succeeded, but a requirement is not met",
         10: "the run does not continue by itself: it is paused, or no simulator or worker comes",
+        11: "a requirement cannot be judged: the run has no such metric",
     }
 )
 VERDICT_HELP = help_on_codes(

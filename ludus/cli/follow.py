@@ -5,7 +5,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,8 +16,9 @@ import click
 
 from ludus.cli import exits
 from ludus.cli.client import Failure, connected
-from ludus.cli.exits import INTERRUPTED, OUTCOMES, Exit
-from ludus.cli.options import json_option, keep_waiting_option, option, require_option, timeout_option
+from ludus.cli.ending import cancel_interrupted, causes
+from ludus.cli.exits import INTERRUPTED, OUTCOMES, Exit, sigterm_interrupts
+from ludus.cli.options import cancel_option, json_option, keep_waiting_option, option, require_option, timeout_option
 from ludus.cli.render import (
     LINES,
     echo,
@@ -30,13 +31,15 @@ from ludus.cli.render import (
     printable,
     steps_of,
 )
-from ludus.cli.reports import Report, ReportedCommand, report_options
-from ludus.cli.require import ALIASES, Requirement, evaluate
+from ludus.cli.reports import INTERRUPTION, Report, ReportedCommand, report_options
+from ludus.cli.require import ALIASES, Requirement, Verdict, early_verdicts, evaluate
 from ludus.client import TERMINAL_STATES, ApiError, Client, RunStalled, WaitTimedOut
 from ludus.client.backoff import ServerBackoff
 from ludus.schemas import Event, Run
 
 REFRESH_SECONDS = 1.0
+AFTERWARDS_SECONDS = 60.0
+"""Time in which the server has to answer what is asked after the run's end."""
 PROFILE_SECONDS = 120.0
 """How long a profile may take beyond the time that it samples: a little longer than the worker gives py-spy."""
 
@@ -45,6 +48,7 @@ PROFILE_SECONDS = 120.0
 @click.argument("run")
 @timeout_option
 @keep_waiting_option
+@cancel_option
 @require_option
 @json_option
 @report_options
@@ -55,6 +59,7 @@ def wait(
     run: str,
     timeout: float | None,
     keep_waiting: bool,
+    cancel_on_interrupt: bool,
     requirements: tuple[Requirement, ...],
     as_json: bool,
     report: Report,
@@ -66,10 +71,18 @@ def wait(
     ludus run wait $RUN --timeout 30m --require 'reward>=475' --junit ludus.xml
 
     It also ends, with an exit code of its own, if the run continues only if a person acts: it is PAUSED, or no
-    simulator or worker has come for ten minutes.
+    simulator or worker has come for ten minutes; and if a requirement names a metric that the run does not record.
     """
-    options = {"keep_waiting": keep_waiting, "as_json": as_json}
+    options = {"keep_waiting": keep_waiting, "cancel_on_interrupt": cancel_on_interrupt, "as_json": as_json}
     sys.exit(await_end(client, run, timeout, requirements, **options, report=report))
+
+
+class NoMetric(Exception):
+    """A requirement of a run that is still training cannot be judged, now or later."""
+
+    def __init__(self, run: Run, verdict: Verdict) -> None:
+        self.run = run
+        super().__init__(f"--require {verdict.requirement.text!r}: {verdict.reason}")
 
 
 def await_end(
@@ -79,39 +92,73 @@ def await_end(
     requirements: Sequence[Requirement],
     *,
     keep_waiting: bool = False,
+    cancel_on_interrupt: bool = False,
     as_json: bool = False,
     report: Report | None = None,
-) -> Exit:
+) -> int:
     """Wait for a run's end, print it and return the exit code; the report gets all of it.
 
-    Unless `keep_waiting`, the wait also ends when the run continues only if a person acts.
+    Unless `keep_waiting`, the wait also ends when the run continues only if a person acts, and when a requirement names
+    a metric that the run does not record.
     """
     report = report or Report("run wait")
     report.requirements = requirements
+    watch = _check(client, requirements, keep_waiting=keep_waiting)
     try:
-        ended = client.runs.wait(run, timeout=timeout, unless_stalled=not keep_waiting)
-    except (WaitTimedOut, RunStalled) as error:
-        timed_out = isinstance(error, WaitTimedOut)
+        with sigterm_interrupts():
+            ended = client.runs.wait(run, timeout=timeout, unless_stalled=not keep_waiting, watch=watch)
+    except KeyboardInterrupt:
+        report.say("; ".join([INTERRUPTION, *([cancel_interrupted(client, run)] if cancel_on_interrupt else [])]))
+        return INTERRUPTED
+    except (WaitTimedOut, RunStalled, NoMetric) as error:
         report.collect(client, error.run)
-        report.say(f"{error}; it continues (`ludus run show {error.run.id}`)" if timed_out else str(error))
+        goes_on = "" if isinstance(error, RunStalled) else f"; it continues (`ludus run show {error.run.id}`)"
+        report.say(f"{error}{goes_on}")
+        for cause in () if isinstance(error, NoMetric) else causes(client, error.run):
+            report.add(cause)
         if as_json:
             print_json({"run": error.run, "requirements": []})
-        return Exit.TIMED_OUT if timed_out else Exit.STALLED
-    metrics = client.metrics.list(ended.id) if requirements else []
-    verdicts = [evaluate(requirement, ended, metrics) for requirement in requirements]
+        return _UNFINISHED[type(error)]
     report.collect(client, ended)
+    persist = ServerBackoff(AFTERWARDS_SECONDS).persist
+    metrics = persist(partial(client.metrics.list, ended.id)) if requirements else []
+    verdicts = [evaluate(requirement, ended, metrics) for requirement in requirements]
     report.verdicts = verdicts
     report.say(_ending(ended))
     for verdict in verdicts:
-        word = "met" if verdict.met else "NOT met"
+        word = "met" if verdict.met else "NOT met" if verdict.judged else "NOT judged"
         echo(f"{verdict.requirement.text}: {word} ({verdict.reason})", err=True)
     if as_json:
         judged = [{"require": each.requirement.text, "met": each.met, "reason": each.reason} for each in verdicts]
         print_json({"run": ended, "requirements": judged})
     outcome = OUTCOMES[ended.state]
     if outcome is Exit.OK and not all(verdict.met for verdict in verdicts):
-        return Exit.UNMET
+        return Exit.UNMET if any(each.judged and not each.met for each in verdicts) else Exit.NO_METRIC
     return outcome
+
+
+_UNFINISHED = {WaitTimedOut: Exit.TIMED_OUT, RunStalled: Exit.STALLED, NoMetric: Exit.NO_METRIC}
+
+
+def _check(client: Client, requirements: Sequence[Requirement], *, keep_waiting: bool) -> Callable[[Run], None]:
+    """Return a function that says of each requirement once that the run's first summary does not have its metric.
+
+    It raises NoMetric where the metric cannot come later, unless `keep_waiting`.
+    """
+    unknown = [*requirements]
+
+    def check(run: Run) -> None:
+        if not unknown:
+            return
+        with suppress(ApiError):  # asked again with the next answer
+            for verdict in early_verdicts(unknown, run, client.metrics.list(run.id)):
+                if not (verdict.judged or keep_waiting or verdict.later):
+                    raise NoMetric(run, verdict)
+                if not verdict.judged:
+                    echo(f"{verdict.requirement.text}: not to be judged yet: {verdict.reason}", err=True)
+                unknown.remove(verdict.requirement)
+
+    return check
 
 
 @click.command()

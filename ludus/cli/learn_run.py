@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
+from ludus.cli.ending import end_run
 from ludus.cli.learn_options import EngineSettings, EnvironmentSettings, LearnError, LearnSettings
 from ludus.cli.learn_players import Players
 from ludus.cli.options import name_of
@@ -19,7 +20,6 @@ from ludus.client import (
     Busy,
     Client,
     NotFound,
-    ProblemAnswer,
     RunStalled,
     ServerUnreachable,
 )
@@ -119,8 +119,7 @@ def begin_anew(client: Client, folder: Folder) -> None:
     if journal is None:
         return
     with suppress(NotFound):  # a run of another server
-        if client.runs.get(journal.run).state not in TERMINAL_STATES:
-            client.runs.stop(journal.run)
+        end_run(client, journal.run, "stop")
     for behavior, known in journal.behaviors.items():
         if known.event_file is not None:
             (folder.behavior(behavior) / known.event_file.name).unlink(missing_ok=True)
@@ -141,7 +140,7 @@ def follow(client: Client, mirror: Mirror, interrupts: Interrupts, players: Play
             if not stopped and (interrupts.count or (players is not None and players.failure is not None)):
                 if interrupts.count:
                     say(info("Learning was interrupted. Please wait while the graph is generated."))
-                _stop(client, mirror.journal.run)
+                end_run(client, mirror.journal.run, "stop")
                 stopped = True
             run = mirror.sync()
             if run.state in TERMINAL_STATES:
@@ -153,15 +152,6 @@ def follow(client: Client, mirror: Mirror, interrupts: Interrupts, players: Play
         except (ServerUnreachable, Busy) as error:
             backoff.wait(error)
         interrupts.sleep(POLL_SECONDS if not stopped else POLL_SECONDS / 4)
-
-
-def _stop(client: Client, run: str) -> None:
-    """Stop a run, unless it has ended meanwhile."""
-    try:
-        client.runs.stop(run)
-    except ProblemAnswer as error:
-        if error.code != "illegal_transition":
-            raise
 
 
 def run_name(run_id: str) -> str | None:

@@ -109,7 +109,12 @@ wait_option = click.option(
     "--wait", "wait_", is_flag=True, help="Wait for the end; the exit codes are those of `ludus run wait`."
 )
 keep_waiting_option = click.option(
-    "--keep-waiting", is_flag=True, help="Keep waiting for a run that is paused, or that gets no simulator or worker."
+    "--keep-waiting",
+    is_flag=True,
+    help="Keep waiting for a run that is paused, that gets no simulator or worker, or lacks a required metric.",
+)
+cancel_option = click.option(
+    "--cancel-on-interrupt", is_flag=True, help="Cancel the run if this command gets Ctrl-C or SIGTERM while it waits."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
+from urllib.parse import quote
 from xml.etree import ElementTree as ET
 
 import click
@@ -45,6 +46,7 @@ _TYPES: Final[Mapping[int, str]] = {
 }
 """Exit code -> `type` of the XML element, where that is a state of the run or a verdict."""
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
+INTERRUPTION: Final = "interrupted (Ctrl-C or SIGTERM)"
 _UNFINISHED: Final = "the command was killed before it could say how it ended"
 Command = TypeVar("Command", bound=Any)
 
@@ -65,15 +67,22 @@ class Report:
     verdicts: Sequence[Verdict] = ()
     lines: list[str] = field(default_factory=list)
     """Sentences that the command printed about the outcome."""
+    details: list[str] = field(default_factory=list)
+    """Sentences about its causes."""
     reason: str = ""
     """The reason of the outcome."""
     curves: Sequence[Series] = ()
     _began: float = field(default_factory=time.monotonic)
 
-    def say(self, line: str, reason: str | None = None) -> None:
-        """Print a line about the outcome, and keep it; it is also the reason, unless another one is given."""
+    def say(self, line: str) -> None:
+        """Print a line about the outcome, which is also its reason, and keep it."""
         self.lines.append(line)
-        self.reason = line if reason is None else reason
+        self.reason = line
+        echo(line, err=True)
+
+    def add(self, line: str) -> None:
+        """Print a further line, about the outcome's cause, and keep it."""
+        self.details.append(line)
         echo(line, err=True)
 
     def collect(self, client: Client, run: Run) -> None:
@@ -104,7 +113,7 @@ class Report:
 
     def write(self, code: int, reason: str = "") -> None:
         """Write the files; `reason` says in words why the command ended with this exit code. Raises OSError."""
-        if code == Exit.UNMET:
+        if code in {Exit.UNMET, Exit.NO_METRIC} and self.verdicts:
             unmet = [f"{each.requirement.text}: {each.reason}" for each in self.verdicts if not each.met]
             reason = f"{len(unmet)} of {len(self.verdicts)} requirements not met: {'; '.join(unmet)}"
         default = "done" if code == Exit.OK else f"ended with exit code {code} ({_type(code)})"
@@ -118,25 +127,32 @@ class Report:
     def _write_junit(self, path: Path, code: int, reason: str) -> None:
         seconds = f"{self._seconds():.3f}"
         suite = ET.Element("testsuite", name=f"ludus {self.command}")
-        ET.SubElement(suite, "properties")
+        properties = ET.SubElement(suite, "properties")
+        if self.run is not None:
+            for name, value in {"run": self.run.id, "state": self.run.state, "page": self._page()}.items():
+                ET.SubElement(properties, "property", name=name, value=value)
         classname = f"ludus.{self.command.replace(' ', '.')}"
         case = ET.SubElement(suite, "testcase", classname=classname, name=self._named(), time=seconds)
         # An unmet requirement has its own test case; the test case of the run passes then.
-        if code not in {Exit.OK, Exit.UNMET}:
+        ended = code in {Exit.OK, Exit.UNMET} or (code == Exit.NO_METRIC and bool(self.verdicts))
+        if not ended:
             kind = "failure" if code in FAILURES else "error"
-            ET.SubElement(case, kind, type=_type(code), message=reason).text = reason
+            # Some systems show the text alone: it says where to look, and does not repeat the message.
+            ET.SubElement(case, kind, type=_type(code), message=reason).text = "\n".join([*self.details, self._page()])
         judged = {verdict.requirement: verdict for verdict in self.verdicts}
         for requirement in self.requirements:
             case = ET.SubElement(suite, "testcase", classname=classname, name=requirement.text, time="0.000")
             verdict = judged.get(requirement)
-            if verdict is None or code not in {Exit.OK, Exit.UNMET}:
-                found = "" if verdict is None else f"{verdict.reason}; "
-                ET.SubElement(case, "skipped", message=f"not judged: {found}{reason}")
+            if verdict is None or not ended:
+                found = "" if verdict is None else f": {verdict.reason}"
+                ET.SubElement(case, "skipped", message=f"not judged{found}")
+            elif not verdict.judged:
+                ET.SubElement(case, "error", type=_type(Exit.NO_METRIC), message=verdict.reason)
             elif not verdict.met:
-                ET.SubElement(case, "failure", type="unmet", message=verdict.reason).text = verdict.reason
-        run = [] if self.run is None else [f"run {self.run.id} ({self.run.name}) is {self.run.state}"]
-        ET.SubElement(suite, "system-out").text = "\n".join([*run, *self.lines]) + "\n"
-        ET.SubElement(suite, "system-err").text = "" if code == Exit.OK else reason
+                ET.SubElement(case, "failure", type="unmet", message=verdict.reason)
+        lines = [line for line in self.lines if line != reason]
+        ET.SubElement(suite, "system-out").text = "".join(f"{line}\n" for line in lines)
+        ET.SubElement(suite, "system-err")
         counts = {kind: str(len(suite.findall(f"testcase/{kind}"))) for kind in ("failure", "error", "skipped")}
         suite.attrib |= {
             "tests": str(len(suite.findall("testcase"))),
@@ -157,7 +173,7 @@ class Report:
     def _markdown(self, code: int, reason: str) -> str:
         verdict = "passed" if code == Exit.OK else "failed" if code in FAILURES else "not judged"
         lines = [f"### {_cell(f'ludus {self.command} {self._named()}')}: {verdict}", "", _cell(reason), ""]
-        for line in self.lines:
+        for line in [*self.lines, *self.details]:
             if line != reason:
                 lines += [_cell(line), ""]
         if self.requirements:
@@ -165,7 +181,7 @@ class Report:
             lines += ["| requirement | result | value |", "| --- | --- | --- |"]
             for requirement in self.requirements:
                 found = judged.get(requirement)
-                if found is None or code not in {Exit.OK, Exit.UNMET}:
+                if found is None or not found.judged or code not in {Exit.OK, Exit.UNMET, Exit.NO_METRIC}:
                     result = "not judged"
                 else:
                     result = "met" if found.met else "**not met**"
@@ -174,7 +190,7 @@ class Report:
         if self.run is not None:
             run = self.run
             why = f" ({run.stop_reason})" if run.stop_reason else ""
-            link = f"[{_cell(run.name)}]({self.server}/v1/runs/{run.id})"
+            link = f"[{_cell(run.name)}]({self._page()})"
             lines += ["| run | state | steps | attempts |", "| --- | --- | --- | --- |"]
             lines.append(f"| {link} | {run.state}{why} | {steps_of(run)} | {run.attempt} |")
             lines.append("")
@@ -187,6 +203,13 @@ class Report:
                 lines.append(f"| {name} | {drawn} | {ends[0]} | {ends[1]} | {number(curve.values[-1])} |")
             lines.append("")
         return "\n".join(lines)
+
+    def _page(self) -> str:
+        """Return the address of the run's page; empty without a run."""
+        if self.run is None:
+            return ""
+        project = "" if self.run.project == "default" else f"?project={quote(self.run.project)}"
+        return f"{self.server}/ui/runs/{self.run.id}{project}"
 
     def _named(self) -> str:
         return self.subject or (self.run.name if self.run is not None else "") or "?"
@@ -233,7 +256,7 @@ class ReportedCommand(click.Command):
             code, reason = error.exit_code, error.format_message()
             raise
         except KeyboardInterrupt:
-            code, reason = INTERRUPTED, "interrupted (Ctrl-C or SIGTERM)"
+            code, reason = INTERRUPTED, INTERRUPTION
         finally:
             try:
                 report.write(code, reason)

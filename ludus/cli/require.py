@@ -9,7 +9,8 @@ metric; without one the metric of the only behavior that has it is used.
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # `ludus simulate` needs this module and no resources, which take long to import
@@ -23,6 +24,8 @@ ALIASES: Mapping[str, str] = {
     "loss": "Environment/Loss",
 }
 
+_GROUPS = frozenset({"Environment", "Evaluation", "Losses", "Performance", "Policy", "Resources", "Self-play"})
+"""Groups of metrics that the trainer records (docs/metrics.md); all others are the game's own."""
 _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
     "<=": operator.le,
@@ -60,6 +63,10 @@ class Verdict:
     met: bool
     reason: str
     """The value that was found, or why there is none."""
+    judged: bool = True
+    """Whether the requirement names one metric that the run has."""
+    later: bool = False
+    """Whether a run that goes on may record the metric later."""
 
 
 def parse_requirement(text: str) -> Requirement:
@@ -83,12 +90,42 @@ def evaluate(requirement: Requirement, run: "Run", metrics: "Sequence[Metric]") 
     if requirement.behavior is not None:
         found = [metric for metric in found if metric.behavior == requirement.behavior]
     if not found:
-        known = sorted({metric.key for metric in metrics})
-        return Verdict(requirement, met=False, reason=f"no such metric; the run has {', '.join(known) or 'none'}")
+        return Verdict(requirement, met=False, reason=_unknown(requirement, metrics), judged=False)
     if len(found) > 1:
         names = ", ".join(metric.behavior for metric in found)
-        return Verdict(requirement, met=False, reason=f"several behaviors have it ({names}); write BEHAVIOR:KEY")
+        reason = f"several behaviors have it ({names}); write BEHAVIOR:KEY"
+        return Verdict(requirement, met=False, reason=reason, judged=False)
     return _verdict(requirement, found[0].value)
+
+
+def early_verdicts(requirements: "Sequence[Requirement]", run: "Run", metrics: "Sequence[Metric]") -> list[Verdict]:
+    """Return verdicts on requirements whose behaviors have a first summary, or are not of the run at all.
+
+    A metric in a group of the trainer's (`Losses/Value Loss`) may come later, as rewards do with the first episode that
+    ends.
+    """
+    began = {metric.behavior for metric in metrics if metric.behavior}
+    config = run.config or {}
+    fixed = None if config.get("default_settings") else set(config.get("behaviors") or {})
+    verdicts = []
+    for requirement in requirements:
+        behavior = requirement.behavior
+        misnamed = behavior is not None and fixed is not None and behavior not in fixed
+        if misnamed or (behavior in began if behavior is not None else began):
+            later = not misnamed and requirement.key.partition("/")[0] in _GROUPS
+            verdicts.append(replace(evaluate(requirement, run, metrics), later=later))
+    return verdicts
+
+
+def _unknown(requirement: Requirement, metrics: "Sequence[Metric]") -> str:
+    behaviors = sorted({metric.behavior for metric in metrics if metric.behavior})
+    if requirement.behavior is not None and requirement.behavior not in behaviors:
+        return f"no metrics of a behavior {requirement.behavior!r}; the run has {', '.join(behaviors) or 'none'}"
+    known = sorted({metric.key for metric in metrics})
+    shorts = [short for short, key in ALIASES.items() if key in known]
+    close = get_close_matches(requirement.key, [*shorts, "step", *known], n=1)
+    advice = f"did you mean {close[0]!r}? " if close else ""
+    return f"no such metric; {advice}the run has {', '.join(known) or 'none'}"
 
 
 def _verdict(requirement: Requirement, actual: float | None) -> Verdict:

@@ -11,12 +11,14 @@ import click
 
 from ludus.cli.client import connected, place, sending
 from ludus.cli.diff import diff
+from ludus.cli.ending import end_run
 from ludus.cli.follow import await_end, logs, profile, wait, watch
 from ludus.cli.lessons import COMMANDS as LESSONS
 from ludus.cli.lifecycle import COMMANDS as LIFECYCLE
 from ludus.cli.metrics import metrics
 from ludus.cli.mirror import mirror
 from ludus.cli.options import (
+    cancel_option,
     json_option,
     limit_option,
     overrides_option,
@@ -72,7 +74,13 @@ def run() -> None:
     help="Label: among the runs of one token, those of the owner with fewer runs in training go first.",
 )
 @click.option("--validate-only", is_flag=True, help="Only check; print the configuration with every default filled in.")
+@click.option(
+    "--idempotency-key",
+    metavar="KEY",
+    help="Of several calls with the same KEY, as a retried job makes them, only the first creates a run.",
+)
 @wait_option
+@cancel_option
 @timeout_option
 @require_option
 @json_option
@@ -84,7 +92,9 @@ def create(
     stored: str | None,
     overrides: tuple[tuple[str, Any], ...],
     validate_only: bool,
+    idempotency_key: str | None,
     wait_: bool,
+    cancel_on_interrupt: bool,
     timeout: float | None,
     requirements: tuple[Requirement, ...],
     as_json: bool,
@@ -99,10 +109,10 @@ def create(
             planned = client.runs.plan(source, overrides=changes, **described)
             print_answer(planned, partial(_show_plan, file=sent), as_json=as_json)
             return
-        created = client.runs.create(source, overrides=changes, **described)
+        created = client.runs.create(source, overrides=changes, idempotency_key=idempotency_key, **described)
     print_answer(created, id_of, as_json=as_json)
     if wait_:
-        sys.exit(await_end(client, created.id, timeout, requirements))
+        sys.exit(await_end(client, created.id, timeout, requirements, cancel_on_interrupt=cancel_on_interrupt))
 
 
 def _show_plan(planned: PlannedRun, file: str) -> None:
@@ -219,15 +229,15 @@ def _ending_command(handler: Callable[[Client, str], Run]) -> Callable[..., None
 @run.command()
 @_ending_command
 def stop(client: Client, run: str) -> Run:
-    """End a run with a final checkpoint and its models."""
-    return client.runs.stop(run)
+    """End a run with a final checkpoint and its models; one that has ended stays as it is."""
+    return end_run(client, run, "stop")
 
 
 @run.command()
 @_ending_command
 def cancel(client: Client, run: str) -> Run:
-    """End a run at once: without a checkpoint."""
-    return client.runs.cancel(run)
+    """End a run at once: without a checkpoint; one that has ended stays as it is."""
+    return end_run(client, run, "cancel")
 
 
 for command in (*LIFECYCLE, *LESSONS, *TIDYING, wait, watch, logs, profile, diff, metrics, series, mirror):
@@ -309,8 +319,10 @@ def _bottleneck(client: Client, record: Run) -> str | None:
     found = client.runs.bottleneck(record.id) if record.state == "RUNNING" else None
     if found is None or found.cause is None:
         return None
-    gain = f"{found.steps_per_second:,.0f} steps/s could be {found.steps_per_second_without:,.0f} without that"
-    return f"{found.message}. {gain}: {found.advice}"
+    # A run that stands still has no speed of which a part would be lost.
+    now, without = found.steps_per_second, found.steps_per_second_without
+    gain = f"{now:,.0f} steps/s could be {without:,.0f} without that: " if now and without else ""
+    return f"{found.message}. {gain}{found.advice}"
 
 
 def _warnings(client: Client, record: Run) -> Iterator[tuple[str, object]]:

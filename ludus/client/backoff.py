@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final, TypeVar
 
@@ -22,6 +23,16 @@ SHORTEST_SECONDS: Final = 0.2
 
 _log = logging.getLogger(__name__)
 _request_seconds: ContextVar[float | None] = ContextVar("request_seconds", default=None)
+
+
+@contextmanager
+def request_limit(seconds: float | None) -> Iterator[None]:
+    """Limit the time-outs of the requests of the block; None leaves them as they are."""
+    token = _request_seconds.set(seconds)
+    try:
+        yield
+    finally:
+        _request_seconds.reset(token)
 
 
 def request_seconds(usual: float | None) -> float | None:
@@ -84,11 +95,8 @@ class ServerBackoff(Backoff):
         """Return what `call` returns; its requests end at the deadline."""
         left = self.left
         shortest = SHORTEST_SECONDS if self._answered else FIRST_ANSWER_SECONDS
-        token = _request_seconds.set(None if left is None else max(left, shortest))
-        try:
+        with request_limit(_request_seconds.get() if left is None else max(left, shortest)):
             answer = call()
-        finally:
-            _request_seconds.reset(token)
         self.reset()
         return answer
 

@@ -1,6 +1,6 @@
 """Runs: create, read, wait for, change and end them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -200,13 +200,14 @@ class Runs(Resource):
         timeout: float | None = None,
         *,
         unless_stalled: bool = False,
+        watch: Callable[[Run], None] | None = None,
     ) -> Run:
         """Block until a run is in one of `states` (`terminal` stands for all final ones) or has ended, and return it.
 
         Outlasts a server that is away until `timeout` (in seconds), or without one for ten minutes, but for one minute
         only where it has never answered. Raises WaitTimedOut after `timeout`, ServerUnreachable if there was no answer
         until then, and with `unless_stalled` RunStalled as soon as the run continues only after a person acts
-        (`Run.needs_action`).
+        (`Run.needs_action`). `watch` is called with each answer of the server, and may end the wait by an exception.
         """
         wanted = {name for state in states for name in (TERMINAL_STATES if state == "terminal" else {state})}
         asked = ",".join([*states, "PAUSED"] if unless_stalled else states)
@@ -226,6 +227,8 @@ class Runs(Resource):
                 continue
             if record.state in wanted or record.state in TERMINAL_STATES:
                 return record
+            if watch is not None:
+                watch(record)
             if unless_stalled and record.needs_action:
                 raise RunStalled(record)
             longest = STALL_POLL_SECONDS if unless_stalled else LONG_POLL_SECONDS

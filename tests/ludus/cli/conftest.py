@@ -42,9 +42,9 @@ def cli(world: World) -> Invoke:
     return invoke
 
 
-def printed() -> str:
+def printed(stream: str = "stdout") -> str:
     """Return what the command that runs now has printed so far; for threads beside it."""
-    output = getattr(sys.stdout, "buffer", None)
+    output = getattr(getattr(sys, stream), "buffer", None)
     return output.getvalue().decode() if hasattr(output, "getvalue") else ""
 
 

@@ -15,7 +15,7 @@ from ludus.client import Client
 from ludus.demonstrations import write
 from ludus.mlagents.results.folder import pack
 from ludus.schemas.states import RunState, StopReason
-from tests.ludus.cli.conftest import Invoke
+from tests.ludus.cli.conftest import Invoke, printed
 from tests.ludus.demonstrations.shown import make_demonstration
 from tests.ludus.mlagents.results.reading import written
 from tests.server.app.world import Trainer, World
@@ -331,7 +331,12 @@ def test_resume_goes_on_with_a_run_that_has_not_ended(folder: Path, cli: Invoke,
     logs.mkdir(parents=True)
     journal = {"version": 1, "run": run["id"], "server": world.server, "attempt": 1, "event": 0, "behaviors": {}}
     (logs / "ludus.json").write_text(json.dumps(journal))
-    thread = threading.Timer(0.5, work, (trainer, folder))
+
+    def work_once_it_is_followed() -> None:
+        eventually(lambda: "Resuming training" in printed())
+        work(trainer, folder)
+
+    thread = threading.Thread(target=work_once_it_is_followed)
     thread.start()
 
     result = cli("learn", "ppo.yaml", "--remote-env", "--run-id", "resumed", "--resume")

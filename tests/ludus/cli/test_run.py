@@ -164,9 +164,20 @@ def test_stop_and_cancel_say_what_they_did(cli: Invoke, world: World) -> None:
 
     assert cli("run", "stop", live["id"]).stdout.strip() == f"{live['id']} RUNNING, stop asked for"
     assert "CANCELLED" in cli("run", "cancel", waiting["id"]).stdout
-    again = cli("run", "stop", waiting["id"])
-    assert again.exit_code == Exit.REFUSED
-    assert "CANCELLED" in again.stderr
+
+
+@pytest.mark.parametrize("command", ["stop", "cancel"])
+@pytest.mark.parametrize("state", [RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED])
+def test_to_end_a_run_that_has_ended_is_no_error_and_changes_nothing(
+    cli: Invoke, world: World, command: str, state: RunState
+) -> None:
+    trainer = world.claim(world.create()["id"]).start()
+    trainer.finish(state, reason=StopReason.DIVERGED)
+
+    again = cli("run", command, trainer.run_id)
+
+    assert again.exit_code == Exit.OK
+    assert again.stdout.strip() == f"{trainer.run_id} {state}"
 
 
 @pytest.mark.parametrize(
@@ -205,8 +216,9 @@ def test_wait_has_an_exit_code_for_the_time_out(cli: Invoke, world: World) -> No
         ([f"{REWARD}<=20"], Exit.OK),
         (["reward>20"], Exit.UNMET),
         (["reward>=20", "length>100"], Exit.UNMET),
-        (["Other:reward>=0"], Exit.UNMET),
-        (["rewardd>=0"], Exit.UNMET),
+        (["Other:reward>=0"], Exit.NO_METRIC),
+        (["rewardd>=0"], Exit.NO_METRIC),
+        (["rewardd>=0", "reward>20"], Exit.UNMET),
     ],
 )
 def test_wait_judges_the_newest_values(cli: Invoke, world: World, requirements: list[str], code: Exit) -> None:
@@ -230,7 +242,7 @@ def test_an_unclear_requirement_names_the_behaviors(cli: Invoke, world: World) -
 
     result = cli("run", "wait", trainer.run_id, "--require", "reward>=0")
 
-    assert result.exit_code == Exit.UNMET
+    assert result.exit_code == Exit.NO_METRIC
     assert "CartPole, Other" in result.stderr
 
 

@@ -1,0 +1,54 @@
+"""The end of a run: commands ask for it, and say why it does not come."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final, Literal
+
+from ludus.cli.render import number
+from ludus.client import TERMINAL_STATES, ApiError, Client, ProblemAnswer
+from ludus.client.backoff import ServerBackoff
+from ludus.schemas import Run
+
+CONFLICT: Final = 409
+CANCEL_SECONDS: Final = 10.0
+"""Time that an interrupted command gives a server that does not answer to take the cancellation of its run."""
+LAST_EVENTS: Final = 3
+_NUMBERS = re.compile(r"\d+(\.\d+)?")
+
+
+def end_run(client: Client, run: str, way: Literal["stop", "cancel"]) -> Run:
+    """Stop or cancel a run. One that has ended meanwhile is returned as it is: its end is what was asked for."""
+    try:
+        return client.runs.stop(run) if way == "stop" else client.runs.cancel(run)
+    except ProblemAnswer as error:
+        if error.status != CONFLICT or (record := client.runs.get(run)).state not in TERMINAL_STATES:
+            raise
+        return record
+
+
+def cancel_interrupted(client: Client, run: str) -> str:
+    """Cancel the run of a command that is interrupted; return a sentence that says whether that was possible."""
+    try:
+        ended = ServerBackoff(CANCEL_SECONDS).persist(lambda: end_run(client, run, "cancel"))
+    except ApiError as error:
+        return f"{run} could not be cancelled and may go on: {error}"
+    return f"{ended.id} is {ended.state}" + (f", {ended.intent} asked for" if ended.intent else "")
+
+
+def causes(client: Client, run: Run) -> Iterator[str]:
+    """Yield sentences about why a run has not ended: what it waits for, its bottleneck, its newest bad events."""
+    if run.waits_for:
+        yield f"It waits for: {run.waits_for}"
+    with suppress(ApiError):  # a cause more or less: the outcome is known
+        found = client.runs.bottleneck(run.id) if run.state == "RUNNING" else None
+        if found is not None and found.cause is not None:
+            yield f"At {number(run.step)} steps: {found.message}; {found.advice}"
+    with suppress(ApiError):
+        bad = [event for event in client.events.list(run.id) if event.level in {"warning", "error"}]
+        # The same sentence about another simulator, or after other seconds, is no news.
+        times = Counter(_NUMBERS.sub("", event.message) for event in bad)
+        newest = {_NUMBERS.sub("", event.message): event.message for event in bad}
+        for kind, message in list(newest.items())[-LAST_EVENTS:]:
+            yield f"Event{f' ({times[kind]} times)' if times[kind] > 1 else ''}: {message}"
