@@ -19,6 +19,8 @@ from typing import Any, Final, Literal
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from ludus.console import tolerate
+
 LogFormat = Literal["json", "console"]
 
 QUIET = ("httpx", "httpcore", "alembic", "kombu", "amqp", "urllib3")
@@ -47,7 +49,11 @@ def redirect_output(path: Path) -> None:
 
 
 def configure_logging(process: str, *, log_format: LogFormat = "json", level: str = "info") -> None:
-    """Send all logging of this process to standard error; `process` names it on every line."""
+    """Send all logging of this process to standard error; `process` names it on every line.
+
+    A line that cannot be written is lost, and ends nothing (`ludus.console`).
+    """
+    tolerate()
 
     def name_process(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
         event.setdefault("process", process)

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from ludus.child_process import end_with_parent
+from ludus.console import lost_output, reader_has_gone, tolerate
 
 CLIENT_COMMANDS: Mapping[str, str] = {
     "audit": "ludus.cli.audit:audit",
@@ -47,6 +48,9 @@ PLUG_INS = "ludus.commands"
 EXTENDED = frozenset({"worker"})
 """Client commands that a package extends: where it is installed, its command has the client's subcommands, too."""
 OWN_PACKAGES = frozenset({"ludus", "server", "worker"})
+
+WORK = frozenset({"collect", "controller", "gateway", "learn", "server", "simulate", "unity", "up", "worker"})
+"""Commands whose output is a log beside their work, not an answer: it may be lost, and they succeed all the same."""
 
 EXTRAS: Mapping[str, str] = {
     "admin": "server",
@@ -130,4 +134,12 @@ def ludus() -> None:
 def main() -> None:
     """Run the command line; the console script's entry point."""
     end_with_parent()
-    sys.exit(ludus(prog_name="ludus"))
+    tolerate()
+    try:
+        ludus(prog_name="ludus")
+    except SystemExit as end:
+        error = None if reader_has_gone() else lost_output()
+        if error is None or end.code or WORK & {*sys.argv[1:2]}:
+            raise
+        sys.stderr.write(f"Error: a part of the output is lost: {error}\n")
+        sys.exit(1)

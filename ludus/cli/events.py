@@ -7,7 +7,7 @@ import click
 from ludus.cli.client import connected
 from ludus.cli.exits import INTERRUPTED
 from ludus.cli.options import json_option
-from ludus.cli.render import echo, event_line, print_json_line
+from ludus.cli.render import echo, end_without_reader, event_line, print_json_line
 from ludus.client import Client
 
 
@@ -25,5 +25,6 @@ def events(client: Client, *, as_json: bool) -> None:
                 print_json_line(event)
             else:
                 echo(event_line(event, event.run_name))
+            end_without_reader()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)

@@ -1,4 +1,4 @@
-"""`ludus run wait | watch | logs | profile`: commands that follow a run."""
+"""`ludus run wait | watch`: commands that follow a run."""
 
 import queue
 import re
@@ -10,22 +10,21 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 
 import click
 
 from ludus.cli import exits
-from ludus.cli.client import Failure, connected
+from ludus.cli.client import connected
 from ludus.cli.ending import cancel_interrupted, causes
 from ludus.cli.exits import INTERRUPTED, OUTCOMES, Exit, sigterm_interrupts
-from ludus.cli.options import cancel_option, json_option, keep_waiting_option, option, require_option, timeout_option
+from ludus.cli.options import cancel_option, json_option, keep_waiting_option, require_option, timeout_option
 from ludus.cli.render import (
     LINES,
     echo,
+    end_without_reader,
     ended_as,
     event_line,
     number,
-    print_answer,
     print_json,
     print_json_line,
     printable,
@@ -33,15 +32,17 @@ from ludus.cli.render import (
 )
 from ludus.cli.reports import INTERRUPTION, Report, ReportedCommand, report_options
 from ludus.cli.require import ALIASES, Requirement, Verdict, early_verdicts, evaluate
-from ludus.client import TERMINAL_STATES, ApiError, Client, RunStalled, WaitTimedOut
+from ludus.client import ApiError, Client, RunStalled, WaitTimedOut
 from ludus.client.backoff import ServerBackoff
 from ludus.schemas import Event, Run
 
 REFRESH_SECONDS = 1.0
+WAITING_EVENTS = 1000
+"""Events that wait for a console that is slow, or stopped; the server keeps the others."""
+Events = queue.Queue[Event | ApiError | None]
+"""Events as they come; an error where they can't go on, and None at the run's end."""
 AFTERWARDS_SECONDS = 60.0
 """Time in which the server has to answer what is asked after the run's end."""
-PROFILE_SECONDS = 120.0
-"""How long a profile may take beyond the time that it samples: a little longer than the worker gives py-spy."""
 
 
 @click.command(cls=ReportedCommand, epilog=exits.HELP)
@@ -187,79 +188,6 @@ def watch(client: Client, *, run: str, keep_waiting: bool, as_json: bool) -> Non
     sys.exit(OUTCOMES.get(ended.state, Exit.OK))
 
 
-@click.command()
-@click.argument("run")
-@click.option("--attempt", type=click.IntRange(min=1), help="Number of the attempt. [the newest with a log]")
-@click.option("--name", help="Name of the log. [trainer.log if there is one]")
-@click.option("--tail", type=click.IntRange(min=0), metavar="BYTES", help="Only the last N bytes.")
-@click.option("--follow", "-f", is_flag=True, help="Follow the log until the run has ended.")
-@click.option("--list", "list_", is_flag=True, help="Only list the logs.")
-@json_option
-@connected
-def logs(
-    client: Client,
-    *,
-    run: str,
-    attempt: int | None,
-    name: str | None,
-    tail: int | None,
-    follow: bool,
-    list_: bool,
-    as_json: bool,
-) -> None:
-    """Print a log of a run: by default the trainer's, of the newest attempt."""
-    record = client.runs.get(run)
-    there = client.logs.list(record.id)
-    if as_json:
-        print_json(there)
-        return
-    if list_:
-        for each in there:
-            echo(f"{each.attempt}  {each.name}  {each.size}")
-        return
-    fitting = [log for log in there if attempt in {None, log.attempt} and name in {None, log.name}]
-    if not fitting:
-        known = ", ".join(f"{log.name} of attempt {log.attempt}" for log in there) or "none yet"
-        raise Failure(f"there is no such log; there is: {known}", Exit.REFUSED)
-    newest = [log for log in fitting if log.attempt == fitting[-1].attempt]
-    log = next((log for log in newest if log.name == "trainer.log"), newest[0])
-    part = client.logs.read(record.id, log.attempt, log.name, tail=tail)
-    backoff = ServerBackoff()
-    while True:
-        echo(part.text, nl=False, kept=LINES)
-        if part.next_offset >= part.size:
-            if not follow or backoff.persist(partial(client.runs.get, record.id)).state in TERMINAL_STATES:
-                return
-            time.sleep(REFRESH_SECONDS)
-        rest = partial(client.logs.read, record.id, log.attempt, log.name, offset=part.next_offset)
-        part = backoff.persist(rest)
-
-
-@click.command()
-@click.argument("run")
-@option("--seconds", type=click.IntRange(1, 300), default=10, help="How long stacks are sampled.")
-@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="File to write; RUN-profile-1.svg.")
-@json_option
-@connected
-def profile(client: Client, *, run: str, seconds: int, output: Path | None, as_json: bool) -> None:
-    """Sample the stacks of a run's trainer and collectors, and download the flame graph. The run goes on."""
-    asked = client.runs.profile(run, seconds)
-    backoff = ServerBackoff(asked.seconds + PROFILE_SECONDS)
-    while not asked.answered:
-        if backoff.over:  # a worker of an older release never answers
-            raise Failure("the worker has not answered in time; it may be of an older release", Exit.TIMED_OUT)
-        backoff.sleep(REFRESH_SECONDS)
-        record = backoff.persist(partial(client.runs.get, asked.run_id))
-        if record.attempt != asked.attempt or record.state != "RUNNING":
-            raise Failure(f"the attempt ended before its profile was made; the run is {record.state}", Exit.REFUSED)
-        asked = backoff.persist(partial(client.runs.get_profile, asked.run_id))
-    if asked.log is None:
-        raise Failure(f"there is no profile: {asked.problem}", Exit.REFUSED)
-    target = output or Path(f"{asked.run_id}-{asked.log}")
-    client.logs.download(asked.run_id, asked.attempt, asked.log, target)
-    print_answer(asked, lambda _: echo(str(target)), as_json=as_json)
-
-
 @dataclass
 class _Progress:
     """The last known step of a run, for its speed."""
@@ -285,10 +213,17 @@ def _watch(client: Client, record: Run, *, keep_waiting: bool, as_json: bool) ->
     trainer has a line with its time.
     Raises RunStalled when the run continues only if a person acts, unless `keep_waiting`.
     """
-    events: queue.SimpleQueue[Event | ApiError | None] = queue.SimpleQueue()
+    events: Events = queue.Queue(WAITING_EVENTS)
     over = threading.Event()
     follower = threading.Thread(target=_collect, args=(client, record.id, events, over), daemon=True)
     follower.start()
+    try:
+        _print_all(client, record, events, keep_waiting=keep_waiting, as_json=as_json)
+    finally:
+        over.set()
+
+
+def _print_all(client: Client, record: Run, events: Events, *, keep_waiting: bool, as_json: bool) -> None:
     rewrite = sys.stdout.isatty() and not as_json
     progress = _Progress(record.step, time.monotonic())
     printed = ""
@@ -308,7 +243,6 @@ def _watch(client: Client, record: Run, *, keep_waiting: bool, as_json: bool) ->
                     # Requested, because the stream may be slower: past events come before the end.
                     past = list(client.events.list(record.id, after=seen))
             if past is not None:
-                over.set()
                 if rewrite and printed:
                     click.echo("\r" + " " * len(printed) + "\r", nl=False)
                 for event in past:
@@ -330,6 +264,7 @@ def _watch(client: Client, record: Run, *, keep_waiting: bool, as_json: bool) ->
                 printed = line
             elif summary != summarised:
                 click.echo(at + line)
+                end_without_reader()
                 summarised = summary
             continue
         if rewrite and printed:
@@ -348,6 +283,7 @@ def _print_event(event: Event, *, as_json: bool) -> None:
         print_json_line(event)
     else:
         echo(event_line(event))
+    end_without_reader()
 
 
 class Standstill:
@@ -365,9 +301,7 @@ class Standstill:
         return f"{run.id} waits for: {run.waits_for}" if run.waits_for else None
 
 
-def _collect(
-    client: Client, run: str, events: "queue.SimpleQueue[Event | ApiError | None]", over: threading.Event
-) -> None:
+def _collect(client: Client, run: str, events: Events, over: threading.Event) -> None:
     try:
         for event in client.events.follow(run):
             events.put(event)

@@ -49,12 +49,18 @@ class Interrupts:
 
     @contextmanager
     def caught(self) -> Iterator[None]:
-        """Count presses of Ctrl-C during the block."""
-        previous = signal.signal(signal.SIGINT, self._press)
+        """Count presses of Ctrl-C during the block; the end of the job, and of the terminal, count as one."""
+        previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        hangup = getattr(signal, "SIGHUP", None)
+        if hangup is not None and signal.getsignal(hangup) != signal.SIG_IGN:  # as under `nohup`
+            previous[hangup] = signal.getsignal(hangup)
+        for number in previous:
+            signal.signal(number, self._press)
         try:
             yield
         finally:
-            signal.signal(signal.SIGINT, previous)
+            for number, handler in previous.items():
+                signal.signal(number, handler)
 
     def sleep(self, seconds: float) -> None:
         """Wait, but no longer than until the first press."""

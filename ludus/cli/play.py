@@ -1,7 +1,6 @@
 """`ludus play`: measures an exported model, without a server."""
 
 import itertools
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -12,7 +11,7 @@ import click
 
 from ludus.cli.exits import Exit
 from ludus.cli.options import REQUIREMENT, SEED, option, record_option
-from ludus.cli.render import number, print_table
+from ludus.cli.render import number, print_json, print_table
 from ludus.cli.require import ALIASES, Requirement
 from ludus.cli.simulate import finish_recording, name_recordings
 from ludus.cli.sources import GAME_METAVAR, PLAYER, RANDOM, SOURCE, Source, game_options, make_player, try_to_make
@@ -104,7 +103,7 @@ def play(
         if log is not None:
             log.close()
     if as_json:
-        click.echo(json.dumps(_document(series, played), indent=2, ensure_ascii=False))
+        print_json(_document(series, played))
     else:
         _print(series, played)
     if recording is not None:

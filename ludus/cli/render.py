@@ -7,6 +7,7 @@ move the cursor or begin a line are escaped. JSON has its own escapes for them.
 import dataclasses
 import json
 import re
+import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -14,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import yaml
+
+from ludus.console import reader_has_gone
 
 if TYPE_CHECKING:  # `ludus simulate` needs this module and no resources, which take long to import
     from ludus.schemas import Event, Run, RunSummary
@@ -24,6 +27,8 @@ _UNSEEN = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\ud
 
 _NAMES = frozenset({"id", "seq", "number", "version", "seed", "status", "attempt"})
 """Fields whose numbers are names: they are written without commas."""
+READER_GONE = 141
+"""Exit code of such a command: that of a process that SIGPIPE ends, as shells say it."""
 LINES = "\n\t"
 """Control characters that are kept in texts of several lines: documents, logs."""
 
@@ -55,9 +60,20 @@ def print_json_line(value: Any) -> None:
     click.echo(_json(value))
 
 
+def end_without_reader() -> None:
+    """End a command that prints what happens when nothing reads it any more: `ludus run watch RUN | head -1`."""
+    if reader_has_gone():
+        sys.exit(READER_GONE)
+
+
 def _json(value: Any, indent: int | None = None) -> str:
-    text = json.dumps(value, default=_plain, indent=indent, ensure_ascii=False)
+    text = json.dumps(value, default=_plain, indent=indent, ensure_ascii=not _takes_all())
     return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _takes_all() -> bool:
+    """Whether standard output has an encoding for all characters. Others get escapes of the format, not of Python."""
+    return (sys.stdout.encoding or "utf").lower().startswith("utf")
 
 
 def print_answer(answer: Any, text: Callable[[Any], str | None], *, as_json: bool) -> None:
@@ -116,7 +132,9 @@ def table(columns: str, **computed: Callable[[Any], object]) -> Callable[[Iterab
 
 def print_document(document: Any) -> None:
     """Print a text that ends its lines itself, or a value as YAML."""
-    text = document if isinstance(document, str) else yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+    text = (
+        document if isinstance(document, str) else yaml.safe_dump(document, sort_keys=False, allow_unicode=_takes_all())
+    )
     echo(text, nl=not text.endswith("\n"), kept=LINES)
 
 

@@ -12,9 +12,10 @@ import click
 from ludus.cli.client import connected, place, sending
 from ludus.cli.diff import diff
 from ludus.cli.ending import end_run
-from ludus.cli.follow import await_end, logs, profile, wait, watch
+from ludus.cli.follow import await_end, wait, watch
 from ludus.cli.lessons import COMMANDS as LESSONS
 from ludus.cli.lifecycle import COMMANDS as LIFECYCLE
+from ludus.cli.logs import logs, profile
 from ludus.cli.metrics import metrics
 from ludus.cli.mirror import mirror
 from ludus.cli.options import (

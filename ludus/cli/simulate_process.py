@@ -15,6 +15,7 @@ from ludus.child_process import end_with_parent
 from ludus.cli.exits import INTERRUPTED, exit_of_end, exit_of_error
 from ludus.cli.simulate import CRASHED, Plan
 from ludus.cli.sources import with_scripted
+from ludus.console import tolerate
 from ludus.demonstrations.recorded import RecordedSimulation
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.credentials import SIMULATOR_TOKEN
@@ -24,10 +25,11 @@ from ludus.sdk import ConnectionSummary, Simulation, SimulatorError, connect
 def main() -> int:
     """Play, and return the exit code."""
     plan = Plan.from_json(sys.argv[1])
+    end_with_parent()
+    tolerate()
     logger = logging.getLogger("ludus.sdk")
     logger.addHandler(logging.StreamHandler(sys.stdout))
     logger.setLevel(logging.INFO)
-    end_with_parent()
     try:
         ending = _play(plan)
     except SimulatorError as error:

@@ -274,6 +274,8 @@ class Transport:
         try:
             yield
         except (httpx.TransportError, httpx.InvalidURL) as error:
+            if self._http.is_closed:  # by another thread: as httpx says it of the next request
+                raise RuntimeError("the client has been closed") from error
             raise unreachable(self.server, error, self._proxy) from error
 
     def _raise_for_problem(self, answer: httpx.Response) -> None:

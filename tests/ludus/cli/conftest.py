@@ -18,6 +18,7 @@ LOOKS = (
     "ludus.client.runs.PAUSED_POLL_SECONDS",
     "ludus.cli.assess.LOOK_SECONDS",
     "ludus.cli.follow.REFRESH_SECONDS",
+    "ludus.cli.logs.REFRESH_SECONDS",
     "ludus.cli.learn_run.POLL_SECONDS",
     "ludus.cli.mirror.POLL_SECONDS",
 )
