@@ -9,7 +9,8 @@ import click
 import yaml
 
 from ludus.cli.client import answering, connected, place, sending
-from ludus.cli.options import FILE, json_option
+from ludus.cli.files import Text, TextFile, Unreadable, read_text
+from ludus.cli.options import EXISTING, FILE, json_option
 from ludus.cli.render import echo, print_answer, print_document, table
 from ludus.client import Client
 from ludus.schemas import ConfigDiff, ConfigSummary, ConfigUpgrade, ConfigVersion, Preset, PresetSummary
@@ -25,13 +26,13 @@ def config() -> None:
 
 @config.command()
 @click.argument("name")
-@click.argument("file", type=click.File("r", encoding="utf-8"))
+@click.argument("file", type=TextFile())
 @click.option("--description", default="", help="What it is for.")
 @answering(lambda stored: f"{stored.name}@{stored.version}")
-def create(client: Client, *, name: str, file: Any, description: str) -> ConfigVersion:
+def create(client: Client, *, name: str, file: Text, description: str) -> ConfigVersion:
     """Store FILE (`-` is standard input) as the next version of NAME; an equal one is not stored twice."""
     with sending(file.name):
-        return client.configs.create(name, file.read(), description=description)
+        return client.configs.create(name, file.content, description=description)
 
 
 @config.command("list")
@@ -100,27 +101,27 @@ def diff(client: Client, *, name: str, old: int, new: int | None, run: str | Non
 
 
 @config.command()
-@click.argument("file", type=click.File("r", encoding="utf-8"))
+@click.argument("file", type=TextFile())
 @click.option(
     "--curriculum",
-    type=click.Path(exists=True, path_type=Path),
+    type=EXISTING,
     help="Curricula, up to 0.16: a YAML file by behavior, a JSON file named after its behavior, or a folder of them.",
 )
-@click.option("--sampler", type=click.File("r", encoding="utf-8"), help="File of samplers, up to 0.16.")
+@click.option("--sampler", type=TextFile(), help="File of samplers, up to 0.16.")
 @click.option("-o", "--output", type=FILE, help="Output file [standard output].")
 @json_option
 @connected
 def upgrade(
-    client: Client, *, file: Any, curriculum: Path | None, sampler: Any, output: Path | None, as_json: bool
+    client: Client, *, file: Text, curriculum: Path | None, sampler: Text | None, output: Path | None, as_json: bool
 ) -> None:
     """Convert FILE, of any release of ML-Agents, into the present format (`-` is standard input).
 
     Prints changed and dropped keys, and remaining tasks, to standard error. Comments are not kept.
     """
     lessons = None if curriculum is None else _curricula(curriculum)
-    samplers = None if sampler is None else sampler.read()
+    samplers = None if sampler is None else sampler.content
     with sending(file.name):
-        done = client.configs.upgrade(file.read(), curriculum=lessons, sampler=samplers)
+        done = client.configs.upgrade(file.content, curriculum=lessons, sampler=samplers)
     if output is not None:
         output.write_text(done.document, encoding="utf-8")
 
@@ -140,15 +141,24 @@ def _curricula(path: Path) -> dict[str, Any] | str:
         if not files:
             raise click.UsageError(f"there is no JSON file in {path}")
         return {name: form for file in files for name, form in _json_curricula(file).items()}
-    return _json_curricula(path) if path.suffix == ".json" else path.read_text(encoding="utf-8")
+    return _json_curricula(path) if path.suffix == ".json" else _text(path)
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_text(path)
+    except Unreadable as error:
+        raise click.UsageError(str(error)) from error
 
 
 def _json_curricula(path: Path) -> dict[str, Any]:
     """Read curricula by behavior; a file with one curriculum is named after its behavior."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8-sig"))
+        content = json.loads(_text(path))
     except ValueError as error:
         raise click.UsageError(f"{path} is not JSON: {error}") from error
+    except RecursionError as error:
+        raise click.UsageError(f"{path} is nested too deeply for a curriculum") from error
     if not isinstance(content, dict):
         raise click.UsageError(f"{path} holds no curriculum but a {type(content).__name__}")
     return {path.stem: content} if "thresholds" in content else content

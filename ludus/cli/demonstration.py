@@ -8,7 +8,7 @@ import click
 
 from ludus.cli.client import Failure, answering, connected
 from ludus.cli.exits import Exit
-from ludus.cli.options import FILE, SEED, filter_option, name_of
+from ludus.cli.options import EXISTING, FILE, SEED, filter_option, name_of
 from ludus.cli.render import echo, fields, id_of, number, print_facts, print_ids, table
 from ludus.client import Client
 from ludus.schemas import Demonstration, DemonstrationSummary, Spread
@@ -25,7 +25,7 @@ def demonstration() -> None:
 
 
 @demonstration.command()
-@click.argument("paths", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.argument("paths", nargs=-1, required=True, type=EXISTING)
 @name_option
 @answering(print_ids)
 def upload(client: Client, *, paths: tuple[Path, ...], name: str | None) -> Iterator[Demonstration]:

@@ -37,11 +37,20 @@ def cancel_interrupted(client: Client, run: str) -> str:
     return f"{ended.id} is {ended.state}" + (f", {ended.intent} asked for" if ended.intent else "")
 
 
+def findings(client: Client, run: Run) -> Iterator[str]:
+    """Yield a sentence for each finding about a run's learning."""
+    for finding in client.runs.health(run.id).findings if run.findings else ():
+        subject = "" if finding.behavior is None else f"{finding.behavior}: "
+        yield f"{subject}{finding.message} {finding.remedy} (since step {number(finding.since_step)})"
+
+
 def causes(client: Client, run: Run) -> Iterator[str]:
-    """Yield sentences about why a run has not ended: what it waits for, its bottleneck, its newest bad events."""
+    """Yield sentences about why a run has not ended: what it waits for, its health, its speed, its bad events."""
     if run.waits_for:
         yield f"It waits for: {run.waits_for}"
     with suppress(ApiError):  # a cause more or less: the outcome is known
+        yield from (f"Warning: {finding}" for finding in findings(client, run))
+    with suppress(ApiError):
         found = client.runs.bottleneck(run.id) if run.state == "RUNNING" else None
         if found is not None and found.cause is not None:
             yield f"At {number(run.step)} steps: {found.message}; {found.advice}"

@@ -41,6 +41,8 @@ class Exit(IntEnum):
     """The run continues only if a person acts: it is paused, or no simulator or worker comes."""
     NO_METRIC = 11
     """A requirement names no metric of the run, or those of several behaviors: it cannot be judged."""
+    WARNED = 12
+    """The run succeeded with findings about its learning, and the command was told to fail then."""
 
 
 OUTCOMES: Mapping[str, Exit] = {
@@ -86,6 +88,7 @@ HELP = help_on_codes(
         6: "the run succeeded, but a requirement is not met",
         10: "the run does not continue by itself: it is paused, or no simulator or worker comes",
         11: "a requirement cannot be judged: the run has no such metric",
+        12: "with --fail-on-warning: the run succeeded, with warnings",
     }
 )
 VERDICT_HELP = help_on_codes(

@@ -12,6 +12,7 @@ import click
 import grpc
 
 from ludus.cli.exits import Exit
+from ludus.cli.files import read_text
 from ludus.cli.options import ASSIGNMENT, EXISTING_FILE, Parsed, option
 from ludus.cli.render import echo
 from ludus.protocol.options import MAX_MESSAGE_BYTES
@@ -24,16 +25,12 @@ WILDCARDS: Final = {"0.0.0.0", "::", "[::]"}  # noqa: S104  compared with
 def _read_script(file: str) -> tuple[Any, ...]:
     """Read a file of actions, one JSON object in each line."""
     actions = []
-    try:
-        lines = Path(file).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{file} cannot be read: {error}") from None
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(read_text(file).splitlines(), 1):
         try:
             action = json.loads(line)
             continuous = tuple(float(each) for each in action.get("continuous", ()))
             discrete = tuple(int(each) for each in action.get("discrete", ()))
-        except (ValueError, TypeError, AttributeError):
+        except (ValueError, TypeError, AttributeError, RecursionError):
             example = '{"continuous": [0.5], "discrete": [2]}'
             raise ValueError(f"{file}, line {number} is no action; write for instance {example}") from None
         if any(not -1 <= each <= 1 for each in continuous) or any(each < 0 for each in discrete):

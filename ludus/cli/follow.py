@@ -15,9 +15,16 @@ import click
 
 from ludus.cli import exits
 from ludus.cli.client import connected
-from ludus.cli.ending import cancel_interrupted, causes
+from ludus.cli.ending import cancel_interrupted, causes, findings
 from ludus.cli.exits import INTERRUPTED, OUTCOMES, Exit, sigterm_interrupts
-from ludus.cli.options import cancel_option, json_option, keep_waiting_option, require_option, timeout_option
+from ludus.cli.options import (
+    cancel_option,
+    fail_on_warning_option,
+    json_option,
+    keep_waiting_option,
+    require_option,
+    timeout_option,
+)
 from ludus.cli.render import (
     LINES,
     echo,
@@ -50,6 +57,7 @@ AFTERWARDS_SECONDS = 60.0
 @timeout_option
 @keep_waiting_option
 @cancel_option
+@fail_on_warning_option
 @require_option
 @json_option
 @report_options
@@ -61,6 +69,7 @@ def wait(
     timeout: float | None,
     keep_waiting: bool,
     cancel_on_interrupt: bool,
+    fail_on_warning: bool,
     requirements: tuple[Requirement, ...],
     as_json: bool,
     report: Report,
@@ -74,8 +83,9 @@ def wait(
     It also ends, with an exit code of its own, if the run continues only if a person acts: it is PAUSED, or no
     simulator or worker has come for ten minutes; and if a requirement names a metric that the run does not record.
     """
-    options = {"keep_waiting": keep_waiting, "cancel_on_interrupt": cancel_on_interrupt, "as_json": as_json}
-    sys.exit(await_end(client, run, timeout, requirements, **options, report=report))
+    ways = {"keep_waiting": keep_waiting, "cancel_on_interrupt": cancel_on_interrupt}
+    ways |= {"fail_on_warning": fail_on_warning, "as_json": as_json}
+    sys.exit(await_end(client, run, timeout, requirements, **ways, report=report))
 
 
 class NoMetric(Exception):
@@ -94,6 +104,7 @@ def await_end(
     *,
     keep_waiting: bool = False,
     cancel_on_interrupt: bool = False,
+    fail_on_warning: bool = False,
     as_json: bool = False,
     report: Report | None = None,
 ) -> int:
@@ -126,6 +137,8 @@ def await_end(
     verdicts = [evaluate(requirement, ended, metrics) for requirement in requirements]
     report.verdicts = verdicts
     report.say(_ending(ended))
+    for finding in persist(lambda: [*findings(client, ended)]):
+        report.add(f"Warning: {finding}")
     for verdict in verdicts:
         word = "met" if verdict.met else "NOT met" if verdict.judged else "NOT judged"
         echo(f"{verdict.requirement.text}: {word} ({verdict.reason})", err=True)
@@ -135,7 +148,7 @@ def await_end(
     outcome = OUTCOMES[ended.state]
     if outcome is Exit.OK and not all(verdict.met for verdict in verdicts):
         return Exit.UNMET if any(each.judged and not each.met for each in verdicts) else Exit.NO_METRIC
-    return outcome
+    return Exit.WARNED if outcome is Exit.OK and fail_on_warning and ended.findings else outcome
 
 
 _UNFINISHED = {WaitTimedOut: Exit.TIMED_OUT, RunStalled: Exit.STALLED, NoMetric: Exit.NO_METRIC}

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar, get_args, get_type_hints
 
 import yaml
 
+from ludus.cli.files import Unreadable, read_text
 from ludus.protocol.side_channels import EngineConfiguration
 
 Section = TypeVar("Section")
@@ -202,15 +203,13 @@ def read_settings(typed: argparse.Namespace) -> LearnSettings:
 def read_document(path: Path) -> dict[str, Any]:
     """Read a configuration file. Raises LearnError."""
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise LearnError(f"Config file could not be found at {path.absolute()}.") from error
-    except OSError as error:
-        raise LearnError(f"Config file {path.absolute()} can't be read: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise LearnError(
-            f"There was an error decoding Config file from {path}. Make sure your file is save using UTF-8"
-        ) from error
+        document = yaml.safe_load(read_text(path.absolute()))
+    except Unreadable as error:
+        if not path.exists():
+            raise LearnError(f"Config file could not be found at {path.absolute()}.") from error
+        raise LearnError(f"There was an error decoding Config file from {path}. {error}") from error
+    except RecursionError as error:
+        raise LearnError(f"The config file {path} is nested too deeply; no configuration needs that.") from error
     except yaml.YAMLError as error:
         raise LearnError(f"Error parsing yaml file. Please check for formatting errors. {error}") from error
     if document is None:

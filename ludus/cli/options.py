@@ -79,7 +79,25 @@ REQUIREMENT: Final = Parsed("requirement", parse_requirement)
 FILE: Final = click.Path(dir_okay=False, path_type=Path)
 FOLDER: Final = click.Path(file_okay=False, path_type=Path)
 SEED: Final = click.IntRange(0, 2**31 - 1)
-EXISTING_FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+class _Existing(click.Path):
+    """The type of a file that is read more than once, or as a whole: no pipe and no device."""
+
+    def __init__(self, *, dir_okay: bool) -> None:
+        super().__init__(exists=True, dir_okay=dir_okay, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Check the file."""
+        path = super().convert(value, param, ctx)
+        if isinstance(path, Path) and not (path.is_file() or path.is_dir()):
+            self.fail(f"{path} is a pipe or a device; name a file", param, ctx)
+        return path
+
+
+EXISTING_FILE: Final = _Existing(dir_okay=False)
+EXISTING: Final = _Existing(dir_okay=True)
+"""A file or a folder."""
 
 
 option = functools.partial(click.option, show_default=True)
@@ -115,6 +133,9 @@ keep_waiting_option = click.option(
 )
 cancel_option = click.option(
     "--cancel-on-interrupt", is_flag=True, help="Cancel the run if this command gets Ctrl-C or SIGTERM while it waits."
+)
+fail_on_warning_option = click.option(
+    "--fail-on-warning", is_flag=True, help="A run that succeeds with findings about its learning fails the command."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 

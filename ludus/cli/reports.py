@@ -32,7 +32,7 @@ from ludus.client import ApiError, Client
 from ludus.replacing import replaced
 from ludus.schemas import Run, Series
 
-FAILURES: Final = frozenset({Exit.UNMET, Exit.FAILED_GATE, Exit.UNDECIDED})
+FAILURES: Final = frozenset({Exit.UNMET, Exit.WARNED, Exit.FAILED_GATE, Exit.UNDECIDED})
 """Exit codes that answer the question with no; all others but OK are errors."""
 KILLED: Final = 137
 """Exit code of a command that got SIGKILL, as shells say it."""
@@ -134,8 +134,8 @@ class Report:
         classname = f"ludus.{self.command.replace(' ', '.')}"
         case = ET.SubElement(suite, "testcase", classname=classname, name=self._named(), time=seconds)
         # An unmet requirement has its own test case; the test case of the run passes then.
-        ended = code in {Exit.OK, Exit.UNMET} or (code == Exit.NO_METRIC and bool(self.verdicts))
-        if not ended:
+        passed = code in {Exit.OK, Exit.UNMET} or (code == Exit.NO_METRIC and bool(self.verdicts))
+        if not passed:
             kind = "failure" if code in FAILURES else "error"
             # Some systems show the text alone: it says where to look, and does not repeat the message.
             ET.SubElement(case, kind, type=_type(code), message=reason).text = "\n".join([*self.details, self._page()])
@@ -143,14 +143,14 @@ class Report:
         for requirement in self.requirements:
             case = ET.SubElement(suite, "testcase", classname=classname, name=requirement.text, time="0.000")
             verdict = judged.get(requirement)
-            if verdict is None or not ended:
+            if verdict is None or not (passed or code == Exit.WARNED):
                 found = "" if verdict is None else f": {verdict.reason}"
                 ET.SubElement(case, "skipped", message=f"not judged{found}")
             elif not verdict.judged:
                 ET.SubElement(case, "error", type=_type(Exit.NO_METRIC), message=verdict.reason)
             elif not verdict.met:
                 ET.SubElement(case, "failure", type="unmet", message=verdict.reason)
-        lines = [line for line in self.lines if line != reason]
+        lines = [line for line in [*self.lines, *(self.details if passed else ())] if line != reason]
         ET.SubElement(suite, "system-out").text = "".join(f"{line}\n" for line in lines)
         ET.SubElement(suite, "system-err")
         counts = {kind: str(len(suite.findall(f"testcase/{kind}"))) for kind in ("failure", "error", "skipped")}
@@ -181,7 +181,7 @@ class Report:
             lines += ["| requirement | result | value |", "| --- | --- | --- |"]
             for requirement in self.requirements:
                 found = judged.get(requirement)
-                if found is None or not found.judged or code not in {Exit.OK, Exit.UNMET, Exit.NO_METRIC}:
+                if found is None or not found.judged or code not in {Exit.OK, Exit.UNMET, Exit.NO_METRIC, Exit.WARNED}:
                     result = "not judged"
                 else:
                     result = "met" if found.met else "**not met**"

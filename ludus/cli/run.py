@@ -4,14 +4,14 @@ import functools
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import click
 
 from ludus.cli.client import connected, place, sending
 from ludus.cli.diff import diff
-from ludus.cli.ending import end_run
+from ludus.cli.ending import end_run, findings
+from ludus.cli.files import Text, TextFile
 from ludus.cli.follow import await_end, wait, watch
 from ludus.cli.lessons import COMMANDS as LESSONS
 from ludus.cli.lifecycle import COMMANDS as LIFECYCLE
@@ -20,6 +20,7 @@ from ludus.cli.metrics import metrics
 from ludus.cli.mirror import mirror
 from ludus.cli.options import (
     cancel_option,
+    fail_on_warning_option,
     json_option,
     limit_option,
     overrides_option,
@@ -63,7 +64,7 @@ def run() -> None:
 
 
 @run.command()
-@click.argument("file", type=click.File("rb"), required=False)
+@click.argument("file", type=TextFile(), required=False)
 @click.option("--config", "stored", help="Use a stored configuration, NAME or NAME@VERSION, instead of a file.")
 @run_name_option
 @run_tag_option
@@ -82,6 +83,7 @@ def run() -> None:
 )
 @wait_option
 @cancel_option
+@fail_on_warning_option
 @timeout_option
 @require_option
 @json_option
@@ -89,13 +91,14 @@ def run() -> None:
 def create(
     client: Client,
     *,
-    file: Any,
+    file: Text | None,
     stored: str | None,
     overrides: tuple[tuple[str, Any], ...],
     validate_only: bool,
     idempotency_key: str | None,
     wait_: bool,
     cancel_on_interrupt: bool,
+    fail_on_warning: bool,
     timeout: float | None,
     requirements: tuple[Requirement, ...],
     as_json: bool,
@@ -103,7 +106,7 @@ def create(
 ) -> None:
     """Queue a training run with the configuration in FILE (`-` is standard input)."""
     source = _configuration(file, stored)
-    sent = getattr(file, "name", "")
+    sent = "" if file is None else file.name
     changes = dict(overrides)
     with sending(sent):
         if validate_only:
@@ -113,7 +116,8 @@ def create(
         created = client.runs.create(source, overrides=changes, idempotency_key=idempotency_key, **described)
     print_answer(created, id_of, as_json=as_json)
     if wait_:
-        sys.exit(await_end(client, created.id, timeout, requirements, cancel_on_interrupt=cancel_on_interrupt))
+        ways = {"cancel_on_interrupt": cancel_on_interrupt, "fail_on_warning": fail_on_warning}
+        sys.exit(await_end(client, created.id, timeout, requirements, **ways))
 
 
 def _show_plan(planned: PlannedRun, file: str) -> None:
@@ -263,14 +267,12 @@ def _ordering(order_by: str, metrics: tuple[str, ...]) -> tuple[str, tuple[str, 
     return f"metric {direction}", (first, *(metric for metric in metrics if metric != first))
 
 
-def _configuration(file: Any, stored: str | None) -> str | StoredConfig:
+def _configuration(file: Text | None, stored: str | None) -> str | StoredConfig:
     if (file is None) == (stored is None):
         raise click.UsageError("name either a FILE or a stored configuration (--config NAME)")
-    if stored is None:
-        try:
-            return str(file.read().decode())
-        except UnicodeDecodeError as error:
-            raise click.UsageError(f"{Path(file.name).name} is not UTF-8 text: {error}") from error
+    if file is not None:
+        return file.content
+    assert stored is not None
     name, _, version = stored.partition("@")
     if version and not version.isdecimal():
         raise click.UsageError(f"{version!r} in --config {stored} is not a version number")
@@ -298,7 +300,7 @@ def _facts(client: Client, record: Run) -> list[tuple[str, object]]:
         ("simulators", f"{len(connected_now)} connected, {sum(each.agents for each in connected_now)} agents"),
         *_edge_collectors(client, record),
         ("bottleneck", _bottleneck(client, record)),
-        *_warnings(client, record),
+        *(("warning", finding) for finding in findings(client, record)),
         ("created", ago(record.created_at)),
         ("finished", ended and ago(ended)),
         ("trained for", length),
@@ -324,13 +326,6 @@ def _bottleneck(client: Client, record: Run) -> str | None:
     now, without = found.steps_per_second, found.steps_per_second_without
     gain = f"{now:,.0f} steps/s could be {without:,.0f} without that: " if now and without else ""
     return f"{found.message}. {gain}{found.advice}"
-
-
-def _warnings(client: Client, record: Run) -> Iterator[tuple[str, object]]:
-    """Yield a line for each finding about the run's learning."""
-    for finding in client.runs.health(record.id).findings if record.findings else ():
-        subject = "" if finding.behavior is None else f"{finding.behavior}: "
-        yield "warning", f"{subject}{finding.message} {finding.remedy} (since step {number(finding.since_step)})"
 
 
 def _trained_on(client: Client, record: Run) -> str | None:

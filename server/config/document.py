@@ -99,6 +99,19 @@ def decode(document: str | bytes) -> str:
         _refuse("invalid_encoding", f"the document is not valid UTF-8 ({error}); save it as UTF-8")
 
 
+def _explained(problem: str, text: str, mark: Any) -> str:
+    """Name the character that the parser stumbled over, and what to do about the usual ones."""
+    lines = text.splitlines()
+    rest = lines[mark.line][mark.column :] if mark is not None and mark.line < len(lines) else ""
+    if "cannot start any token" not in problem or not rest:
+        return problem
+    if rest.startswith("\t"):
+        return "a tab stands where the line is indented; YAML takes spaces alone"
+    if rest.startswith("```"):
+        return "the line is a fence of Markdown (```), not YAML; delete it"
+    return f"no value can begin with the character {rest[0]!r}; put the value in quotes"
+
+
 def read(text: str) -> object:
     """Parse text that begins like a JSON object as JSON, and anything else, or broken JSON, as YAML.
 
@@ -119,7 +132,7 @@ def read(text: str) -> object:
         return _Yaml(text).document()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        _refuse("invalid_syntax", str(error.problem or error.context), mark=mark)
+        _refuse("invalid_syntax", _explained(str(error.problem or error.context), text, mark), mark=mark)
     except yaml.YAMLError as error:
         _refuse("invalid_syntax", " ".join(str(error).split()))
 

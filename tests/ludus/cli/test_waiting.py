@@ -26,6 +26,7 @@ from server.runs.scheduling.repository import WaitingRuns
 from tests.ludus.cli.conftest import Invoke, printed
 from tests.ludus.cli.test_reports import outcomes
 from tests.server.app.world import CARTPOLE, World, build_services, serving
+from tests.server.runs.health.test_health import ZERO
 from tests.waiting import eventually
 
 REWARD = "Environment/Cumulative Reward"
@@ -277,3 +278,23 @@ def test_calls_with_one_idempotency_key_create_one_run(cli: Invoke, tmp_path: Pa
 
     assert first.exit_code == again.exit_code == Exit.OK
     assert first.stdout == again.stdout
+
+
+@pytest.mark.parametrize(("option", "code"), [([], Exit.OK), (["--fail-on-warning"], Exit.WARNED)])
+def test_findings_about_the_learning_are_reported_and_fail_the_command_where_it_was_told_so(
+    cli: Invoke, world: World, tmp_path: Path, option: list[str], code: Exit
+) -> None:
+    trainer = world.claim(world.create()["id"]).start()
+    trainer.measure(REWARD, [0.0])
+    trainer.ledger.health.publish([ZERO])
+    trainer.finish()
+    junit = tmp_path / "wait.xml"
+
+    result = cli("run", "wait", trainer.run_id, "--require", "reward>=0", "--junit", str(junit), *option)
+
+    assert result.exit_code == code, result.output
+    assert "SUCCEEDED, with warnings" in result.stderr
+    assert "Warning: CartPole: All 654 episodes had a return of exactly 0. Let the game give a reward." in result.stderr
+    assert outcomes(junit)[trainer.run_id][0] == ("failure" if option else "passed")
+    assert outcomes(junit)["reward>=0"][0] == "passed"
+    assert junit.read_text().count("All 654 episodes") == 1
