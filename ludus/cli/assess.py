@@ -197,7 +197,7 @@ def run_assessment(
     elif found.ended is Exit.TIMED_OUT:
         reasons = [*causes(client, found.run)]
         end_run(client, run.id, "cancel")
-        sentence = f"not decided within {options.timeout:g} s; {run.id} is cancelled"
+        sentence = f"not decided within {options.timeout:g} s (--timeout); {run.id} is cancelled"
         report.say(sentence)
         for reason in reasons:
             report.add(reason)

@@ -83,9 +83,18 @@ def wait(
     It also ends, with an exit code of its own, if the run continues only if a person acts: it is PAUSED, or no
     simulator or worker has come for ten minutes; and if a requirement names a metric that the run does not record.
     """
-    ways = {"keep_waiting": keep_waiting, "cancel_on_interrupt": cancel_on_interrupt}
-    ways |= {"fail_on_warning": fail_on_warning, "as_json": as_json}
-    sys.exit(await_end(client, run, timeout, requirements, **ways, report=report))
+    code = await_end(
+        client,
+        run,
+        timeout,
+        requirements,
+        keep_waiting=keep_waiting,
+        cancel_on_interrupt=cancel_on_interrupt,
+        fail_on_warning=fail_on_warning,
+        as_json=as_json,
+        report=report,
+    )
+    sys.exit(code)
 
 
 class NoMetric(Exception):
@@ -125,6 +134,7 @@ def await_end(
     except (WaitTimedOut, RunStalled, NoMetric) as error:
         report.collect(client, error.run)
         goes_on = "" if isinstance(error, RunStalled) else f"; it continues (`ludus run show {error.run.id}`)"
+        goes_on += "; a longer --timeout waits for it" if isinstance(error, WaitTimedOut) else ""
         report.say(f"{error}{goes_on}")
         for cause in () if isinstance(error, NoMetric) else causes(client, error.run):
             report.add(cause)

@@ -41,7 +41,7 @@ def pause(client: Client, *, run: str, wait_: bool, timeout: float | None, as_js
         try:
             record = client.runs.wait(record.id, ["PAUSED"], timeout)
         except WaitTimedOut as error:
-            raise Failure(f"{error}; it will still pause", Exit.TIMED_OUT) from error
+            raise Failure(f"{error} (--timeout); it will still pause", Exit.TIMED_OUT) from error
     print_answer(record, state_of, as_json=as_json)
     if wait_ and record.state in OUTCOMES:  # it ended first
         sys.exit(OUTCOMES[record.state])
@@ -74,7 +74,7 @@ def checkpoint(client: Client, *, run: str, timeout: float | None) -> dict[str, 
     try:
         return {"checkpoint_id": client.checkpoints.save(run, 60.0 if timeout is None else timeout)}
     except NotSaved as error:
-        raise Failure(str(error), Exit.REFUSED) from error
+        raise Failure(f"{error} (--timeout allows more time)", Exit.REFUSED) from error
 
 
 @click.command("set")

@@ -116,8 +116,15 @@ def create(
         created = client.runs.create(source, overrides=changes, idempotency_key=idempotency_key, **described)
     print_answer(created, id_of, as_json=as_json)
     if wait_:
-        ways = {"cancel_on_interrupt": cancel_on_interrupt, "fail_on_warning": fail_on_warning}
-        sys.exit(await_end(client, created.id, timeout, requirements, **ways))
+        code = await_end(
+            client,
+            created.id,
+            timeout,
+            requirements,
+            cancel_on_interrupt=cancel_on_interrupt,
+            fail_on_warning=fail_on_warning,
+        )
+        sys.exit(code)
 
 
 def _show_plan(planned: PlannedRun, file: str) -> None:

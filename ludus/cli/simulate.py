@@ -43,6 +43,10 @@ from ludus.protocol.credentials import SIMULATOR_TOKEN
 from ludus.sdk.errors import SimulatorError
 from ludus.sdk.join import RunEnd, Target
 
+REPORT: Final = "\x1e"
+"""Begins a line of a process that reports on itself, not one that its game prints."""
+REMEMBERED: Final = 1000
+"""Newest reports that are not printed again when another process makes them, too."""
 CRASHED: Final = 70
 """Exit code of a process that ended by an unexpected error."""
 FIRST_PAUSE_SECONDS: Final = 1.0
@@ -226,7 +230,7 @@ class Simulator:
         if self._token is not None:
             environment[SIMULATOR_TOKEN] = self._token
         command = [sys.executable, "-m", "ludus.cli.simulate_process", self._plan.to_json()]
-        return ChildProcess(command, environment=environment, tied=True, stdout=partial(self._output.say, self._index))
+        return ChildProcess(command, environment=environment, tied=True, stdout=partial(self._output.line, self._index))
 
     def poll(self) -> None:
         """Record the end of the process, and restart it after its pause."""
@@ -247,19 +251,28 @@ class Simulator:
 
 
 class MergedOutput:
-    """Prints the lines of all processes; a line that several of them print is printed once."""
+    """Prints the lines of all processes. Reports that several of them make are printed once; lines of games are not."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._last: dict[str, int] = {}
-        """Sentence -> the process that printed it."""
+        self._said: dict[str, int] = {}
+        """Report -> the process that made it first; the newest ones only, because games may run for weeks."""
+
+    def line(self, index: int, line: str) -> None:
+        """Print a line of one process: a report (`REPORT`), or what its game prints."""
+        if line.startswith(REPORT):
+            self.say(index, line.removeprefix(REPORT))
+        else:
+            echo(f"process {index}: {line}", err=True)
 
     def say(self, index: int, sentence: str) -> None:
-        """Print a sentence of one process."""
+        """Print a report about one process."""
         with self._lock:
-            before = self._last.setdefault(sentence, index)
-            if before == index:
-                echo(f"process {index}: {sentence}", err=True)  # simulators have their numbers from the run
+            before = self._said.setdefault(sentence, index)
+            if len(self._said) > REMEMBERED:
+                del self._said[next(iter(self._said))]
+        if before == index:
+            echo(f"process {index}: {sentence}", err=True)  # simulators have their numbers from the run
 
 
 def play_all(plans: list[Plan], target: Target, restarts: int, wanted: Collect | None) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from ludus.adapters.python import own_traceback
 from ludus.child_process import end_with_parent
 from ludus.cli.exits import INTERRUPTED, exit_of_end, exit_of_error
-from ludus.cli.simulate import CRASHED, Plan
+from ludus.cli.simulate import CRASHED, REPORT, Plan
 from ludus.cli.sources import with_scripted
 from ludus.console import tolerate
 from ludus.demonstrations.recorded import RecordedSimulation
@@ -28,7 +28,9 @@ def main() -> int:
     end_with_parent()
     tolerate()
     logger = logging.getLogger("ludus.sdk")
-    logger.addHandler(logging.StreamHandler(sys.stdout))
+    reports = logging.StreamHandler(sys.stdout)
+    reports.setFormatter(logging.Formatter(f"{REPORT}%(message)s"))
+    logger.addHandler(reports)
     logger.setLevel(logging.INFO)
     try:
         ending = _play(plan)

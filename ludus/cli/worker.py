@@ -111,7 +111,9 @@ def drain(client: Client, *, worker: str, wait_: bool, timeout: float | None) ->
     while wait_ and (busy := [slot for slot in slots if slot.run_id is not None and slot.stopped_at is None]):
         if backoff.over:
             runs = ", ".join(str(slot.run_id) for slot in busy)
-            raise Failure(f"{worker} is not drained yet: it still has {runs}", Exit.TIMED_OUT)
+            raise Failure(
+                f"{worker} is not drained after {timeout:g} s (--timeout): it still has {runs}", Exit.TIMED_OUT
+            )
         backoff.sleep(POLL_SECONDS)
         slots = backoff.persist(partial(client.workers.selected, worker))
     if wait_:

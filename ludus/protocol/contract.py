@@ -177,7 +177,11 @@ def hello_timeout() -> ProtocolError:
 
 def step_timeout(seconds: float) -> ProtocolError:
     """The error of a client that does not send its next step in time."""
-    return ProtocolError(CloseCode.STEP_TIMEOUT, f"nothing came for {seconds:.0f} s after actions were sent")
+    return ProtocolError(
+        CloseCode.STEP_TIMEOUT,
+        f"nothing came for {seconds:.0f} s after actions were sent; where a step or a reset takes longer, raise "
+        "simulators.step_timeout_seconds in the run's configuration",
+    )
 
 
 def conflict(known: BehaviorSpec, announced: BehaviorSpec) -> str:

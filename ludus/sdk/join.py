@@ -259,7 +259,7 @@ class JoinClient:
             raise CannotConnect(failure.code, failure.sentence)
         limit, silent = self.target.connect_timeout_seconds, time.monotonic() - self._last_contact
         if limit is not None and silent > limit:
-            raise CannotConnect(failure.code, f"{failure.sentence}; gave up after {silent:.0f} s")
+            raise CannotConnect(failure.code, f"{failure.sentence}; gave up after {silent:.0f} s (--connect-timeout)")
         self.report_once(f"{failure.sentence}; trying again", level=logging.WARNING)
         await asyncio.sleep(self._backoff.pause())
 

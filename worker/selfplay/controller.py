@@ -183,7 +183,8 @@ class GhostController:
             self._missed_since = now
             message = (
                 f"Team {learning} is to learn, and no simulator plays it: learning waits. Start a simulator that "
-                f"brings it; after {self._grace:g} s the turn passes on to a team that is played"
+                f"brings it; after {self._grace:g} s (simulators.grace_seconds) the turn passes on to a team that is "
+                "played"
             )
             self._event("self_play_team_missing", message, team=learning)
         elif now - self._missed_since >= self._grace:

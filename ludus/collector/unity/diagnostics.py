@@ -71,8 +71,8 @@ def parked(seconds: float) -> SimulatorProblem:
     """Describe a player that is silent on a connection that lives."""
     return SimulatorProblem(
         "parked",
-        f"nothing has come for {seconds:.0f} s, and the connection lives: the Editor is paused, or the game hangs; its "
-        "place is kept, and the others train on without it",
+        f"nothing has come for {seconds:.0f} s (simulators.step_timeout_seconds), and the connection lives: the Editor "
+        "is paused, or the game hangs; its place is kept, and the others train on without it",
     )
 
 

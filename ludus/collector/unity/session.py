@@ -190,7 +190,9 @@ class UnitySession(Session):
             self._report_problem(*diagnostics.parked(settings.step_timeout))
             return None
         return ProtocolError(
-            CloseCode.STEP_TIMEOUT, f"nothing came for {settings.step_timeout:.0f} s after the last reply"
+            CloseCode.STEP_TIMEOUT,
+            f"nothing came for {settings.step_timeout:.0f} s after the last reply; where the game takes longer, raise "
+            "simulators.step_timeout_seconds in the run's configuration",
         )
 
     def _report_problem(self, code: str, sentence: str) -> None:
