@@ -148,8 +148,8 @@ def recompute(client: Client, *, ladder_key: str, timeout: float | None, as_json
     backoff = ServerBackoff(timeout)
     while found.rated_through < matches_then:
         if timeout is not None and backoff.over:
-            done = f"{number(found.rated_through)} of {number(matches_then)} matches are rated after {timeout:g} s (--timeout)"
-            raise Failure(f"{done}; the controller continues", Exit.TIMED_OUT)
+            done = f"{number(found.rated_through)} of {number(matches_then)} matches are rated after {timeout:g} s"
+            raise Failure(f"{done} (--timeout); the controller continues", Exit.TIMED_OUT)
         backoff.sleep(POLL_SECONDS)
         found = backoff.persist(partial(client.ladders.get, found.id))
     print_answer(found, lambda _: f"{number(matches_then)} matches are rated", as_json=as_json)
