@@ -83,18 +83,21 @@ def wait(
     It also ends, with an exit code of its own, if the run continues only if a person acts: it is PAUSED, or no
     simulator or worker has come for ten minutes; and if a requirement names a metric that the run does not record.
     """
-    code = await_end(
-        client,
-        run,
-        timeout,
-        requirements,
-        keep_waiting=keep_waiting,
-        cancel_on_interrupt=cancel_on_interrupt,
-        fail_on_warning=fail_on_warning,
-        as_json=as_json,
-        report=report,
-    )
-    sys.exit(code)
+    waiting = Waiting(timeout, requirements, keep_waiting, cancel_on_interrupt, fail_on_warning)
+    sys.exit(await_end(client, run, waiting, as_json=as_json, report=report))
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """How a command waits for a run's end, and judges it."""
+
+    timeout: float | None = None
+    """Seconds."""
+    requirements: Sequence[Requirement] = ()
+    keep_waiting: bool = False
+    """Whether it also waits for a run that continues only if a person acts, or that lacks a required metric."""
+    cancel_on_interrupt: bool = False
+    fail_on_warning: bool = False
 
 
 class NoMetric(Exception):
@@ -108,28 +111,23 @@ class NoMetric(Exception):
 def await_end(
     client: Client,
     run: str,
-    timeout: float | None,
-    requirements: Sequence[Requirement],
+    waiting: Waiting,
     *,
-    keep_waiting: bool = False,
-    cancel_on_interrupt: bool = False,
-    fail_on_warning: bool = False,
     as_json: bool = False,
     report: Report | None = None,
 ) -> int:
-    """Wait for a run's end, print it and return the exit code; the report gets all of it.
-
-    Unless `keep_waiting`, the wait also ends when the run continues only if a person acts, and when a requirement names
-    a metric that the run does not record.
-    """
+    """Wait for a run's end, print it and return the exit code; the report gets all of it."""
+    timeout, requirements = waiting.timeout, waiting.requirements
     report = report or Report("run wait")
     report.requirements = requirements
-    watch = _check(client, requirements, keep_waiting=keep_waiting)
+    watch = _check(client, requirements, keep_waiting=waiting.keep_waiting)
     try:
         with sigterm_interrupts():
-            ended = client.runs.wait(run, timeout=timeout, unless_stalled=not keep_waiting, watch=watch)
+            ended = client.runs.wait(run, timeout=timeout, unless_stalled=not waiting.keep_waiting, watch=watch)
     except KeyboardInterrupt:
-        report.say("; ".join([INTERRUPTION, *([cancel_interrupted(client, run)] if cancel_on_interrupt else [])]))
+        report.say(
+            "; ".join([INTERRUPTION, *([cancel_interrupted(client, run)] if waiting.cancel_on_interrupt else [])])
+        )
         return INTERRUPTED
     except (WaitTimedOut, RunStalled, NoMetric) as error:
         report.collect(client, error.run)
@@ -158,7 +156,7 @@ def await_end(
     outcome = OUTCOMES[ended.state]
     if outcome is Exit.OK and not all(verdict.met for verdict in verdicts):
         return Exit.UNMET if any(each.judged and not each.met for each in verdicts) else Exit.NO_METRIC
-    return Exit.WARNED if outcome is Exit.OK and fail_on_warning and ended.findings else outcome
+    return Exit.WARNED if outcome is Exit.OK and waiting.fail_on_warning and ended.findings else outcome
 
 
 _UNFINISHED = {WaitTimedOut: Exit.TIMED_OUT, RunStalled: Exit.STALLED, NoMetric: Exit.NO_METRIC}

@@ -9,7 +9,7 @@ import click
 
 from ludus.cli.client import Failure, answering, connected
 from ludus.cli.exits import OUTCOMES, Exit
-from ludus.cli.follow import await_end
+from ludus.cli.follow import Waiting, await_end
 from ludus.cli.options import (
     ASSIGNMENT,
     json_option,
@@ -147,7 +147,7 @@ def branch(
     created = client.runs.branch(run, overrides=dict(overrides), **described)
     print_answer(created, id_of, as_json=as_json)
     if wait_:
-        sys.exit(await_end(client, created.id, timeout, requirements))
+        sys.exit(await_end(client, created.id, Waiting(timeout, requirements)))
 
 
 COMMANDS: Sequence[click.Command] = (pause, resume, checkpoint, set_, changes, branch)

@@ -12,7 +12,7 @@ from ludus.cli.client import connected, place, sending
 from ludus.cli.diff import diff
 from ludus.cli.ending import end_run, findings
 from ludus.cli.files import Text, TextFile
-from ludus.cli.follow import await_end, wait, watch
+from ludus.cli.follow import Waiting, await_end, wait, watch
 from ludus.cli.lessons import COMMANDS as LESSONS
 from ludus.cli.lifecycle import COMMANDS as LIFECYCLE
 from ludus.cli.logs import logs, profile
@@ -116,15 +116,10 @@ def create(
         created = client.runs.create(source, overrides=changes, idempotency_key=idempotency_key, **described)
     print_answer(created, id_of, as_json=as_json)
     if wait_:
-        code = await_end(
-            client,
-            created.id,
-            timeout,
-            requirements,
-            cancel_on_interrupt=cancel_on_interrupt,
-            fail_on_warning=fail_on_warning,
+        waiting = Waiting(
+            timeout, requirements, cancel_on_interrupt=cancel_on_interrupt, fail_on_warning=fail_on_warning
         )
-        sys.exit(code)
+        sys.exit(await_end(client, created.id, waiting))
 
 
 def _show_plan(planned: PlannedRun, file: str) -> None:
@@ -233,7 +228,7 @@ def _ending_command(handler: Callable[[Client, str], Run]) -> Callable[..., None
         record = handler(client, run)
         print_answer(record, state_of, as_json=as_json)
         if wait_:
-            sys.exit(await_end(client, record.id, timeout, ()))
+            sys.exit(await_end(client, record.id, Waiting(timeout)))
 
     return command
 

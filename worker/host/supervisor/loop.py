@@ -214,15 +214,11 @@ class Supervisor:
                 if self._command == "cancel":
                     return Finished(outcome="cancelled", reason=StopReason.USER)
                 seconds = self._settings.stop_seconds
-                return _lost(f"the trainer took more than {seconds:g} s for its last checkpoint (worker.stop_seconds)")
+                return _lost(f"the trainer took more than {seconds:g} s for its last checkpoint")
             if not self._listens and now - started > self._settings.startup_seconds:
-                return _lost(
-                    f"the trainer took more than {self._settings.startup_seconds:g} s to start (worker.startup_seconds)"
-                )
+                return _lost(f"the trainer took more than {self._settings.startup_seconds:g} s to start")
             if self._listens and now - last_message > self._settings.silence_seconds:
-                return _lost(
-                    f"the trainer reported nothing for {self._settings.silence_seconds:g} s (worker.silence_seconds)"
-                )
+                return _lost(f"the trainer reported nothing for {self._settings.silence_seconds:g} s")
 
     # intents and requests of users ------------------------------------------------------------------------------------
 
