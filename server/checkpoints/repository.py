@@ -12,7 +12,7 @@ from server.checkpoints.refs import CheckpointRef, NewCheckpoint
 from server.kit.artifacts.store import FileRef
 from server.kit.db.clock import now
 from server.kit.db.ids import new_id
-from server.kit.db.keyset import Columns, select_page
+from server.kit.db.keyset import Columns, last_without, select_page
 from server.kit.db.repository import Repository
 from server.kit.db.texts import storable
 from server.kit.errors import CheckpointDeleted, CheckpointNotFound
@@ -37,6 +37,7 @@ class CheckpointRepository(Repository):
         "reason": Checkpoint.reason,
         "attempt": Checkpoint.attempt,
         "created_at": Checkpoint.created_at,
+        "score": Checkpoint.score,
     }
 
     def get(self, run_id: str, checkpoint_id: str) -> Checkpoint:
@@ -54,11 +55,15 @@ class CheckpointRepository(Repository):
         return checkpoint
 
     def list(self, run_id: str, query: ListQuery = NEWEST_FIRST, *, deleted: bool = False) -> Page[Checkpoint]:
-        """Return a page of a run's checkpoints, with `deleted` also those whose files are gone."""
+        """Return a page of a run's checkpoints, with `deleted` also those whose files are gone.
+
+        Sorted by `score`, those without one come last.
+        """
         statement = select(Checkpoint).where(Checkpoint.run_id == run_id)
         if not deleted:
             statement = statement.where(Checkpoint.deleted_at.is_(None))
-        return select_page(self._session, statement, query, self.COLUMNS, Checkpoint.id)
+        columns = {**self.COLUMNS, "score": last_without(Checkpoint.score, query.order)}
+        return select_page(self._session, statement, query, columns, Checkpoint.id)
 
     def newest(self, run_id: str, *, below: Checkpoint | None = None) -> Checkpoint | None:
         """Return the checkpoint to resume from, or None. With `below`, the next best after that one."""

@@ -43,7 +43,7 @@ CHECKPOINTS = ListForm(
     "checkpoints",
     schemas.Checkpoint,
     CheckpointRepository.COLUMNS,
-    orders=frozenset({"created_at", "step"}),
+    orders=frozenset({"created_at", "step", "score"}),
     default=Order("created_at"),
     equality={"reason"},
 )
@@ -76,7 +76,7 @@ def list_checkpoints(
     database: DatabaseDep,
     show_deleted: Annotated[bool, Query(description="Include checkpoints whose files retention has removed.")] = False,
 ) -> dict[str, Any]:
-    """List a run's checkpoints, newest first."""
+    """List a run's checkpoints, newest first. By `score desc` the best is the first; those without one come last."""
 
     def fetch(session: Session, query: ListQuery) -> Page[schemas.Checkpoint]:
         run_id = RunRepository(session).id_of(run)

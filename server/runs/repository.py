@@ -1,6 +1,5 @@
 """Runs in the database: queries of the API, inserts, and the building blocks of commands."""
 
-import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
@@ -26,7 +25,7 @@ from ludus.schemas.states import RunState
 from server.config.run import RunConfig
 from server.kit.db.clock import DAY_SECONDS, now
 from server.kit.db.ids import new_id
-from server.kit.db.keyset import Columns, compare, in_page, opaque, parts, rarest, select_page
+from server.kit.db.keyset import Columns, compare, in_page, last_without, opaque, parts, rarest, select_page
 from server.kit.db.projects import project_of
 from server.kit.db.repository import Repository
 from server.kit.errors import LogNotFound, Problem, RunNotFound, TooManyTags
@@ -160,8 +159,7 @@ class RunRepository(Repository):
         rare = rarest(self._session, self._hits(query))
         indexed = {query.order.field, "state"} if rare is None else set()
         if query.order.field in {METRIC, "finished_at"}:
-            last = -sys.float_info.max if query.order.descending else sys.float_info.max
-            known[query.order.field] = func.coalesce(known[query.order.field], last)
+            known[query.order.field] = last_without(known[query.order.field], query.order)
         if query.order.field in _MOVING:
             statement = statement.where(Run.id.in_(self._first(query, rare, indexed, more)))
         elif rare is not None:

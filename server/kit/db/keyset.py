@@ -1,6 +1,7 @@
 """Turns a list query into SQL: conditions, order, and a page that starts after a row (keyset, not offset)."""
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
@@ -13,7 +14,7 @@ from sqlalchemy.sql.expression import FunctionElement
 from server.kit.db.base import Timestamp
 from server.kit.db.texts import storable
 from server.kit.errors import InvalidQuery
-from server.kit.listing import Condition, ListQuery, Operator, Page, Value
+from server.kit.listing import Condition, ListQuery, Operator, Order, Page, Value
 
 Row = TypeVar("Row")
 Part = TypeVar("Part")
@@ -192,6 +193,11 @@ def shown(value: Value) -> str:
     """Return a value for a sentence, cut if it is long."""
     text = repr(value) if not isinstance(value, int) or abs(value) < 10**40 else f"a number of {len(str(value))} digits"
     return text if len(text) <= 60 else f"{text[:60]}..."
+
+
+def last_without(column: Column, order: Order) -> ColumnElement[Any]:
+    """Return a column of numbers by which a list is sorted so that rows without a value come last."""
+    return func.coalesce(column, -sys.float_info.max if order.descending else sys.float_info.max)
 
 
 def kind_of(column: Column) -> type:

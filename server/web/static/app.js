@@ -167,7 +167,8 @@ let going = false;
 /** @param {KeyboardEvent} event */
 function onKey(event) {
   const target = /** @type {HTMLElement} */ (event.target);
-  if (event.ctrlKey || event.metaKey || event.altKey || target.closest("input, textarea, select, dialog")) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || target.closest("input, textarea, select")) return;
+  if (document.querySelector("dialog[open]")) return; // Escape closes it, wherever the focus is
   if (event.key === "Enter" && target.closest("a, button, summary")) return; // it opens or presses that
   if (going) {
     going = false;

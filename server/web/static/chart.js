@@ -2,7 +2,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import { html } from "./html.js";
-import { clock, count, duration, number } from "./format.js";
+import { clock, count, duration, number, ticks } from "./format.js";
 import { csv, nearest, rangeOf } from "./series.js";
 import { theme } from "./theme.js";
 
@@ -36,6 +36,7 @@ function useNearScreen(ref) {
 /**
  * @param {object} props
  * @param {string} props.title
+ * @param {string} [props.meaning] shown with the title
  * @param {number[]} props.x shared by all curves, ascending
  * @param {ColoredCurve[]} props.curves
  * @param {AxisKind} [props.kind]
@@ -67,7 +68,7 @@ export function Chart(props) {
   const bands = [...new Set(curves.map((each) => each.band))].join("; ");
   return html`<figure class="chart" ref=${frame}>
     <figcaption>
-      <span class="title" title=${title}>${title}</span>
+      <span class="title" title=${props.meaning || title}>${title}</span>
       <span class="tools">
         ${props.actions}
         <button class="quiet" aria-pressed=${table} onClick=${() => setTable(!table)} title="Table of values">≣</button>
@@ -200,8 +201,8 @@ function options(latest, tip, width) {
     legend: { show: false },
     scales: { x: { time: false }, y: { distr: log ? 3 : 1, auto: false } },
     axes: [
-      { ...axis, size: 30, values: texts((tick) => xText(kind, tick)) },
-      { ...axis, size: 58, values: texts((tick) => (tick === null ? "" : number(tick))) },
+      { ...axis, size: 30, values: texts((values) => (kind === "step" ? ticks(values, count) : values.map((at) => xText(kind, at)))) },
+      { ...axis, size: 58, values: texts((values) => ticks(values)) },
     ],
     cursor: {
       sync: cursor ? { key: cursor, scales: ["x", null] } : undefined,
@@ -226,9 +227,9 @@ function options(latest, tip, width) {
   };
 }
 
-/** The ticks of an axis as texts. @param {(tick: number|null) => string} show */
+/** The ticks of an axis as texts. @param {(values: (number|null)[]) => string[]} show */
 function texts(show) {
-  return (/** @type {unknown} */ _plot, /** @type {(number|null)[]} */ ticks) => ticks.map(show);
+  return (/** @type {unknown} */ _plot, /** @type {(number|null)[]} */ values) => show(values);
 }
 
 /** Note whether the reader drags: new data must not end it. @param {Latest} latest @param {boolean} dragging */

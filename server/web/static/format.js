@@ -25,6 +25,28 @@ export function number(value) {
   return text.replace("-", "−");
 }
 
+/**
+ * The ticks of an axis, each as short as it can be while none reads as its neighbour: with more digits, and where these
+ * would be too many, as the distance from the first.
+ * @param {(number|null)[]} values null: without a text @param {(value: number) => string} [usually]
+ */
+export function ticks(values, usually = number) {
+  const known = /** @type {number[]} */ (values.filter((value) => value !== null));
+  const texts = (/** @type {(value: number) => string} */ show) =>
+    values.map((value) => (value === null ? "" : show(value)));
+  const distinct = (/** @type {string[]} */ all) => new Set(all.filter(Boolean)).size === known.length;
+  const usual = texts(usually);
+  if (distinct(usual)) return usual;
+  for (const digits of [5, 6, 7]) {
+    const longer = texts((value) => trimmed(value.toPrecision(digits)).replace("-", "−"));
+    if (distinct(longer) && longer.every((text) => text.length <= MOST_OF_TICK)) return longer;
+  }
+  return texts((value) => (value === known[0] ? usually(value) : `+${number(value - known[0])}`));
+}
+
+/** Characters for which an axis has room. */
+const MOST_OF_TICK = 8;
+
 /** @param {string} text */
 function trimmed(text) {
   return text.includes(".") && !text.includes("e") ? text.replace(/\.?0+$/, "") : text;
@@ -86,10 +108,34 @@ export const STATES = {
   SUCCEEDED: ["✔", "good"], FAILED: ["✖", "bad"], CANCELLED: ["⊘", "idle"],
 };
 
-/** Sign and tone of a state. @param {string} state @returns {{sign: string, tone: string}} */
-export function stateLook(state) {
+/**
+ * Sign, tone and word of a run's state. One that ended well shows if it learned nothing, or was stopped before its end.
+ * @param {{state: string, stop_reason?: string|null, findings?: string[]}} run
+ * @returns {{sign: string, tone: string, word: string}}
+ */
+export function stateLook({ state, stop_reason: reason, findings = [] }) {
+  if (state === "SUCCEEDED" && findings.length) return { sign: "▲", tone: "warn", word: "ended, with warnings" };
+  if (state === "SUCCEEDED" && reason === "user") return { sign: "◼", tone: "idle", word: "STOPPED" };
   const [sign, tone] = STATES[/** @type {keyof typeof STATES} */ (state)] ?? ["?", "idle"];
-  return { sign, tone };
+  return { sign, tone, word: state };
+}
+
+/** A code of the API as words: `simulator_gone` is "simulator gone". @param {string} code */
+export function words(code) {
+  return code.replaceAll("_", " ");
+}
+
+/** A line of a log, which is a JSON object, as time, level, words and the rest. @param {string} line */
+export function logLine(line) {
+  if (!line.startsWith("{")) return line;
+  try {
+    const { timestamp, level, event, exception, ...rest } = JSON.parse(line);
+    const facts = Object.entries(rest).map(([key, value]) => `${key}=${shown(value)}`).join(" ");
+    const head = [timestamp && clock(timestamp), (level ?? "").padEnd(7), event].filter(Boolean).join("  ");
+    return `${head}${facts && `  ${facts}`}${exception ? `\n${exception}` : ""}`;
+  } catch {
+    return line; // the first or last one of a part may be cut
+  }
 }
 
 /** A value of a configuration as one line. @param {unknown} value */

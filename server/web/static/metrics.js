@@ -4,6 +4,7 @@ import { get } from "./api.js";
 import { Chart } from "./chart.js";
 import { choices, html, withValue } from "./html.js";
 import { useLive } from "./live.js";
+import { MEANINGS } from "./meanings.js";
 import { align, followed, group } from "./series.js";
 import { colorOf } from "./theme.js";
 import { flag, list, numeric, query, set, text } from "./url.js";
@@ -56,6 +57,18 @@ function load(runs, key, parameters) {
   return batch.answer.then((/** @type {{series: any[]}} */ { series }) => series.filter((each) => each.key === key));
 }
 
+/** The names of `MEANINGS` whose words in capitals stand for any, as expressions. @type {[RegExp, string][]} */
+const FAMILIES = Object.entries(MEANINGS).flatMap(([name, meaning]) => {
+  const pattern = name.replaceAll(/[.*+?^${}()|[\]\\]/g, "\\$&").replaceAll(/\b(SIGNAL|PARAMETER|N)\b/g, ".+");
+  return pattern.includes(".+") ? [[new RegExp(`^${pattern}$`), meaning]] : [];
+});
+
+/** The meaning of a metric, and how it looks in training that goes well; "" for one of a game's own. @param {string} key */
+export function meaningOf(key) {
+  const known = /** @type {Record<string, string>} */ (MEANINGS);
+  return known[key] ?? FAMILIES.find(([pattern]) => pattern.test(key))?.[1] ?? "";
+}
+
 /**
  * A metric of one or several runs over time.
  * @param {object} props
@@ -95,7 +108,8 @@ export function MetricChart({ metric, runs, behavior, tick = 0, grouped = false,
     return set({ from: first, to: last, steps, follow: last >= newest });
   };
   const loaded = data ? "This metric has no values here yet." : near && "Loading …";
-  return html`<${Chart} title=${behavior ? `${metric} · ${behavior}` : metric} x=${x} curves=${curves} kind=${kind}
+  const title = behavior ? `${metric} · ${behavior}` : metric;
+  return html`<${Chart} title=${title} meaning=${meaningOf(metric)} x=${x} curves=${curves} kind=${kind}
     log=${log} clip=${clip} window=${follow ? followed(window, newest) : window} onWindow=${choose}
     marks=${kind === "step" ? marks : []} cursor="page" actions=${actions} height=${height} onNear=${setNear}
     empty=${problem ? `${problem.message} ${problem.next}` : loaded} />`;

@@ -8,6 +8,11 @@ export const ENDED = ["SUCCEEDED", "FAILED", "CANCELLED"];
 /** The filter of lists for runs that have not ended. */
 export const LIVE = ENDED.map((state) => `state != ${state}`).join(" AND ");
 
+/** A text of a filter. @param {string} words */
+export function quoted(words) {
+  return `"${words.replaceAll("\\", "\\\\").replaceAll('"', '\\"')}"`;
+}
+
 /** The address of a run's page. @param {{id: string}} run @param {string} [tab] */
 export function runHref(run, tab = "") {
   return href(`ui/runs/${run.id}${tab && `/${tab}`}`);
@@ -58,6 +63,19 @@ function sentence(text) {
   return /[.!?]$/.test(begun) ? begun : `${begun}.`;
 }
 
+/**
+ * Runs that are in their state for the same reason, together: sixteen that wait for one slot are one line.
+ * @param {any[]} runs @returns {{why: string, runs: any[]}[]} in the order of their first ones
+ */
+export function byReason(runs) {
+  const groups = new Map();
+  for (const run of runs) {
+    const reason = why(run).replaceAll(/\d+/g, "#"); // they have waited for different times
+    groups.set(reason, [...(groups.get(reason) ?? []), run]);
+  }
+  return [...groups.values()].map((members) => ({ why: why(members[0]), runs: members }));
+}
+
 /** Speed and end of a running run as words. @param {any} run */
 export function pace(run) {
   const parts = [];
@@ -74,6 +92,7 @@ const PATIENCE = 60_000;
 
 /** Whether a person has to act. Failures count for a day. @param {any} run */
 export function needsSomebody(run) {
+  if (!hasEnded(run) && run.findings?.length) return true;
   if (run.state === "FAILED") return Date.now() - Date.parse(run.finished_at) < 86_400_000;
   const alone = Boolean(run.waits_for) && run.state !== "QUEUED"; // a queued one waits for its turn
   return run.needs_action || (alone && Date.now() - Date.parse(run.updated_at) > PATIENCE);

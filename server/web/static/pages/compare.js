@@ -1,4 +1,4 @@
-// Compare: the same charts for several runs, or for groups of them as mean with band; differing keys; final numbers.
+// Compare: final numbers and differing keys of several runs, or of groups of them; the same charts, as mean with band.
 import { useState } from "preact/hooks";
 import { useKeys } from "../app.js";
 import { number, plain, shown } from "../format.js";
@@ -9,7 +9,8 @@ import { LENGTH, REWARD, hasEnded, lastKeys, runHref } from "../runs.js";
 import { interval } from "../series.js";
 import { href, list, set, text } from "../url.js";
 import { colorOf } from "../theme.js";
-import { Missing, State } from "../parts/signs.js";
+import { BestLinks } from "../parts/models.js";
+import { Missing, Sign, State } from "../parts/signs.js";
 import { copied } from "../parts/dialog.js";
 import { MetricFilter, usePins } from "../parts/metric_filter.js";
 import { table } from "../parts/table.js";
@@ -54,15 +55,15 @@ export default function Compare() {
         </select></label>
         <${CopyLink} />
       </span></div>
+    ${comparison
+      ? html`<${Numbers} comparison=${comparison} charted=${charted} by=${by} />`
+      : html`<${Missing} ...${answer} />`}
     <${ChartTools} grouped=${Boolean(by)} />
     <${MetricFilter} keys=${keys} />
     <div class="charts">
       ${MetricFilter.chosen(keys, pinned).map((key) => html`<${MetricChart} key=${key} metric=${key} runs=${charted}
         tick=${tick} grouped=${Boolean(by)} actions=${pin(key)} />`)}
-    </div>
-    ${comparison
-      ? html`<${Numbers} comparison=${comparison} charted=${charted} by=${by} />`
-      : html`<${Missing} ...${answer} />`}`;
+    </div>`;
 }
 
 /** The name of a run's group. @param {any} comparison @param {number} i which run @param {string} by */
@@ -99,11 +100,15 @@ function Numbers({ comparison: { runs, differing }, charted, by }) {
   };
   const unique = (/** @type {unknown[]} */ values) => (/** @type {any} */ row) =>
     plain([...new Set(row.members.map((/** @type {number} */ i) => shown(values[i])))].join(", "), 60);
-  return html`<section class="card" style=${{ marginTop: "16px" }}><h2>Final numbers, and what differs</h2>
+  const best = Math.max(...rows.map(({ final }) => final.mean ?? -Infinity));
+  const reward = (/** @type {any} */ { final: { mean, half } }) => html`${rows.length > 1 && mean === best &&
+    html`<${Sign} sign="★" tone="good">best<//>${" "}`}${number(mean)}${half ? ` ± ${number(half)}` : ""}`;
+  return html`<section class="card"><h2>Final numbers, and what differs</h2>
     ${table(rows, [
       [by ? "group" : "run", name, "name"],
-      ["runs", ({ members, first }) => (members[1] ? members.length : html`<${State} state=${first.state} />`)],
-      ["reward", ({ final }) => number(final.mean) + (final.half ? ` ± ${number(final.half)}` : ""), "number"],
+      [by ? "runs" : "state", ({ members, first }) => (members[1] ? members.length : html`<${State} run=${first} />`)],
+      ["reward", reward, "number"],
+      !by && ["best model", ({ first }) => html`<${BestLinks} run=${first} />`],
       ...differs.map(({ path, values }) => /** @type {[string, any]} */ ([lastKeys(path), unique(values)])),
     ])}
     <small>± is half of the 95 % interval of the mean (Student's t) over the runs of a group.</small></section>`;

@@ -3,7 +3,7 @@ import { get, may } from "../api.js";
 import { ago, plain } from "../format.js";
 import { html } from "../html.js";
 import { useGet, useLive } from "../live.js";
-import { runHref, why } from "../runs.js";
+import { LIVE, runHref, why } from "../runs.js";
 import { Failure, Missing, Sign, State } from "../parts/signs.js";
 import { Reasons, SimulatorTable } from "../parts/simulators.js";
 import { table } from "../parts/table.js";
@@ -18,7 +18,7 @@ export default function Fleet() {
   const recovering = useGet("v1/runs", { filter: "state = RECOVERING", page_size: 100 });
   const waiting = [...(recovering.data?.runs ?? []), ...(queue.data?.runs ?? [])];
   const rows = waiting.map((run) => html`<tr key=${run.id}>
-    <td><${State} state=${run.state} /></td>
+    <td><${State} run=${run} /></td>
     <td class="name"><a href=${runHref(run)}>${plain(run.name, 160)}</a></td>
     <td class="wrap">${plain(why(run), 300)}</td><td class="small number">${ago(run.queued_at)}</td>
   </tr>`);
@@ -52,6 +52,8 @@ function slot({ resources: { gpus }, labels, pid }) {
 
 function Workers() {
   const answer = useGet("v1/workers", { page_size: 200, order_by: "heartbeat_at desc" });
+  const held = useGet("v1/runs", { filter: LIVE, order_by: "updated_at desc", page_size: 200 }, { seconds: 15 });
+  const names = new Map((held.data?.runs ?? []).map((/** @type {any} */ run) => [run.id, run.name]));
   if (answer.problem?.status === 403) {
     const needed = "to see them, a token needs the scope admin, and must be bound to no project.";
     return html`<p class="note">The workers serve all projects: ${needed}</p>`;
@@ -65,7 +67,7 @@ function Workers() {
       ["host", (each) => plain(each.host, 120), "name"],
       ["slot", slot, "small"],
       ["run", ({ run_id: id, cordoned }) =>
-        id ? html`<a href=${runHref({ id })}>${id}</a>` : cordoned ? "cordoned" : "idle"],
+        id ? html`<a href=${runHref({ id })}>${plain(names.get(id) ?? id, 120)}</a>` : cordoned ? "cordoned" : "idle"],
       ["heartbeat", heartbeat],
       ["release", (each) => plain(each.version, 40), "small"],
     ]) : html`<${Missing} ...${answer}>${none}<code>ludus up</code> starts one on this machine; ${elsewhere}<//>`}

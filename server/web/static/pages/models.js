@@ -1,37 +1,30 @@
-// Models: which file goes into the game: aliases with their history, and the newest checkpoints of all runs.
+// Models: which file goes into the game: aliases with their history, and the best checkpoint of each run that has one.
 import { useState } from "preact/hooks";
 import { get } from "../api.js";
-import { ago, count, moment, plain } from "../format.js";
-import { html } from "../html.js";
+import { ago, count, moment, number, plain } from "../format.js";
+import { html, withValue } from "../html.js";
 import { useGet, useLive } from "../live.js";
-import { runHref } from "../runs.js";
-import { CheckpointTable, modelLinks } from "../parts/models.js";
-import { Failure, Missing } from "../parts/signs.js";
+import { REWARD, quoted, runHref } from "../runs.js";
+import { list, set, text } from "../url.js";
+import { BestLinks, modelLinks } from "../parts/models.js";
+import { Failure, Missing, State } from "../parts/signs.js";
+import { cardTable } from "../parts/table.js";
 
-/** Runs whose newest checkpoints are listed. */
+/** Runs of a page. */
 const RUNS = 20;
 const HEADS = ["alias", "checkpoint", "models", "since", ""];
 
-/** The newest checkpoints of the runs that have trained, and the names of those runs. */
-async function newestCheckpoints() {
-  const answer = await get("v1/runs", { order_by: "updated_at desc", page_size: RUNS });
-  const runs = /** @type {any[]} */ (answer.runs);
-  const trained = runs.filter((run) => run.kind === "train" || run.kind === "clone");
-  const pages = await Promise.all(trained.map((run) => get(`v1/runs/${run.id}/checkpoints`, { page_size: 3 })));
-  const found = pages.flatMap((page) => page.checkpoints);
-  found.sort((one, other) => other.created_at.localeCompare(one.created_at));
-  return { found, names: new Map(runs.map((run) => [run.id, run.name])) };
-}
-
 export default function Models() {
   const aliases = useGet("v1/aliases", { page_size: 200 }, { seconds: 15 });
-  const checkpoints = useLive(newestCheckpoints, { seconds: 20 });
+  const [words, tokens] = [text("q"), list("pages")];
+  const filter = `has_checkpoints = true${words && ` AND name = ${quoted(`${words}*`)}`}`;
+  const query = { filter, order_by: "updated_at desc", page_size: RUNS, page_token: tokens.at(-1), metrics: [REWARD] };
+  const answer = useGet("v1/runs", query, { seconds: 20 });
   const known = /** @type {any[]} */ (aliases.data?.aliases ?? []);
-  const byCheckpoint = new Map();
-  for (const { name, checkpoint_id: id } of known) byCheckpoint.set(id, [...(byCheckpoint.get(id) ?? []), name]);
-  const { found, names } = checkpoints.data ?? { found: [], names: new Map() };
-  const reload = () => (aliases.reload(), checkpoints.reload());
-  const meaning = "is a name that always means the checkpoint that is used now: set one below, or by ";
+  const runs = /** @type {any[]} */ (answer.data?.runs ?? []);
+  const next = answer.data?.next_page_token;
+  const meaning = "is a name that always means the checkpoint that is used now: set one at a run's checkpoints, or by ";
+  const none = words ? "No run with a checkpoint has a name that begins so." : "No run has saved a checkpoint yet.";
   return html`<div class="head"><h1>Models</h1></div>
     <section class="card"><h2>Aliases</h2>
       ${known.length ? html`<div class="scroll" tabindex="0"><table>
@@ -40,11 +33,21 @@ export default function Models() {
       </table></div>` : html`<${Missing} ...${aliases}>
         No alias yet. An alias, such as <b>champion</b>, ${meaning}<code>ludus checkpoint alias</code>.<//>`}
     </section>
-    <h2>Newest checkpoints <small>of the ${RUNS} runs that changed last, three of each</small></h2>
-    <${Failure} problem=${checkpoints.problem} />
-    ${found.length
-      ? html`<${CheckpointTable} checkpoints=${found} names=${names} aliases=${byCheckpoint} reload=${reload} />`
-      : html`<${Missing} data=${checkpoints.data} problem=${null}>No run has saved a checkpoint yet.<//>`}`;
+    <h2>The best model of each run <small>the run that changed last first</small></h2>
+    <p><input type="search" placeholder="Run's name begins with" aria-label="Run's name begins with" value=${words}
+      onChange=${withValue((q) => set({ q, pages: null }))} /></p>
+    <${Failure} problem=${answer.problem} />
+    ${runs.length ? cardTable(runs, [
+      ["run", (run) => html`<a href=${runHref(run, "models")}>${plain(run.name, 160)}</a><br /><${State} run=${run} />`,
+        "name"],
+      ["reward", (run) => number(run.metrics[REWARD]), "number"],
+      ["best model", (run) => html`<${BestLinks} run=${run} />`],
+      ["changed", (run) => html`<span title=${moment(run.updated_at)}>${ago(run.updated_at)}</span>`, "small"],
+    ]) : html`<${Missing} data=${answer.data} problem=${null}>${none}<//>`}
+    <div class="row">
+      ${tokens.length > 0 && html`<button onClick=${() => set({ pages: tokens.slice(0, -1) })}>← Newer</button>`}
+      ${next && html`<button onClick=${() => set({ pages: [...tokens, next] })}>Earlier →</button>`}
+    </div>`;
 }
 
 /** @param {{alias: any}} props */

@@ -12,13 +12,25 @@ import { ask } from "../parts/dialog.js";
 const CALM = 400;
 /** What one can begin with, and how many of it. */
 const LISTS = { presets: 200, configs: 200, runs: 20 };
+const NAME = /^[A-Za-z0-9][A-Za-z0-9._-]*$/;
+const NAME_RULE = "A name has letters, digits, dots, underscores and hyphens, no spaces, and begins with a letter or digit.";
 /** Height of a line of the editor, in pixels; the style sheet says the same. */
 const LINE = 19;
 
+/** The text that this tab keeps over a reload and a way back, until the run is started. */
+const DRAFT = "new-run";
+
+/** @returns {{source?: string, name?: string, tags?: string, from?: string}} */
+function draft() {
+  return JSON.parse(sessionStorage.getItem(DRAFT) ?? "{}");
+}
+
 export default function NewRun() {
-  const [source, setSource] = useState("");
-  const [name, setName] = useState("");
-  const [tags, setTags] = useState("");
+  const kept = text("from") && draft().from !== text("from") ? {} : draft();
+  const [source, setSource] = useState(kept.source ?? "");
+  const [name, setName] = useState(kept.name ?? "");
+  const [tags, setTags] = useState(kept.tags ?? "");
+  const [parent, setParent] = useState("");
   const [problems, setProblems] = useState(/** @type {any[]} */ ([]));
   const [warnings, setWarnings] = useState(/** @type {any[]} */ ([]));
   const [refusal, setRefusal] = useState("");
@@ -33,9 +45,14 @@ export default function NewRun() {
   };
   const branch = async (/** @type {string} */ id) => {
     const run = await get(`v1/runs/${encodeURIComponent(id)}`);
+    setParent(run.name);
+    if (kept.source && kept.from === id) return;
     begin(`${yaml(run.config)}\n`);
     setTags(run.tags.join(", "));
   };
+  useEffect(() => {
+    sessionStorage.setItem(DRAFT, JSON.stringify({ source, name, tags, from: text("from") }));
+  }, [source, name, tags]);
 
   useEffect(() => {
     const none = () => {}; // who may not list them can paste a configuration
@@ -88,6 +105,7 @@ export default function NewRun() {
       const what = source === origin.source && origin.stored ? origin.stored : { config: source };
       const body = { ...what, ...(name && { name }), tags: tags.split(/[\s,]+/).filter(Boolean) };
       const run = await change("POST", "v1/runs", body);
+      sessionStorage.removeItem(DRAFT);
       go(runHref(run));
     } catch (problem) {
       if (!(problem instanceof Problem)) throw problem;
@@ -109,12 +127,18 @@ export default function NewRun() {
     html`<li key=${path + code}>${place}<code>${plain(path, 200)}</code> ${plain(message)}</li>`;
   const mistake = (/** @type {any} */ each) => doubt(each, each.line ? `line ${each.line}: ` : "");
   const mistakes = problems.length === 1 ? "One mistake" : `${problems.length} mistakes`;
+  const misnamed = Boolean(name) && !NAME.test(name);
+  const suggested = name.trim().replaceAll(/[^A-Za-z0-9._-]+/g, "-").replace(/^[^A-Za-z0-9]+/, "") || "run";
   const valid = checked === source && source.trim() && !problems.length;
-  return html`<div class="head"><h1>New run</h1></div>
+  const weights = "Its weights do not come along: the run begins with untrained networks, unless";
+  return html`<div class="head"><h1>${parent ? `New run like ${plain(parent, 120)}` : "New run"}</h1></div>
+    ${parent && html`<p class="sentence">The configuration of ${plain(parent, 120)}, every default filled in. ${weights}${" "}
+      <code>checkpoint_settings.resume_from</code> names a checkpoint (all of it, at its step), or
+      ${" "}<code>initialize_from</code> of a behavior (the networks alone, at step 0).</p>`}
     <form onSubmit=${create}>
       <div class="row" style=${{ marginBottom: "12px" }}>
         <label>Begin with <select onChange=${withValue(choose)}>
-          <option value="">a configuration of mine: paste it below</option>
+          <option value="">${parent ? `the run ${plain(parent, 80)}` : "a configuration of mine: paste it below"}</option>
           ${Object.entries(sources).map(([label, found]) => found.length > 0 &&
           html`<optgroup key=${label} label=${label}>${choices(Object.fromEntries(found))}</optgroup>`)}
         </select></label>
@@ -129,11 +153,15 @@ export default function NewRun() {
       html`<div class="note"><b>The server has doubts</b><ul>${warnings.map((each) => doubt(each))}</ul></div>`}
       ${valid && html`<p class="note" data-tone="good" role="status">The configuration is valid.</p>`}
       <div class="row">
-        <label>Name <input type="text" value=${name} placeholder="the run's id" onInput=${withValue(setName)}
-          pattern="[A-Za-z0-9][A-Za-z0-9._\\-]*" /></label>
+        <label title=${NAME_RULE}>Name <input type="text" value=${name} placeholder="the run's id"
+          onInput=${withValue(setName)} aria-describedby="name-rule" /></label>
         <label>Tags <input type="text" value=${tags} placeholder="nightly, ci" onInput=${withValue(setTags)} /></label>
-        <button class="main" disabled=${busy || !source.trim() || problems.length > 0}>Start the run</button>
-      </div></form>`;
+        <button class="main" disabled=${busy || !source.trim() || problems.length > 0 || misnamed}>Start the run</button>
+      </div>
+      <small id="name-rule">${misnamed
+        ? html`<b>${NAME_RULE}</b> <button type="button" class="quiet" onClick=${() => setName(suggested)}>
+            Call it ${suggested}</button>`
+        : NAME_RULE}</small></form>`;
 }
 
 /** A text with line numbers; lines with problems are marked. @param {any} props */

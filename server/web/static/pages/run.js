@@ -4,16 +4,17 @@ import { useKeys } from "../app.js";
 import { ago, count, moment, number, plain } from "../format.js";
 import { html } from "../html.js";
 import { useCalm, useGet, useTick } from "../live.js";
-import { CHART_KEYS, ChartTools, MetricChart } from "../metrics.js";
+import { CHART_KEYS, ChartTools, MetricChart, meaningOf } from "../metrics.js";
 import { LENGTH, REWARD, charted, hasEnded, pace, runHref, why } from "../runs.js";
 import { Actions } from "../parts/actions.js";
 import { ConfigTab } from "../parts/config.js";
 import { Gate } from "../parts/gate.js";
+import { Health } from "../parts/health.js";
 import { Logs } from "../parts/logs.js";
 import { MetricFilter, usePins } from "../parts/metric_filter.js";
-import { Checkpoints, NewestModel } from "../parts/models.js";
+import { BestModel, Checkpoints } from "../parts/models.js";
 import { Fact, Failure, Missing, Outcomes, Progress, State, Tags } from "../parts/signs.js";
-import { Simulators } from "../parts/simulators.js";
+import { HowToJoin, Simulators } from "../parts/simulators.js";
 import { Timeline, useRunEvents } from "../parts/timeline.js";
 import { Lessons } from "../parts/lessons.js";
 import { LadderView } from "../parts/ladder.js";
@@ -51,13 +52,14 @@ export default function RunPage({ parts: [name, tab = "overview"] }) {
   const { created_at: created, started_at: began, finished_at: ended } = run;
   const since = ended ? `ended ${ago(ended)}` : began ? `began ${ago(began)}` : `created ${ago(created)}`;
   return html`<div class="head"><h1>${plain(run.name, 200)}</h1>
-      <${State} state=${run.state} />
+      <${State} run=${run} />
       <small title=${moment(ended ?? began ?? created)}>${since}${run.attempt > 1 && `, attempt ${run.attempt}`}</small>
       <${Tags} tags=${run.tags} />
       <span class="actions"><${Actions} run=${run} reload=${answer.reload} /><${CopyLink} /></span>
     </div>
     <p class="sentence">${plain(why(run))} ${pace(run) && html`<b>${pace(run)}</b>`}</p>
     <${Failure} problem=${answer.problem} />
+    ${tab === "overview" && html`<${Health} run=${run} />`}
     <nav class="tabs" aria-label="Parts of the run">
       ${shown.map((each) => {
         const [to, current] = [runHref(run, each === "overview" ? "" : each), each === tab ? "page" : undefined];
@@ -100,27 +102,35 @@ function Overview({ run, events, tick, duels }) {
   const { data } = useGet(`v1/runs/${run.id}/metrics`, {}, { seconds: 2 * SELDOM, again: [run.state] });
   const metrics = /** @type {any[]} */ (data?.metrics ?? []);
   const value = (/** @type {string} */ key) => metrics.find((each) => each.key === key)?.value;
-  const elo = metrics.filter((each) => each.key === "Self-play/ELO");
+  const elo = Object.entries(run.self_play?.elo ?? {});
+  const live = !hasEnded(run);
+  const alone = live && run.kind === "train" && !run.step && !run.simulators;
+  const fact = (/** @type {string} */ name, /** @type {string} */ key) =>
+    html`<${Fact} name=${html`<span title=${meaningOf(key)}>${name}</span>`}>${number(value(key))}<//>`;
   const opponents = number(value("Self-play/Opponent ELO Mean"));
   const chart = { runs: charted(run), tick, marks: marksOf(events) };
   const saved = useCalm(events.filter((each) => each.type === "checkpoint_saved").length, SELDOM);
-  return html`<${ChartTools} />
-    <${MetricChart} metric=${run.kind === "clone" ? "Losses/Pretraining Loss" : REWARD} ...${chart} height=${300} />
+  const first = run.kind === "clone" ? "Losses/Pretraining Loss" : REWARD;
+  return html`${alone
+      ? html`<${HowToJoin} run=${run} open />`
+      : html`<${ChartTools} /><${MetricChart} metric=${first} ...${chart} height=${300} />`}
     <dl class="facts card" style=${{ marginTop: "16px" }}>
       <${Fact} name="progress"><${Progress} step=${run.step} most=${run.max_steps} /><//>
-      <${Fact} name="reward">${number(value(REWARD))}<//>
-      <${Fact} name="decisions in an episode">${number(value(LENGTH))}<//>
-      <${Fact} name="entropy">${number(value("Policy/Entropy"))}<//>
-      ${elo.map(({ behavior, value: own }) => html`<${Fact} key=${behavior} name=${`Elo of ${behavior}`}>
-        ${number(own)} <small>opponents ${opponents}</small><//>`)}
+      ${fact("reward", REWARD)}
+      ${fact("decisions in an episode", LENGTH)}
+      ${fact("entropy", "Policy/Entropy")}
+      ${elo.map(([behavior, own]) => html`<${Fact} key=${behavior}
+        name=${html`<span title=${meaningOf("Self-play/ELO")}>training Elo of ${behavior}, now</span>`}>
+        ${number(own)} <small>snapshots that it meets: ${opponents}</small><//>`)}
       ${run.restarts_without_progress > 0 &&
       html`<${Fact} name="restarts without progress">${run.restarts_without_progress}<//>`}
       <${Fact} name="seed">${run.seed}<//>
       <${Fact} name="id"><code>${run.id}</code><//>
     </dl>
+    ${run.state === "RUNNING" && html`<${Bottleneck} run=${run} />`}
     ${duels && html`<${LastMatches} run=${run} tick=${tick} />`}
     <div class="columns">
-      <section class="card"><h2>Newest model</h2><${NewestModel} run=${run} again=${saved} /></section>
+      <section class="card"><h2>Take this one: the best model</h2><${BestModel} run=${run} again=${saved} /></section>
       <section class="card"><h2>Last events</h2>
         <ol class="timeline">
           ${events.slice(-6).reverse().map((each) => html`<li key=${each.seq} data-level=${each.level}>
@@ -129,10 +139,19 @@ function Overview({ run, events, tick, duels }) {
         </ol>
         <a href=${runHref(run, "timeline")}>All events (${count(events.length)})</a>
       </section></div>
-    <div class="charts">
+    ${!alone && html`<div class="charts">
       <${MetricChart} metric=${LENGTH} ...${chart} />
       <${MetricChart} metric="Policy/Entropy" ...${chart} />
-    </div>`;
+    </div>`}`;
+}
+
+/** What limits the speed of a run. @param {{run: any}} props */
+function Bottleneck({ run }) {
+  const { data } = useGet(`v1/runs/${run.id}/bottleneck`, {}, { seconds: SELDOM });
+  if (!data?.cause) return null;
+  const { message, advice, steps_per_second: now, steps_per_second_without: without } = data;
+  const gain = now && without > now ? ` ${count(now)} steps/s could be ${count(without)} without that.` : "";
+  return html`<p class="sentence"><b>Speed:</b> ${plain(message)}.${gain} ${advice && `${plain(advice)}.`}</p>`;
 }
 
 /** How the newest matches of self-play ended. @param {{run: any, tick: number}} props */

@@ -1,6 +1,6 @@
 // What can be done with a run. A button is there if the token may press it and the state allows it.
 import { useState } from "preact/hooks";
-import { change, may } from "../api.js";
+import { Problem, change, may } from "../api.js";
 import { plain } from "../format.js";
 import { html, withValue } from "../html.js";
 import { hasEnded } from "../runs.js";
@@ -49,6 +49,54 @@ export function Actions({ run, reload }) {
     ${over && html`<button class="danger" onClick=${remove}>Delete …</button>`}`;
 }
 
+/** Carry out a command for several runs, and say for how many it was refused, and why. */
+async function forEach(/** @type {string[]} */ ids, /** @type {(path: string) => Promise<unknown>} */ command) {
+  const refusals = [];
+  for (const id of ids) {
+    try {
+      await command(`v1/runs/${id}`);
+    } catch (problem) {
+      if (!(problem instanceof Problem)) throw problem;
+      refusals.push(problem.message);
+    }
+  }
+  const done = `Done for ${ids.length - refusals.length} of ${ids.length} runs.`;
+  toast(refusals.length ? `${done} ${plain(refusals[0], 200)}` : done);
+}
+
+/** What can be done with all selected runs. @param {{ids: string[], reload: () => void}} props */
+export function Bulk({ ids, reload }) {
+  if (!may("run") || !ids.length) return null;
+  const all = ids.length === 1 ? "1 run" : `${ids.length} runs`;
+  const bulk = (/** @type {string} */ verb, /** @type {string} */ text, /** @type {any} */ command) => () =>
+    ask({ title: `${verb} ${all}?`, action: `${verb} ${all}`, danger: verb !== "Stop", text,
+      carryOut: async () => (await forEach(ids, command), reload()) });
+  const post = (/** @type {string} */ verb) => (/** @type {string} */ path) => change("POST", `${path}:${verb}`);
+  const end = "Each saves a last checkpoint, exports its models and ends. Those that have ended stay as they are.";
+  const loss = "Each ends at once; what it has learned since its newest checkpoint is lost.";
+  const gone = "Those that have ended go with their metrics, events, logs and checkpoints. This cannot be undone.";
+  const remove = (/** @type {string} */ path) => change("DELETE", path);
+  return html`<button onClick=${() => tag(ids, reload)}>Tag …</button>
+    <button onClick=${bulk("Stop", end, post("stop"))}>Stop …</button>
+    <button class="danger" onClick=${bulk("Cancel", loss, post("cancel"))}>Cancel …</button>
+    <button class="danger" onClick=${bulk("Delete", gone, remove)}>Delete …</button>`;
+}
+
+/** Add tags to runs, and remove others. @param {string[]} ids @param {() => void} reload */
+function tag(ids, reload) {
+  dialog("Tags of the selected runs", () => {
+    const [add, setAdd] = useState("");
+    const [remove, setRemove] = useState("");
+    const list = (/** @type {string} */ text) => text.split(/[\s,]+/).filter(Boolean);
+    const body = { add_tags: list(add), remove_tags: list(remove) };
+    const save = async () => (await forEach(ids, (path) => change("PATCH", path, body)), reload());
+    return html`<${Form} action="Change the tags" disabled=${!(add.trim() || remove.trim())} carryOut=${save}>
+      <div class="field"><label>add <input type="text" value=${add} onInput=${withValue(setAdd)} /></label></div>
+      <div class="field"><label>remove <input type="text" value=${remove} onInput=${withValue(setRemove)} /></label>
+      </div><//>`;
+  });
+}
+
 /** Change hyperparameters of a run that goes on. @param {any} run @param {() => void} reload */
 function setHyperparameters(run, reload) {
   dialog("Set hyperparameters", () => {
@@ -84,6 +132,9 @@ function setHyperparameters(run, reload) {
   });
 }
 
+/** Names of this machine itself. */
+const LOOPBACK = /^(localhost|127\.[\d.]+|\[::1\])$/;
+
 /**
  * Make a link with which others can look at one run or ladder, and do nothing else.
  * @param {{run?: string, ladder?: string}} bound
@@ -102,6 +153,9 @@ export function share(bound) {
       const what = bound.run ? "this run" : "this ladder";
       const sees = `Whoever has this link sees ${what} for ${days} ${days === 1 ? "day" : "days"}. `;
       return html`<p>${sees}It is shown only now; the tokens in Admin end it earlier.</p>
+        ${LOOPBACK.test(location.hostname) && html`<p class="note">${location.hostname} is every machine itself: the link
+          opens only in a browser on this one. For colleagues, serve at an address of the network with tokens
+          (docs/security.md), open these pages there, and share again.</p>`}
         <${Secret} label="Link" text=${link} />`;
     }
     return html`<${Form} action="Make the link" stays carryOut=${make}>

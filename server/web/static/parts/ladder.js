@@ -6,7 +6,7 @@ import { useGet } from "../live.js";
 import { runHref } from "../runs.js";
 import { align } from "../series.js";
 import { colorOf } from "../theme.js";
-import { list, set, text } from "../url.js";
+import { flag, list, set, text } from "../url.js";
 import { Missing } from "./signs.js";
 import { cardTable, table } from "./table.js";
 
@@ -35,7 +35,9 @@ export function LadderView({ ladder, live, empty = "No player has joined this la
   const chosen = withValue((by) => set({ by: by === "ordinal desc" ? null : by }));
   return html`<div class="row" style=${{ marginBottom: "10px" }}>
       <label>order <select value=${order} onChange=${chosen}>${choices(ORDERS)}</select></label>
-      <small>rated through match ${count(data.rated_through)} of ${count(data.matches)}; bars are μ ± 2 σ</small>
+      <small>rated through match ${count(data.rated_through)} of ${count(data.matches)}; bars are μ ± 2 σ. Ladder Elo counts
+        the rated matches between these players; the training Elo of a run's Overview is the trainer's own, against the
+        snapshots of its window.</small>
     </div>
     <${Ratings} ratings=${ratings} />
     <div class="columns" style=${{ margin: "16px 0" }}>
@@ -70,7 +72,7 @@ function Ratings({ ratings }) {
     ["player", player, "name"],
     ["strength", strength, undefined, "40%"],
     ["μ ± 2 σ", (each) => `${tenths(each.mu)} ± ${tenths(2 * each.sigma)}`, "number"],
-    ["Elo", (each) => number(Math.round(each.elo)), "number"],
+    ["Ladder Elo", (each) => number(Math.round(each.elo)), "number"],
     ["games", (each) => count(each.games), "number"],
   ]);
 }
@@ -141,7 +143,8 @@ function shade(score) {
 
 /** @param {{path: string, live: boolean}} props */
 function Matches({ path, live }) {
-  const filter = text("matches");
+  const [words, unrated] = [text("matches"), flag("unrated")];
+  const filter = [words, !unrated && "rated = true"].filter(Boolean).join(" AND ");
   const answer = useGet(`${path}/matches`, { page_size: 50, filter }, { seconds: live ? 10 : null });
   const matches = /** @type {any[]} */ (answer.data?.matches ?? []);
   const side = (/** @type {any} */ { name, rank, score }, /** @type {number} */ i) => {
@@ -153,11 +156,14 @@ function Matches({ path, live }) {
     html`${word}${!rated && tag("not rated")}${truncated && tag("interrupted")}`;
   return html`<section class="card"><h2>Matches</h2>
     <input type="search" size="40" placeholder="filter, as in: player = 3 AND outcome = win"
-      aria-label="Filter of matches" value=${filter} onChange=${withValue((words) => set({ matches: words }))} />
+      aria-label="Filter of matches" value=${words} onChange=${withValue((matches) => set({ matches }))} />
+    <label title="Games against itself, interrupted ones, and those whose opponents changed in the middle">
+      ${" "}<input type="checkbox" checked=${unrated} onChange=${() => set({ unrated: !unrated })} />${" "}
+      ${"those that are not rated, too"}</label>
     ${matches.length ? table(matches, [
       ["match", (each) => each.seq, "number"],
       ["participants", (each) => each.participants.map(side), "name"],
       ["outcome", outcome],
       ["played", (each) => ago(each.at), "small"],
-    ]) : html`<${Missing} ...${answer}>${filter ? "No match fits this filter." : "No match yet."}<//>`}</section>`;
+    ]) : html`<${Missing} ...${answer}>${words ? "No match fits this filter." : unrated ? "No match yet." : "No rated match yet."}<//>`}</section>`;
 }

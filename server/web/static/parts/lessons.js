@@ -27,7 +27,7 @@ export function Lessons({ run, live, events, tick }) {
         <h2>${plain(each.name, 100)}</h2>
         <p>${plain(each.waits_for, 400)}</p>
         <ol class="row" style=${{ listStyle: "none", padding: 0, margin: "0 0 10px" }} aria-label="Lessons">
-          ${Array.from({ length: Math.min(each.lessons, 40) }, (_, i) => step(i + 1, each))}
+          ${Array.from({ length: Math.min(each.lessons, 40) }, (_, i) => step(i + 1, each, namesOf(run, each)))}
         </ol>
         <dl class="facts">
           <${Fact} name="value">${shown(each.value)}<//>
@@ -54,12 +54,18 @@ export function Lessons({ run, live, events, tick }) {
       </ol></section>`;
 }
 
-/** One lesson: done, present or to come. @param {number} number @param {any} parameter */
-function step(number, { lesson, lesson_name: name }) {
+/** The names of a parameter's lessons, as the configuration has them. @param {any} run @param {any} parameter */
+function namesOf(run, { name }) {
+  const curriculum = run.config.environment_parameters?.[name]?.curriculum ?? [];
+  return curriculum.map((/** @type {any} */ lesson) => lesson.name);
+}
+
+/** One lesson: done, present or to come. @param {number} number @param {any} parameter @param {string[]} names */
+function step(number, { lesson, lesson_name: now }, names) {
   const present = number === lesson;
   const [sign, tone] = number < lesson ? ["✔", "good"] : present ? ["▶", "busy"] : ["○", "idle"];
   return html`<li key=${number - 1} class="state" data-tone=${tone} aria-current=${present ? "step" : undefined}>
-    ${sign} ${number}${present ? ` ${plain(name, 40)}` : ""}
+    ${sign} ${number} ${plain(names[number - 1] ?? (present ? now : ""), 40)}
   </li>`;
 }
 

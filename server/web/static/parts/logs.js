@@ -1,8 +1,8 @@
 // Log files of a run's attempts: open at the end, follow it, scroll up for earlier parts, search, download.
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { get } from "../api.js";
 import { href, set, text } from "../url.js";
-import { ago, bytes, plain } from "../format.js";
+import { ago, bytes, logLine, plain } from "../format.js";
 import { html, withValue } from "../html.js";
 import { useGet, useLive } from "../live.js";
 import { Missing } from "./signs.js";
@@ -69,7 +69,8 @@ function LogFile({ path, live }) {
     setParts(loaded);
     requestAnimationFrame(() => place.current && (place.current.scrollTop += place.current.scrollHeight - before));
   };
-  const lines = parts.map((part) => part.text).join("").split("\n");
+  const text = parts.map((part) => part.text).join("");
+  const lines = useMemo(() => text.split("\n").map(logLine), [text]);
   const wanted = words.toLowerCase();
   const found = wanted ? lines.filter((line) => line.toLowerCase().includes(wanted)) : lines;
   const scrolled = (/** @type {any} */ { target: { scrollTop, scrollHeight, clientHeight } }) => {

@@ -1,7 +1,7 @@
 // Small signs: state of a run, progress, a sparkline, tags, problems, empty places.
 import { useEffect, useState } from "preact/hooks";
 import { html } from "../html.js";
-import { count, number, percent, plain, stateLook } from "../format.js";
+import { count, number, percent, plain, stateLook, words } from "../format.js";
 
 /** Seconds after which a place says that its answer takes long. */
 const PATIENCE = 5;
@@ -12,9 +12,13 @@ export function Sign({ sign, tone, children }) {
   return html`<span class="state" data-tone=${tone}><span aria-hidden="true">${sign}</span>${children}</span>`;
 }
 
-/** State of a run: sign, word and color. @param {{state: string}} props */
-export function State({ state }) {
-  return html`<${Sign} ...${stateLook(state)}>${state}<//>`;
+/** State of a run: sign, word and color; of one that goes on, how many warnings there are. @param {{run: any}} props */
+export function State({ run }) {
+  const { word, ...look } = stateLook(run);
+  const found = run.findings ?? [];
+  const title = found.map(words).join(", ");
+  return html`<span title=${title}><${Sign} ...${look}>${word}<//>
+    ${found.length > 0 && look.tone !== "warn" && html` <${Sign} sign="▲" tone="warn">${found.length}<//>`}</span>`;
 }
 
 const VERDICTS = /** @type {Record<string, [string, string]>} */ ({
@@ -25,7 +29,7 @@ const VERDICTS = /** @type {Record<string, [string, string]>} */ ({
 
 /** A verdict as one word; the state of its run where there is none. @param {{verdict?: string|null, run: any}} props */
 export function Verdict({ verdict, run }) {
-  if (!verdict) return html`<${State} state=${run.state} />`;
+  if (!verdict) return html`<${State} run=${run} />`;
   const [sign, tone] = VERDICTS[verdict];
   return html`<${Sign} sign=${sign} tone=${tone}>${verdict.toUpperCase()}<//>`;
 }

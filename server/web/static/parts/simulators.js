@@ -1,5 +1,5 @@
 // Simulators of a run: who plays, who left and why, and how to join.
-import { ago, count, plain } from "../format.js";
+import { ago, count, plain, words } from "../format.js";
 import { html } from "../html.js";
 import { useGet } from "../live.js";
 import { runHref } from "../runs.js";
@@ -22,14 +22,25 @@ export function Simulators({ run, live }) {
 }
 
 /** The command that connects a game. @param {{run: any, open: boolean}} props */
-function HowToJoin({ run, open }) {
-  const settings = "With the address of this server in LUDUS_SERVER, and a token in LUDUS_TOKEN. ";
+export function HowToJoin({ run, open }) {
+  const behaviors = Object.keys(run.config.behaviors ?? {});
+  const behavior = behaviors.length === 1 ? ` --behavior ${argument(behaviors[0])}` : "";
+  const named = plain(behaviors.join(", "), 200);
+  const needed = behaviors.length ? `It has to play ${behaviors.length === 1 ? "the behavior" : "the behaviors"} ${named}. ` : "";
+  const settings = "From another machine, set LUDUS_SIMULATOR_SERVER to the gateway's address, and LUDUS_SIMULATOR_TOKEN.";
   return html`<details class="card" open=${open}>
     <summary>How a game joins this run</summary>
-    <p>A Unity build: <code>ludus unity ${run.name} --env path/to/build</code></p>
-    <p>A Python environment: <code>ludus simulate gymnasium:CartPole-v1 --run ${run.name}</code></p>
-    <p class="small">${settings}The API is described at <a href="docs">docs</a>.</p>
+    <p>A Unity build, or without <code>--env</code> the Editor:${" "}
+      <code>ludus unity ${run.name} --env path/to/build</code></p>
+    <p>A game in Python: <code>ludus simulate python:game.py --run ${run.name}${behavior}</code></p>
+    <p>One of Gymnasium: <code>ludus simulate gymnasium:NAME --run ${run.name}${behavior}</code></p>
+    <p class="small">${needed}${settings}</p>
   </details>`;
+}
+
+/** A word of a command line. @param {string} word */
+function argument(word) {
+  return /^[\w./:-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
 }
 
 /** How many left for which reason. @param {{simulators: any[]}} props */
@@ -43,7 +54,7 @@ export function Reasons({ simulators }) {
   return html`<p class="sentence">
     ${rows.map(([code, { n, reason }]) => {
       const title = plain(reason ?? "", 300);
-      return html`<span key=${code} title=${title}><b>${code ?? "unknown"}</b> × ${n} </span>`;
+      return html`<span key=${code} title=${title}>${n} × ${words(code ?? "unknown")}${" · "}</span>`;
     })}
   </p>`;
 }
@@ -54,10 +65,11 @@ export function SimulatorTable({ simulators, runs = false }) {
     html`<a href=${runHref({ id }, "simulators")}>${plain(name ?? id, 80)}</a>`;
   const player = (/** @type {any} */ { label, number, peer, client, relayed }) =>
     html`${label ? plain(label, 80) : `number ${number}`}<br />
-      <small>${plain(peer, 80)} · ${plain(client, 60)}${relayed ? " · relayed" : ""}</small>`;
+      <small class="cut" title=${plain(client, 200)}>${plain(peer, 80)} · ${plain(client, 60)}${
+        relayed ? " · relayed" : ""}</small>`;
   const since = (/** @type {any} */ each) => ago(each.left_at ?? each.connected_at ?? each.joined_at);
   const leaving = (/** @type {any} */ { leave_code: code, leave_reason: reason }) =>
-    html`${code && html`<b>${code}</b><br />`}<small>${plain(reason ?? "", 300)}</small>`;
+    html`<small title=${code}>${plain(reason ?? "", 300) || (code && words(code))}</small>`;
   return cardTable(simulators.slice(0, 200), [
     runs && ["run", run, "name"],
     ["simulator", player, "name"],

@@ -1,4 +1,4 @@
-// A table of a list. Where the screen is too narrow for it, it scrolls in its own frame.
+// A table of a list. On a phone each row is a card, with the names of its columns.
 import { html } from "../html.js";
 
 /** Name, what a row has there, class of its cells, width. */
@@ -12,11 +12,13 @@ export function table(rows, columns, { frame = "scroll", style = {} } = {}) {
     return html`<th scope="col" key=${column} class=${look} style=${{ width }}>${name}</th>`;
   });
   const body = rows.map((row, i) => {
-    const cells = shown.map(([, show, kind], column) => html`<td key=${column} class=${kind}>${show(row, i)}</td>`);
+    const cells = shown.map(
+      ([name, show, kind], column) => html`<td key=${column} class=${kind} data-name=${name}>${show(row, i)}</td>`,
+    );
     return html`<tr key=${row.id ?? row.session_id ?? row.seq ?? i}>${cells}</tr>`;
   });
   return html`<div class=${frame} tabindex="0" style=${style}>
-    <table><thead><tr>${heads}</tr></thead><tbody>${body}</tbody></table></div>`;
+    <table class="cards"><thead><tr>${heads}</tr></thead><tbody>${body}</tbody></table></div>`;
 }
 
 /** A table that is a card of its own. @param {any[]} rows @param {(Column|false|undefined)[]} columns */
