@@ -18,6 +18,7 @@ import { table } from "../parts/table.js";
 /** Metrics that come first. While the server compares, a page shows these: most runs have them. */
 const FIRST = [REWARD, LENGTH, "Policy/Entropy", "Losses/Value Loss"];
 const MOST = 200; // runs that the server compares at once
+const MOST_MODELS = 12; // rows for which their models are asked for
 const GROUPINGS = { "": "nothing", seed: "all but the seed", tag: "tag", name: "name" };
 
 export default function Compare() {
@@ -108,8 +109,8 @@ function Numbers({ comparison: { runs, differing }, charted, by }) {
       [by ? "group" : "run", name, "name"],
       [by ? "runs" : "state", ({ members, first }) => (members[1] ? members.length : html`<${State} run=${first} />`)],
       ["reward", reward, "number"],
-      !by && ["best model", ({ first }) => html`<${BestLinks} run=${first} />`],
+      !by && rows.length <= MOST_MODELS && ["best model", ({ first }) => html`<${BestLinks} run=${first} />`],
       ...differs.map(({ path, values }) => /** @type {[string, any]} */ ([lastKeys(path), unique(values)])),
-    ])}
+    ], { style: { maxHeight: "min(420px, 50vh)" } })}
     <small>± is half of the 95 % interval of the mean (Student's t) over the runs of a group.</small></section>`;
 }
