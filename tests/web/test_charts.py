@@ -239,7 +239,7 @@ def test_the_history_of_a_ladder_is_zoomed_by_matches_and_shown_by_steps(fresh: 
 
 def test_pinned_charts_come_first_and_a_filter_leaves_the_others_out(fresh: Watched) -> None:
     page = fresh.open("ui/runs/walker/charts")
-    chart = page.locator("figure.chart").filter(has=page.get_by_title("Policy/Entropy", exact=True))
+    chart = page.locator("figure.chart").filter(has=page.get_by_text("Policy/Entropy", exact=True))
     chart.get_by_title("Keep it first").click()
 
     expect(page.locator("figure.chart .title").first).to_have_text("Policy/Entropy")

@@ -1,6 +1,8 @@
 """Pure functions of the pages, called in the browser that runs them."""
 
+import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -159,3 +161,53 @@ def test_groups_do_not_mix_behaviors(call: Call) -> None:
         ("seeds · Striker (n = 2)", [2.0]),
         ("seeds · Goalie (n = 2)", [20.0]),
     ]
+
+
+def test_the_ticks_of_a_nearly_constant_curve_differ(call: Call) -> None:
+    assert call("format.ticks", [0, 0.5, 1, None]) == ["0", "0.5", "1", ""]
+    assert call("format.ticks", [1.02, 1.0201, 1.0202]) == ["1.02", "1.0201", "1.0202"]
+    assert call("format.ticks", [1e5 + 1e-3, 1e5 + 2e-3]) == ["100000", "+0.001"]
+    assert call("format.ticks", [-1.00002, -1.00001]) == ["−1.00002", "−1.00001"]
+
+
+@pytest.mark.parametrize(
+    ("run", "tone", "word"),
+    [
+        ({"state": "SUCCEEDED", "stop_reason": "completed", "findings": []}, "good", "SUCCEEDED"),
+        ({"state": "SUCCEEDED", "stop_reason": "user", "findings": []}, "idle", "STOPPED"),
+        ({"state": "SUCCEEDED", "stop_reason": "user", "findings": ["x"]}, "warn", "ended, with warnings"),
+        ({"state": "RUNNING", "findings": ["x"]}, "busy", "RUNNING"),
+    ],
+)
+def test_a_run_that_learned_nothing_or_was_stopped_looks_like_no_success(
+    call: Call, run: dict[str, Any], tone: str, word: str
+) -> None:
+    look = call("format.stateLook", run)
+
+    assert (look["tone"], look["word"]) == (tone, word)
+
+
+def test_a_line_of_a_log_is_time_level_and_words(call: Call) -> None:
+    line = '{"run": "r", "steps": 3, "event": "saved", "level": "info", "timestamp": "2026-01-01T10:00:00Z"}'
+
+    assert re.fullmatch(r"\d\d:00:00.*  info     saved  run=r steps=3", call("format.logLine", line))
+    assert call("format.logLine", "Traceback") == "Traceback"
+    assert call("format.logLine", '{"cut') == '{"cut'
+
+
+def test_runs_that_wait_for_the_same_are_together(call: Call) -> None:
+    runs = [{"id": str(n), "state": "QUEUED", "waits_for": f"a slot, for {n} s"} for n in range(16)]
+
+    groups = call("runs.byReason", [*runs, {"id": "x", "state": "QUEUED", "waits_for": "a GPU"}])
+
+    assert [(group["why"], len(group["runs"])) for group in groups] == [("A slot, for 0 s.", 16), ("A GPU.", 1)]
+
+
+def test_every_metric_of_the_page_of_metrics_has_its_meaning(call: Call) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    names = re.findall(r"^\| `([A-Za-z-]+/[^`]+)`", page, re.MULTILINE)
+    assert len(names) > 40
+
+    for name in (*names, "Policy/Extrinsic Reward", "Environment/Lesson Number/wall", "Policy/Branch 2 Entropy"):
+        assert "Healthy" in call("metrics.meaningOf", name), name
+    assert call("metrics.meaningOf", "Game/of its own") == ""

@@ -91,14 +91,14 @@ def test_a_dialog_fits_its_screen_and_everybody_can_use_it(path: str, button: st
     assert serious(page) == []
 
 
-def test_now_shows_a_run_that_no_worker_can_train_under_what_needs_somebody(filled: World, look: Watched) -> None:
+def test_now_shows_a_run_that_no_worker_can_train_under_what_needs_you(filled: World, look: Watched) -> None:
     run = filled.create({**CARTPOLE, "resources": {"gpu": 64}}, name="greedy")["id"]
     with filled.services.database.write() as session:
         WaitingRuns(session).inform(run, Obstacle("no_worker_serves", "No worker has 64 GPUs."))
         session.execute(text("UPDATE events SET at = at - 700 WHERE run_id = :run"), {"run": run})
     page = look.open()
 
-    row = page.locator("section.card").filter(has_text="Needs somebody").locator("tr").filter(has_text="greedy")
+    row = page.locator("section.card").filter(has_text="Needs you").locator("tr").filter(has_text="greedy")
     expect(row).to_contain_text("No worker has 64 GPUs.")
     filled.http.post(f"/v1/runs/{run}:cancel").raise_for_status()
 

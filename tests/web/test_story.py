@@ -115,7 +115,7 @@ def test_a_person_trains_an_agent_in_the_browser(
     state(page, "RUNNING")
     page.get_by_role("button", name="Stop …").click()
     page.get_by_role("button", name="Stop it").click()
-    state(page, "SUCCEEDED")
+    state(page, "STOPPED")
     page.get_by_role("link", name="Timeline").click()
     expect(page.locator(".timeline")).to_contain_text("pause requested by configured token")
 

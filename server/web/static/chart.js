@@ -68,7 +68,7 @@ export function Chart(props) {
   const bands = [...new Set(curves.map((each) => each.band))].join("; ");
   return html`<figure class="chart" ref=${frame}>
     <figcaption>
-      <span class="title" title=${props.meaning || title}>${title}</span>
+      <span class="title" title=${props.meaning ? `${title}: ${props.meaning}` : title}>${title}</span>
       <span class="tools">
         ${props.actions}
         <button class="quiet" aria-pressed=${table} onClick=${() => setTable(!table)} title="Table of values">≣</button>

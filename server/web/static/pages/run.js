@@ -104,7 +104,7 @@ function Overview({ run, events, tick, duels }) {
   const value = (/** @type {string} */ key) => metrics.find((each) => each.key === key)?.value;
   const elo = Object.entries(run.self_play?.elo ?? {});
   const live = !hasEnded(run);
-  const alone = live && run.kind === "train" && !run.step && !run.simulators;
+  const alone = live && run.kind === "train" && !run.step && !run.simulators && !metrics.length;
   const fact = (/** @type {string} */ name, /** @type {string} */ key) =>
     html`<${Fact} name=${html`<span title=${meaningOf(key)}>${name}</span>`}>${number(value(key))}<//>`;
   const opponents = number(value("Self-play/Opponent ELO Mean"));

@@ -69,8 +69,7 @@ function LogFile({ path, live }) {
     setParts(loaded);
     requestAnimationFrame(() => place.current && (place.current.scrollTop += place.current.scrollHeight - before));
   };
-  const text = parts.map((part) => part.text).join("");
-  const lines = useMemo(() => text.split("\n").map(logLine), [text]);
+  const lines = useMemo(() => parts.map((part) => part.text).join("").split("\n").map(logLine), [parts]);
   const wanted = words.toLowerCase();
   const found = wanted ? lines.filter((line) => line.toLowerCase().includes(wanted)) : lines;
   const scrolled = (/** @type {any} */ { target: { scrollTop, scrollHeight, clientHeight } }) => {
