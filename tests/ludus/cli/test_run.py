@@ -150,7 +150,7 @@ def test_show_says_whose_turn_it_is_in_self_play_and_how_the_policies_are_rated(
 
     facts = dict(line.split("  ", 1) for line in text[: text.index("\n\n")].splitlines() if "  " in line)
     assert facts["learning team"].strip() == "1"
-    assert facts["Elo"].strip() == "Striker 1204.3, Goalie 1195.0"
+    assert facts["training Elo"].strip() == "Striker 1204.3, Goalie 1195.0"
     assert "learning team" not in before.stdout
     assert as_json(cli("run", "show", "turns", "--json"))["run"]["self_play"] == {
         "learning_team": 1,
