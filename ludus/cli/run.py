@@ -297,7 +297,10 @@ def _facts(client: Client, record: Run) -> list[tuple[str, object]]:
         ("left", left_of(record)),
         ("attempts", record.attempt),
         ("learning team", record.self_play and str(record.self_play.learning_team)),
-        ("training Elo", record.self_play and ", ".join(f"{name} {elo:.1f}" for name, elo in record.self_play.elo.items())),
+        (
+            "training Elo",
+            record.self_play and ", ".join(f"{name} {elo:.1f}" for name, elo in record.self_play.elo.items()),
+        ),
         ("trained on", _trained_on(client, record)),
         ("simulators", f"{len(connected_now)} connected, {sum(each.agents for each in connected_now)} agents"),
         *_edge_collectors(client, record),
