@@ -32,6 +32,7 @@ from ludus.collector.ticks import BatchTicks
 from ludus.collector.unity.diagnostics import Connections
 from ludus.protocol.batches import StatValue
 from ludus.protocol.codec import CloseCode, ProtocolError
+from ludus.protocol.tickets import TicketDesk
 
 log = structlog.get_logger()
 
@@ -70,8 +71,12 @@ class CollectorServer:
         self._connections = Connections()
         self.numbers = itertools.count(start.first_number, start.number_step)
         """Numbers for simulators that come without a ticket, unique among the collectors."""
-        self._spent: dict[str, float] = {}
-        """Tickets that have opened a session, until they expire: a copy of one opens none."""
+        self.desk = (
+            None
+            if settings.ticket_key is None
+            else TicketDesk(settings.ticket_key, settings.run_id, settings.attempt, start.generation)
+        )
+        """None where no tickets are needed."""
         self.index_numbers = itertools.count(1)
         """Numbers for agent indexes."""
         self.barrier = CheckpointBarrier(restored, lambda payload: link.send(Kind.SNAPSHOTS, payload))
@@ -96,15 +101,6 @@ class CollectorServer:
     def wall_clock(self) -> float:
         """Return seconds since 1970."""
         return time.time()
-
-    def spend(self, ticket: str, expires_at: float) -> bool:
-        """Take a ticket that opens a session until then; False if one was opened with it before."""
-        now = self.wall_clock()
-        self._spent = {each: until for each, until in self._spent.items() if until > now}
-        if ticket in self._spent:
-            return False
-        self._spent[ticket] = expires_at
-        return True
 
     def opened(self, session: Session) -> None:
         """Register a session."""

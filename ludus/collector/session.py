@@ -25,7 +25,7 @@ from ludus.protocol.contract import (
 )
 from ludus.protocol.environment_parameters import ParameterValue
 from ludus.protocol.spec import BehaviorSpec
-from ludus.protocol.tickets import TicketExpired, TicketInvalid, verify
+from ludus.protocol.tickets import TicketExpired, TicketInvalid
 
 if TYPE_CHECKING:
     from ludus.collector.server import CollectorServer
@@ -208,29 +208,16 @@ class Session(ABC):
 
         Raises ProtocolError.
         """
-        settings = self._collector.settings
-        if settings.ticket_key is None:
+        desk, now = self._collector.desk, self._collector.wall_clock()
+        if desk is None:
             return next(self._collector.numbers) if former is None else former
         try:
-            claims = verify(settings.ticket_key, ticket, self._collector.wall_clock())
+            claims = desk.read(ticket, self._collector.port, now)
+            desk.spend(ticket, claims, session_id, now)
         except TicketExpired as error:
             raise ProtocolError(CloseCode.TICKET_EXPIRED, str(error)) from None
         except TicketInvalid as error:
             raise ProtocolError(CloseCode.BAD_TICKET, str(error)) from None
-        if (claims.run_id, claims.attempt) != (settings.run_id, settings.attempt):
-            raise ProtocolError(
-                CloseCode.TICKET_EXPIRED, "the ticket is for another attempt; join again for a fresh one"
-            )
-        if claims.session_id != session_id:
-            raise ProtocolError(CloseCode.BAD_TICKET, "the ticket was given to another session id")
-        if claims.endpoint and claims.endpoint.rpartition(":")[2] != str(self._collector.port):
-            raise ProtocolError(
-                CloseCode.TICKET_EXPIRED, "the ticket is for another collector; join again for one of this one"
-            )
-        if not self._collector.spend(ticket, claims.expires_at):
-            raise ProtocolError(
-                CloseCode.TICKET_EXPIRED, "the ticket has opened a session already; join again for a fresh one"
-            )
         return claims.number
 
     @property

@@ -1,8 +1,8 @@
 """One connection of HTTP/2 with gRPC's messages: frames in, frames out, and the windows of both sides.
 
 A subclass is the server's or the client's end. It opens streams when headers come; everything below them is here.
-Who sends too much hits a window (RFC 9113, 5.2): a stream's is topped up while the messages that came are read, so a
-stream holds at most `STREAM_WINDOW` unread bytes, and one incomplete message.
+
+What a peer may cost this end: `ludus.http2.budget`.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ from typing import Final, cast
 
 import hpack
 
+from ludus.http2.budget import Calm, ReceivedBytes
 from ludus.http2.frames import (
     ACK,
     CONTINUATION,
@@ -43,12 +44,11 @@ from ludus.http2.frames import (
     settings,
     unpadded,
 )
-from ludus.http2.headers import MOST_CACHED, Headers
+from ludus.http2.headers import HeaderBlocks, Headers
 from ludus.http2.stream import BadMessage, Stream
 
 STREAM_WINDOW: Final = 1 << 22
 """Bytes of a stream that a peer may send before they are read."""
-CONNECTION_WINDOW: Final = 1 << 24
 OUR_MAX_FRAME: Final = 1 << 18
 """Bytes of a frame that this end takes: a large picture comes in few frames."""
 MOST_STREAMS: Final = 10_000
@@ -58,6 +58,10 @@ CLOSE_SECONDS: Final = 2.0
 """How long the last bytes of a connection may take."""
 MOST_UNREAD_ANSWERS: Final = 1000
 """To PING and SETTINGS of a peer that does not read."""
+SETTINGS_COST: Final = 10.0
+"""Of a SETTINGS frame, in frames: it changes the window of every stream (6.9.2)."""
+MOST_SETTINGS_BYTES: Final = 6 * 64
+"""Of a SETTINGS frame. HTTP/2 knows six settings of 6 bytes (6.5.2)."""
 
 
 class Connection(asyncio.Protocol, ABC):
@@ -71,16 +75,18 @@ class Connection(asyncio.Protocol, ABC):
         self.is_full = False
         """Whether the transport has more than it can send for now."""
         self.encoder = hpack.Encoder()
-        self._decoder = hpack.Decoder(MOST_HEADER_BYTES)
-        self._meanings: dict[bytes, Headers] = {}
-        """Of blocks that change nothing in the decoder: those of a client's calls are alike but for the first ones."""
+        self._headers = HeaderBlocks(MOST_HEADER_BYTES)
         self._unread_answers = 0
         """To PING and SETTINGS, since the transport has been full."""
         self._transport: asyncio.Transport | None = None
         self._received = b""
         """The beginning of a frame."""
         self._send_window = DEFAULT_WINDOW
-        self._credit = 0
+        self.received = ReceivedBytes(max_message_bytes)
+        self._unsent: dict[int, Stream] = {}
+        """Streams with bytes that wait for a window."""
+        self.unsent_bytes = 0
+        self.calm = Calm()
         self._peer_max_frame = SMALLEST_MAX_FRAME
         self._block: tuple[int, int, bytearray] | None = None
         """Stream, flags and bytes of headers that go on in the next frame."""
@@ -94,7 +100,7 @@ class Connection(asyncio.Protocol, ABC):
             WINDOW_UPDATE: self._take_window,
             PUSH_PROMISE: self._take_promise,
         }
-        """By kind of frame. PRIORITY, GOAWAY (the close follows it) and unknown kinds mean nothing here (5.5)."""
+        """By kind of frame. PRIORITY (5.3.2), GOAWAY (a close follows) and unknown kinds (5.5) mean nothing here."""
 
     # What a subclass says ---------------------------------------------------------------------------------------
 
@@ -128,7 +134,9 @@ class Connection(asyncio.Protocol, ABC):
             MAX_FRAME_SIZE: OUR_MAX_FRAME,
             MAX_HEADER_LIST_SIZE: MOST_HEADER_BYTES,
         }
-        self.write(settings(ours) + frame(WINDOW_UPDATE, 0, 0, (CONNECTION_WINDOW - DEFAULT_WINDOW).to_bytes(4, "big")))
+        self.write(
+            settings(ours) + frame(WINDOW_UPDATE, 0, 0, (self.received.window - DEFAULT_WINDOW).to_bytes(4, "big"))
+        )
 
     def data_received(self, data: bytes) -> None:
         """Take frames; what breaks the protocol ends the connection with GOAWAY."""
@@ -156,6 +164,8 @@ class Connection(asyncio.Protocol, ABC):
                 raise Violation(ErrorCode.PROTOCOL_ERROR, "headers were interrupted by another frame")
             if kind in self._take:
                 self._take[kind](flags, number, payload)
+            elif kind != GOAWAY:
+                self.calm.disturb()
         return received[at:]
 
     def connection_lost(self, _: Exception | None) -> None:
@@ -177,7 +187,7 @@ class Connection(asyncio.Protocol, ABC):
 
     def write(self, data: bytes) -> None:
         """Send bytes, if the connection is there."""
-        if self._transport is not None:
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
     def close(self) -> None:
@@ -202,6 +212,8 @@ class Connection(asyncio.Protocol, ABC):
             self.write(frame(DATA, 0, stream.number, data))
         else:
             stream.unsent += data
+            self._unsent[stream.number] = stream
+            self.unsent_bytes += len(data)
             self._flush(stream)
 
     def finish(self, stream: Stream, last: bytes) -> None:
@@ -215,8 +227,19 @@ class Connection(asyncio.Protocol, ABC):
             self.write(frame(RST_STREAM, 0, stream.number, int(code).to_bytes(4, "big")))
             self._break(stream)
 
+    def forget(self, stream: Stream) -> None:
+        """Drop what came of a stream that is not read any more."""
+        self.received.forget(stream)
+        self._give_back()
+
+    def _give_back(self) -> None:
+        more = self.received.new_window()
+        if more:
+            self.write(frame(WINDOW_UPDATE, 0, 0, more.to_bytes(4, "big")))
+
     def top_up(self, stream: Stream) -> None:
         """Give the peer new window for what was read of a stream."""
+        self._give_back()
         if stream.credit >= STREAM_WINDOW // 2 and not (stream.ended or stream.inbox):
             self.write(frame(WINDOW_UPDATE, 0, stream.number, stream.credit.to_bytes(4, "big")))
             stream.credit = 0
@@ -230,6 +253,8 @@ class Connection(asyncio.Protocol, ABC):
             self._send_window -= size
             self.write(frame(DATA, 0, stream.number, bytes(stream.unsent[:size])))
             del stream.unsent[:size]
+            self.unsent_bytes -= size
+        self._unsent.pop(stream.number, None)
         if stream.last:
             self.write(stream.last)
             self.finished(stream)
@@ -237,29 +262,42 @@ class Connection(asyncio.Protocol, ABC):
 
     def _break(self, stream: Stream) -> None:
         stream.broken = True
-        stream.unsent.clear()
+        self.forget(stream)
+        if self._unsent.pop(stream.number, None) is not None:
+            self.unsent_bytes -= len(stream.unsent)
+            stream.unsent.clear()
         self.stream_broke(stream)
 
     # Frames -----------------------------------------------------------------------------------------------------
 
     def _take_data(self, flags: int, number: int, payload: bytes) -> None:
-        # The peer gets the connection's window back at once. The windows of the streams bound the unread bytes.
-        self._credit += len(payload)
-        if self._credit >= CONNECTION_WINDOW // 2:
-            self.write(frame(WINDOW_UPDATE, 0, 0, self._credit.to_bytes(4, "big")))
-            self._credit = 0
+        size = len(payload)
+        if not size and not flags & END_STREAM:
+            self.calm.disturb()
         stream = self.streams.get(number)
-        if stream is None or stream.ended:
-            return  # of a stream that this end has finished
-        stream.credit += len(payload)
+        if stream is None or stream.ended:  # of a stream that this end has finished
+            self.received.take(None, size)
+            self._give_back()
+            return
+        self.received.take(stream, size)
+        stream.credit += size
         if stream.credit > STREAM_WINDOW:
             raise Violation(ErrorCode.FLOW_CONTROL_ERROR, f"stream {number} sent more than its window")
         stream.ended = bool(flags & END_STREAM)
+        content, before = unpadded(flags, payload), stream.part_bytes
         try:
-            stream.receive(unpadded(flags, payload))
+            try:
+                stream.receive(content)
+            finally:
+                self.received.grew(stream.part_bytes - before)
+            self.received.check_room(OUR_MAX_FRAME)
         except BadMessage as error:
+            self.calm.disturb()
+            self.forget(stream)
             self.message_failed(stream, error)
             return
+        self.received.release(stream, size - len(content))
+        self._give_back()
         if stream.inbox or stream.ended:
             self.messages_came(stream)
         else:
@@ -270,7 +308,7 @@ class Connection(asyncio.Protocol, ABC):
         if flags & HAS_PRIORITY:
             payload = payload[5:]
         if flags & END_HEADERS:
-            self.headers_came(number, self._meaning(payload), ended=bool(flags & END_STREAM))
+            self.headers_came(number, self._headers.read(payload), ended=bool(flags & END_STREAM))
         else:
             self._block = (number, flags, bytearray(payload))
 
@@ -279,43 +317,36 @@ class Connection(asyncio.Protocol, ABC):
             raise Violation(ErrorCode.PROTOCOL_ERROR, "CONTINUATION came without headers before it")
         number, first_flags, block = self._block
         block += payload
+        if not payload:
+            self.calm.disturb()
         if len(block) > MOST_HEADER_BYTES:
             raise Violation(ErrorCode.ENHANCE_YOUR_CALM, f"headers of over {MOST_HEADER_BYTES} bytes came")
         if flags & END_HEADERS:
             self._block = None
-            self.headers_came(number, self._meaning(bytes(block)), ended=bool(first_flags & END_STREAM))
-
-    def _meaning(self, block: bytes) -> Headers:
-        """Return the headers of a block. Raises Violation."""
-        known = self._meanings.get(block)
-        if known is not None:
-            return known
-        table = self._decoder.header_table
-        before = (table.maxsize, [*table.dynamic_entries])
-        try:
-            headers = tuple((bytes(key), bytes(value)) for key, value in self._decoder.decode(block, raw=True))
-        except hpack.HPACKError as error:
-            raise Violation(ErrorCode.COMPRESSION_ERROR, f"headers cannot be read: {error}") from None
-        if before != (table.maxsize, [*table.dynamic_entries]):
-            self._meanings.clear()  # the same bytes may mean something else from now on
-        elif len(self._meanings) < MOST_CACHED:
-            self._meanings[block] = headers
-        return headers
+            self.headers_came(number, self._headers.read(bytes(block)), ended=bool(first_flags & END_STREAM))
 
     def _take_reset(self, _: int, number: int, __: bytes) -> None:
         stream = self.streams.pop(number, None)
         if stream is not None:
             self._break(stream)
+            self.calm.disturb()
 
     def _take_settings(self, flags: int, _: int, payload: bytes) -> None:
         if flags & ACK:
             return
+        self.calm.disturb(SETTINGS_COST)
+        if len(payload) > MOST_SETTINGS_BYTES:
+            raise Violation(ErrorCode.ENHANCE_YOUR_CALM, f"a SETTINGS frame of {len(payload)} bytes came")
         for name, value in read_settings(payload):
             if name == INITIAL_WINDOW_SIZE:
                 if value > LARGEST_WINDOW:
                     raise Violation(ErrorCode.FLOW_CONTROL_ERROR, f"a window of {value} bytes is too large")
                 for stream in self.streams.values():
                     stream.send_window += value - self.peer_stream_window
+                    if stream.send_window > LARGEST_WINDOW:  # 6.9.2
+                        raise Violation(
+                            ErrorCode.FLOW_CONTROL_ERROR, f"the window of stream {stream.number} is too large"
+                        )
                 self.peer_stream_window = value
             elif name == MAX_FRAME_SIZE:
                 if not SMALLEST_MAX_FRAME <= value <= LARGEST_MAX_FRAME:
@@ -328,6 +359,7 @@ class Connection(asyncio.Protocol, ABC):
 
     def _take_ping(self, flags: int, _: int, payload: bytes) -> None:
         if not flags & ACK:
+            self.calm.disturb()
             self._answer(frame(PING, ACK, 0, payload))
 
     def _answer(self, data: bytes) -> None:
@@ -339,6 +371,8 @@ class Connection(asyncio.Protocol, ABC):
 
     def _take_window(self, _: int, number: int, payload: bytes) -> None:
         more = int.from_bytes(payload, "big") & LARGEST_WINDOW
+        if not more:
+            raise Violation(ErrorCode.PROTOCOL_ERROR, "a window grows by 0 (6.9)")
         if number == 0:
             self._send_window += more
             if self._send_window > LARGEST_WINDOW:
@@ -348,11 +382,14 @@ class Connection(asyncio.Protocol, ABC):
             stream.send_window += more
             if stream.send_window > LARGEST_WINDOW:
                 self.reset(stream, ErrorCode.FLOW_CONTROL_ERROR)
+                self.calm.disturb()
             else:
                 self._flush(stream)
 
     def _flush_all(self) -> None:
-        for stream in [each for each in self.streams.values() if each.unsent]:
+        for stream in [*self._unsent.values()]:
+            if self._send_window <= 0:
+                break
             self._flush(stream)
 
     def _take_promise(self, _: int, __: int, ___: bytes) -> None:

@@ -3,8 +3,9 @@
 import asyncio
 import logging
 import socket
-from collections.abc import Coroutine, Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import quote
 
 import grpc
@@ -25,6 +26,9 @@ _OK: Final = b"\x00\x0bgrpc-status\x010"
 """Trailing headers of a call that went well."""
 _UNKNOWN, _UNIMPLEMENTED = 2, 12
 _EOF: Final[Any] = getattr(grpc.aio, "EOF")  # noqa: B009  the type stubs do not know it
+
+Work: TypeAlias = Callable[[], Coroutine[Any, Any, Any]]
+"""Begins a handler."""
 
 
 class _Details(NamedTuple):
@@ -85,6 +89,11 @@ class Call(Stream):
         self.end_with(code.value[0], details)
         raise _Aborted
 
+    def put(self, message: bytes) -> None:
+        """Send a message, or what the windows allow of it; the rest follows, if it is not too much."""
+        super().put(message)
+        self._served_by.check_unsent()
+
     def reply(self, message: bytes) -> None:
         """Answer a unary call, and end it."""
         if self.unsent or self._trailing or len(message) > self._served_by.at_once(self):
@@ -136,6 +145,16 @@ class _ServerConnection(Connection):
         self._server.connections.discard(self)
         super().connection_lost(error)
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._transport is not None:  # a client that does not read what it asked for asks for no more
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
     def data_received(self, data: bytes) -> None:
         if self._greeting is not None:
             greeting = self._greeting + data
@@ -164,12 +183,13 @@ class _ServerConnection(Connection):
         call.ended = ended
         if self._server.stopping or len(self.streams) > MOST_STREAMS:
             self.reset(call, ErrorCode.REFUSED_STREAM)
+            self.calm.disturb()
             return
         call.handler = self._server.handler(_Details(method, metadata))
         if call.handler is None:
             call.end_with(_UNIMPLEMENTED, "Method not found!")
         elif call.handler.stream_stream is not None:
-            self._start(call, call.handler.stream_stream(None, call))
+            self._start(call, partial(call.handler.stream_stream, None, call))
         elif ended:
             self.messages_came(call)
 
@@ -178,7 +198,7 @@ class _ServerConnection(Connection):
         if stream.task is not None:
             stream.wake()
         elif stream.inbox:
-            self._start(stream, self._unary(stream, stream.inbox.popleft()))
+            self._start(stream, partial(self._unary, stream, stream.take()))
         else:
             stream.end_with(_UNKNOWN, "the call ended without a message")
 
@@ -199,8 +219,15 @@ class _ServerConnection(Connection):
 
     def finished(self, stream: Stream) -> None:
         self.streams.pop(stream.number, None)
+        self.forget(stream)
         if not stream.ended:  # nothing more is read of it (RFC 9113, 8.1)
             self.write(frame(RST_STREAM, 0, stream.number, int(ErrorCode.NO_ERROR).to_bytes(4, "big")))
+
+    def check_unsent(self) -> None:
+        """End the connection of a client that asks for more than it gives windows for."""
+        if self.unsent_bytes > self.received.window:
+            self.go_away(ErrorCode.ENHANCE_YOUR_CALM, f"{self.unsent_bytes} bytes wait for a window")
+            self.close()
 
     def at_once(self, call: Call) -> int:
         """Return the largest message that can be sent in one frame now."""
@@ -213,14 +240,15 @@ class _ServerConnection(Connection):
         end = frame(HEADERS, END_HEADERS | END_STREAM, number, _OK)
         self.write(frame(HEADERS, END_HEADERS, number, _HEAD) + frame(DATA, 0, number, data) + end)
         self.streams.pop(number, None)
+        self.forget(call)
 
-    def _start(self, call: Call, work: Coroutine[Any, Any, Any]) -> None:
+    def _start(self, call: Call, work: Work) -> None:
         call.task = asyncio.get_running_loop().create_task(self._serve(call, work))
 
-    async def _serve(self, call: Call, work: Coroutine[Any, Any, Any]) -> None:
+    async def _serve(self, call: Call, work: Work) -> None:
         """Run a handler; its end is the call's."""
         try:
-            await work
+            await work()
         except _Aborted:
             pass
         except asyncio.CancelledError:

@@ -41,6 +41,8 @@ class Stream:
         """The frame that ends this side of the stream, once everything before it is sent."""
         self.credit = 0
         """Bytes that came, and for which the peer has got no new window yet."""
+        self.held_bytes = 0
+        """That came and are not read yet, as they count for the connection's window."""
         self.inbox: deque[bytes] = deque()
         self._connection = connection
         self._part = bytearray()
@@ -64,6 +66,24 @@ class Stream:
             self.inbox.append(data[PREFIX_BYTES:size])
             data = data[size:]
 
+    def take(self) -> bytes:
+        """Return the next message, which is there."""
+        message = self.inbox.popleft()
+        self._connection.received.release(self, min(PREFIX_BYTES + len(message), self.held_bytes))
+        self._connection.top_up(self)
+        return message
+
+    def drop_part(self) -> int:
+        """Drop an incomplete message; return its bytes."""
+        size = self.part_bytes
+        self._part.clear()
+        return size
+
+    @property
+    def part_bytes(self) -> int:
+        """Bytes of a message that is not whole yet."""
+        return len(self._part)
+
     def _wanted(self, data: bytes | bytearray) -> int:
         """Return how many bytes the message that begins here has, with its prefix. Raises BadMessage."""
         if data[0]:
@@ -82,9 +102,7 @@ class Stream:
                 return None
             self._reader = asyncio.get_running_loop().create_future()
             await self._reader
-        message = self.inbox.popleft()
-        self._connection.top_up(self)
-        return message
+        return self.take()
 
     def put(self, message: bytes) -> None:
         """Send a message, or what the windows allow of it; the rest follows."""

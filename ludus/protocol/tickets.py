@@ -3,8 +3,8 @@
 The gateway signs them, collectors verify them without a database, and a gateway that relays a stream reads from them
 where the stream goes. Opaque to clients. Format: `1.<claims>.<signature>`, claims as JSON in unpadded base64url,
 signature = HMAC-SHA256 over everything before its dot, under one key that gateways and workers share. Not encrypted: a
-ticket holds no secret but its signature. It does not forbid use by two streams: a collector lets the newer stream of
-a session id win.
+ticket holds no secret but its signature. It opens one session: a collector remembers those that did until they expire,
+and its successor on the same address, which has no such memory, has another generation.
 """
 
 import base64
@@ -37,6 +37,8 @@ class TicketClaims:
     """`host:port` of the assigned collector, for a gateway that relays the stream."""
     token_id: str | None = None
     """The token that the simulator joined with, for a gateway that relays the stream; None: none of the database."""
+    generation: int | None = None
+    """Counts the processes that were the assigned collector; None: signed by an older release, for any of them."""
 
 
 _CLAIMS = tuple(field.name for field in fields(TicketClaims))
@@ -73,6 +75,42 @@ def verify(key: bytes, ticket: str, now: float) -> TicketClaims:
     if now >= claims.expires_at:
         raise TicketExpired(f"the ticket expired {now - claims.expires_at:.0f} s ago; join again for a fresh one")
     return claims
+
+
+class TicketDesk:
+    """Takes the tickets of one collector process: each opens one session."""
+
+    def __init__(self, key: bytes, run_id: str, attempt: int, generation: int) -> None:
+        self._key = key
+        self._attempt = (run_id, attempt)
+        self._generation = generation
+        self._spent: dict[str, float] = {}
+        """Tickets that have opened a session, until they expire: a copy of one opens none."""
+
+    def read(self, ticket: str, port: int, now: float) -> TicketClaims:
+        """Return the content of a ticket for this process, which listens on `port`. `now` in seconds since 1970.
+
+        Raises TicketInvalid, or TicketExpired: joining again gives a fresh one.
+        """
+        claims = verify(self._key, ticket, now)
+        if (claims.run_id, claims.attempt) != self._attempt:
+            raise TicketExpired("the ticket is for another attempt; join again for a fresh one")
+        elsewhere = claims.endpoint and claims.endpoint.rpartition(":")[2] != str(port)
+        if elsewhere or claims.generation not in {None, self._generation}:
+            raise TicketExpired("the ticket is for another collector; join again for one of this one")
+        return claims
+
+    def spend(self, ticket: str, claims: TicketClaims, session_id: str, now: float) -> None:
+        """Take a ticket that opens a session.
+
+        Raises TicketInvalid if it was given to another session id, TicketExpired if it has opened a session before.
+        """
+        if claims.session_id != session_id:
+            raise TicketInvalid("the ticket was given to another session id; join again")
+        self._spent = {each: until for each, until in self._spent.items() if until > now}
+        if ticket in self._spent:
+            raise TicketExpired("the ticket has opened a session already; join again for a fresh one")
+        self._spent[ticket] = claims.expires_at
 
 
 def _check_key(key: bytes) -> None:

@@ -1,8 +1,9 @@
 """Chooses a collector for each simulator: the least loaded, the same one for the same session id."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from server.simulators.repository import Assigned
 
@@ -24,18 +25,18 @@ class Balancer:
         self._choices: dict[tuple[str, int], dict[str, _Choice]] = {}
         """(run, attempt number) -> session id -> choice."""
 
-    def choose(self, assigned: Assigned, session_id: str) -> str:
-        """Return the address of a collector of the attempt."""
+    def choose(self, assigned: Assigned, session_id: str) -> Mapping[str, Any]:
+        """Return the endpoint of a collector of the attempt."""
         now = self._clock()
         recent = self._recent((assigned.run_id, assigned.attempt), now)
-        addresses = {int(endpoint["index"]): str(endpoint["address"]) for endpoint in assigned.endpoints}
+        endpoints = {int(endpoint["index"]): endpoint for endpoint in assigned.endpoints}
         before = recent.get(session_id)
-        if before is not None and before.index in addresses:
-            return addresses[before.index]
+        if before is not None and before.index in endpoints:
+            return endpoints[before.index]
         promised = [choice.index for choice in recent.values()]
-        index = min(sorted(addresses), key=lambda each: assigned.load.get(each, 0) + promised.count(each))
+        index = min(sorted(endpoints), key=lambda each: assigned.load.get(each, 0) + promised.count(each))
         recent[session_id] = _Choice(index, now)
-        return addresses[index]
+        return endpoints[index]
 
     def _recent(self, attempt: tuple[str, int], now: float) -> dict[str, _Choice]:
         """Return the attempt's choices that still count; forget all others, also those of attempts that are over."""

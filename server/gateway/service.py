@@ -328,7 +328,8 @@ class Gateway:
     def _assignment(
         self, assigned: Assigned, request: pb.JoinRequest, principal: Principal, *, edge: bool
     ) -> pb.Assignment:
-        endpoint = self._balancer.choose(assigned, request.session_id)
+        collector = self._balancer.choose(assigned, request.session_id)
+        endpoint = str(collector["address"])
         seconds = self._settings.ticket_seconds
         claims = TicketClaims(
             run_id=assigned.run_id,
@@ -338,6 +339,7 @@ class Gateway:
             expires_at=time.time() + seconds,
             endpoint=endpoint,
             token_id=principal.token_id,
+            generation=collector.get("generation"),
         )
         _log.info(
             "collector_assigned" if edge else "simulator_assigned",

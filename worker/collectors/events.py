@@ -32,6 +32,8 @@ class Endpoint:
     """`host:port` as simulators dial it."""
     edge: bool = False
     """Whether edge collectors dial it, instead of simulators."""
+    generation: int = 0
+    """Counts the processes that were this collector, for tickets."""
 
     @property
     def port(self) -> int:

@@ -353,7 +353,8 @@ class CollectorPool:
 
     def _listens(self, child: CollectorProcess, port: int) -> None:
         host = self._settings.advertise_host
-        child.endpoint = Endpoint(child.index, f"[{host}]:{port}" if ":" in host else f"{host}:{port}", child.edge)
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        child.endpoint = Endpoint(child.index, address, child.edge, child.generation)
         child.reported = None
         again, child.listened = child.listened, True
         if child is self._children.reader:

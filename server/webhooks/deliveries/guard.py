@@ -7,6 +7,7 @@ notation or embedding.
 """
 
 import ipaddress
+import re
 import socket
 import ssl
 import time
@@ -23,6 +24,9 @@ _EMBEDDING: Final = tuple(
     map(ipaddress.ip_network, ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "::/96"))
 )
 """IPv6 addresses that stand for IPv4 ones (NAT64, 6to4, Teredo, compatible): refused as a whole."""
+
+_NAME: Final = re.compile(r"[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*\.?")
+_NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
 SocketOptions = Iterable[Any] | None
 
@@ -55,11 +59,7 @@ def check_url(url: str, *, private: bool) -> str:
         raise AddressInvalid("it has a user or password in it; receivers know a message by its signature")
     if parts.fragment:
         raise AddressInvalid("it has a fragment (#...), which is never sent")
-    if not private and _forbidden_text(parts.hostname):
-        raise AddressInvalid(
-            f"{parts.hostname} is not an address of the public internet; the server's operator can allow others "
-            "(LUDUS_WEBHOOKS__PRIVATE_ADDRESSES)"
-        )
+    _check_host(parts.hostname, private=private)
     return url
 
 
@@ -74,13 +74,26 @@ def is_public(address: str) -> bool:
     return ip.is_global and not ip.is_multicast
 
 
-def _forbidden_text(host: str) -> bool:
-    if host.rstrip(".").lower() == "localhost":
-        return True
-    try:
-        return not is_public(host)
-    except ValueError:
-        return False  # a name: what it stands for is looked at whenever a message is sent
+def _check_host(host: str, *, private: bool) -> None:
+    """Check a host's text. What a name stands for is looked at whenever a message is sent. Raises AddressInvalid.
+
+    A host whose last label is a number is an address (WHATWG URL, 3.5). Systems read further notations of IPv4 than
+    four decimal numbers (127.1, 0x7f.1, 2130706433), each in its own way: they are refused, whatever they stand for.
+    """
+    if _NAME.fullmatch(host) is None or _NUMBER.fullmatch(host.rstrip(".").rpartition(".")[2]):
+        try:
+            public = is_public(host)
+        except ValueError:
+            raise AddressInvalid(
+                f"{host[:100]} is neither a name nor an address; write IPv4 as four decimal numbers, IPv6 in brackets"
+            ) from None
+    else:
+        public = host.rstrip(".").rpartition(".")[2] != "localhost"  # RFC 6761, 6.3
+    if not (public or private):
+        raise AddressInvalid(
+            f"{host} is not an address of the public internet; the server's operator can allow others "
+            "(LUDUS_WEBHOOKS__PRIVATE_ADDRESSES)"
+        )
 
 
 class GuardedBackend(httpcore.NetworkBackend):

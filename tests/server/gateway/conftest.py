@@ -113,7 +113,7 @@ def add_run(
         )
         session.flush()
         endpoints: list[dict[str, Any]] = [
-            {"address": address, "index": index} for index, address in enumerate(addresses)
+            {"address": address, "index": index, "generation": 3} for index, address in enumerate(addresses)
         ]
         if edge:
             endpoints.append({"address": edge, "index": -1, "edge": True})

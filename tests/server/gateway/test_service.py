@@ -48,6 +48,7 @@ def test_a_simulator_gets_an_address_and_a_ticket_for_its_attempt(gateway: Gatew
     assert assignment.simulator_number == 0
     claims = verify(KEY.encode(), assignment.ticket, time.time())
     assert (claims.run_id, claims.attempt, claims.session_id, claims.number) == (run_id, 1, "one", 0)
+    assert claims.generation == 3, "of the collector's process: its successor takes no ticket of its own"
     assert claims.expires_at == pytest.approx(time.time() + assignment.ticket_valid_seconds, abs=5)
 
 

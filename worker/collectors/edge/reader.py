@@ -28,7 +28,7 @@ from ludus.collector.service import make_server
 from ludus.collector.settings import CollectorSettings
 from ludus.logging import bind_process, redirect_output
 from ludus.protocol.options import COLLECTOR_SERVICE, REASON_METADATA, TICKET_METADATA
-from ludus.protocol.tickets import TicketExpired, TicketInvalid, verify
+from ludus.protocol.tickets import TicketDesk, TicketExpired, TicketInvalid
 from worker.collectors.edge.checks import Violation, read_message
 from worker.collectors.edge.memory import AttemptMemory
 from worker.collectors.edge.place import EOF, Place
@@ -44,8 +44,10 @@ MOST_NAME = 200
 class EdgeReader(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the stubs only
     """Serves Collect, with the places of one attempt."""
 
-    def __init__(self, channel: Channel, settings: CollectorSettings) -> None:
+    def __init__(self, channel: Channel, settings: CollectorSettings, generation: int) -> None:
         self.settings = settings
+        key = settings.ticket_key
+        self._desk = None if key is None else TicketDesk(key, settings.run_id, settings.attempt, generation)
         self.port = 0
         self.done = asyncio.get_running_loop().create_future()
         self._channel = channel
@@ -91,7 +93,8 @@ class EdgeReader(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic i
     async def _introduced(self, context: Any) -> tuple[messages.Introduction, FrameAssembler]:
         """Check the ticket, and return the first frame. Raises Violation."""
         metadata = {str(key): value for key, value in context.invocation_metadata() or ()}
-        session_id = self._session_id(str(metadata.get(TICKET_METADATA, "")))
+        ticket = str(metadata.get(TICKET_METADATA, ""))
+        self._check_ticket(ticket)  # before anything is read
         frames = FrameAssembler()
         try:
             async with asyncio.timeout(INTRODUCTION_SECONDS):
@@ -115,24 +118,22 @@ class EdgeReader(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic i
                 f"this run speaks version {VERSION} of the edge collectors' protocol, not {introduction.version}: "
                 "install the same version of ludus on both machines",
             )
-        if session_id not in {None, introduction.session_id}:
-            raise Violation("bad_ticket", "the ticket was given to another collector; join again")
+        self._check_ticket(ticket, introduction.session_id)
         return introduction, frames
 
-    def _session_id(self, ticket: str) -> str | None:
-        """Return the session id in a ticket; None where none is needed. Raises Violation."""
-        settings = self.settings
-        if settings.ticket_key is None:
-            return None
+    def _check_ticket(self, ticket: str, session_id: str | None = None) -> None:
+        """Check a ticket; with a session id, take it for the collector that has this one. Raises Violation."""
+        if self._desk is None:
+            return
+        now = time.time()
         try:
-            claims = verify(settings.ticket_key, ticket, time.time())
+            claims = self._desk.read(ticket, self.port, now)
+            if session_id is not None:
+                self._desk.spend(ticket, claims, session_id, now)
         except TicketExpired as error:
             raise Violation("ticket_expired", str(error)) from None
         except TicketInvalid as error:
             raise Violation("bad_ticket", str(error)) from None
-        if (claims.run_id, claims.attempt) != (settings.run_id, settings.attempt):
-            raise Violation("ticket_expired", "the ticket is for another attempt; join again for a fresh one")
-        return claims.session_id
 
     def _place_for(self, identity: str) -> Place:
         """Return a free place: the collector's own of the former attempt, else one that none had, else any.
@@ -168,7 +169,7 @@ async def serve(channel: Channel, start: commands.Settings) -> None:
         redirect_output(Path(settings.log_path))
     bind_process(run_id=settings.run_id, attempt=settings.attempt)
     loop = asyncio.get_running_loop()
-    reader = EdgeReader(channel, settings)
+    reader = EdgeReader(channel, settings, start.generation)
     server = make_server(settings.max_message_bytes, settings.bind_host, tls=settings.tls is not None)
     server.add_generic_rpc_handlers((reader,))
     reader.port = bind(server, settings, start.index)

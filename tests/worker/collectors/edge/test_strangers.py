@@ -1,6 +1,7 @@
 """Edge collectors run on machines of strangers: what they send is checked, and damage ends at their own place."""
 
 import queue
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -17,7 +18,8 @@ from ludus.collector.edge.frames import FrameAssembler, pack
 from ludus.collector.messages import Kind, Message, pack_numbered
 from ludus.collector.segments import Segments
 from ludus.protocol import simulation_pb2 as pb
-from ludus.protocol.options import REASON_METADATA
+from ludus.protocol.options import REASON_METADATA, TICKET_METADATA
+from ludus.protocol.tickets import TicketClaims, sign
 from tests.ludus.collector.stack import PATIENCE, SPEC, Learner, learner, player
 from tests.ludus.collector.test_session_snapshots import resuming
 from tests.worker.collectors.edge.segments import NUMBER, good
@@ -33,10 +35,12 @@ OWN_NUMBER = NUMBERS
 class Stranger:
     """Speaks the protocol of edge collectors, right or wrong."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, ticket: str = "") -> None:
         self._channel = grpc.insecure_channel(address)
         self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._call = self._channel.stream_stream(METHOD)(iter(self._outgoing.get, None), timeout=6 * PATIENCE)
+        self._call = self._channel.stream_stream(METHOD)(
+            iter(self._outgoing.get, None), timeout=6 * PATIENCE, metadata=((TICKET_METADATA, ticket),)
+        )
         self._frames = FrameAssembler()
         self.kinds = set[int]()
         """Of the frames that it was sent."""
@@ -102,6 +106,27 @@ def stranger(run: Learner) -> Iterator[Stranger]:
     one = Stranger(address)
     yield one
     one.close()
+
+
+def test_a_ticket_opens_one_stream_of_the_collector_that_it_names_and_a_copy_of_it_none() -> None:
+    key = b"k" * 32
+    with learner(count=2, edge_places=2, ticket_key=key) as it:
+        (endpoint,) = [each for each in it.endpoints if each.edge]
+
+        def ticket(session_id: str = "stranger", generation: int = 0) -> str:
+            address = endpoint.address
+            claims = TicketClaims("run-1", 1, session_id, 0, time.time() + 60, address, generation=generation)
+            return sign(key, claims)
+
+        first = ticket()
+        for shown, taken in ((first, True), (first, False), (ticket(generation=1), False), (ticket("another"), False)):
+            stranger = Stranger(endpoint.address, shown)
+            if taken:
+                stranger.join()
+            else:
+                stranger.tell(messages.Introduction(VERSION, "stranger", "elsewhere"))
+                assert stranger.refusal() in {"ticket_expired", "bad_ticket"}
+            stranger.close()
 
 
 def test_what_keeps_the_contract_is_delivered(run: Learner, stranger: Stranger) -> None:
