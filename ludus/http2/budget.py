@@ -36,7 +36,7 @@ class ReceivedBytes:
         """For which the peer has got no new window yet."""
 
     def take(self, stream: Stream | None, size: int) -> None:
-        """Count bytes of a stream, or of none: they are dropped. Raises Violation if the peer had no window for them."""
+        """Count bytes of a stream, or of none (dropped ones). Raises Violation if the peer had no window."""
         if self._held + self._read + size > self.window:
             raise Violation(ErrorCode.FLOW_CONTROL_ERROR, "more than the connection's window came")
         if stream is None:
