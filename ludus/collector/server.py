@@ -32,7 +32,7 @@ from ludus.collector.ticks import BatchTicks
 from ludus.collector.unity.diagnostics import Connections
 from ludus.protocol.batches import StatValue
 from ludus.protocol.codec import CloseCode, ProtocolError
-from ludus.protocol.tickets import TicketDesk
+from ludus.protocol.tickets import TicketChecker
 
 log = structlog.get_logger()
 
@@ -71,10 +71,10 @@ class CollectorServer:
         self._connections = Connections()
         self.numbers = itertools.count(start.first_number, start.number_step)
         """Numbers for simulators that come without a ticket, unique among the collectors."""
-        self.desk = (
+        self.tickets = (
             None
             if settings.ticket_key is None
-            else TicketDesk(settings.ticket_key, settings.run_id, settings.attempt, start.generation)
+            else TicketChecker(settings.ticket_key, settings.run_id, settings.attempt, start.generation)
         )
         """None where no tickets are needed."""
         self.index_numbers = itertools.count(1)

@@ -208,12 +208,12 @@ class Session(ABC):
 
         Raises ProtocolError.
         """
-        desk, now = self._collector.desk, self._collector.wall_clock()
-        if desk is None:
+        tickets, now = self._collector.tickets, self._collector.wall_clock()
+        if tickets is None:
             return next(self._collector.numbers) if former is None else former
         try:
-            claims = desk.read(ticket, self._collector.port, now)
-            desk.spend(ticket, claims, session_id, now)
+            claims = tickets.read(ticket, self._collector.port, now)
+            tickets.spend(ticket, claims, session_id, now)
         except TicketExpired as error:
             raise ProtocolError(CloseCode.TICKET_EXPIRED, str(error)) from None
         except TicketInvalid as error:

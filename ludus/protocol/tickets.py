@@ -77,7 +77,7 @@ def verify(key: bytes, ticket: str, now: float) -> TicketClaims:
     return claims
 
 
-class TicketDesk:
+class TicketChecker:
     """Takes the tickets of one collector process: each opens one session."""
 
     def __init__(self, key: bytes, run_id: str, attempt: int, generation: int) -> None:

@@ -167,11 +167,16 @@ def list_runs(listing: ListingDep, metrics: MetricsDep, services: ServicesDep) -
     return listing.answer(RUNS, services.database, fetch, metrics.bound)
 
 
+def _blocked(session: Session, services: Services) -> BlockedRepository:
+    settings = services.settings
+    return BlockedRepository(session, settings.worker.lease_seconds, settings.scheduling)
+
+
 def listed(
     session: Session, services: Services, runs: Sequence[Run], metrics: Sequence[ListedMetric]
 ) -> Iterator[schemas.RunListed]:
     """Iterate over runs as lists show them: with what they wait for, their progress and the wanted metrics."""
-    blocked = BlockedRepository(session, services.settings.worker.lease_seconds).of(runs)
+    blocked = _blocked(session, services).of(runs)
     values = MetricRepository(session).listed([run.id for run in runs], metrics)
     progress = ProgressRepository(session).of(runs)
     for run in runs:
@@ -282,7 +287,7 @@ def delete_run(
 
 def _read_run(session: Session, services: Services, found: Run) -> schemas.Run:
     """Return what the API says of a run, with what it waits for now, and its progress."""
-    blocked = BlockedRepository(session, services.settings.worker.lease_seconds).of([found], with_limits=True)
+    blocked = _blocked(session, services).of([found], with_limits=True)
     progress = ProgressRepository(session).of([found])
     return _resource(found, **vars(progress[found.id]), **vars(blocked[found.id]))
 

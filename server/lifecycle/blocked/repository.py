@@ -1,5 +1,6 @@
 """The reasons for which runs wait, computed when they are read: nothing is stored, so nothing is out of date."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,6 +13,7 @@ from server.kit.db.clock import now
 from server.kit.db.keyset import parts
 from server.kit.db.projects import project_of
 from server.kit.db.repository import Repository
+from server.kit.scheduling import SchedulingSettings
 from server.kit.states import CLAIMABLE
 from server.lifecycle.blocked.reasons import (
     FAIR_CHANCE_SECONDS,
@@ -27,6 +29,7 @@ from server.runs.models import LEASED_SQL, Attempt, Event, Run
 from server.runs.repository import RunRepository
 from server.runs.scheduling.demand import Demand, Offer
 from server.runs.scheduling.fit import Slot, keeps_last_gpu
+from server.runs.scheduling.order import Account, InTraining, Obstacle, obstacle
 from server.simulators.models import Simulator
 from server.simulators.repository import CONNECTED
 from server.workers.repository import WorkerRepository
@@ -48,8 +51,13 @@ class _Held:
     """A slot that a run holds."""
 
     worker_id: str
-    project: str
+    account: Account
     holder: Holder
+
+    @property
+    def project(self) -> str:
+        """The project of the run."""
+        return self.account.project
 
     def seen_from(self, project: str) -> Holder:
         """Return the holder for a run of this project: with its own project where that is another one."""
@@ -59,10 +67,11 @@ class _Held:
 class BlockedRepository(Repository):
     """Computes what runs wait for. One object per session, which may be narrowed to a project."""
 
-    def __init__(self, session: Session, alive_seconds: float) -> None:
-        """`alive_seconds`: a worker that was silent for longer counts as gone."""
+    def __init__(self, session: Session, alive_seconds: float, policy: SchedulingSettings | None = None) -> None:
+        """`alive_seconds`: a worker that was silent for longer counts as gone. `policy` has the quotas and pools."""
         super().__init__(session)
         self._alive_seconds = alive_seconds
+        self._policy = policy or SchedulingSettings()
 
     def of(self, runs: Sequence[Run], *, with_limits: bool = False) -> Mapping[str, Blocked]:
         """Return by id what runs wait for now, and which of them need a person. Rows of lists are enough.
@@ -100,29 +109,39 @@ class BlockedRepository(Repository):
         }
 
     def _for_slots(self, run_ids: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-        """Return the reasons of waiting runs: the controller's record, or a missing slot; none if a slot is free.
+        """Return the reasons of waiting runs: the controller's record, or what it is going to record, or a missing
+        slot; none if a slot is free. And those runs with a record that no live slot could serve.
 
-        And those runs with a record that no live slot could serve.
+        Where no worker lives at all, only the record counts: one may be just starting.
         """
         slots = WorkerRepository(self._session).alive(self._alive_seconds)
         offers = {slot.id: slot.offer for slot in slots}
         held = self._held()
+        running = InTraining(Counter(one.account for one in held))
         for_group: dict[tuple[str, str], tuple[bool, str | None]] = {}  # many runs share few demands
-        query = select(Run.id, Run.project, Run.demand, Run.waits_for)
+        obstacles: dict[tuple[Account, str], Obstacle | None] = {}
+        query = select(Run.id, Run.project, Run.token_id, Run.owner, Run.demand, Run.waits_for)
         rows = [row for some in parts(run_ids) for row in self._session.execute(query.where(Run.id.in_(some)))]
         sentences: dict[str, str] = {}
         unserved: list[str] = []
-        for run_id, project, demand, noted in rows:
+        for run_id, project, token_id, owner, demand, recorded in rows:
             group = (demand, project)
             if group not in for_group:
                 serving = {slot for slot, offer in offers.items() if offer.serves(Demand.parse(demand))}
                 for_group[group] = bool(serving), self._full(Demand.parse(demand), serving, offers, held, project)
             served, full = for_group[group]
+            account, noted = Account(project, token_id, owner), recorded
+            if noted is None and offers:
+                if (account, demand) not in obstacles:
+                    counts = Counter(offers.values())
+                    obstacles[account, demand] = obstacle(account, demand, counts, running, self._policy)
+                why = obstacles[account, demand]
+                noted = None if why is None else why.sentence
             if noted is not None:
                 # With a slot that serves it, the obstacle is a quota: runs of its project are what it waits for.
                 own = [one.holder for one in held if one.project == project] if served else []
                 sentences[run_id] = f"{noted} Trained now: {held_by(own)}." if own else noted
-                if not served:
+                if not served and recorded is not None:
                     unserved.append(run_id)
             elif full is not None:
                 sentences[run_id] = full
@@ -150,7 +169,8 @@ class BlockedRepository(Repository):
         # Selected as tables: the session would leave the runs of other projects out.
         run, attempt = Run.__table__.c, Attempt.__table__.c
         live = (attempt.run_id == run.id) & (attempt.number == run.attempt) & attempt.ended_at.is_(None)
-        query = select(run.id, run.name, run.project, run.state, run.kind, attempt.worker_id)
+        account = (run.project, run.token_id, run.owner)
+        query = select(run.id, run.name, *account, run.state, run.kind, attempt.worker_id)
         rows = self._session.execute(
             query.join_from(Run.__table__, Attempt.__table__, live).where(text(f"runs.{LEASED_SQL}"))
         ).all()
@@ -159,7 +179,7 @@ class BlockedRepository(Repository):
         return [
             _Held(
                 row.worker_id,
-                row.project,
+                Account(row.project, row.token_id, row.owner),
                 Holder(row.name if seen in {None, row.project} else None, RunState(row.state), absences.get(row.id)),
             )
             for row in rows

@@ -28,7 +28,7 @@ from ludus.collector.service import make_server
 from ludus.collector.settings import CollectorSettings
 from ludus.logging import bind_process, redirect_output
 from ludus.protocol.options import COLLECTOR_SERVICE, REASON_METADATA, TICKET_METADATA
-from ludus.protocol.tickets import TicketDesk, TicketExpired, TicketInvalid
+from ludus.protocol.tickets import TicketChecker, TicketExpired, TicketInvalid
 from worker.collectors.edge.checks import Violation, read_message
 from worker.collectors.edge.memory import AttemptMemory
 from worker.collectors.edge.place import EOF, Place
@@ -47,7 +47,7 @@ class EdgeReader(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic i
     def __init__(self, channel: Channel, settings: CollectorSettings, generation: int) -> None:
         self.settings = settings
         key = settings.ticket_key
-        self._desk = None if key is None else TicketDesk(key, settings.run_id, settings.attempt, generation)
+        self._tickets = None if key is None else TicketChecker(key, settings.run_id, settings.attempt, generation)
         self.port = 0
         self.done = asyncio.get_running_loop().create_future()
         self._channel = channel
@@ -123,13 +123,13 @@ class EdgeReader(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic i
 
     def _check_ticket(self, ticket: str, session_id: str | None = None) -> None:
         """Check a ticket; with a session id, take it for the collector that has this one. Raises Violation."""
-        if self._desk is None:
+        if self._tickets is None:
             return
         now = time.time()
         try:
-            claims = self._desk.read(ticket, self.port, now)
+            claims = self._tickets.read(ticket, self.port, now)
             if session_id is not None:
-                self._desk.spend(ticket, claims, session_id, now)
+                self._tickets.spend(ticket, claims, session_id, now)
         except TicketExpired as error:
             raise Violation("ticket_expired", str(error)) from None
         except TicketInvalid as error:

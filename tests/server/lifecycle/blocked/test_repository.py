@@ -7,6 +7,7 @@ from sqlalchemy import text
 
 from ludus.schemas.states import RunState, StopReason
 from server.kit.db.database import Database
+from server.kit.scheduling import SchedulingSettings
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.blocked.reasons import span
 from server.lifecycle.blocked.repository import BlockedRepository
@@ -16,7 +17,7 @@ from server.runs.repository import RunRepository
 from server.runs.scheduling.demand import Offer
 from server.runs.scheduling.order import Obstacle
 from server.runs.scheduling.repository import WaitingRuns
-from server.workers.repository import WorkerInfo, WorkerRegistry, WorkerRepository
+from server.workers.repository import CordonRepository, WorkerInfo, WorkerRegistry, WorkerRepository
 from tests.factories import CONFIG, make_run
 
 ALIVE_SECONDS = 10.0
@@ -273,3 +274,35 @@ def test_a_run_without_need_of_a_gpu_says_that_the_last_slot_with_gpus_is_kept_f
 
     register(database, "more graphics", gpus=("GPU-b",))
     assert waits_for(database, "next") is None
+
+
+def look_with(database: Database, run: str, policy: SchedulingSettings) -> str | None:
+    with database.read() as session:
+        found = RunRepository(session).get(run)
+        return BlockedRepository(session, ALIVE_SECONDS, policy).of([found])[found.id].waits_for
+
+
+def test_a_quota_and_a_cordon_are_said_at_once_and_not_only_when_the_controller_has_recorded_them(
+    database: Database,
+) -> None:
+    register(database, "slot", "other")
+    take(database, "slot", name="first")
+    waiting = make_run(database, name="second")
+
+    quota = SchedulingSettings(runs_per_project=1)
+    assert look_with(database, waiting.id, quota) == (
+        "The project `default` has 1 run in training, as many as allowed: this one follows when one of them ends. "
+        "Trained now: run first (STARTING, no simulator has joined for 0 s)."
+    )
+    assert look_with(database, waiting.id, SchedulingSettings()) is None, "a slot is free"
+    with database.write() as session:
+        CordonRepository(session).add("slot", draining=False)
+        CordonRepository(session).add("other", draining=False)
+    sentence = "All 2 slots that fit are cordoned: lift that (`ludus worker uncordon`), or start another worker."
+    assert look(database, waiting.id) == (sentence, False)
+
+
+def test_that_no_worker_is_there_is_said_once_it_is_recorded_for_one_may_be_just_starting(database: Database) -> None:
+    waiting = make_run(database)
+
+    assert waits_for(database, waiting.id) is None
