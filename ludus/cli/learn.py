@@ -132,6 +132,7 @@ def _train(client: Client, settings: LearnSettings, addresses: Addresses, typed:
         with mirror, players or contextlib.nullcontext():
             ended = follow(client, mirror, interrupts, players, say)
     if ended.state != "SUCCEEDED":
-        echo(f"Error: the run ended as {ended.state}: {ended.stop_detail or ended.stop_reason}", err=True)
+        refusal = None if players is None else players.failure
+        echo(f"Error: the run ended as {ended.state}: {refusal or ended.stop_detail or ended.stop_reason}", err=True)
         return 1
     return 0 if players is None or players.failure is None else 1

@@ -33,6 +33,8 @@ from ludus.protocol.options import COMMUNICATION_VERSION
 from ludus.schemas import Checkpoint, Run
 
 POLL_SECONDS: Final = 1.0
+PLAYS: Final = "-inference"
+"""Ends the name of a run of `--inference`."""
 PLACES: Final = 16
 """Places for edge collectors: of this command, and of others that connect games to its run."""
 Say = Callable[[str], None]
@@ -113,7 +115,7 @@ def open_run(client: Client, settings: LearnSettings, folder: Folder, say: Say) 
         run, step = _resumed(client, settings, folder, say)
         say(info(f"Resuming training from step {step}."))
         return run
-    return client.runs.create(server_document(client, settings, say), name=run_name(settings.checkpoints.run_id))
+    return client.runs.create(server_document(client, settings, say), name=_name(settings))
 
 
 def begin_anew(client: Client, folder: Folder) -> None:
@@ -146,7 +148,9 @@ def follow(client: Client, mirror: Mirror, interrupts: Interrupts, players: Play
             if not stopped and (interrupts.count or (players is not None and players.failure is not None)):
                 if interrupts.count:
                     say(info("Learning was interrupted. Please wait while the graph is generated."))
-                end_run(client, mirror.journal.run, "stop")
+                # A run in which no game has taken a step has failed: there is nothing to save, and it is no success.
+                nothing = not interrupts.count and client.runs.get(mirror.journal.run).step == 0
+                end_run(client, mirror.journal.run, "cancel" if nothing else "stop")
                 stopped = True
             run = mirror.sync()
             if run.state in TERMINAL_STATES:
@@ -160,10 +164,18 @@ def follow(client: Client, mirror: Mirror, interrupts: Interrupts, players: Play
         interrupts.sleep(POLL_SECONDS if not stopped else POLL_SECONDS / 4)
 
 
-def run_name(run_id: str) -> str | None:
-    """Return the characters of a run ID that a name on a server may have; None without any."""
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", run_id).lstrip("._-")[:200]
-    return name or None
+def run_name(run_id: str, *, plays: bool = False) -> str | None:
+    """Return the characters of a run ID that a name on a server may have; None without any.
+
+    A run that only plays has another name than the run that trained: a name stands for the newest run of that name,
+    whose checkpoints people want.
+    """
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", run_id).lstrip("._-")[:180]
+    return f"{name}{PLAYS}" if name and plays else name or None
+
+
+def _name(settings: LearnSettings) -> str | None:
+    return run_name(settings.checkpoints.run_id, plays=settings.checkpoints.inference)
 
 
 def _resumed(client: Client, settings: LearnSettings, folder: Folder, say: Say) -> tuple[Run, int]:
@@ -206,7 +218,7 @@ def _continued(
         )
     document = server_document(client, settings, say)
     document["checkpoint_settings"] = {**document.get("checkpoint_settings", {}), "resume_from": checkpoint.id}
-    run = client.runs.create(document, name=run_name(settings.checkpoints.run_id))
+    run = client.runs.create(document, name=_name(settings))
     journal.continue_with(run.id)
     folder.write_journal(journal)
     return run, checkpoint.step

@@ -115,6 +115,9 @@ class Run(RunSummary):
     """The token that created it, by which quotas count it; null where no token of the database did."""
     self_play: SelfPlay | None = None
     """Null where no behavior has `self_play`, and before the first learning team."""
+    continues: str | None = None
+    """The run whose checkpoint it goes on from (`resume_from`), so that the curves of both are one; null for a run that
+    begins at step 0, and for one that only plays."""
     config: ResolvedConfig
     """The configuration with every default filled in."""
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from sqlalchemy import Select, delete, exists, func, select
 
@@ -46,6 +46,14 @@ class CheckpointRepository(Repository):
         if checkpoint is None or checkpoint.run_id != run_id:
             raise CheckpointNotFound(checkpoint_id)
         return checkpoint
+
+    def continued(self, config: Mapping[str, Any]) -> str | None:
+        """Return the run that a configuration continues; None where it continues none, or only plays."""
+        settings = config.get("checkpoint_settings") or {}
+        if settings.get("inference") or not settings.get("resume_from"):
+            return None
+        checkpoint = self._session.get(Checkpoint, settings["resume_from"])
+        return None if checkpoint is None else checkpoint.run_id
 
     def get_stored(self, run_id: str, checkpoint_id: str) -> Checkpoint:
         """Return one checkpoint whose files are there. Raises CheckpointNotFound, CheckpointDeleted."""

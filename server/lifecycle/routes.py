@@ -10,7 +10,7 @@ from pydantic import StringConstraints
 from ludus import schemas
 from ludus.schemas.states import RunKind, RunState, StopReason
 from server.assessments.service import AssessmentService
-from server.checkpoints.repository import HAS_CHECKPOINTS
+from server.checkpoints.repository import HAS_CHECKPOINTS, CheckpointRepository
 from server.checkpoints.service import CheckpointService
 from server.config.positions import locate, located
 from server.configs.repository import ConfigRepository
@@ -147,7 +147,7 @@ def create_run(
                 token_id=auth.principal.token_id or "",
             )
         run = RunService(session, services.wake_up).create(new)
-        return Answer(201, _resource(run), f"/v1/runs/{run.id}")
+        return Answer(201, _resource(session, run), f"/v1/runs/{run.id}")
 
     return command.run(create)
 
@@ -289,11 +289,12 @@ def _read_run(session: Session, services: Services, found: Run) -> schemas.Run:
     """Return what the API says of a run, with what it waits for now, and its progress."""
     blocked = _blocked(session, services).of([found], with_limits=True)
     progress = ProgressRepository(session).of([found])
-    return _resource(found, **vars(progress[found.id]), **vars(blocked[found.id]))
+    return _resource(session, found, **vars(progress[found.id]), **vars(blocked[found.id]))
 
 
-def _resource(run: Run, **given: object) -> schemas.Run:
-    return resource(schemas.Run, run, token_id=run.token_id or None, **given)
+def _resource(session: Session, run: Run, **given: object) -> schemas.Run:
+    continues = CheckpointRepository(session).continued(run.config)
+    return resource(schemas.Run, run, token_id=run.token_id or None, continues=continues, **given)
 
 
 def _read(services: Services, run: str) -> schemas.Run:

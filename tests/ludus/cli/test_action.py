@@ -54,13 +54,19 @@ class Runner:
             self.values[f"inputs.{name}"] = self.expand(value)
 
     def expand(self, text: str) -> str:
-        return EXPRESSION.sub(lambda found: self.values[found[1]], text)
+        # A step that did not run has no outputs.
+        return EXPRESSION.sub(
+            lambda found: self.values.get(found[1], "") if found[1].startswith("steps.") else self.values[found[1]],
+            text,
+        )
 
     def wanted(self, condition: str | None) -> bool:
         if condition == "cancelled()":
             return False
         if condition == "always()":
             return True
+        if condition == "failure()":
+            return bool(self.failed)
         if self.failed or condition is None:
             return not self.failed
         name, value = re.fullmatch(r"(inputs\.[\w-]+) != '(\w*)'", condition).groups()  # type: ignore[union-attr]
@@ -105,7 +111,13 @@ def whole_stack(test: Callable[..., None]) -> Callable[..., None]:
     return test
 
 
-CONTEXT = {"event.repository.name": "game", "run_id": "17", "run_attempt": "1"}
+CONTEXT = {
+    "event.repository.name": "game",
+    "repository": "studio/game",
+    "action": "train",
+    "run_id": "17",
+    "run_attempt": "1",
+}
 CONFIG = """
 behaviors:
   CartPole:
@@ -219,7 +231,66 @@ def test_a_requirement_that_is_not_met_fails_the_action_and_leaves_its_report(wo
     assert runner.failed.startswith("Wait for its end: 6")
     assert ET.parse(tmp_path / "ludus/wait.xml").getroot().get("failures") == "1"
     assert "**not met**" in runner.summary.read_text()
-    assert not (tmp_path / "ludus/model").exists()
+    assert (tmp_path / "ludus/model/CartPole.onnx").read_bytes() == b"a model", "of a red job, too"
+
+
+def test_a_launch_that_is_repeated_makes_no_second_run(world: World, tmp_path: Path) -> None:
+    (tmp_path / "my game.yaml").write_text(CONFIG)
+    context = {**CONTEXT, "run_id": "3"}
+    runner = Runner(tmp_path, context, **told(world, timeout="1s"))
+    again = Runner(tmp_path, context, **told(world, timeout="1s"))
+
+    runner.run()
+    again.run()
+
+    assert runner.failed.startswith("Wait for its end: 7")
+    assert runner.output("run") == again.output("run")
+
+
+def recipe() -> str:
+    """Return the script for other systems, from its page."""
+    (script,) = re.findall(r"```sh\n(# train\.sh\n.*?)```", (ROOT / "docs/ci.md").read_text(), re.DOTALL)
+    return str(script)
+
+
+def start_recipe(world: World, folder: Path, pipeline: str) -> subprocess.Popen[str]:
+    (folder / "connect_four.yaml").write_text(CONFIG)
+    (folder / "train.sh").write_text(recipe())
+    return subprocess.Popen(
+        ["sh", "train.sh"],
+        cwd=folder,
+        env=environment(
+            PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            LUDUS_SERVER=world.server,
+            LUDUS_GATEWAY="127.0.0.1:9",
+            PIPELINE=pipeline,
+        ),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def test_the_recipe_for_other_systems_judges_and_keeps_the_model(world: World, tmp_path: Path) -> None:
+    with trained(world, "connect-four-7", tmp_path):
+        job = start_recipe(world, tmp_path, "7")
+        words, _ = job.communicate(timeout=100)
+
+    assert job.returncode == 11, words  # a game of one player has no Elo
+    assert (tmp_path / "model/CartPole.onnx").read_bytes() == b"a model"
+    assert ET.parse(tmp_path / "ludus.xml").getroot().get("errors") == "1"
+
+
+def test_a_cancelled_job_of_the_recipe_cancels_its_run(world: World, tmp_path: Path) -> None:
+    job = start_recipe(world, tmp_path, "8")
+    eventually(lambda: world.http.get("/v1/runs/connect-four-8").is_success)
+    eventually((tmp_path / "ludus.xml").exists, "it waits")
+
+    job.terminate()  # the shell alone, not its children
+    job.communicate(timeout=100)
+
+    assert job.returncode == 143
+    assert world.http.get("/v1/runs/connect-four-8").json()["state"] == "CANCELLED"
 
 
 def test_what_is_written_into_inputs_is_never_run(world: World, tmp_path: Path) -> None:
@@ -245,7 +316,7 @@ def test_no_input_is_text_of_a_script() -> None:
 def test_simulators_of_the_action_have_the_token_of_the_input_where_they_have_none_of_their_own() -> None:
     playing = [step for step in shell_steps() if "LUDUS_SIMULATOR_SERVER" in step["env"]]
 
-    assert len(playing) == 2
+    assert len(playing) == 3
     for step in playing:
         assert step["env"]["LUDUS_TOKEN"] == "${{ inputs.token }}", step["name"]
 

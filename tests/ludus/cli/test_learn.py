@@ -405,7 +405,7 @@ def test_inference_is_asked_of_the_run_and_its_summaries_say_that_nothing_is_lea
         result = cli("learn", "ppo.yaml", "--remote-env", "--run-id", "shown", "--inference")
 
     assert result.exit_code == 0, result.output
-    assert world.http.get("/v1/runs/shown").json()["config"]["checkpoint_settings"]["inference"] is True
+    assert world.http.get("/v1/runs/shown-inference").json()["config"]["checkpoint_settings"]["inference"] is True
     assert ". Not Training." in result.stdout
 
 
@@ -423,12 +423,17 @@ def test_after_playing_without_learning_a_run_goes_on_from_what_was_learnt_befor
     (saved,) = world.http.get("/v1/runs/played/checkpoints").json()["checkpoints"]
     with trained(world, play):
         assert cli(*arguments, "--resume", "--inference").exit_code == 0
+    assert world.http.get("/v1/runs/played/checkpoints").json()["checkpoints"] == [saved], "the name is the trainer's"
+    assert world.http.get("/v1/runs/played-inference").json()["continues"] is None
+    first = world.http.get("/v1/runs/played").json()["id"]
 
     with trained(world, lambda trainer: work(trainer, folder, step=200)):
         result = cli(*arguments, "--resume")
 
     assert result.exit_code == 0, result.output
-    config = world.http.get("/v1/runs/played").json()["config"]["checkpoint_settings"]
+    run = world.http.get("/v1/runs/played").json()
+    assert run["continues"] == first, "its curve goes on from that of the first"
+    config = run["config"]["checkpoint_settings"]
     assert (config["resume_from"], config["inference"]) == (saved["id"], False)
     events = written(Path("results/played/CartPole"))[REWARD]
     assert events[-1] == (200, 12.5), "what was only played is taken back"
