@@ -188,9 +188,10 @@ def test_a_run_that_learned_nothing_or_was_stopped_looks_like_no_success(
 
 
 def test_a_line_of_a_log_is_time_level_and_words(call: Call) -> None:
-    line = '{"run": "r", "steps": 3, "event": "saved", "level": "info", "timestamp": "2026-01-01T10:00:00Z"}'
+    line = '{"run_id": "r", "steps": 3, "event": "file_saved", "level": "info", "timestamp": "2026-01-01T10:00:00Z"}'
 
-    assert re.fullmatch(r"\d\d:00:00.*  info     saved  run=r steps=3", call("format.logLine", line))
+    assert re.fullmatch(r"\d\d:00:00.*  info     file saved  steps=3", call("format.logLine", line))
+    assert call("format.logLine", '{"event": "x", "message": "It began", "level": "info"}') == "info     It began"
     assert call("format.logLine", "Traceback") == "Traceback"
     assert call("format.logLine", '{"cut') == '{"cut'
 

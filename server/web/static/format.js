@@ -125,13 +125,18 @@ export function words(code) {
   return code.replaceAll("_", " ");
 }
 
+/** Fields of a log that are the same in all of its lines. */
+const OF_THE_FILE = ["run_id", "attempt", "worker_id", "process"];
+
 /** A line of a log, which is a JSON object, as time, level, words and the rest. @param {string} line */
 export function logLine(line) {
   if (!line.startsWith("{")) return line;
   try {
-    const { timestamp, level, event, exception, ...rest } = JSON.parse(line);
-    const facts = Object.entries(rest).map(([key, value]) => `${key}=${shown(value)}`).join(" ");
-    const head = [timestamp && clock(timestamp), (level ?? "").padEnd(7), event].filter(Boolean).join("  ");
+    const { timestamp, level, event, message, exception, ...rest } = JSON.parse(line);
+    const own = Object.entries(rest).filter(([key]) => !OF_THE_FILE.includes(key));
+    const facts = own.map(([key, value]) => `${key}=${shown(value)}`).join(" ");
+    const told = message ?? words(String(event));
+    const head = [timestamp && clock(timestamp), (level ?? "").padEnd(7), told].filter(Boolean).join("  ");
     return `${head}${facts && `  ${facts}`}${exception ? `\n${exception}` : ""}`;
   } catch {
     return line; // the first or last one of a part may be cut

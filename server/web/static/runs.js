@@ -1,5 +1,5 @@
 // What pages say about a run, from its fields in the API.
-import { ago, count, duration } from "./format.js";
+import { ago, count, duration, words } from "./format.js";
 import { href } from "./url.js";
 
 export const REWARD = "Environment/Cumulative Reward";
@@ -36,7 +36,7 @@ export function lastKeys(path) {
 /** Why a run is in its state, as a sentence: what it waits for, or why it stopped. @param {any} run */
 export function why(run) {
   if (run.waits_for) return sentence(run.waits_for);
-  if (run.stop_detail) return sentence(run.stop_detail) + (run.stop_reason ? ` (${run.stop_reason})` : "");
+  if (run.stop_detail) return sentence(run.stop_detail) + (run.stop_reason ? ` (${words(run.stop_reason)})` : "");
   if (run.intent) return `Asked to ${run.intent}; it does so soon.`;
   switch (run.state) {
     case "QUEUED":

@@ -34,7 +34,7 @@ export default function Models() {
         No alias yet. An alias, such as <b>champion</b>, ${meaning}<code>ludus checkpoint alias</code>.<//>`}
     </section>
     <h2>The best model of each run <small>the run that changed last first</small></h2>
-    <p><input type="search" placeholder="Run's name begins with" aria-label="Run's name begins with" value=${words}
+    <p><input type="search" size="28" placeholder="Run's name begins with" aria-label="Run's name begins with" value=${words}
       onChange=${withValue((q) => set({ q, pages: null }))} /></p>
     <${Failure} problem=${answer.problem} />
     ${runs.length ? cardTable(runs, [
