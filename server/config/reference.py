@@ -9,6 +9,7 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from inspect import cleandoc
 from pathlib import Path
 from typing import Any, Final
 
@@ -109,7 +110,7 @@ def _section(section: type[Section], path: str) -> str:
         for key, schema in properties.items()
     ]
     table = _table(["key", "type", "default", "range", "meaning"], rows)
-    return f"### {title}\n\n{section.__doc__}\n\n{table}"
+    return f"### {title}\n\n{cleandoc(section.__doc__ or '')}\n\n{table}"
 
 
 def _variants(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from server.kit.settings import Settings
+from tests.architecture.test_constraints import LIBRARIES_OF_CUDA
 from tests.deployment.composition import MissingVariable, Service, fill, read_services
 from tests.deployment.deployment import TABLE, table_of_ports
 
@@ -175,7 +176,10 @@ def test_images_of_others_have_their_version_and_their_hash() -> None:
 
 
 def packages_of(requirement: str) -> set[str]:
-    """Return the names of all packages that a requirement brings in an image, of the versions that are installed."""
+    """Return the names of all packages that a requirement brings in an image, of the versions that are installed.
+
+    Libraries of CUDA are left out: torch's build decides about them, and the index about the build.
+    """
     found: set[str] = set()
     seen: set[tuple[str, str]] = set()
     left = [Requirement(requirement)]
@@ -188,7 +192,8 @@ def packages_of(requirement: str) -> set[str]:
                 found.add(name)
                 needs = map(Requirement, requires(name) or ())
                 there = {"extra": extra, **IMAGE_PYTHON}
-                left += [each for each in needs if each.marker is None or each.marker.evaluate(there)]
+                needs = [each for each in needs if each.marker is None or each.marker.evaluate(there)]
+                left += [each for each in needs if not LIBRARIES_OF_CUDA.match(each.name)]
     return found
 
 

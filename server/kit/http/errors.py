@@ -6,7 +6,6 @@ over HTTP (a filter that doesn't parse, a body that is too large) are leaves of 
 
 import math
 from collections.abc import Mapping, Sequence
-from http import HTTPStatus
 from typing import Any, ClassVar
 
 from server.kit.errors import (
@@ -310,7 +309,7 @@ def problems(*classes: type[LudusError]) -> Responses:
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {
         status: {
-            "description": f"{HTTPStatus(status).phrase}: " + ", ".join(f"`{code}`" for code in codes),
+            "description": "Problem: " + ", ".join(f"`{code}`" for code in codes),
             "content": content,
         }
         for status, codes in sorted(found.items())

@@ -254,7 +254,8 @@ class Simulator:
         """Exchange so many steps."""
         for _ in range(steps):
             self.step(agents)
-            assert self.receive().HasField("actions")
+            response = self.receive()
+            assert response.HasField("actions"), response
 
     def closed(self, *, ends: bool = True) -> pb.Close:
         """Return the Close that ends the session. A client that is polite `ends` its side too, and need not wait."""
