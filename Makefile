@@ -18,6 +18,8 @@ ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 # project again.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(ONE_THREAD) $(PY) -m pytest
 ORDERS ?= 20
+CASES ?= ../shared/cases
+SLOW ?= 1
 # Share of the examples that Hypothesis tries in `make test`; `make test-all` tries all.
 FEWER := LUDUS_TEST_EXAMPLES=0.25
 HERE_ONLY := not postgres and not redis and not node and not s3 and not browser and not learning and not faults and not deployment and not slow
@@ -29,7 +31,7 @@ PIP := $(PY) -m pip --disable-pip-version-check --quiet --quiet
 
 .DEFAULT_GOAL := help
 .PHONY: help setup constraints demo test test-all test-orders test-services browser gpu faults chaos learn learn-quick results soak bench lint format types imports protos check-generated \
-	deployment deployment-quick locks check-migrations api docs pictures check-docs compose-check containers wheel wheel-check clean
+	deployment deployment-quick cases locks check-migrations api docs pictures check-docs compose-check containers wheel wheel-check clean
 
 help: ## Print this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -131,18 +133,24 @@ api: setup ## Write tests/golden/openapi.json from the application
 docs: setup ## Write the generated documentation (settings, configuration, .env.example, openapi.json)
 	@$(PY) docs/generate.py
 
-deployment: setup ## Start the roles of docker-compose.yml in network namespaces, and train (root; PostgreSQL, Redis, juicefs)
-	@$(PYTEST) tests/deployment --randomly-dont-reorganize $(ARGS)
+deployment: setup ## Start the roles of docker-compose.yml in network namespaces (root; PostgreSQL, Redis, juicefs), and its images where an engine has them
+	@$(PYTEST) tests/deployment tests/containers --randomly-dont-reorganize $(ARGS)
 
 deployment-quick: setup ## Run those of them that CI runs: minutes
 	@$(PYTEST) tests/deployment --randomly-dont-reorganize -m "not slow" $(ARGS)
 
+cases: setup ## Try reports of people, each a folder with a try.sh that prints OK or FAIL (CASES=FOLDER; PEER=venv with mlagents 1.1.0)
+	@[ -d "$(CASES)" ] || { echo "say CASES=FOLDER: there is no folder '$(CASES)'" >&2; exit 2; }
+	@failed=0; for try in $(CASES)/*/try.sh; do printf '%s ' "$$(basename "$$(dirname "$$try")")"; \
+		LUDUS=$(abspath $(BIN))/ludus PEER=$(PEER) SLOW=$(SLOW) sh "$$try" || failed=$$((failed + 1)); done; \
+		echo "$$failed failed"; [ $$failed -eq 0 ]
+
 pictures: setup ## Write the pictures of docs/dashboard.md (needs Chromium)
 	@$(PY) -m tests.web.pictures
 
-containers: setup ## Build the images and run docker-compose.yml itself (needs Docker, or Podman's socket in DOCKER_HOST)
-	@$(COMPOSE_SECRETS) docker compose build
-	@$(PYTEST) -m containers $(ARGS)
+containers: setup ## Build the images and run docker-compose.yml itself (Docker, or Podman's socket in DOCKER_HOST; OVERRIDE=FILE: a further Compose file, BUILD=no: with the images that are there)
+	@[ "$(BUILD)" = no ] || $(COMPOSE_SECRETS) docker compose --file docker-compose.yml $(if $(OVERRIDE),--file $(OVERRIDE)) build
+	@LUDUS_TEST_COMPOSE_OVERRIDE=$(abspath $(OVERRIDE)) $(PYTEST) -m containers $(ARGS)
 
 compose-check: ## Check docker-compose.yml (needs Docker Compose)
 	@$(COMPOSE_SECRETS) docker compose --profile gpu config --quiet
