@@ -18,8 +18,6 @@ ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 # project again.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(ONE_THREAD) $(PY) -m pytest
 ORDERS ?= 20
-CASES ?= ../shared/cases
-SLOW ?= 1
 # Share of the examples that Hypothesis tries in `make test`; `make test-all` tries all.
 FEWER := LUDUS_TEST_EXAMPLES=0.25
 HERE_ONLY := not postgres and not redis and not node and not s3 and not browser and not learning and not faults and not deployment and not slow
@@ -142,7 +140,7 @@ deployment-quick: setup ## Run those of them that CI runs: minutes
 cases: setup ## Try reports of people, each a folder with a try.sh that prints OK or FAIL (CASES=FOLDER; PEER=venv with mlagents 1.1.0)
 	@[ -d "$(CASES)" ] || { echo "say CASES=FOLDER: there is no folder '$(CASES)'" >&2; exit 2; }
 	@failed=0; for try in $(CASES)/*/try.sh; do printf '%s ' "$$(basename "$$(dirname "$$try")")"; \
-		LUDUS=$(abspath $(BIN))/ludus PEER=$(PEER) SLOW=$(SLOW) sh "$$try" || failed=$$((failed + 1)); done; \
+		LUDUS=$(abspath $(BIN))/ludus PEER=$(PEER) SLOW=$(or $(SLOW),1) sh "$$try" || failed=$$((failed + 1)); done; \
 		echo "$$failed failed"; [ $$failed -eq 0 ]
 
 pictures: setup ## Write the pictures of docs/dashboard.md (needs Chromium)
