@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from inspect import getdoc
 from pathlib import Path
 
 from pydantic import BaseModel, SecretStr
@@ -116,7 +117,7 @@ def settings_page() -> str:
     group = None
     for name, variable, field, text in settings():
         if name != group:
-            title = Settings.model_fields[name].annotation.__doc__ if name else "Folders of the embedded stack."
+            title = getdoc(Settings.model_fields[name].annotation) if name else "Folders of the embedded stack."
             parts.append(
                 f"\n## {name or 'general'}\n\n{title}\n\n| variable | default | meaning |\n| --- | --- | --- |"
             )

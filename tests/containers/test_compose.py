@@ -1,8 +1,8 @@
 """The images and docker-compose.yml itself, on a container engine: train, restart the worker, download.
 
 Needs an engine that `docker compose` reaches (Docker, or Podman's socket in DOCKER_HOST) and the images of
-docker-compose.yml, which `make containers` builds. LUDUS_TEST_COMPOSE_OVERRIDE names a further Compose file: other images
-of PostgreSQL, say. The ports 7100 to 7115 have to be free.
+docker-compose.yml, which `make containers` builds. LUDUS_TEST_COMPOSE_OVERRIDE names a further Compose file: other
+images of PostgreSQL, say. The ports 7100 to 7115 have to be free.
 """
 
 import os
