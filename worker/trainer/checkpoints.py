@@ -94,7 +94,7 @@ class Checkpoints:
         self._requested: int | None = None
         """Number of the request for a checkpoint that waits for behaviors to come."""
         self._number = 0
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint", initializer=_lower_priority)
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint", initializer=lower_priority)
         self._writing: _Writing | None = None
         self._copied = True
         """Whether the state that is being written is a copy."""
@@ -268,6 +268,8 @@ def _write(
     return written
 
 
-def _lower_priority() -> None:
+def lower_priority() -> None:
     """Give this thread a lower priority than those that act and learn; Linux has one for each thread."""
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+    thread = threading.get_native_id()
+    # Under `nice -n 15` a user who is not root may not go back to 10.
+    os.setpriority(os.PRIO_PROCESS, thread, max(os.getpriority(os.PRIO_PROCESS, thread), 10))

@@ -95,7 +95,7 @@ def test_arguments_of_builds_may_be_numbers() -> None:
             "behaviors.A.self_play.play_against_latest_model_ratio",
             "doubtful",
         ),
-        (behavior(self_play={}, max_steps=10), "behaviors.A.self_play.team_change", "doubtful"),
+        (behavior(self_play={}, max_steps=50_000, summary_freq=5_000), "behaviors.A.self_play.team_change", "doubtful"),
     ],
 )
 def test_what_is_probably_not_meant_is_warned_of(document: dict[str, Any], path: str, code: str) -> None:

@@ -2,6 +2,9 @@
 
 import json
 import math
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from hypothesis import strategies as st
 from ludus.mlagents.results.folder import pack
 from worker.trainer import checkpoint
 from worker.trainer.checkpoint import MANIFEST_FILE, TENSORS_FILE, CheckpointDamaged
+from worker.trainer.checkpoints import lower_priority
 
 STATE: dict[str, Any] = {
     "step": 12_000,
@@ -194,3 +198,17 @@ def test_an_altered_manifest_is_noticed(tmp_path: Path, change: dict[str, Any], 
 def test_what_a_state_cannot_hold_is_refused(tmp_path: Path, state: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match="a state"):
         checkpoint.save(tmp_path, state)
+
+
+def test_a_trainer_that_runs_at_a_lower_priority_writes_checkpoints_at_it() -> None:
+    """Only root may raise a priority: under `nice -n 15` of another user each checkpoint would fail."""
+
+    def priority_after(nice: int) -> int:
+        thread = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, thread, nice)
+        lower_priority()
+        return os.getpriority(os.PRIO_PROCESS, thread)
+
+    for nice, expected in ((9, 10), (15, 15)):
+        with ThreadPoolExecutor(1) as threads:
+            assert threads.submit(priority_after, nice).result() == expected
