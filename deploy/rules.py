@@ -84,6 +84,12 @@ ALERTS: Final = (
         "Runs wait and no worker is alive: start one, or look at the autoscaler.",
     ),
     (
+        "LudusSlotsSilent",
+        "max(ludus_workers_silent) > 0",
+        "2m",
+        "A worker slot gives no sign of life and nothing has followed it: `ludus worker list` names it and its host.",
+    ),
+    (
         "LudusLeasesLost",
         'increase(max(ludus_attempts_ended_total{outcome="lease_expired"})[30m:1m]) > 2',
         None,

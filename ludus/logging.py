@@ -2,7 +2,8 @@
 
 Lines go to standard error, as JSON (one object per line: `timestamp`, `level`, `event`, `process`, then the context) or
 for people. Called once, by the mains; nothing else configures logging, and importing this module changes nothing.
-Warnings and uncaught errors of threads and the process are lines like all others, with the traceback as `exception`.
+Warnings and uncaught errors of threads and the process are lines like all others, with the traceback as `exception`. A
+process that logs ends with any of its threads (`ludus.threads`).
 
 Ids are bound where they become valid, never passed by hand: to the process (`bind_process`) if they are valid for all
 its threads until its end, to the context (`structlog.contextvars`) if for one request, call or attempt.
@@ -20,6 +21,7 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from ludus.console import tolerate
+from ludus.threads import end_with_any_thread
 
 LogFormat = Literal["json", "console"]
 
@@ -91,7 +93,7 @@ def configure_logging(process: str, *, log_format: LogFormat = "json", level: st
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.captureWarnings(capture=True)
     sys.excepthook = _log_death
-    threading.excepthook = _log_thread_death
+    end_with_any_thread(_log_thread_death)
 
 
 def _log_death(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

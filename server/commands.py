@@ -223,6 +223,52 @@ def create_token(
     click.echo(text)
 
 
+VERIFY_CODES = """\b
+Exit codes:
+  0  every file that the database names is there; orphaned folders are listed, and break nothing
+  1  the database or the artifact store does not answer, or refuses
+  2  the command line or a setting is wrong
+  3  files are missing or damaged"""
+DAMAGED = 3
+
+
+@admin.command("verify", epilog=VERIFY_CODES)
+@click.option("--quick", is_flag=True, help="Compare sizes alone, without reading the files.")
+@click.option("--home", type=click.Path(file_okay=False, path_type=Path), help="Folder of `ludus up`. [.ludus]")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of lines.")
+@click.pass_context
+def verify_artifacts(ctx: click.Context, *, quick: bool, home: Path | None, as_json: bool) -> None:
+    """Compare all artifacts with the database, for instance after a restore: missing, damaged and orphaned files.
+
+    Files of checkpoints, uploads, demonstrations and archived metrics are read and compared by their SHA-256, logs by
+    their size. A folder without a row is an orphan; the controller deletes it when it is LUDUS_STORAGE__ORPHAN_SECONDS
+    old. Nothing is changed. Needs the settings of the server.
+    """
+    from dataclasses import asdict  # noqa: PLC0415
+
+    from ludus.cli.render import print_json, printable  # noqa: PLC0415
+    from server.kit.artifacts.opening import open_store  # noqa: PLC0415
+    from server.kit.db.database import Database  # noqa: PLC0415
+    from server.lifecycle.verification.verification import Fault, verify  # noqa: PLC0415
+
+    settings = load_settings(**({} if home is None else {"home": home}))
+    database = Database.from_settings(settings.database)
+    differences = []
+    with one_sentence_errors():
+        for one in verify(database, open_store(settings.storage), quick=quick):
+            differences.append(asdict(one))
+            if not as_json:
+                owner = "" if one.owner is None else f" ({one.owner})"
+                click.echo(printable(f"{one.fault:<8}  {one.path}{owner}: {one.detail}"))
+    database.close()
+    if as_json:
+        print_json(differences)
+    if not differences:
+        click.echo("every file is there, and none is too much", err=True)
+    if any(one["fault"] != Fault.ORPHANED for one in differences):
+        ctx.exit(DAMAGED)
+
+
 COMMANDS: dict[str, click.Command] = {
     "admin": admin,
     "gateway": gateway,

@@ -15,6 +15,7 @@ import click
 
 from ludus.child_process import end_with_parent
 from ludus.console import lost_output, reader_has_gone, tolerate
+from ludus.threads import end_with_any_thread
 
 CLIENT_COMMANDS: Mapping[str, str] = {
     "audit": "ludus.cli.audit:audit",
@@ -134,6 +135,7 @@ def ludus() -> None:
 def main() -> None:
     """Run the command line; the console script's entry point."""
     end_with_parent()
+    end_with_any_thread()
     tolerate()
     try:
         ludus(prog_name="ludus")

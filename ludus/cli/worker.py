@@ -52,6 +52,8 @@ def state_of(slot: Worker) -> str:
     """Return the state of a slot in one word or two."""
     if slot.stopped_at is not None:
         return "stopped"
+    if slot.silent_since is not None:
+        return f"silent since {slot.silent_since.astimezone():%Y-%m-%d %H:%M:%S}"
     busy = slot.run_id is not None
     if slot.draining:
         return "draining" if busy else "drained"

@@ -20,6 +20,8 @@ class Worker:
     """The run that it executes."""
     started_at: datetime
     heartbeat_at: datetime
+    silent_since: datetime | None = None
+    """Its last sign of life, where it is silent although it has not stopped: it is lost, or does not get on."""
     last_claim_at: datetime | None = None
     stopped_at: datetime | None = None
     cordoned: bool = False

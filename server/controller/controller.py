@@ -10,7 +10,7 @@ Background tasks with threads of their own wake workers (`server.controller.noti
 (`server.ladders.ratings.job`), clean the artifact store (`server.checkpoints.retention.job`), delete old rows
 (`server.controller.old_rows`), pack metrics (`server.metrics.compaction.job`), archive them
 (`server.metrics.retention.job`) and send webhooks (`server.webhooks.deliveries.sender`): each may take long and must
-not delay the others.
+not delay the others. If one fails, the controller ends with it (`ludus.threads`), and is started again.
 """
 
 import signal
@@ -259,7 +259,7 @@ def main(settings: Settings) -> None:
     # The notifier waits for the broker and retention for the artifact store; the next controller continues their work.
     waiting = {"metrics", "notifier", "retention"}
     threads = [
-        threading.Thread(target=_until_it_fails, args=(task, stop), name=name, daemon=name in waiting)
+        threading.Thread(target=task.run, args=(stop,), name=name, daemon=name in waiting)
         for name, task in tasks.items()
     ]
     for thread in threads:
@@ -279,11 +279,3 @@ def join_all(threads: Sequence[threading.Thread], seconds: float) -> None:
     over = time.monotonic() + seconds
     for thread in threads:
         thread.join(max(0.0, over - time.monotonic()) if thread.daemon else None)
-
-
-def _until_it_fails(task: BackgroundTask, stop: threading.Event) -> None:
-    """Run a background task until `stop` is set. If it fails, the controller ends, and is started again."""
-    try:
-        task.run(stop)
-    finally:
-        stop.set()

@@ -3,6 +3,9 @@
 A lost, late or doubled message is harmless (the claim is a compare-and-set in the database, and the controller repeats
 messages), so messages are acknowledged early and prefetching is off: none waits behind a worker that trains for hours.
 
+A message is read for the run's id alone, and what is none is discarded (`WakeUpTransport`): Celery's consumer dies of
+messages that it cannot parse, and of headers with wrong types.
+
 A worker receives from the queue of all slots and from those of the kinds of its own. A run that is new is in the first:
 the slot that takes the message claims it, or sends the message on to a kind that serves it.
 
@@ -12,6 +15,7 @@ system the move is a copy, which loses messages. `FolderTransport` writes elsewh
 the one folder.
 """
 
+import base64
 import json
 import os
 import secrets
@@ -31,13 +35,15 @@ from celery import Celery
 from kombu.connection import Connection
 from kombu.entity import Exchange, Queue
 from kombu.exceptions import OperationalError
-from kombu.transport import virtual
+from kombu.transport import TRANSPORT_ALIASES, virtual
 
 from server.kit.errors import BrokerUnavailable
 from server.kit.settings import Settings
 
 COUNT_SECONDS = 5.0
 """Time in which Redis must say how many messages wait."""
+ID_CHARACTERS, REASON_CHARACTERS = 200, 300
+"""Of a run's id or name in a message, at most; of what is logged of one that is discarded."""
 _log = structlog.get_logger(__name__)
 
 
@@ -84,7 +90,12 @@ class WakeUpQueue:
             try:
                 queue = self._looking.default_channel.queue_declare(queue_name(kind))
                 return int(queue.message_count)
-            except (OperationalError, OSError, *self._looking.recoverable_connection_errors) as error:
+            except (
+                OperationalError,
+                OSError,
+                *self._looking.connection_errors,
+                *self._looking.channel_errors,
+            ) as error:
                 self._close_looking()
                 raise BrokerUnavailable(str(error)) from error
 
@@ -95,9 +106,14 @@ class WakeUpQueue:
 
     def _close_looking(self) -> None:
         if self._looking is not None:
-            with suppress(OperationalError, OSError, *self._looking.recoverable_connection_errors):
+            with suppress(*_errors(self._looking)):
                 self._looking.release()  # type: ignore[no-untyped-call]  # kombu has no types
         self._looking = None
+
+
+def _errors(connection: Connection) -> tuple[type[Exception], ...]:
+    """Return the errors of a broker that is away, or refuses (a replica of Redis, one without memory or disk)."""
+    return (OperationalError, OSError, *connection.connection_errors, *connection.channel_errors)
 
 
 def queue_name(kind: str | None) -> str:
@@ -133,9 +149,12 @@ def make_celery(settings: Settings) -> Celery:
         worker_enable_remote_control=False,
         worker_cancel_long_running_tasks_on_connection_loss=False,
         broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,  # for ever: an outage ends no worker
+        broker_channel_error_retry=True,  # nor does a Redis that refuses: a replica, one without memory
         enable_utc=True,
     )
     if broker_url:
+        TRANSPORT_ALIASES.update(dict.fromkeys(("redis", "rediss"), "server.kit.redis_transport:RedisTransport"))
         celery.conf.update(
             broker_url=broker_url,
             worker_disable_prefetch=broker_url.startswith(("redis://", "rediss://")),
@@ -158,6 +177,54 @@ def make_celery(settings: Settings) -> Celery:
             },
         )
     return celery
+
+
+def wake_up_of(message: Any, queue: str) -> dict[str, Any]:
+    """Return a wake-up made anew of the run's id in a message. Raises ValueError with what is wrong if there is none.
+
+    Args:
+        message: A received message in Celery's protocol 2, as kombu's virtual transports have it; or anything.
+        queue: Name of the queue that it came from.
+    """
+    try:
+        task = message["headers"]["task"]
+        run_id = json.loads(base64.b64decode(message["body"]))[1]["run_id"]
+    except (LookupError, TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"it is no message of Ludus ({type(error).__name__}: {error})") from None
+    if task != TaskName.TRAIN:
+        raise ValueError(f"it is for the task {task!r}")
+    if not isinstance(run_id, str) or not 0 < len(run_id) <= ID_CHARACTERS:
+        raise ValueError("its run_id is no id")
+    tag = secrets.token_hex(16)
+    embedded = dict.fromkeys(("callbacks", "errbacks", "chain", "chord"))
+    return {
+        "body": base64.b64encode(json.dumps([[], {"run_id": run_id}, embedded]).encode()).decode(),
+        "content-type": "application/json",
+        "content-encoding": "utf-8",
+        "headers": {"lang": "py", "task": TaskName.TRAIN.value, "id": tag, "root_id": tag},
+        "properties": {
+            "body_encoding": "base64",
+            "delivery_tag": tag,
+            "delivery_info": {"exchange": queue, "routing_key": queue},
+        },
+    }
+
+
+def discard(queue: str, reason: object) -> None:
+    """Log that a message is not used."""
+    _log.warning("message_discarded", queue=queue, reason=str(reason)[:REASON_CHARACTERS])
+
+
+class WakeUpTransport(virtual.Transport):
+    """A transport that delivers wake-ups and nothing else."""
+
+    def _deliver(self, message: Any, queue: str) -> None:
+        try:
+            wake_up = wake_up_of(message, queue)
+        except ValueError as error:
+            discard(queue, error)
+            return
+        super()._deliver(wake_up, queue)  # type: ignore[no-untyped-call]  # kombu has no types
 
 
 class FolderChannel(virtual.Channel):
@@ -183,9 +250,12 @@ class FolderChannel(virtual.Channel):
                 (self._folder / name).rename(aside)
             except FileNotFoundError:
                 continue  # another reader was faster
-            message = aside.read_text()
+            message = aside.read_bytes()
             aside.unlink()
-            return json.loads(message)
+            try:
+                return json.loads(message)
+            except (ValueError, RecursionError) as error:
+                discard(queue, error)
         raise Empty
 
     def _size(self, queue: str) -> int:
@@ -220,7 +290,7 @@ class FolderChannel(virtual.Channel):
 ATTENTION_SECONDS = 0.2
 
 
-class FolderTransport(virtual.Transport):
+class FolderTransport(WakeUpTransport):
     """A transport over a folder of a local disk, for any number of processes.
 
     Exchanges and bindings are each process's own (every process declares the one queue before it uses it), so there is

@@ -183,7 +183,7 @@ class WorkerSettings(Group):
     scratch: Path = Path()
     """Folder for unfinished files. Default: `scratch` in `home`."""
     alive_file: Path = Path()
-    """File that the slots touch every 5 seconds, for liveness probes. Default: `worker.alive` in `home`."""
+    """File that the slots touch every few seconds, for liveness probes. Default: `worker.alive` in `home`."""
 
     @field_validator("advertise_host", "bind_host")
     @classmethod

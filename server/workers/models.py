@@ -2,13 +2,16 @@
 
 from typing import Any
 
-from sqlalchemy import Integer, String, exists, func, select
+from sqlalchemy import ColumnElement, Integer, String, case, exists, func, select
 from sqlalchemy.orm import Mapped, column_property, mapped_column
 
 from server.kit.db.base import Base, Json, Timestamp, ordered_text, partial_index
-from server.kit.db.clock import later
+from server.kit.db.clock import later, now
 from server.runs.models import Lease
 from server.runs.scheduling.demand import Offer
+
+SILENT_SECONDS = 15
+"""A slot that gives no sign of life for so long is lost, or does not get on: its lease has run out."""
 
 
 class Cordon(Base):
@@ -21,6 +24,12 @@ class Cordon(Base):
     draining: Mapped[bool]
     """Whether runs that the slots held were asked to hand themselves back."""
     created_at: Mapped[float] = mapped_column(Timestamp)
+
+
+def _heard(beat: Mapped[float], run_id: Mapped[str | None], worker_id: Mapped[str]) -> ColumnElement[float]:
+    """Build the time of a slot's newest beat, or of the newest renewal of the lease that it holds."""
+    renewed = select(Lease.renewed_at).where(Lease.run_id == run_id, Lease.worker_id == worker_id)
+    return later(beat, func.coalesce(renewed.correlate_except(Lease).scalar_subquery(), 0.0))
 
 
 class Worker(Base):
@@ -45,19 +54,17 @@ class Worker(Base):
     run_id: Mapped[str | None] = mapped_column(String(40))
     """The run that the slot executes."""
     stopped_at: Mapped[float | None] = mapped_column(Timestamp)
-    heartbeat_at: Mapped[float] = column_property(
-        later(
-            stored_heartbeat_at,
-            func.coalesce(
-                select(Lease.renewed_at)
-                .where(Lease.run_id == run_id, Lease.worker_id == id)  # noqa: A003  # the column above
-                .correlate_except(Lease)
-                .scalar_subquery(),
-                0.0,
-            ),
+    heartbeat_at: Mapped[float] = column_property(_heard(stored_heartbeat_at, run_id, id))  # noqa: A003  # the column
+    """The last sign of life: a slot that executes a run renews its lease, and writes nothing here."""
+    silent_since: Mapped[float | None] = column_property(
+        case(
+            (
+                stopped_at.is_(None) & (_heard(stored_heartbeat_at, run_id, id) < now() - SILENT_SECONDS),  # noqa: A003
+                _heard(stored_heartbeat_at, run_id, id),  # noqa: A003
+            )
         )
     )
-    """The last sign of life: a slot that executes a run renews its lease, and writes nothing here."""
+    """Its last sign of life, where that is too long ago for a slot that lives and has not stopped."""
     cordoned: Mapped[bool] = column_property(exists().where(Cordon.name.in_([id, host])))  # noqa: A003  # the column
     """Whether the slot takes no run, because it or its host is cordoned."""
     draining: Mapped[bool] = column_property(

@@ -181,6 +181,13 @@ class WorkerRepository(Repository):
             if found is not None
         ]
 
+    def silent(self, since_seconds: float) -> int:
+        """Return how many slots fell silent within so many seconds, and none has begun on their host since."""
+        newer = aliased(Worker)
+        replaced = exists().where(newer.host == Worker.host, newer.started_at > Worker.silent_since)
+        lost = select(func.count()).where(Worker.silent_since > now() - since_seconds, not_(replaced))
+        return self._session.scalar(lost) or 0
+
     def named(self, name: str) -> Sequence[Worker]:
         """Return the slots of a host, or the one slot with this id, also those that have stopped."""
         query = select(Worker).where(or_(Worker.host == name, Worker.id == name)).order_by(Worker.id)

@@ -331,3 +331,13 @@ def test_images_have_all_files_that_the_installation_includes(dockerfile: str) -
     included = {name.partition("/")[0] for name in targets["wheel"]["force-include"]}
     assert included <= copied
     assert included <= set(re.findall(r"^!(\S+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE))
+
+
+def test_metrics_of_every_role_can_be_read_in_the_network_of_compose_and_not_from_outside() -> None:
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    roles = {name: service for name, service in services.items() if "LUDUS_HOME" in service.get("environment", {})}
+
+    assert {"api", "gateway", "controller", "worker", "worker-gpu"} <= roles.keys()
+    for name, service in roles.items():
+        assert service["environment"]["LUDUS_TELEMETRY__HOST"] == "${LUDUS_TELEMETRY__HOST:-0.0.0.0}", name
+        assert not [port for port in service.get("ports", ()) if ":910" in str(port)], name

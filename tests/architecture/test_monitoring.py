@@ -160,10 +160,10 @@ HOUR: list[tuple[str, dict[str, str], str | None]] = [
 """What happens for an hour, in counts of each minute, and the objective whose budget burns fast."""
 
 
-def promtool_tests(folder: Path, tests: list[dict[str, Any]]) -> None:
+def promtool_tests(folder: Path, tests: list[dict[str, Any]], interval: str = "5m") -> None:
     """Run unit tests of the rules."""
     file = folder / "tests.yaml"
-    file.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "5m", "tests": tests}))
+    file.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": interval, "tests": tests}))
     tested = subprocess.run(["promtool", "test", "rules", str(file)], capture_output=True, text=True, check=False)
     assert tested.returncode == 0, tested.stdout + tested.stderr
 
@@ -179,6 +179,24 @@ def test_a_budget_that_burns_fast_calls(tmp_path: Path, counts: dict[str, str], 
     at = [{"eval_time": "70m", "alertname": FAST, "exp_alerts": expected}]
 
     promtool_tests(tmp_path, [{"interval": "1m", "input_series": series_of(counts), "alert_rule_test": at}])
+
+
+@needs_promtool
+def test_slots_that_are_silent_call_after_two_minutes_and_not_once_others_have_followed(tmp_path: Path) -> None:
+    """Two apis tell of them; one has read the database a moment before the other."""
+    rule = next(rule for rule in rules() if rule.get("alert") == "LudusSlotsSilent")
+    counts = {
+        'ludus_workers_silent{instance="a"}': "0x4 2x9 0x9",
+        'ludus_workers_silent{instance="b"}': "0x5 2x9 0x9",
+    }
+    silent = {"exp_annotations": rule["annotations"]}
+    at = [
+        {"eval_time": minute, "alertname": "LudusSlotsSilent", "exp_alerts": alerts}
+        for minute, alerts in (("4m", []), ("6m", []), ("8m", [silent]), ("14m", [silent]), ("17m", []))
+    ]
+
+    tests = [{"interval": "1m", "input_series": series_of(counts), "alert_rule_test": at}]
+    promtool_tests(tmp_path, tests, interval="1m")
 
 
 @needs_promtool

@@ -91,15 +91,19 @@ class Postgres(Server):
     def __init__(self, folder: Path, *settings: str) -> None:
         super().__init__()
         self._settings = settings or ("fsync=off",)
+        self.folder = folder
         self._data = folder / "postgres"
         self.user = "postgres" if os.geteuid() == 0 else None
-        self._data.mkdir()
+        self._data.mkdir(mode=0o700)
         if self.user is not None:
             shutil.chown(self._data, self.user)
-        command = [program("initdb"), "-D", str(self._data), "-U", "ludus", "--auth=trust", "--no-sync"]
-        command += ["--encoding=UTF8", "--no-locale"]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, user=self.user, cwd="/")
+        subprocess.run(self._fill(), check=True, stdout=subprocess.DEVNULL, user=self.user, cwd="/")
         self.url = f"postgresql+psycopg://ludus@127.0.0.1:{self.port}/postgres"
+
+    def _fill(self) -> Sequence[str]:
+        """Return the command that fills the folder of its data."""
+        options = ["-U", "ludus", "--auth=trust", "--no-sync", "--encoding=UTF8", "--no-locale"]
+        return [program("initdb"), "-D", str(self._data), *options]
 
     def command(self) -> Sequence[str]:
         settings = ["listen_addresses=127.0.0.1", "unix_socket_directories=", *self._settings]
@@ -113,10 +117,35 @@ class Postgres(Server):
             return False
         return True
 
+    def ask(self, *statements: str) -> Any:
+        """Execute statements, each by itself; return the first value that the last one returns."""
+        with psycopg.connect(self.url.replace("+psycopg", ""), autocommit=True) as connection:
+            for statement in statements:
+                answer = connection.execute(statement)
+            return answer.fetchone()[0] if answer.description else None
+
     def crash(self) -> None:
         """kill -9 it. Its children notice, and must be gone before it can be started again."""
         super().crash()
         (self._data / "postmaster.pid").unlink(missing_ok=True)
+
+
+class Standby(Postgres):
+    """A copy of a running PostgreSQL that follows it until it is promoted."""
+
+    def __init__(self, folder: Path, primary: Postgres) -> None:
+        self._primary = primary
+        super().__init__(folder)
+
+    def _fill(self) -> Sequence[str]:
+        primary = ["-h", "127.0.0.1", "-p", str(self._primary.port), "-U", "ludus"]
+        return [program("pg_basebackup"), "-D", str(self._data), *primary, "-R", "--checkpoint=fast", "--no-sync"]
+
+    def promote(self) -> None:
+        """Make it a primary, once it has all that the primary has, which takes no writes any more."""
+        written = self._primary.ask("SELECT pg_current_wal_lsn()")
+        eventually(lambda: self.ask(f"SELECT pg_last_wal_replay_lsn() >= '{written}'"), "it has caught up", 60)
+        assert self.ask("SELECT pg_promote()")
 
 
 class PgBouncer(Server):
@@ -235,6 +264,10 @@ class Cable:
         self._open.clear()
         self._threads.clear()
         self._blocked.clear()
+
+    def redirect(self, target: tuple[str, int]) -> None:
+        """Lead new connections to another address. Those that are open stay where they are."""
+        self._target = target
 
     def block(self) -> int:
         """Let nothing more through on the connections that are open now; return how many they are."""

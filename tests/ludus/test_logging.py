@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 
+from ludus.threads import THREAD_FAILED
+
 PROGRAM = """
 import logging, structlog
 from ludus.logging import configure_logging
@@ -30,7 +32,7 @@ def lines(log_format: str) -> list[str]:
     return done.stderr.splitlines()
 
 
-def test_json_lines_carry_event_level_process_context_and_traceback() -> None:
+def test_json_loggedcarry_event_level_process_context_and_traceback() -> None:
     claimed, hello, failed = (json.loads(line) for line in lines("json"))
 
     assert claimed == {
@@ -46,7 +48,7 @@ def test_json_lines_carry_event_level_process_context_and_traceback() -> None:
     assert failed["exception"].endswith("ZeroDivisionError: division by zero")
 
 
-def test_lines_for_people_have_a_traceback_without_the_values_of_variables() -> None:
+def test_loggedfor_people_have_a_traceback_without_the_values_of_variables() -> None:
     text = "\n".join(lines("console"))
 
     assert "run_claimed" in text
@@ -55,7 +57,7 @@ def test_lines_for_people_have_a_traceback_without_the_values_of_variables() -> 
 
 
 DEATHS = """
-import threading, warnings
+import sys, threading, warnings
 from ludus.logging import bind_process, configure_logging
 
 configure_logging("trainer")
@@ -64,20 +66,29 @@ bind_process(run_id="r1", attempt=2)
 def fail():
     raise ValueError("in a thread")
 
+warnings.warn("old habit")
+if sys.argv[1] == "process":
+    raise RuntimeError("the end")
 thread = threading.Thread(target=fail, name="helper")
 thread.start()
 thread.join()
-warnings.warn("old habit")
-raise RuntimeError("the end")
+print("without its thread")
 """
 
 
 def test_what_kills_a_thread_or_the_process_is_a_line_with_the_ids_and_the_traceback() -> None:
     environment = {**os.environ, "LUDUS_WORKER_ID": "host/1/1"}
-    done = subprocess.run([sys.executable, "-c", DEATHS], capture_output=True, text=True, check=False, env=environment)
+    codes = []
+    logged = []
+    for death in ("thread", "process"):
+        command = [sys.executable, "-c", DEATHS, death]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        assert done.stdout == ""
+        codes.append(done.returncode)
+        logged += [json.loads(line) for line in done.stderr.splitlines()]
 
-    thread, warning, process = (json.loads(line) for line in done.stderr.splitlines())
-    assert done.returncode == 1
+    warning, thread, _, process = logged
+    assert codes == [THREAD_FAILED, 1]
     assert (thread["event"], thread["thread"], thread["level"]) == ("thread_failed", "helper", "critical")
     assert thread["exception"].endswith("ValueError: in a thread")
     assert "old habit" in warning["event"]

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,13 @@ import redis
 
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
+from server.kit.errors import BrokerUnavailable
 from server.kit.queue import WakeUpQueue, make_celery
 from server.kit.settings import Settings
 from tests.chaos.servers import Cable, Redis
 from tests.e2e.stack import LUDUS, environment
 from tests.factories import make_run, read_run
+from tests.server.malformed import malformed_messages
 from tests.waiting import eventually, never
 
 pytestmark = [pytest.mark.redis]
@@ -97,6 +100,63 @@ def test_a_worker_whose_connection_is_forgotten_starts_anew_and_takes_the_run(se
         cable.cut()
         database.close()
     assert b"queue_stalled" in (tmp_path / "worker.log").read_bytes()
+
+
+@pytest.fixture
+def listening(server: Redis, tmp_path: Path) -> "Iterator[subprocess.Popen[bytes]]":
+    """A worker that listens to the server, with its log in a file."""
+    settings = {"LUDUS_HOME": str(tmp_path), "LUDUS_QUEUE__BROKER_URL": server.url}
+    subprocess.run([*LUDUS, "migrate"], env=environment(**settings), check=True, cwd=tmp_path)
+    with (tmp_path / "worker.log").open("wb") as log:
+        worker = subprocess.Popen([*LUDUS, "worker"], env=environment(**settings), stdout=log, stderr=log, cwd=tmp_path)
+        try:
+            eventually(lambda: _somebody_listens(server), "the worker listens", 60)
+            yield worker
+            assert worker.poll() is None, "it is the same process"
+        finally:
+            worker.terminate()
+            worker.wait(90)
+
+
+def taken(tmp_path: Path, wake_up: WakeUpQueue) -> None:
+    """Queue a run, and wait until a worker has taken it."""
+    database = Database.from_settings(Settings(home=tmp_path).database)
+    run = make_run(database)
+    wake_up.wake(run.id)
+    eventually(lambda: read_run(database, run.id).attempt > 0, "the run is claimed", 90)
+    database.close()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("listening")
+def test_a_worker_outlives_every_message_that_is_none(server: Redis, wake_up: WakeUpQueue, tmp_path: Path) -> None:
+    with redis.Redis(port=server.port) as client:
+        for message in malformed_messages():
+            client.lpush("ludus:ludus", message)
+        eventually(lambda: wake_up.pending() == 0, "all are read", 60)
+        taken(tmp_path, wake_up)
+    log = (tmp_path / "worker.log").read_text()
+    assert log.count('"message_discarded"') == len(malformed_messages()), log
+    assert "Traceback" not in log
+    assert len(log) < 100_000, "nothing is repeated in the log"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("listening")
+def test_a_redis_that_takes_no_writes_for_a_while_ends_nothing(
+    server: Redis, wake_up: WakeUpQueue, tmp_path: Path
+) -> None:
+    """A failover: it is a replica for a moment. Wake-ups are lost, and the watchdogs wait."""
+    with redis.Redis(port=server.port) as client:
+        client.replicaof("127.0.0.1", "1")
+        wake_up.wake("run_1")  # a line in the log
+        with suppress(BrokerUnavailable):
+            WakeUpQueue(make_celery(Settings(home=tmp_path, queue={"broker_url": server.url}))).pending()  # type: ignore[arg-type]
+        never(lambda: _somebody_listens(server), "the worker listens", 3)
+        client.replicaof("NO", "ONE")
+    taken(tmp_path, wake_up)
 
 
 def _somebody_listens(server: Redis) -> bool:

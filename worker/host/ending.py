@@ -4,9 +4,12 @@ The parent decides, by what its slots' processes write into the memory that they
 """
 
 import mmap
+import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+
+_TIME = struct.Struct("d")
 
 
 @dataclass(frozen=True)
@@ -25,13 +28,15 @@ class Limits:
 class SharedState:
     """State that a worker's parent and its slots share. Every process can read and write it.
 
-    It is one byte for each fact, in anonymous shared memory, and no signals: those would interrupt database calls.
+    It is one byte for each fact, in anonymous shared memory, and no signals: those would interrupt database calls. For
+    each slot it has the time of its newest turn, too, on the monotonic clock, which all processes share.
     """
 
     _STOPPING, _RESTARTING, _TAKEN, _FINISHED, _LOST, _SLOTS = range(6)
 
     def __init__(self, slots: int) -> None:
-        self._bytes = mmap.mmap(-1, self._SLOTS + slots)
+        self._turns_at = self._SLOTS + slots
+        self._bytes = mmap.mmap(-1, self._turns_at + slots * _TIME.size)
         self._slots = slots
 
     @property
@@ -84,11 +89,20 @@ class SharedState:
     @property
     def busy(self) -> bool:
         """Whether any slot executes a run."""
-        return any(self._bytes[self._SLOTS :])
+        return any(self._bytes[self._SLOTS : self._turns_at])
 
     def set_busy(self, slot: int, *, busy: bool) -> None:
         """Record whether a slot, by its number from 0, executes a run."""
         self._bytes[self._SLOTS + slot % self._slots] = int(busy)
+
+    def turn(self, slot: int) -> None:
+        """Record that a slot, by its number from 0, gets on."""
+        _TIME.pack_into(self._bytes, self._turns_at + slot % self._slots * _TIME.size, time.monotonic())
+
+    def all_turn(self, seconds: float) -> bool:
+        """Return whether every slot has got on within so many seconds."""
+        oldest: float = min(at for (at,) in _TIME.iter_unpack(self._bytes[self._turns_at :]))
+        return oldest > time.monotonic() - seconds
 
 
 class WorkerEnd:

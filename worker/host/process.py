@@ -14,9 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import IO, Self
 
+import structlog
+
 from ludus.child_process import ChildProcess, describe_exit
 from worker.trainer.connection import ConnectionClosed, SupervisorConnection
 from worker.trainer.messages import Heartbeat, Job
+
+log = structlog.get_logger()
 
 SUCCESSOR_SECONDS = 5.0
 """How long after a trainer was taken the next one is started."""
@@ -117,10 +121,13 @@ class WarmTrainer:
         self._closed = False
 
     def prepare(self) -> None:
-        """Start a trainer if none waits."""
+        """Start a trainer if none waits. A host that cannot start one now is asked again by `take`."""
         with self._lock:
             if self._waiting is None and not self._closed:
-                self._waiting = self._spawn()
+                try:
+                    self._waiting = self._spawn()
+                except OSError as error:
+                    log.warning("trainer_not_prepared", error=str(error))
 
     def take(self, job: Job) -> TrainerProcess:
         """Return a trainer that has the job: the warm one if it lives, else a fresh one.

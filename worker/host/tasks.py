@@ -30,7 +30,7 @@ from ludus.logging import WORKER_VARIABLE, bind_process, configure_logging
 from server.kit.artifacts.opening import open_store
 from server.kit.artifacts.store import ArtifactStore
 from server.kit.db.database import Database
-from server.kit.errors import LudusError
+from server.kit.errors import LudusError, Unavailable
 from server.kit.queue import TaskName, WakeUpQueue, make_celery, queues_of
 from server.kit.settings import Settings, WorkerSettings
 from server.kit.tracing import open_tracer, trace_id
@@ -38,7 +38,7 @@ from server.lifecycle.claims.claim import Claim
 from server.lifecycle.claims.repository import AnotherSlot, RunQueue
 from server.runs.scheduling.demand import Offer
 from server.workers.repository import WorkerInfo, WorkerRegistry
-from worker.host.alive import keep_alive
+from worker.host.alive import FRESH_SECONDS, touch
 from worker.host.ending import Limits, SharedState, WorkerEnd
 from worker.host.fingerprint import fingerprint
 from worker.host.gpus import VISIBLE, GpuInUse, assign, find_gpus, lock_gpus
@@ -142,8 +142,6 @@ class Slot:
         """Runs whose wake-ups were passed on, and when."""
         threading.Thread(target=self._beat, name="worker-beat", daemon=True).start()
         threading.Thread(target=self._look_for_work, name="worker-look", daemon=True).start()
-        alive = (self._settings.worker.alive_file, self._over)
-        threading.Thread(target=keep_alive, args=alive, name="worker-alive", daemon=True).start()
 
     def _lock(self) -> Sequence[int]:
         """Lock the slot's GPUs; return the descriptors, with which trainers keep the locks too."""
@@ -178,6 +176,9 @@ class Slot:
         self._watchdog.received()
         try:
             self._execute(hint)
+        except Unavailable as error:
+            self._shared.set_taken(taken=False)
+            log.warning("run_not_claimed", error=str(error))  # the controller wakes a slot for it again
         finally:
             self._busy = False
 
@@ -273,12 +274,21 @@ class Slot:
                     )
                     self._known.set()
                 supervisor = self._supervisor
-                if supervisor is None or not supervisor.beats:
+                if supervisor is None or not supervisor.lease.fresh:
                     known = self._registry.beat(self.worker_id)
                 self._watch_queue()
             except LudusError as error:
                 log.warning("worker_beat_failed", error=str(error))
                 self._over.wait(BEAT_SECONDS)
+            self._give_sign()
+
+    def _give_sign(self) -> None:
+        """Touch the worker's file if this slot gets on, and every other one of the host does."""
+        supervisor = self._supervisor
+        if supervisor is None or supervisor.lease.kept:
+            self._shared.turn(self._number)
+            if self._shared.all_turn(FRESH_SECONDS):
+                touch(self._settings.worker.alive_file)
 
     def _watch_queue(self) -> None:
         """Restart the parent if it leaves messages in the queue while this slot is idle."""

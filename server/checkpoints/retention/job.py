@@ -111,20 +111,25 @@ class RetentionJob:
 
     def collect(self) -> list[str]:
         """Remove folders that no row names and that have not been written to for long; return their paths."""
-        oldest = time.time() - self._settings.orphan_seconds
-        changed = dict[str, float]()
-        for top in ("runs", "checkpoints", "demonstrations"):
-            for folder, modified in _folders(self._store.files(top)):
-                changed[folder] = max(modified, changed.get(folder, 0.0))
-        old = [folder for folder, modified in changed.items() if modified < oldest]
-        with self._database.read() as session:
-            orphans = sorted(set(old) - RetentionRepository(session).known(old))
-        for folder in orphans:
+        found = orphans(self._database, self._store, self._settings.orphan_seconds)
+        for folder in found:
             self._store.delete(folder)
         swept = self._store.sweep(self._settings.orphan_seconds)
-        if orphans or swept:
-            log.info("orphans_deleted", folders=len(orphans), unfinished=swept)
-        return orphans
+        if found or swept:
+            log.info("orphans_deleted", folders=len(found), unfinished=swept)
+        return found
+
+
+def orphans(database: Database, store: ArtifactStore, seconds: float) -> list[str]:
+    """Return the folders that no row names and that have not been written to for so many seconds."""
+    oldest = time.time() - seconds
+    changed = dict[str, float]()
+    for top in ("runs", "checkpoints", "demonstrations"):
+        for folder, modified in _folders(store.files(top)):
+            changed[folder] = max(modified, changed.get(folder, 0.0))
+    old = [folder for folder, modified in changed.items() if modified <= oldest]
+    with database.read() as session:
+        return sorted(set(old) - RetentionRepository(session).known(old))
 
 
 def _folders(files: Iterable[StoredFile]) -> Iterable[tuple[str, float]]:

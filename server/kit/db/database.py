@@ -12,11 +12,11 @@ PostgreSQL: READ COMMITTED, with time-outs for locks and statements. It ends a t
 process, a lost host) for longer than others wait for its locks. Operations that must not interleave lock the run's row
 first. A pooler (PgBouncer, transaction pooling) may stand in between: a connection keeps no state from one transaction
 to the next, so the time-outs travel with each BEGIN, in the same round trip. A connection to a pooler is replaced after
-a minute, so that a pooler which new connections no longer reach can end without a failed transaction.
+a minute, so that a pooler which new connections no longer reach can end without a failed transaction; one to a server
+after ten, or once the server says that it takes no writes any more: another one has taken its place, maybe.
 """
 
 import copy
-import math
 import select
 import sqlite3
 import threading
@@ -30,12 +30,12 @@ import structlog
 from sqlalchemy import Engine, create_engine, event, make_url, text
 from sqlalchemy.engine import URL
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import DBAPIError, DisconnectionError, InvalidatePoolError, OperationalError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.exc import DisconnectionError, InvalidatePoolError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 
 from server.kit.db.once import GATHERS, begin_once, ended, gather
+from server.kit.db.outages import leave_read_only_servers, takes_no_writes, translated
 from server.kit.db.projects import ProjectSession, info_of
 from server.kit.errors import DatabaseUnavailable
 from server.kit.settings import DatabaseSettings
@@ -58,11 +58,14 @@ _ONCE = "ludus_once"
 """Execution option of the engine whose transactions are one statement."""
 _TRACER = "ludus_tracer"
 _IDLE_SINCE = "ludus_idle_since"
-_POOLER_UNTIL = "ludus_pooler_until"
+_UNTIL = "ludus_until"
+_READ_ONLY = "ludus_read_only"
 PING_SECONDS = 15.0
 """A connection that was idle for longer is pinged before it is used: keepalives take so long to find its host gone."""
-POOLER_SECONDS = 60.0
-"""No transaction begins on a connection to a pooler that is older."""
+POOLER_SECONDS, SERVER_SECONDS = 60.0, 600.0
+"""No transaction begins on a connection to a pooler, or to a server itself, that is older."""
+READ_ONLY_SECONDS = 5.0
+"""The same, where the server said from the beginning that it takes no writes."""
 READER_CACHE_KIB, WRITER_CACHE_KIB = 8192, 1024
 """SQLite's page cache per connection. Lists of runs profit from theirs; a writer appends, and its cache would only grow
 with the database up to this bound (the operating system caches the file for all of them).
@@ -139,7 +142,7 @@ class Database:
     def read(self, *, once: bool = False) -> Iterator[Session]:
         """One read-only transaction, `once` of one statement. Raises DatabaseUnavailable if the database is away."""
         engine = self._reader.execution_options(**{_ONCE: True}) if once else self._reader
-        with _translated(), self._session(engine, autoflush=False) as session:
+        with translated(writes=False), self._session(engine, autoflush=False) as session:
             yield session
 
     @contextmanager
@@ -151,7 +154,7 @@ class Database:
         database doesn't answer or another writer doesn't finish; nothing is written then.
         """
         engine = self._writer.execution_options(**{_ONCE: once, GATHERS: gathers}) if once or gathers else self._writer
-        with self._write_lock, _translated(), self._session(engine) as session:
+        with self._write_lock, translated(writes=True), self._session(engine) as session:
             session.connection()
             yield session
             if self._before_commit is not None:
@@ -233,29 +236,6 @@ class _WriteLock:
 
     def __exit__(self, *_error: object) -> None:
         self._lock.release()
-
-
-@contextmanager
-def _translated() -> Iterator[None]:
-    """Raise DatabaseUnavailable for outages and time-outs of locks; pass other errors on."""
-    try:
-        yield
-    except PoolTimeout as error:
-        raise DatabaseUnavailable("no connection became free in time") from error
-    except DBAPIError as error:
-        if not _is_outage(error):
-            raise
-        raise DatabaseUnavailable(str(error.orig).strip()) from error
-
-
-def _is_outage(error: DBAPIError) -> bool:
-    """Return whether an error can pass (locked, full, connection lost), as opposed to a wrong statement."""
-    if error.connection_invalidated:
-        return True
-    if isinstance(error.orig, sqlite3.Error):
-        name = getattr(error.orig, "sqlite_errorname", "")
-        return name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN"))
-    return isinstance(error, OperationalError)
 
 
 def _sqlite_engine(url: URL, synchronous: str, busy_seconds: float, pool_size: int, *, writes: bool) -> Engine:
@@ -341,9 +321,12 @@ def _postgresql_engine(
     def connected(connection: Any, record: ConnectionPoolEntry) -> None:
         # The next transaction may run on another connection of the pooler, which has not prepared the statement.
         try:
+            record.info[_READ_ONLY] = takes_no_writes(connection)
+            seconds = READ_ONLY_SECONDS if record.info[_READ_ONLY] else SERVER_SECONDS
             if behind_pooler(connection):
                 connection.prepare_threshold = None
-                record.info[_POOLER_UNTIL] = time.monotonic() + pooler_seconds
+                seconds = pooler_seconds
+            record.info[_UNTIL] = time.monotonic() + seconds
         except BaseException:
             connection.close()  # the pool never gets it
             raise
@@ -360,6 +343,7 @@ def _postgresql_engine(
     event.listen(engine, "begin", begun)
     gather(engine, f"BEGIN; {limits}")
     _ping_doubtful_connections(engine)
+    leave_read_only_servers(engine, _READS)
     return engine
 
 
@@ -374,7 +358,7 @@ def _ping_doubtful_connections(engine: Engine) -> None:
 
     A server that ends or restarts closes the connection, and so does the kernel when keepalives find its host gone:
     the socket can be read then, although no answer is due. Only such a connection is pinged, and one that was idle for
-    longer than the keepalives take. Connections to a pooler are replaced when they are old, too.
+    longer than the keepalives take. Old connections are replaced, too.
     """
 
     def idle(connection: Any, record: ConnectionPoolEntry) -> None:
@@ -383,7 +367,7 @@ def _ping_doubtful_connections(engine: Engine) -> None:
         record.info[_IDLE_SINCE] = time.monotonic()
 
     def wanted(connection: Any, record: ConnectionPoolEntry, _fairy: object) -> None:
-        if time.monotonic() > record.info.get(_POOLER_UNTIL, math.inf):
+        if time.monotonic() > record.info[_UNTIL]:
             raise DisconnectionError  # the pool replaces this one
         since = record.info.get(_IDLE_SINCE)
         if since is None:
@@ -395,6 +379,8 @@ def _ping_doubtful_connections(engine: Engine) -> None:
                 engine.dialect.do_ping(connection)
         except connection.Error as error:
             raise InvalidatePoolError from error  # the pool connects again
+        if takes_no_writes(connection) != record.info[_READ_ONLY]:
+            raise InvalidatePoolError  # another server is the primary now, maybe
 
     event.listen(engine, "checkin", idle)
     event.listen(engine, "checkout", wanted)

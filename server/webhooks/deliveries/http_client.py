@@ -83,7 +83,13 @@ class DeliveryClient:
             return DeliveryResult(time.monotonic() - began, error=str(error))
         except (Overdue, httpcore.TimeoutException):
             return DeliveryResult(time.monotonic() - began, error=f"no complete answer within {self._timeout:g} s")
-        except (httpcore.NetworkError, httpcore.ProtocolError, OSError) as error:
+        except (
+            httpcore.NetworkError,
+            httpcore.ProtocolError,
+            httpcore.UnsupportedProtocol,
+            OSError,
+            ValueError,
+        ) as error:
             return DeliveryResult(time.monotonic() - began, error=_sentence(error))
         seconds = time.monotonic() - began
         return DeliveryResult(seconds, status, _verdict(status), response, retry_after)

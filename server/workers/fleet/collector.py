@@ -122,6 +122,11 @@ def _metrics(fleet: Fleet, pools: Iterable[str]) -> Iterator[Metric]:
     )
     workers = {"busy": fleet.workers_busy, "idle": fleet.workers_idle, "cordoned": fleet.workers_cordoned}
     yield _labelled(GaugeMetricFamily, "ludus_workers", "Worker slots that are alive.", "state", workers)
+    yield GaugeMetricFamily(
+        "ludus_workers_silent",
+        "Worker slots that fell silent within the last hour, and that no slot of their host has followed.",
+        fleet.workers_silent,
+    )
     yield GaugeMetricFamily("ludus_simulators_connected", "Simulators that play in runs.", fleet.simulators)
     yield GaugeMetricFamily("ludus_attempts_live", "Attempts that hold a lease.", fleet.attempts_live)
     yield GaugeMetricFamily(

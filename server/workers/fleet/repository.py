@@ -19,6 +19,8 @@ from server.webhooks.models import PENDING_SQL, Delivery, Webhook
 from server.workers.queue.repository import QueueRepository
 from server.workers.repository import WorkerRepository
 
+HOUR_SECONDS = 3600.0
+
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
@@ -34,6 +36,8 @@ class Fleet:
     workers_idle: int
     workers_cordoned: int
     """Without a run, and not to take one."""
+    workers_silent: int
+    """Lost or hanging within the last hour (`WorkerRepository.silent`)."""
     simulators: int
     """Connected to runs that have not ended."""
     attempts_live: int
@@ -96,6 +100,7 @@ class FleetRepository(Repository):
             workers_busy=workers["busy"],
             workers_idle=workers["idle"],
             workers_cordoned=workers["cordoned"],
+            workers_silent=WorkerRepository(self._session).silent(HOUR_SECONDS),
             simulators=scalar(
                 select(func.count()).where(Simulator.run_id.in_(live_runs), Simulator.state == "connected")
             )

@@ -1,7 +1,11 @@
 """`ludus worker list, cordon, uncordon, drain`: slots before the maintenance of their host."""
 
-import pytest
+from datetime import datetime
 
+import pytest
+from sqlalchemy import update
+
+from server.workers.models import Worker
 from server.workers.repository import WorkerInfo, WorkerRegistry
 from tests.ludus.cli.conftest import Invoke, as_json
 from tests.server.app.world import World
@@ -26,6 +30,20 @@ def test_a_slot_is_listed_with_its_state(cli: Invoke) -> None:
     assert "drained" in state()
     assert cli("worker", "uncordon", "cli-box").exit_code == 0
     assert "cordoned" not in state()
+
+
+def test_a_slot_that_gives_no_sign_of_life_is_not_called_idle(world: World, cli: Invoke) -> None:
+    WorkerRegistry(world.services.database).register(WorkerInfo("dead-box/1/1", "dead-box", 1, "0.1.0"))
+    with world.services.database.write() as session:
+        older = {"stored_heartbeat_at": Worker.stored_heartbeat_at - 3600}
+        session.execute(update(Worker).where(Worker.host == "dead-box").values(**older))
+
+    listed = cli("worker", "list", "--filter", "host = dead-box")
+    (slot,) = as_json(cli("worker", "list", "--filter", "host = dead-box", "--json"))
+
+    since = datetime.fromisoformat(slot["silent_since"]).astimezone()
+    assert f"silent since {since:%Y-%m-%d %H:%M:%S}" in listed.stdout
+    assert "idle" not in listed.stdout
 
 
 def test_a_drain_waits_until_no_slot_has_a_run(world: World, cli: Invoke) -> None:

@@ -18,8 +18,7 @@ from server.kit.settings import Settings, TelemetrySettings
 from server.kit.telemetry import serve_metrics
 from tests.clock import Clock
 from tests.server.app.world import World
-from tests.waiting import eventually
-from worker.host.alive import FRESH_SECONDS, is_alive, keep_alive
+from worker.host.alive import FRESH_SECONDS, is_alive, touch
 
 SCRIPT = Path(__file__).resolve().parents[3] / "docker" / "health"
 
@@ -39,17 +38,10 @@ def free_port() -> Iterator[int]:
 def test_a_worker_is_healthy_while_its_slots_touch_the_file_whatever_happens_to_the_database(tmp_path: Path) -> None:
     file = tmp_path / "below" / "worker.alive"
     assert check("worker", LUDUS_WORKER__ALIVE_FILE=file) == 1
-    stop = threading.Event()
-    slot = threading.Thread(target=keep_alive, args=(file, stop))
-    slot.start()
-    try:
-        eventually(file.exists)
-        assert check("worker", LUDUS_WORKER__ALIVE_FILE=file) == 0
-        assert check("worker", LUDUS_HOME=tmp_path / "below") == 0
-        assert is_alive(file)
-    finally:
-        stop.set()
-        slot.join()
+    touch(file)
+    assert check("worker", LUDUS_WORKER__ALIVE_FILE=file) == 0
+    assert check("worker", LUDUS_HOME=tmp_path / "below") == 0
+    assert is_alive(file)
 
     silent = time.time() - FRESH_SECONDS - 1
     os.utime(file, (silent, silent))
@@ -59,10 +51,8 @@ def test_a_worker_is_healthy_while_its_slots_touch_the_file_whatever_happens_to_
 
 def test_a_file_that_cannot_be_written_does_not_end_the_slot(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("")
-    stop = threading.Event()
-    stop.set()
 
-    keep_alive(tmp_path / "taken" / "worker.alive", stop)
+    touch(tmp_path / "taken" / "worker.alive")
 
     assert not is_alive(tmp_path / "taken" / "worker.alive")
 

@@ -14,6 +14,7 @@ import pytest
 from server.kit.errors import BrokerUnavailable
 from server.kit.queue import FolderChannel, FolderTransport, TaskName, WakeUpQueue, make_celery
 from server.kit.settings import Settings
+from tests.server.malformed import malformed_messages
 from tests.waiting import eventually
 
 ROOT = Path(__file__).parents[3]
@@ -182,3 +183,15 @@ def test_counting_what_waits_connects_once_and_again_after_an_outage(
     assert doorbell.pending() == 1
     assert len(opened) == 2
     doorbell.close()
+
+
+def test_files_that_are_no_wake_ups_are_discarded(settings: Settings) -> None:
+    queue = WakeUpQueue(make_celery(settings))
+    with consumers(settings.home, 1) as outputs:
+        queue.pending()  # makes the folder
+        for number, message in enumerate(malformed_messages()):
+            (settings.queue.folder / f"{number:04d}.ludus.msg").write_bytes(message)
+        queue.wake("proper")
+
+        assert wait_for(outputs, 1, 60) == ["proper"]
+        assert queue.pending() == 0

@@ -3,13 +3,16 @@
 from collections import Counter
 
 import pytest
+from sqlalchemy import update
 
 from server.kit.db.database import Database
 from server.kit.errors import WorkerNotFound
+from server.runs.models import Lease
 from server.runs.scheduling.demand import Offer
 from server.runs.scheduling.fit import Slot
 from server.workers.models import Worker
 from server.workers.repository import WorkerInfo, WorkerRegistry, WorkerRepository
+from tests.factories import make_ledger
 
 
 @pytest.fixture
@@ -50,6 +53,62 @@ def test_a_beat_is_a_sign_of_life(database: Database, registry: WorkerRegistry) 
     registry.beat("host/1/0")
 
     assert get(database).heartbeat_at >= before
+
+
+def test_a_slot_that_gives_no_sign_of_life_is_silent_since_its_last_one_unless_it_has_stopped(
+    database: Database, registry: WorkerRegistry
+) -> None:
+    for number in (2, 3):
+        registry.register(WorkerInfo(f"host/{number}/0", "host", number, "0.1.0"))
+    registry.stopped("host/2/0")
+    assert get(database).silent_since is None
+
+    aged(database, 100, "host/1/0", "host/2/0")
+
+    assert get(database).silent_since == get(database).heartbeat_at
+    assert get(database, "host/2/0").silent_since is None, "it has stopped"
+    assert get(database, "host/3/0").silent_since is None, "it lives"
+
+
+def test_a_busy_slot_is_as_silent_as_the_lease_of_its_run(database: Database) -> None:
+    WorkerRegistry(database).register(WorkerInfo("worker-1", "host", 1, "0.1.0"))
+    ledger = make_ledger(database)
+
+    aged(database, 100, "worker-1")
+    ledger.heartbeat(10.0, 1)
+    assert get(database, "worker-1").silent_since is None
+
+    with database.write() as session:
+        session.execute(update(Lease).values(renewed_at=Lease.renewed_at - 100))
+    slot = get(database, "worker-1")
+    assert slot.silent_since is not None
+    assert slot.silent_since == slot.heartbeat_at
+
+
+def test_slots_that_fell_silent_count_until_one_of_their_host_has_followed_or_it_is_long_ago(
+    database: Database, registry: WorkerRegistry
+) -> None:
+    registry.register(WorkerInfo("other/2/0", "other", 2, "0.1.0"))
+
+    def silent() -> int:
+        with database.read() as session:
+            return WorkerRepository(session).silent(3600)
+
+    assert silent() == 0
+    aged(database, 100, "host/1/0", "other/2/0")
+    assert silent() == 2
+    registry.register(WorkerInfo("host/3/0", "host", 3, "0.1.0"))
+    assert silent() == 1, "that of the other host"
+    aged(database, 3600, "other/2/0")
+    assert silent() == 0
+
+
+def aged(database: Database, seconds: float, *ids: str) -> None:
+    """Move the signs of life of slots back."""
+    with database.write() as session:
+        columns = ("started_at", "stored_heartbeat_at")
+        older = {name: getattr(Worker, name) - seconds for name in columns}
+        session.execute(update(Worker).where(Worker.id.in_(ids)).values(**older))
 
 
 def test_silent_workers_are_forgotten_after_a_while(database: Database, registry: WorkerRegistry) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.clock import Clock
-from worker.host.ending import Limits, WorkerEnd
+from worker.host.ending import Limits, SharedState, WorkerEnd
 
 
 @pytest.fixture
@@ -46,3 +46,19 @@ def test_without_options_nothing_ends_a_worker() -> None:
     assert not Limits()
     assert Limits(once=True)
     assert Limits(idle_seconds=0.0)
+
+
+def test_slots_get_on_together_or_the_worker_does_not() -> None:
+    shared = SharedState(2)
+    shared.set_busy(1, busy=True)
+    assert not shared.all_turn(60), "neither has begun"
+
+    shared.turn(0)
+    assert not shared.all_turn(60)
+    shared.turn(1)
+    assert shared.all_turn(60)
+    assert shared.busy
+    shared.set_busy(1, busy=False)
+    assert not shared.busy, "turns are no runs"
+
+    assert not shared.all_turn(0)

@@ -13,6 +13,9 @@ from server.runs.bottleneck.times import TimeSpent
 
 log = structlog.get_logger()
 
+HANGS_SECONDS = 300.0
+"""A supervisor that has not looked after its lease for so long hangs: each statement has a time-out of its own."""
+
 
 class Lease:
     """Keeps an attempt's lease. One thread uses it, and calls `keep` whenever it waits."""
@@ -22,7 +25,7 @@ class Lease:
         self._ledger = ledger
         self._settings = settings
         self._next = 0.0
-        self._answered = time.monotonic()
+        self._answered = self._looked = time.monotonic()
         self.step = claim.resume.step if claim.resume is not None else 0
         """Agent steps of all behaviors of the run. Renewals write it."""
         self.time_spent: TimeSpent | None = None
@@ -32,6 +35,13 @@ class Lease:
     def fresh(self) -> bool:
         """Whether the renewals of this lease are all that its slot has to say: none is overdue. Any thread may ask."""
         return time.monotonic() < self._answered + 2 * self._settings.heartbeat_seconds
+
+    @property
+    def kept(self) -> bool:
+        """Whether the thread that uses this lease turns; a database that is away keeps it from nothing. Any thread may
+        ask.
+        """
+        return time.monotonic() < self._looked + HANGS_SECONDS
 
     def renew(self) -> Renewal:
         """Renew the lease, and return what users want. Raises LeaseLost and Unavailable."""
@@ -45,7 +55,7 @@ class Lease:
         Raises LeaseLost when the run is another worker's, or the database has been away for `outage_seconds`.
         """
         renewal = None
-        now = time.monotonic()
+        now = self._looked = time.monotonic()
         if now >= self._next:
             self._next = now + self._settings.heartbeat_seconds
             try:

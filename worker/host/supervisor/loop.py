@@ -95,8 +95,8 @@ class Supervisor:
         self._scratch = Scratch(scratch)
         self._gateway = gateway
         self._stopping = stopping
-        self._lease = Lease(claim, ledger, settings)
-        self._transfer = ArtifactTransfer(store, self._lease, stopping)
+        self.lease = Lease(claim, ledger, settings)
+        self._transfer = ArtifactTransfer(store, self.lease, stopping)
         self._writes = Writes()
         self._checkpoints = CheckpointCommits(claim, ledger, self._transfer, self._writes)
         self._log = LogPublisher(claim, ledger, self._transfer, self._writes, scratch)
@@ -112,12 +112,7 @@ class Supervisor:
         self._over_memory: str | None = None
         """Set when the trainer uses more memory than it may: a sentence for the run."""
         self._kernel_kills = kernel_kills()
-        self._resources = ResourceRecorder(self._lease, ledger, self._writes, gpus)
-
-    @property
-    def beats(self) -> bool:
-        """`Lease.fresh`."""
-        return self._lease.fresh
+        self._resources = ResourceRecorder(self.lease, ledger, self._writes, gpus)
 
     def run(self, warm: WarmTrainer) -> None:
         """Execute the attempt, from its claim to its last write."""
@@ -190,7 +185,7 @@ class Supervisor:
         next_log = 0.0
         while True:
             now = time.monotonic()
-            renewal = self._lease.keep()
+            renewal = self.lease.keep()
             if renewal is not None:
                 self._apply_intent(trainer, renewal.intent)
                 self._requests.serve(trainer, renewal.requests)
@@ -252,7 +247,7 @@ class Supervisor:
         excess = OverMemoryLimit(self._resources.memory, limit)
         self._over_memory = str(excess)
         message = f"{excess} It saves a checkpoint and is replaced."
-        data = {"bytes": excess.held, "limit_bytes": excess.limit, "step": self._lease.step}
+        data = {"bytes": excess.held, "limit_bytes": excess.limit, "step": self.lease.step}
         self._writes.add(self._ledger.event, "trainer_over_memory_limit", message, level="warning", data=data)
         log.warning("trainer_over_memory_limit", **data)
         with suppress(ConnectionClosed):  # `receive` raises it next
@@ -287,7 +282,7 @@ class Supervisor:
                 self._writes.add_points(self._ledger.metrics.append, message.points)
                 self._resources.record(summary=True)
             case Progress():
-                self._lease.step, self._lease.time_spent = message.step, message.time_spent
+                self.lease.step, self.lease.time_spent = message.step, message.time_spent
                 self._begun_with = message.step if self._begun_with is None else self._begun_with
                 if message.step > self._begun_with:
                     self._begin()  # clones learn without a simulator
@@ -332,7 +327,7 @@ class Supervisor:
         """Return the end of a trainer whose connection has closed: it has finished, or it died."""
         self._flush_all()
         while self._checkpoints:  # that are still being copied
-            self._lease.keep()
+            self.lease.keep()
             self._checkpoints.wait(0.1)
             self._flush(trainer)
         if self._finished is not None:
@@ -353,7 +348,7 @@ class Supervisor:
         """Wait a while for the trainer to end, and keep the lease; return how it ended, None if it still lives."""
         deadline = time.monotonic() + EXIT_GRACE_SECONDS
         while (status := trainer.exit_status()) is None and time.monotonic() < deadline:
-            self._lease.keep()
+            self.lease.keep()
             time.sleep(0.02)
         return status
 
@@ -361,7 +356,7 @@ class Supervisor:
         """Queue the last writes of the attempt."""
         reason = StopReason(finished.reason) if finished.reason else None
         # The lease has to last for the following writes, and the row gets the last step.
-        self._writes.add(self._lease.renew)
+        self._writes.add(self.lease.renew)
         match finished.outcome:
             case "succeeded":
                 if self._state is not RunState.STOPPING:
@@ -389,7 +384,7 @@ class Supervisor:
     def _flush_all(self) -> None:
         """Write everything that is queued, and keep the lease meanwhile. Raises LeaseLost."""
         while self._writes:
-            self._lease.keep()
+            self.lease.keep()
             with self._writing():
                 self._writes.flush(FLUSH_SECONDS)
 

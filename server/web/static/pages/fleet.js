@@ -8,8 +8,6 @@ import { Failure, Missing, Sign, State } from "../parts/signs.js";
 import { Reasons, SimulatorTable } from "../parts/simulators.js";
 import { table } from "../parts/table.js";
 
-/** A worker that is silent for so many seconds is lost (its lease has run out). */
-const SILENT = 15;
 /** Seconds in which simulators that left are still shown. */
 const RECENT = 600;
 
@@ -41,7 +39,7 @@ const silence = (/** @type {any} */ worker) => Date.now() - Date.parse(worker.he
 function heartbeat(worker) {
   const time = ago(worker.heartbeat_at);
   const silent = html`<${Sign} sign="✖" tone="bad">silent for ${time.replace(" ago", "")}<//>`;
-  return silence(worker) > 1000 * SILENT ? silent : time;
+  return worker.silent_since ? silent : time;
 }
 
 /** @param {any} worker */
@@ -66,8 +64,10 @@ function Workers() {
     ${alive.length ? table(alive, [
       ["host", (each) => plain(each.host, 120), "name"],
       ["slot", slot, "small"],
-      ["run", ({ run_id: id, cordoned }) =>
-        id ? html`<a href=${runHref({ id })}>${plain(names.get(id) ?? id, 120)}</a>` : cordoned ? "cordoned" : "idle"],
+      ["run", ({ run_id: id, cordoned, silent_since: silent }) => {
+        if (!id) return silent ? "lost" : cordoned ? "cordoned" : "idle";
+        return html`<a href=${runHref({ id })}>${plain(names.get(id) ?? id, 120)}</a>`;
+      }],
       ["heartbeat", heartbeat],
       ["release", (each) => plain(each.version, 40), "small"],
     ]) : html`<${Missing} ...${answer}>${none}<code>ludus up</code> starts one on this machine; ${elsewhere}<//>`}
