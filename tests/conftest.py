@@ -5,6 +5,7 @@ import os
 import secrets
 import shutil
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -93,9 +94,10 @@ def _forked_collectors() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _logging_as_before() -> Iterator[None]:
-    """Let no test that configures structlog decide where the loggers of later ones write."""
-    configured = structlog.get_config()
+    """Let no test that configures logging decide for later ones: where loggers write, what a thread's end does."""
+    configured, hook = structlog.get_config(), threading.excepthook
     yield
+    threading.excepthook = hook
     if structlog.get_config() != configured:
         structlog.configure(**configured)
 
