@@ -14,9 +14,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedIOBase
 from pathlib import Path
+from typing import Final
 
 from server.kit.artifacts.store import BLOCK, FileRef, StoredFile, check_path, files_of
 from server.kit.errors import ArtifactNotFound, StorageFull, StorageRefused, StorageUnavailable
+
+AWAY: Final = frozenset(
+    (
+        *(errno.EIO, errno.EREMOTEIO, errno.ENXIO, errno.ENODEV),  # the disk fails, or is gone
+        *(errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.ESHUTDOWN, errno.EHOSTDOWN),  # NFS, FUSE
+        *(errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH, errno.ECONNREFUSED, errno.ECONNRESET),
+        *(errno.EBUSY, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM),  # this host, for the moment
+    )
+)
+"""Errors of a file system that pass, or may."""
 
 
 class FolderStore:
@@ -41,16 +52,18 @@ class FolderStore:
 
     def open(self, path: str, start: int = 0) -> BufferedIOBase:
         """Open a file for reading from a byte on. Raises ArtifactNotFound."""
-        try:
-            file = self._file(path).open("rb")
-        except FileNotFoundError:  # deleted since it was looked for
-            raise ArtifactNotFound(path) from None
-        file.seek(start)
-        return file
+        with _translated_errors(path):
+            try:
+                file = self._file(path).open("rb")
+            except FileNotFoundError:  # deleted since it was looked for
+                raise ArtifactNotFound(path) from None
+            file.seek(start)
+            return file
 
     def size(self, path: str) -> int:
         """Return a file's size in bytes. Raises ArtifactNotFound."""
-        return self._file(path).stat().st_size
+        with _translated_errors(path):
+            return self._file(path).stat().st_size
 
     def download_url(self, path: str, size: int) -> None:
         """Return None: a folder has no address."""
@@ -64,7 +77,7 @@ class FolderStore:
                 target.rename(grave)
             except (FileNotFoundError, NotADirectoryError):
                 return
-        _remove(grave)
+            _remove(grave)
 
     def files(self, path: str) -> Iterator[StoredFile]:
         """Yield every file below a folder."""
@@ -72,7 +85,7 @@ class FolderStore:
             for name in names:
                 if name.startswith("."):
                     continue
-                with suppress(FileNotFoundError):  # deleted meanwhile
+                with _translated_errors(path), suppress(FileNotFoundError):  # deleted meanwhile
                     found = (folder / name).stat()
                     relative = (folder / name).relative_to(self._root).as_posix()
                     yield StoredFile(relative, found.st_size, found.st_mtime)
@@ -86,7 +99,7 @@ class FolderStore:
             folders[:] = [name for name in folders if not name.startswith(".")]
             for name in left:
                 path = Path(folder, name)
-                with suppress(FileNotFoundError):
+                with _translated_errors(name), suppress(FileNotFoundError):
                     if max(_touched(path), path.stat().st_mtime) < oldest:
                         _remove(path)
                         swept += 1
@@ -125,8 +138,8 @@ def _translated_errors(path: str, size: Callable[[], int] = int) -> Iterator[Non
                 raise StorageFull(path, size()) from error
             case errno.EACCES | errno.EPERM | errno.EROFS:
                 raise StorageRefused(f"{what}: {error.filename}", "let this process write there") from error
-            case errno.EIO | errno.ESTALE | errno.ETIMEDOUT:
-                raise StorageUnavailable(f"{what}: {error.filename}") from error
+        if error.errno in AWAY:
+            raise StorageUnavailable(f"{what}: {error.filename or path}") from error
         raise
 
 

@@ -182,15 +182,31 @@ def test_a_folder_that_is_not_ours_to_write_to_is_named(store: FolderStore, sour
         store.publish(source, "runs/a/1/c")
 
 
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.EHOSTDOWN, errno.ENFILE])
 def test_a_disk_that_fails_may_be_tried_again(
-    store: FolderStore, source: Path, monkeypatch: pytest.MonkeyPatch
+    store: FolderStore, source: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    def fail(_descriptor: int) -> Any:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
+    """Reading, too: the retention job's thread would end the controller."""
+    store.publish(source, "runs/a/1/c")
+    file = next(store.files("runs")).path
 
-    monkeypatch.setattr(artifacts.os, "fsync", fail)
-    with pytest.raises(StorageUnavailable, match="Try again"):
-        store.publish(source, "runs/a/1/c")
+    def fail(*_arguments: Any, **_options: Any) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    for call, act in {
+        "os.fsync": lambda: store.publish(source, "runs/a/1/d"),
+        "pathlib.Path.stat": lambda: store.size(file),
+        "pathlib.Path.open": lambda: store.open(file),
+        "pathlib.Path.rename": lambda: store.delete("runs/a/1/c"),
+    }.items():
+        with monkeypatch.context() as broken:
+            broken.setattr(call, fail)
+            with pytest.raises(StorageUnavailable, match="Try again"):
+                act()
+    with monkeypatch.context() as broken:
+        broken.setattr("pathlib.Path.stat", fail)
+        with pytest.raises(StorageUnavailable, match="Try again"):
+            list(store.files("runs"))
 
 
 def test_a_publication_that_is_killed_half_way_is_not_there_and_swept_away_later(
