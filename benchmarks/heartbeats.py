@@ -111,7 +111,7 @@ def occupy(url: str, first: int, slots: int, seconds: float) -> None:
 
         def beat() -> None:  # as `worker.host.tasks.Slot` does
             while not over.wait(BEAT_SECONDS):
-                if not supervisor.beats:
+                if not supervisor.lease.fresh:
                     registry.beat(worker_id)
 
         threading.Thread(target=beat, daemon=True).start()
