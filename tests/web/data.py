@@ -34,7 +34,7 @@ def train(world: World, scratch: Path, name: str = "walker", *, summaries: int =
     )
     trainer.ledger.simulators.plays("one", ["CartPole"], 12)
     scratch.mkdir(exist_ok=True)
-    trainer.save(3000, {"CartPole.onnx": b"no real model"}, scratch)
+    trainer.save(3000, {"CartPole.onnx": b"no real model"}, scratch, score=437.5 + shift)
     trainer.write_log("trainer.log", b"".join(b"line %d\n" % number for number in range(500)), scratch)
     return trainer
 
