@@ -7,15 +7,20 @@ team for each kind. `Lineup` changes this. Team mates also share a group, so tha
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from gymnasium import spaces
 
-from ludus.adapters.games import PlayerId
-from ludus.adapters.spaces import ActionDecoder, ObservationEncoder
+from ludus.adapters.observations import ObservationEncoder, Parts
+from ludus.adapters.spaces import ActionDecoder
+from ludus.protocol.batches import Bytes
 from ludus.protocol.spec import BehaviorSpec
+from ludus.sdk.values import entry, mask
+
+PlayerId: TypeAlias = Hashable
+"""The game's name of a player: usually text."""
 
 
 class UnsupportedGame(ValueError):
@@ -46,13 +51,14 @@ class View:
     bare: bool
     """Whether the observation proper is the entry `observation` beside the mask."""
 
-    def observation(self, value: Any) -> Any:
-        """Return the observation without the mask."""
-        return value["observation"] if self.bare else value
+    def read(self, value: Any) -> Parts:
+        """Copy the observation, without the mask. Raises GameMistake."""
+        return self.encoder.read(entry(value, "observation", "the observation") if self.bare else value)
 
-    def mask(self, value: Any, info: Mapping[str, Any]) -> Any:
-        """Return the action mask that comes with an observation, or None."""
-        return value["action_mask"] if self.masked else info.get("action_mask")
+    def mask(self, value: Any, info: Mapping[str, Any]) -> Bytes | None:
+        """Return the action mask that comes with an observation, or None. Raises GameMistake."""
+        given = entry(value, "action_mask", "the observation") if self.masked else info.get("action_mask")
+        return mask(given, self.decoder.spec.discrete_branches)
 
     def is_like(self, other: "View") -> bool:
         """Whether one policy can play both players."""

@@ -13,8 +13,7 @@ episode begins, and drawn again for each later one where they have samplers; the
 """
 
 import inspect
-from collections.abc import Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import gymnasium
@@ -22,14 +21,18 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from ludus.adapters.spaces import ActionDecoder, ObservationEncoder, flat_mask, row
-from ludus.protocol.batches import Bytes, DecisionBatch, TerminalBatch
+from ludus.adapters.making import GameNotMade, guarded
+from ludus.adapters.observations import ObservationEncoder, Parts
+from ludus.adapters.spaces import ActionDecoder, row
+from ludus.protocol.batches import Bytes, DecisionBatch, Floats, TerminalBatch
 from ludus.protocol.spec import BehaviorSpec
-from ludus.sdk.errors import SimulatorError
+from ludus.sdk.crashes import place_of
+from ludus.sdk.errors import GameMistake
 from ludus.sdk.rows import AgentRows
 from ludus.sdk.seeds import EpisodeSeeds, environment_seed
 from ludus.sdk.simulation import GameSimulation, ResetInfo
 from ludus.sdk.steps import Actions, StepBuilder
+from ludus.sdk.values import REAL, described, flag, float32_of, info_of, mask, number
 
 Environment = gymnasium.Env[Any, Any]
 RESET: Final = ("observation", "info")
@@ -53,22 +56,35 @@ def make_simulation(
     seed_parameter: str | None = None,
     arguments: Mapping[str, Any] | None = None,
 ) -> "EnvironmentSimulation":
-    """Make `count` environments of a registered id, with their time limits. Raises the errors of `gymnasium.make`.
+    """Make `count` environments of a registered id, with their time limits. Raises GameNotMade.
 
     `behavior` is the name in the run's configuration, by default that of the environment. `seed` replaces the seed that
     the run gives this simulator; `seed_parameter` is the environment parameter that seeds episodes
     (`ludus.sdk.seeds`). `arguments` are the environment's own.
     """
-    envs = [gymnasium.make(env_id, disable_env_checker=True, **(arguments or {})) for _ in range(count)]
+    envs = [guarded(env_id, _make, env_id, arguments or {}) for _ in range(count)]
     return EnvironmentSimulation(envs, behavior or behavior_name(env_id), seed, seed_parameter)
+
+
+def _make(env_id: str, arguments: Mapping[str, Any]) -> Environment:
+    try:
+        return gymnasium.make(env_id, disable_env_checker=True, **arguments)
+    except gymnasium.error.Error as error:  # no such environment, a missing package: words of Gymnasium's own
+        raise GameNotMade(f"{env_id} cannot be simulated: {error}") from error
 
 
 class _GymnasiumSimulation(GameSimulation):
     """Common base of single and vector environments."""
 
-    def __init__(self, behavior: str, observations: Any, actions: Any) -> None:
-        self._encoder = ObservationEncoder(observations)
-        self._decoder = ActionDecoder(actions)
+    def __init__(self, behavior: str, env: Any, prefix: str = "") -> None:
+        spaces = []
+        for use in ("observation", "action"):
+            space = getattr(env, f"{prefix}{use}_space", None)
+            if space is None:
+                raise ValueError(f"{place_of(_own(env))} has no {use}_space: set it to a space of Gymnasium")
+            spaces.append(space)
+        self._encoder = ObservationEncoder(spaces[0])
+        self._decoder = ActionDecoder(spaces[1])
         self._mask_size = self._decoder.spec.mask_size
         self.behaviors = (BehaviorSpec(behavior, self._encoder.specs, self._decoder.spec),)
 
@@ -83,7 +99,7 @@ class EnvironmentSimulation(_GymnasiumSimulation):
         seed: int | None = None,
         seed_parameter: str | None = None,
     ) -> None:
-        super().__init__(behavior, envs[0].observation_space, envs[0].action_space)
+        super().__init__(behavior, envs[0])
         _check_reset(envs[0])
         self._envs = list(envs)
         self._seeds = EpisodeSeeds(seed, seed_parameter)
@@ -94,9 +110,9 @@ class EnvironmentSimulation(_GymnasiumSimulation):
         self.finished = 0
         decisions = AgentRows(self._encoder.stack)
         for agent in range(len(self._envs)):
-            observation, info = self._begin(agent)
-            decisions.ask(agent, 0.0, observation, flat_mask(info.get("action_mask")))
-        builder.request_decisions(decisions.decisions(self._mask_size))
+            observation, allowed = self._begin(agent)
+            decisions.ask(agent, 0.0, observation, allowed)
+        self._tell(builder, AgentRows(self._encoder.stack), decisions)
 
     def step(self, builder: StepBuilder, actions: Actions) -> None:
         """Step the environments that were answered."""
@@ -106,33 +122,65 @@ class EnvironmentSimulation(_GymnasiumSimulation):
             values = self._decoder.rows(batch.continuous, batch.discrete)
             for agent, action in zip(batch.agent_ids.tolist(), values, strict=True):
                 answer = self._envs[agent].step(action)
-                _check_answer(self._envs[agent], "step", answer, STEP)
-                observation, reward, terminated, truncated, info = answer
+                try:
+                    # Read at once: environments may use their arrays again, even for each other.
+                    told = _parts(answer, STEP)
+                    observation = self._encoder.read(told[0])
+                    reward = number(told[1], "the reward")
+                    terminated, truncated = flag(told[2], "terminated"), flag(told[3], "truncated")
+                    info = info_of(told[4])
+                    allowed = mask(info.get("action_mask"), self._decoder.spec.discrete_branches)
+                    success = number(info["is_success"], "info['is_success']") if "is_success" in info else None
+                except GameMistake as mistake:
+                    raise mistake.of(self._place(agent, "step")) from None
                 if terminated or truncated:
                     # The task's own end is final, even in the step in which the time ran out.
-                    # Copied, because an environment may reuse its array for the next episode.
-                    terminals.end(agent, float(reward), deepcopy(observation), truncated=not terminated)
-                    if "is_success" in info:
-                        builder.report("Environment/Success", float(info["is_success"]))
+                    terminals.end(agent, reward, observation, truncated=not terminated)
+                    if success is not None:
+                        builder.report("Environment/Success", success)
                     self.finished += 1
                     reward = 0.0
                     self._seeds.change(builder.parameters.draw())
-                    observation, info = self._begin(agent)
-                decisions.ask(agent, float(reward), observation, flat_mask(info.get("action_mask")))
-        if terminals.agents:
-            builder.end_episodes(terminals.terminals())
-        if decisions.agents:
-            builder.request_decisions(decisions.decisions(self._mask_size))
+                    observation, allowed = self._begin(agent)
+                decisions.ask(agent, reward, observation, allowed)
+        self._tell(builder, terminals, decisions)
 
     def close(self) -> None:
         """Close every environment."""
         for env in self._envs:
             env.close()
 
-    def _begin(self, agent: int) -> tuple[Any, dict[str, Any]]:
+    def _begin(self, agent: int) -> tuple[Parts, Bytes | None]:
+        """Begin an episode; return its first observation and mask."""
         answer = self._envs[agent].reset(seed=self._seeds.next(agent), options=self._seeds.options)
-        _check_answer(self._envs[agent], "reset", answer, RESET)
-        return answer
+        try:
+            observation, info = _parts(answer, RESET)
+            allowed = mask(info_of(info).get("action_mask"), self._decoder.spec.discrete_branches)
+            return self._encoder.read(observation), allowed
+        except GameMistake as mistake:
+            raise mistake.of(self._place(agent, "reset")) from None
+
+    def _tell(self, builder: StepBuilder, terminals: AgentRows, decisions: AgentRows) -> None:
+        for rows in (terminals, decisions):
+            try:
+                if rows.agents and rows is terminals:
+                    builder.end_episodes(rows.terminals())
+                elif rows.agents:
+                    builder.request_decisions(rows.decisions(self._mask_size))
+            except GameMistake as mistake:
+                raise mistake.of(self._place(rows.agents[mistake.row or 0])) from None
+
+    def _place(self, agent: int, method: str = "") -> str:
+        """Name the code of an environment, and which of them it is."""
+        place = place_of(_own(self._envs[agent]), method)
+        return f"{place}, environment {agent} of {len(self._envs)}" if len(self._envs) > 1 else place
+
+
+def _own(env: Any) -> Any:
+    """Return the outermost environment or wrapper that is not Gymnasium's: whose author can mend it."""
+    while type(env).__module__.startswith("gymnasium.") and (inner := getattr(env, "env", None)) is not None:
+        env = inner
+    return env
 
 
 def _check_reset(env: Environment) -> None:
@@ -146,23 +194,22 @@ def _check_reset(env: Environment) -> None:
         ) from None
 
 
-def _check_answer(env: Environment, method: str, answer: object, parts: tuple[str, ...]) -> None:
-    """Raise SimulatorError unless `reset` or `step` returned Gymnasium's tuple. Another attempt would fail, too."""
-    if isinstance(answer, tuple) and len(answer) == len(parts):
-        return
-    found = f"a tuple of {len(answer)}" if isinstance(answer, tuple) else f"one {type(answer).__name__}"
-    raise SimulatorError(
-        "bad_game",
-        f"{type(env.unwrapped).__name__}.{method} returns {found}; in Gymnasium it returns {', '.join(parts)}",
-    )
+def _parts(answer: object, names: tuple[str, ...]) -> Sequence[Any]:
+    """Return what `reset` or `step` returned. Raises GameMistake unless it is Gymnasium's tuple."""
+    if isinstance(answer, tuple) and len(answer) == len(names):
+        return answer
+    came = f"a tuple of {len(answer)}" if isinstance(answer, tuple) else described(answer)
+    raise GameMistake(f"it returns {came}; in Gymnasium it returns {', '.join(names)}")
 
 
 class VectorSimulation(_GymnasiumSimulation):
     """A vector environment, which steps all its environments together."""
 
-    def __init__(self, envs: VectorEnv[Any, Any, Any], behavior: str) -> None:
-        super().__init__(behavior, envs.single_observation_space, envs.single_action_space)
+    def __init__(self, envs: VectorEnv[Any, Any, Any], behavior: str, seed: int | None = None) -> None:
+        """`seed` replaces the seed that the run gives this simulator."""
+        super().__init__(behavior, envs, "single_")
         self._envs = envs
+        self._seed = seed
         self._mode = AutoresetMode(envs.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
         spec = self._decoder.spec
         self._agents = np.arange(envs.num_envs, dtype=np.int32)
@@ -175,14 +222,16 @@ class VectorSimulation(_GymnasiumSimulation):
 
     def reset(self, builder: StepBuilder, start: ResetInfo) -> None:
         """Begin an episode in every environment."""
-        seeds = [environment_seed(start.seed, agent) for agent in self._agents.tolist()] if start.first else None
-        observations, infos = self._envs.reset(
-            seed=seeds,  # type: ignore[arg-type]  # the base class declares less than every vector environment takes
-            options=dict(start.parameters) or None,
-        )
+        # A number: environments that are vectors themselves take no list. From one, others make a seed for each.
+        seed = environment_seed(start.seed if self._seed is None else self._seed, 0) if start.first else None
+        answer = self._envs.reset(seed=seed, options=dict(start.parameters) or None)
         self._resetting[:] = False
         self.finished = 0
-        self._decide(builder, self._everyone(), np.zeros(len(self._agents)), observations, infos)
+        try:
+            observations, infos = _parts(answer, RESET)
+            self._decide(builder, self._everyone(), np.zeros(len(self._agents), np.float32), observations, infos)
+        except GameMistake as mistake:
+            raise mistake.of(self._place(mistake, "reset")) from None
 
     def step(self, builder: StepBuilder, actions: Actions) -> None:
         """Step all environments once the last of the waiting agents has been answered."""
@@ -196,31 +245,70 @@ class VectorSimulation(_GymnasiumSimulation):
         # Environments that are being reset get a zero choice again, which every action space allows.
         self._continuous[self._resetting] = 0
         self._discrete[self._resetting] = 0
-        values = self._decoder.batch(self._continuous, self._discrete)
-        observations, rewards, terminated, truncated, infos = self._envs.step(values)
+        answer = self._envs.step(self._decoder.batch(self._continuous, self._discrete))
+        try:
+            self._played(builder, *_parts(answer, STEP))
+        except GameMistake as mistake:
+            raise mistake.of(self._place(mistake, "step")) from None
+
+    def close(self) -> None:
+        """Close the vector environment."""
+        self._envs.close()
+
+    def _played(
+        self, builder: StepBuilder, observations: Any, rewards: Any, terminations: Any, truncations: Any, infos: Any
+    ) -> None:
+        """Report a step. Raises GameMistake."""
+        earned = float32_of(self._column(rewards, number, "the reward"), "the reward")
+        terminated = self._column(terminations, flag, "the termination").astype(np.bool_)
+        truncated = self._column(truncations, flag, "the truncation").astype(np.bool_)
         done = (terminated | truncated) & ~self._resetting
         self.finished += int(done.sum())
         if done.any():
-            if self._mode is AutoresetMode.SAME_STEP:
-                final = self._encoder.stack([row(infos["final_obs"], agent) for agent in np.flatnonzero(done).tolist()])
-            else:
-                final = tuple(values[done] for values in self._encoder.batch(observations))
-            earned = rewards[done].astype(np.float32)
-            builder.end_episodes(TerminalBatch(self._agents[done], earned, final, ~terminated[done]))
+            final = self._final(observations, infos, done)
+            builder.end_episodes(TerminalBatch(self._agents[done], earned[done], final, ~terminated[done]))
         asking = self._everyone()
-        rewards = np.where(done, 0, rewards)  # a new episode begins with nothing earned
+        earned[done] = 0  # a new episode begins with nothing earned
         match self._mode:
             case AutoresetMode.NEXT_STEP:
                 self._resetting = done
                 asking = ~done
             case AutoresetMode.DISABLED if done.any():
-                observations, infos = self._envs.reset(options={"reset_mask": done, **builder.parameters.draw()})
+                options = {"reset_mask": done, **builder.parameters.draw()}
+                observations, infos = _parts(self._envs.reset(options=options), RESET)
         if asking.any():
-            self._decide(builder, asking, rewards, observations, infos)
+            self._decide(builder, asking, earned, observations, infos)
 
-    def close(self) -> None:
-        """Close the vector environment."""
-        self._envs.close()
+    def _column(self, values: Any, read: Callable[[Any, str], float], what: str) -> npt.NDArray[Any]:
+        """Return one number of each environment. Raises GameMistake."""
+        count = len(self._agents)
+        if type(values) is np.ndarray and values.shape == (count,) and values.dtype.kind in REAL:
+            return values
+        if not hasattr(values, "__len__") or len(values) != count:
+            raise GameMistake(f"{what} is {described(values)}; give an array of {count}, one of each environment")
+        numbers = []
+        for agent, value in enumerate(values):
+            try:
+                numbers.append(read(value, what))
+            except GameMistake as mistake:
+                raise GameMistake(str(mistake), agent) from None
+        return np.array(numbers)
+
+    def _final(self, observations: Any, infos: Any, done: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[Any], ...]:
+        """Return the last observations of the episodes that are done."""
+        if self._mode is not AutoresetMode.SAME_STEP:
+            return tuple(values[done] for values in self._encoder.batch(observations, len(done)))
+        finals = info_of(infos).get("final_obs")
+        if finals is None:
+            raise GameMistake(
+                "the info has no 'final_obs', though its metadata say that it begins episodes in the step in which "
+                "others end (AutoresetMode.SAME_STEP); give the last observations there"
+            )
+        ended = np.flatnonzero(done).tolist()
+        try:
+            return self._encoder.stack([self._encoder.read(row(finals, agent)) for agent in ended])
+        except GameMistake as mistake:
+            raise GameMistake(str(mistake), None if mistake.row is None else ended[mistake.row]) from None
 
     def _everyone(self) -> npt.NDArray[np.bool_]:
         return np.ones(len(self._agents), np.bool_)
@@ -229,19 +317,23 @@ class VectorSimulation(_GymnasiumSimulation):
         self,
         builder: StepBuilder,
         asking: npt.NDArray[np.bool_],
-        rewards: npt.NDArray[Any],
+        earned: Floats,
         observations: Any,
-        infos: Mapping[str, Any],
+        infos: Any,
     ) -> None:
+        """Ask for actions. Raises GameMistake."""
         self._waiting = asking.copy()
         masks: Bytes | None = None
-        if self._mask_size and "action_mask" in infos:
+        told = info_of(infos)
+        if self._mask_size and "action_mask" in told:
             every = np.ones((len(self._agents), self._mask_size), np.uint8)
-            for agent in np.flatnonzero(infos.get("_action_mask", self._everyone())).tolist():
-                mask = flat_mask(row(infos["action_mask"], agent))
-                assert mask is not None, "`_action_mask` names the environments that have one"
-                every[agent] = mask
+            for agent in np.flatnonzero(told.get("_action_mask", self._everyone())).tolist():
+                allowed = mask(row(told["action_mask"], agent), self._decoder.spec.discrete_branches)
+                every[agent] = 1 if allowed is None else allowed
             masks = every[asking]
-        observed = tuple(values[asking] for values in self._encoder.batch(observations))
-        earned = rewards[asking].astype(np.float32)
-        builder.request_decisions(DecisionBatch(self._agents[asking], earned, observed, masks))
+        observed = tuple(values[asking] for values in self._encoder.batch(observations, len(asking)))
+        builder.request_decisions(DecisionBatch(self._agents[asking], earned[asking], observed, masks))
+
+    def _place(self, mistake: GameMistake, method: str) -> str:
+        place = place_of(_own(self._envs), method)
+        return place if mistake.row is None else f"{place}, environment {mistake.row} of {len(self._agents)}"

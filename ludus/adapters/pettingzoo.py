@@ -15,7 +15,8 @@ import itertools
 import re
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from typing import Any, TypeAlias
@@ -24,13 +25,14 @@ import pettingzoo
 from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.env_registry.exceptions import FailedToImport, PettingZooRegistryError
 
-from ludus.adapters.assignment import Assignment, Lineup, UnsupportedGame, assign_agents
-from ludus.adapters.games import AECGame, Ask, End, Game, Moment, ParallelGame, PlayerId
+from ludus.adapters.assignment import Assignment, Lineup, PlayerId, UnsupportedGame, assign_agents
+from ludus.adapters.games import AECGame, Ask, End, Game, Moment, ParallelGame
+from ludus.adapters.making import GameNotMade, guarded
 from ludus.adapters.python import FACTORIES
-from ludus.adapters.spaces import flat_mask
 from ludus.protocol.batches import Outcome
 from ludus.protocol.spec import BehaviorSpec
 from ludus.sdk.environment_parameters import EnvironmentParameters
+from ludus.sdk.errors import GameMistake
 from ludus.sdk.rows import AgentRows
 from ludus.sdk.seeds import EpisodeSeeds
 from ludus.sdk.simulation import GameSimulation, NonActingPlayer, ResetInfo
@@ -51,17 +53,21 @@ def make_environment(name: str, arguments: Mapping[str, Any] | None = None) -> E
 
     `name` is a module with `env` or `parallel_env` (of PettingZoo: `classic.tictactoe_v3`; of any package:
     `my_package.arena`), such a module with another factory (`my_package.arena:make`), or an id of PettingZoo's
-    registry (`classic/tictactoe-v3`). Raises UnsupportedGame, and the errors of the game.
+    registry (`classic/tictactoe-v3`). Raises UnsupportedGame and GameNotMade.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # PettingZoo would rather have its registry used
-        try:
-            env: Any = _factory(name)(**(arguments or {}))
-        except FailedToImport as error:
-            raise UnsupportedGame(str(error)) from error
+        env: Any = guarded(name, _make, _factory(name), arguments or {})
     if not isinstance(env, AECEnv | ParallelEnv):
         raise UnsupportedGame(f"{name} makes a {type(env).__name__}, which is no PettingZoo game")
     return env
+
+
+def _make(factory: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    try:
+        return factory(**arguments)
+    except FailedToImport as error:
+        raise GameNotMade(str(error)) from error
 
 
 def make_simulation(
@@ -99,7 +105,8 @@ class PettingZooSimulation(GameSimulation):
         """
         self._assignments = assign_agents(name, envs[0], lineup)
         self._players: Sequence[PlayerId] = list(self._assignments)
-        games = [AECGame(env) if isinstance(env, AECEnv) else ParallelGame(env) for env in envs]
+        views = {player: assignment.view for player, assignment in self._assignments.items()}
+        games = [AECGame(env, views) if isinstance(env, AECEnv) else ParallelGame(env, views) for env in envs]
         self._tables = [_Table(index, game) for index, game in enumerate(games)]
         self._seeds = EpisodeSeeds(seed, seed_parameter)
         self._parameters = EnvironmentParameters()
@@ -133,7 +140,9 @@ class PettingZooSimulation(GameSimulation):
         for table in answered:
             if len(table.answers) == table.asked:
                 answers, table.answers = table.answers, {}
-                self._play_on(table, table.game.play(answers), news)
+                with self._naming(table):
+                    moment = table.game.play(answers)
+                self._play_on(table, moment, news)
         self._tell(builder, news)
 
     def close(self) -> None:
@@ -143,7 +152,8 @@ class PettingZooSimulation(GameSimulation):
 
     def _begin(self, table: "_Table", news: "_News") -> None:
         table.clear()
-        moment = table.game.reset(self._seeds.next(table.index), self._seeds.options)
+        with self._naming(table):
+            moment = table.game.reset(self._seeds.next(table.index), self._seeds.options)
         if not moment.asks:
             raise UnsupportedGame("the game ended before any player could act")
         self._play_on(table, moment, news)
@@ -176,7 +186,7 @@ class PettingZooSimulation(GameSimulation):
         news.rows(news.terminals, assignment).end(
             self._agent(table, assignment),
             table.owed.pop(end.player),
-            assignment.view.observation(end.observation),
+            end.observation,
             truncated=end.truncated,
             group=self._group(table, assignment),
             outcome=outcome,
@@ -189,8 +199,8 @@ class PettingZooSimulation(GameSimulation):
         news.rows(news.decisions, assignment).ask(
             self._agent(table, assignment),
             0.0 if begins else table.owed.pop(ask.player),
-            assignment.view.observation(ask.observation),
-            flat_mask(assignment.view.mask(ask.observation, ask.info)),
+            ask.observation,
+            ask.mask,
             self._group(table, assignment),
         )
 
@@ -216,9 +226,31 @@ class PettingZooSimulation(GameSimulation):
 
     def _tell(self, builder: StepBuilder, news: "_News") -> None:
         for name, terminals in news.terminals.items():
-            builder.end_episodes(terminals.terminals(), name)
+            with self._naming_rows(terminals):
+                builder.end_episodes(terminals.terminals(), name)
         for name, decisions in news.decisions.items():
-            builder.request_decisions(decisions.decisions(self._parts[name].spec.actions.mask_size), name)
+            with self._naming_rows(decisions):
+                builder.request_decisions(decisions.decisions(self._parts[name].spec.actions.mask_size), name)
+
+    @contextmanager
+    def _naming(self, table: "_Table") -> Iterator[None]:
+        """Add which of the games has made a mistake."""
+        try:
+            yield
+        except GameMistake as mistake:
+            if len(self._tables) == 1:
+                raise
+            raise mistake.of(f"game {table.index} of {len(self._tables)}") from None
+
+    @contextmanager
+    def _naming_rows(self, rows: AgentRows) -> Iterator[None]:
+        """Add whose value in a column is a mistake."""
+        try:
+            yield
+        except GameMistake as mistake:
+            index, player = divmod(rows.agents[mistake.row or 0], len(self._players))
+            with self._naming(self._tables[index]):
+                raise mistake.of(f"{self._tables[index].game.name}, player {self._players[player]}") from None
 
 
 class _Table:
@@ -285,10 +317,13 @@ def _module(name: str) -> Any:
     """Import a module of PettingZoo, or else of any package."""
     for full_name in (f"pettingzoo.{name}", name):
         try:
-            return import_module(full_name)
-        except ModuleNotFoundError as error:
-            if error.name is None or not f"{full_name}.".startswith(f"{error.name}."):
+            return guarded(full_name, import_module, full_name)
+        except GameNotMade as error:
+            if not isinstance(error.__cause__, ModuleNotFoundError):
+                raise
+            missing = error.__cause__.name
+            if missing is None or not f"{full_name}.".startswith(f"{missing}."):
                 family = name.partition(".")[0]
                 remedy = f": pip install 'pettingzoo[{family}]'" if full_name != name else ""
-                raise UnsupportedGame(f"{name} needs the module {error.name}, which is missing{remedy}") from error
+                raise UnsupportedGame(f"{name} needs the module {missing}, which is missing{remedy}") from error
     raise UnsupportedGame(f"there is no game {name}: neither pettingzoo.{name} nor {name} can be imported")

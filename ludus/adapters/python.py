@@ -3,6 +3,7 @@
 NAME is a class or a function that makes one of
 
     a Gymnasium environment                       played by `ludus.adapters.gymnasium`
+    a VectorEnv, as of `gymnasium.make_vec`       likewise; it has all games of the process
     a PettingZoo game, AECEnv or ParallelEnv      played by `ludus.adapters.pettingzoo`
     a `ludus.sdk.Simulation`                as it is
 
@@ -11,40 +12,28 @@ convention, or else one class of these kinds that is defined there. Gymnasium an
 or not at all.
 """
 
-import asyncio
 import importlib
 import importlib.util
 import inspect
-import os
 import re
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any, Final
 
+from ludus.adapters.making import GameNotMade, guarded
 from ludus.sdk.seeds import EpisodeSeeds
 from ludus.sdk.simulation import ResetInfo, ResumableSimulation, Simulation, SimulationWrapper
 from ludus.sdk.steps import StepBuilder
 
-KINDS: Final = "a gymnasium.Env, a PettingZoo AECEnv or ParallelEnv, or a ludus.sdk.Simulation"
+KINDS: Final = "a gymnasium.Env or VectorEnv, a PettingZoo AECEnv or ParallelEnv, or a ludus.sdk.Simulation"
 FACTORIES: Final = ("parallel_env", "env")
 """Functions that make a PettingZoo game by that library's convention, in the order of preference."""
 
+_VECTOR: Final = ("gymnasium.vector", "VectorEnv")
 _PETTINGZOO: Final = (("pettingzoo", "AECEnv"), ("pettingzoo", "ParallelEnv"))
-_OURS: Final = str(Path(__file__).resolve().parents[1]) + os.sep
-_MACHINERY: Final = ("<frozen importlib", importlib.__file__, str(Path(asyncio.__file__).parent) + os.sep, "uvloop/")
-
-
-class PythonGameError(Exception):
-    """A Python game cannot be simulated. The message has the reason and the remedy."""
-
-    def __init__(self, message: str, trace: str | None = None) -> None:
-        super().__init__(message)
-        self.trace = trace
-        """Traceback of the game's own code, where that raised."""
 
 
 def is_python_game(name: str) -> bool:
@@ -74,45 +63,50 @@ def make_simulation(
 
     `arguments` go to the class or function. `behavior` replaces the name of the one behavior; `separate` and `teams`
     are those of `ludus.adapters.assignment.Lineup`; `seed` replaces the seed that the run gives this simulator;
-    `seed_parameter` is the environment parameter that seeds episodes. Raises PythonGameError, and ValueError for spaces
+    `seed_parameter` is the environment parameter that seeds episodes. Raises GameNotMade, and ValueError for spaces
     and players that have no counterpart in a behavior.
     """
     factory, title = _find(name)
-    first = _make(name, factory, arguments)
+    first: Any = _make(name, factory, arguments)
     if isinstance(first, Simulation):
+        problem = "is a ludus.sdk.Simulation, which decides itself about its behaviors, teams and agents"
         options = {"--behavior": behavior, "--separate": separate, "--teams": teams, "--envs": count > 1}
-        for option, given in options.items():
-            if given:
-                raise PythonGameError(
-                    f"{name} is a ludus.sdk.Simulation, which decides itself about its behaviors, teams and "
-                    f"agents: leave out {option}" + (" (--count starts more processes)" if option == "--envs" else "")
-                )
+        _refuse(f"{name} {problem}", options)
         if seed is None and seed_parameter is None:
             return first
         wrapper = _SeededResumable if isinstance(first, ResumableSimulation) else _Seeded
         return wrapper(first, seed, seed_parameter)
+    single = not isinstance(first, tuple(_classes(*_PETTINGZOO)))
+    if single:
+        options = {"--separate": separate, "--teams": teams}
+        _refuse("teams are for games with several players, those of PettingZoo", options)
+    if isinstance(first, tuple(_classes(_VECTOR))):
+        from ludus.adapters.gymnasium import VectorSimulation  # noqa: PLC0415  the game has imported the library
+
+        _refuse(f"{name} makes a VectorEnv, which has as many games as it was made with", {"--envs": count > 1})
+        if seed_parameter is not None:
+            raise GameNotMade(
+                f"{name} makes a VectorEnv, which begins its episodes by itself: they cannot be seeded one by one, as "
+                "`ludus play`, evaluations and --seed-parameter do; name a function that makes one gymnasium.Env"
+            )
+        return VectorSimulation(first, behavior or title, seed)
     games = [first, *(_make(name, factory, arguments) for _ in range(count - 1))]
-    if isinstance(first, tuple(_classes(*_PETTINGZOO))):
-        from ludus.adapters.assignment import Lineup  # noqa: PLC0415  likewise
-        from ludus.adapters.pettingzoo import PettingZooSimulation  # noqa: PLC0415  the game has imported the library
+    if single:
+        from ludus.adapters.gymnasium import EnvironmentSimulation  # noqa: PLC0415  likewise
 
-        return PettingZooSimulation(games, title, Lineup(behavior, separate, teams), seed, seed_parameter)
-    if separate or teams:
-        raise PythonGameError("--teams and --separate are for games with several players, those of PettingZoo")
-    from ludus.adapters.gymnasium import EnvironmentSimulation  # noqa: PLC0415  likewise
+        return EnvironmentSimulation(games, behavior or title, seed, seed_parameter)
+    from ludus.adapters.assignment import Lineup  # noqa: PLC0415  likewise
+    from ludus.adapters.pettingzoo import PettingZooSimulation  # noqa: PLC0415  likewise
 
-    return EnvironmentSimulation(games, behavior or title, seed, seed_parameter)
+    return PettingZooSimulation(games, title, Lineup(behavior, separate, teams), seed, seed_parameter)
 
 
-def own_traceback(error: BaseException) -> str | None:
-    """Return the traceback of an error from the game's first frame on; None if the game has none in it."""
-    trace: TracebackType | None = error.__traceback__
-    while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        if not file.startswith((_OURS, *_MACHINERY)):
-            return "".join(traceback.format_exception(type(error), error, trace))
-        trace = trace.tb_next
-    return None
+def _refuse(problem: str, options: Mapping[str, object]) -> None:
+    """Raise GameNotMade for the first option that was given."""
+    for option, given in options.items():
+        if given:
+            more = " (--count starts more processes)" if option == "--envs" else ""
+            raise GameNotMade(f"{problem}: leave out {option}{more}")
 
 
 def _find(name: str) -> tuple[Callable[..., Any], str]:
@@ -123,13 +117,13 @@ def _find(name: str) -> tuple[Callable[..., Any], str]:
     if attribute is None:
         attribute = _only_candidate(path, module)
     elif not hasattr(module, attribute):
-        raise PythonGameError(f"{path} has no {attribute}; {_inventory(module)}")
+        raise GameNotMade(f"{path} has no {attribute}; {_inventory(module)}")
     found = getattr(module, attribute)
     if inspect.isclass(found):
         if not _is_game_class(found):
-            raise PythonGameError(f"{attribute} in {path} is a class, but not {KINDS}; {_inventory(module)}")
+            raise GameNotMade(f"{attribute} in {path} is a class, but not {KINDS}; {_inventory(module)}")
     elif not callable(found):
-        raise PythonGameError(
+        raise GameNotMade(
             f"{attribute} in {path} is a {type(found).__name__} object; name a class or a function that makes {KINDS}"
         )
     # `env`, `raw_env` and `parallel_env` say nothing about the game: the file's name does.
@@ -140,7 +134,7 @@ def _import_file(path: str) -> ModuleType:
     """Execute a file as a module of its own name, its folder first on the search path, as `python FILE` has it."""
     file = Path(path).absolute()
     if not file.is_file():
-        raise PythonGameError(f"there is no file {file}")
+        raise GameNotMade(f"there is no file {file}")
     folder = str(file.parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -157,8 +151,8 @@ def _import_file(path: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickle look a class's module up while it is executed
     try:
-        _guarded(path, spec.loader.exec_module, module)
-    except PythonGameError:
+        guarded(path, spec.loader.exec_module, module)
+    except GameNotMade:
         del sys.modules[name]
         raise
     return module
@@ -167,12 +161,12 @@ def _import_file(path: str) -> ModuleType:
 def _import_module(name: str) -> ModuleType:
     """Import a module, which may lie in the current folder."""
     try:
-        module = _guarded(name, importlib.import_module, name)
-    except PythonGameError as error:
+        module = guarded(name, importlib.import_module, name)
+    except GameNotMade as error:
         cause = error.__cause__
         # Not a module that the game itself fails to import.
         if isinstance(cause, ModuleNotFoundError) and cause.name and f"{name}.".startswith(f"{cause.name}."):
-            raise PythonGameError(
+            raise GameNotMade(
                 f"there is no module {name} in {Path.cwd()} or elsewhere on Python's search path (PYTHONPATH); games "
                 "of libraries begin with gymnasium: or pettingzoo:, files with python:"
             ) from None
@@ -191,8 +185,8 @@ def _only_candidate(path: str, module: ModuleType) -> str:
     if len(candidates) == 1:
         return candidates[0]
     if candidates:
-        raise PythonGameError(f"{path} has several games: {', '.join(candidates)}; write {path}:{candidates[0]}")
-    raise PythonGameError(f"{path} defines no game, that is {KINDS}; {_inventory(module)}")
+        raise GameNotMade(f"{path} has several games: {', '.join(candidates)}; write {path}:{candidates[0]}")
+    raise GameNotMade(f"{path} defines no game, that is {KINDS}; {_inventory(module)}")
 
 
 def _inventory(module: ModuleType) -> str:
@@ -214,25 +208,14 @@ def _is_own(module: ModuleType, member: Any) -> bool:
 
 
 def _make(name: str, factory: Callable[..., Any], arguments: Mapping[str, Any] | None) -> Any:
-    game = _guarded(name, factory, **(arguments or {}))
+    game = guarded(name, factory, **(arguments or {}))
     if not _is_game_class(type(game)):
-        raise PythonGameError(f"{name} makes a {type(game).__name__}, which is not {KINDS}")
+        raise GameNotMade(f"{name} makes a {type(game).__name__}, which is not {KINDS}")
     return game
 
 
-def _guarded(name: str, call: Callable[..., Any], *args: Any, **arguments: Any) -> Any:
-    """Call the code of a game. Raises PythonGameError with its traceback."""
-    try:
-        return call(*args, **arguments)
-    except (Exception, SystemExit) as error:
-        problem = f"{name} raises {type(error).__name__}: {error}"
-        if isinstance(error, ImportError) and "no known parent package" in str(error):
-            problem += "; a file of a package is named as a module, PACKAGE.MODULE:NAME"
-        raise PythonGameError(problem, own_traceback(error)) from error
-
-
 def _is_game_class(kind: type) -> bool:
-    return issubclass(kind, (Simulation, *_classes(*_PETTINGZOO, ("gymnasium", "Env"))))
+    return issubclass(kind, (Simulation, *_classes(*_PETTINGZOO, _VECTOR, ("gymnasium", "Env"))))
 
 
 def _classes(*kinds: tuple[str, str]) -> Iterator[type]:

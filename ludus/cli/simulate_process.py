@@ -10,7 +10,6 @@ import sys
 import traceback
 from pathlib import Path
 
-from ludus.adapters.python import own_traceback
 from ludus.child_process import end_with_parent
 from ludus.cli.exits import INTERRUPTED, exit_of_end, exit_of_error
 from ludus.cli.simulate import CRASHED, REPORT, Plan
@@ -20,6 +19,7 @@ from ludus.demonstrations.recorded import RecordedSimulation
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.credentials import SIMULATOR_TOKEN
 from ludus.sdk import ConnectionSummary, Simulation, SimulatorError, connect
+from ludus.sdk.crashes import own_traceback
 
 
 def main() -> int:

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, TypeVar, assert_never
 import click
 
 from ludus.adapters import python
+from ludus.adapters.making import GameNotMade
 from ludus.cli.options import ASSIGNMENT, Parsed
 from ludus.cli.render import LINES, echo
 from ludus.play.episodes import team_of
@@ -178,26 +179,21 @@ def check(source: Source, scripted: Mapping[int, str]) -> None:
 
 def try_to_make(source: Source) -> Simulation:
     """Make one game. Raises click.UsageError with the reason."""
-    if source.library == "python":
-        try:
-            return source.make()
-        except python.PythonGameError as error:
-            if error.trace is not None:
-                echo(error.trace, err=True, kept=LINES)
-            raise click.UsageError(str(error)) from None
-        except ValueError as error:
-            raise click.UsageError(f"{source.name} cannot be simulated: {error}") from None
     if source.library == "gymnasium" and (source.separate or source.teams):
         raise click.UsageError("--teams and --separate are for games with several players: pettingzoo:GAME")
-    try:
-        import gymnasium  # noqa: PLC0415  an optional package
-
-        import_module(source.library)
-    except ModuleNotFoundError as error:
-        if error.name not in EXAMPLES:
-            raise
-        raise click.UsageError(f"{error.name} is not installed here; pip install {PACKAGES[source.library]}") from None
+    for package in () if source.library == "python" else ("gymnasium", source.library):
+        try:
+            import_module(package)
+        except ModuleNotFoundError as error:
+            if error.name not in EXAMPLES:
+                raise
+            remedy = f"pip install {PACKAGES[source.library]}"
+            raise click.UsageError(f"{error.name} is not installed here; {remedy}") from None
     try:
         return source.make()
-    except (gymnasium.error.Error, ValueError, TypeError, ImportError) as error:
+    except GameNotMade as error:
+        if error.trace is not None:
+            echo(error.trace, err=True, kept=LINES)
+        raise click.UsageError(str(error)) from None
+    except ValueError as error:
         raise click.UsageError(f"{source.name} cannot be simulated: {error}") from None

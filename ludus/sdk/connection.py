@@ -17,11 +17,12 @@ import grpc.aio
 from ludus import event_loop
 from ludus.paths import AnyPath
 from ludus.protocol import simulation_pb2 as pb
-from ludus.protocol.codes import CloseCode
+from ludus.protocol.codes import CloseCode, ProtocolError
 from ludus.protocol.options import DEFAULT_SERVER, SERVICE, TICKET_METADATA
 from ludus.protocol.spec import BehaviorSpec
 from ludus.sdk.client_name import client_name
-from ludus.sdk.errors import Failure, SessionRefused
+from ludus.sdk.crashes import last_words
+from ludus.sdk.errors import Failure, GameMistake, SessionRefused
 from ludus.sdk.join import CollectorEndpoint, JoinClient, RunEnd, Target
 from ludus.sdk.session import Session
 from ludus.sdk.simulation import ResetInfo, ResumableSimulation, Simulation
@@ -32,6 +33,8 @@ logger = logging.getLogger("ludus.sdk")
 _EOF: Final[Any] = getattr(grpc.aio, "EOF")  # noqa: B009  the type stubs do not know it
 
 CLIENT: Final = "ludus-python"
+CRASHED: Final = "game_crashed"
+"""Code with which a simulator reports that its game raised an error."""
 WELCOME_SECONDS: Final = 60.0
 """Time-out of the Welcome on a new stream."""
 
@@ -135,14 +138,13 @@ class SimulatorConnection:
             resumes = isinstance(self._simulation, ResumableSimulation)
             session_id = self.join_client.target.session_id
             await stream.write(session.hello(ticket, session_id, client_name(CLIENT), resumes=resumes))
-            first = await asyncio.wait_for(stream.read(), WELCOME_SECONDS)
+            first = await stream.first()
+            if first is None:
+                silent = f"the collector at {endpoint.address} did not welcome the simulator"
+                return Failure("timeout", silent, permanent=False)
             close = first.close if first.HasField("close") else await self._play(session, stream, first, endpoint)
         except grpc.aio.AioRpcError as error:
             return endpoint.explain(error)
-        except TimeoutError:
-            return Failure(
-                "timeout", f"the collector at {endpoint.address} did not welcome the simulator", permanent=False
-            )
         except _StreamEnded:
             return Failure("stream_ended", f"{endpoint.address} ended the stream without a reason", permanent=False)
         finally:
@@ -155,7 +157,21 @@ class SimulatorConnection:
     async def _play(
         self, session: Session, stream: "_Stream", first: pb.ConnectResponse, endpoint: CollectorEndpoint
     ) -> pb.Close:
-        """Exchange steps and actions until the server closes."""
+        """Exchange steps and actions until the server closes. An error of the game is reported to the run and raised."""
+        try:
+            return await self._exchange(session, stream, first, endpoint)
+        except (grpc.aio.AioRpcError, _StreamEnded, SessionRefused):
+            raise
+        except ProtocolError as error:
+            raise SessionRefused(error.code, str(error)) from error
+        except Exception as error:
+            session_id = self.join_client.target.session_id
+            await self.join_client.report(session_id, _crash(error))
+            raise
+
+    async def _exchange(
+        self, session: Session, stream: "_Stream", first: pb.ConnectResponse, endpoint: CollectorEndpoint
+    ) -> pb.Close:
         if not first.HasField("welcome"):
             raise SessionRefused("unexpected_message", f"the server answered Hello with {first.WhichOneof('message')}")
         welcome = first.welcome
@@ -231,6 +247,13 @@ class _Stream:
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             self._ended = True
 
+    async def first(self) -> pb.ConnectResponse | None:
+        """Return the answer to Hello; None if it does not come in time."""
+        try:
+            return await asyncio.wait_for(self.read(), WELCOME_SECONDS)
+        except TimeoutError:
+            return None
+
     async def read(self) -> pb.ConnectResponse:
         """Return the next message. Raises _StreamEnded or AioRpcError."""
         reading, self._reading = self._read_ahead(), None
@@ -254,6 +277,13 @@ class _Stream:
         if self._reading is None:
             self._reading = asyncio.ensure_future(self._call.read())
         return self._reading
+
+
+def _crash(error: Exception) -> Failure:
+    """Return the end of a game by an error of its own."""
+    if isinstance(error, GameMistake):
+        return Failure(error.code, str(error), permanent=True)
+    return Failure(CRASHED, f"the game crashed: {last_words(error)}", permanent=False)
 
 
 def _check_size(request: pb.ConnectRequest, limit: int) -> None:

@@ -27,6 +27,19 @@ class SessionRefused(SimulatorError):
     """The server ended the session, and joining again would end the same way. `code` is a `CloseCode`'s value."""
 
 
+class GameMistake(SimulatorError, ValueError):
+    """A game gave a value that cannot be used. Another process of it would give the same."""
+
+    def __init__(self, message: str, row: int | None = None) -> None:
+        super().__init__("bad_game", message)
+        self.row = row
+        """Row of the value in a batch."""
+
+    def of(self, place: str) -> "GameMistake":
+        """Return the same mistake, after the place in which it was made."""
+        return GameMistake(f"{place}: {self}", self.row)
+
+
 @dataclass(frozen=True)
 class Failure:
     """One failed attempt."""

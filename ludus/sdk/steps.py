@@ -4,7 +4,7 @@ A game reports agents one by one (`request_decision`, `end_episode`, `for action
 keeps its agents in arrays (`request_decisions`, `end_episodes`, `actions.batches`).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -25,7 +25,10 @@ from ludus.protocol.batches import (
 from ludus.protocol.spec import BehaviorSpec
 from ludus.protocol.specs import UINT8, BehaviorLayout, ObservationLayout
 from ludus.sdk.environment_parameters import EnvironmentParameters
+from ludus.sdk.errors import GameMistake
 from ludus.sdk.rows import AgentRows, stack_parts
+from ludus.sdk.values import array, described, flag, float32_of, number, uint8_of, whole
+from ludus.sdk.values import mask as action_mask
 
 Observation: TypeAlias = npt.ArrayLike | Sequence[npt.ArrayLike]
 """One agent's observation: an array; a sequence of arrays where the spec has several observations.
@@ -104,13 +107,13 @@ class StepBuilder:
         `group_reward`. `behavior` can be left out where there is only one.
         """
         layout = self._layout(behavior)
-        allowed = None if mask is None else np.asarray(mask).astype(UINT8)
-        size = layout.spec.actions.mask_size
-        if allowed is not None and allowed.shape != (size,):
-            name = layout.spec.name
-            raise ValueError(f"agent {agent} of {name!r}: its mask has shape {allowed.shape}, not ({size},)")
-        rows = self._rows(self._decisions, layout)
-        rows.ask(agent, reward, _arrays(layout, agent, observation), allowed, group, group_reward)
+        try:
+            _check_ids(agent, group)
+            allowed = action_mask(mask, layout.spec.actions.discrete_branches)
+            earned, shared = number(reward, "the reward"), number(group_reward, "the group's reward")
+            self._rows(self._decisions, layout).ask(agent, earned, _arrays(layout, observation), allowed, group, shared)
+        except GameMistake as mistake:
+            raise mistake.of(f"agent {agent} of {layout.spec.name!r}") from None
 
     def end_episode(
         self,
@@ -130,9 +133,14 @@ class StepBuilder:
         itself ended. `outcome` is the result for the agent, in games that have winners.
         """
         layout = self._layout(behavior)
-        arrays = _arrays(layout, agent, observation)
-        rows = self._rows(self._terminals, layout)
-        rows.end(agent, reward, arrays, truncated=truncated, outcome=outcome, group=group, group_reward=group_reward)
+        try:
+            _check_ids(agent, group)
+            earned, shared = number(reward, "the reward"), number(group_reward, "the group's reward")
+            arrays, cut = _arrays(layout, observation), flag(truncated, "truncated")
+            rows = self._rows(self._terminals, layout)
+            rows.end(agent, earned, arrays, truncated=cut, outcome=outcome, group=group, group_reward=shared)
+        except GameMistake as mistake:
+            raise mistake.of(f"agent {agent} of {layout.spec.name!r}") from None
 
     def request_decisions(self, batch: DecisionBatch, behavior: str | None = None) -> None:
         """Ask for the actions of many agents of one behavior at once. The arrays may be reused after the step."""
@@ -144,7 +152,7 @@ class StepBuilder:
 
     def report(self, key: str, value: float, aggregation: Aggregation = Aggregation.AVERAGE) -> None:
         """Report a number of your own; it appears among the run's metrics, aggregated over each summary period."""
-        self._stats.append(StatValue(key, float(value), aggregation))
+        self._stats.append(StatValue(key, number(value, f"the stat {key!r}"), aggregation))
 
     def announce(self, spec: BehaviorSpec) -> None:
         """Introduce a behavior that `Simulation.behaviors` did not name. Harmless if it is known already."""
@@ -201,34 +209,36 @@ class StepBuilder:
         part[layout.spec.name] = batch
 
 
-def _arrays(layout: BehaviorLayout, agent: int, observation: Observation) -> list[Array]:
-    """Return copies of an agent's observations: games like to reuse one array. Raises ValueError for wrong shapes."""
+def _check_ids(agent: int, group: int) -> None:
+    whole(agent, "its number")
+    whole(group, "the group", low=0)
+
+
+def _arrays(layout: BehaviorLayout, observation: Observation) -> list[Array]:
+    """Return copies of an agent's observations: games like to reuse one array. Raises GameMistake."""
     layouts = layout.observations
     parts: Sequence[npt.ArrayLike] = observation if len(layouts) > 1 else (observation,)  # type: ignore[assignment]
+    if isinstance(parts, dict) or not hasattr(parts, "__len__"):
+        raise GameMistake(f"its observation is {described(parts)}; give a list of {len(layouts)} arrays")
     if len(parts) != len(layouts):
-        raise ValueError(f"agent {agent} of {layout.spec.name!r} has {len(parts)} observations, not {len(layouts)}")
-    arrays = [
-        _filled_up(part, expected) if expected.variable else np.array(part, expected.dtype)
-        for part, expected in zip(parts, layouts, strict=True)
-    ]
-    for array, expected in zip(arrays, layouts, strict=True):
-        if array.shape != tuple(expected.shape):
-            raise ValueError(
-                f"agent {agent} of {layout.spec.name!r}: {expected.name} has shape {array.shape}, "
-                f"its spec says {tuple(expected.shape)}"
-            )
-    return arrays
+        raise GameMistake(f"it has {len(parts)} observations, not {len(layouts)}; give a list of as many arrays")
+    return [_array(part, expected) for part, expected in zip(parts, layouts, strict=True)]
 
 
-def _filled_up(part: npt.ArrayLike, expected: ObservationLayout) -> Array:
-    """Copy the entities that there are, and zeros behind them. Arrays of another shape are returned as they are."""
-    given = np.array(part, expected.dtype)
-    if not given.size:  # no entity: a list without elements has no width
-        given = given.reshape(0, *expected.shape[1:])
-    if given.shape[1:] != tuple(expected.shape[1:]) or given.shape[:1] > tuple(expected.shape[:1]):
-        return given
+def _array(part: npt.ArrayLike, expected: ObservationLayout) -> Array:
+    """Return a copy of an observation; of one of variable length the entities that there are, and zeros behind them."""
+    says = shape = tuple(expected.shape)
+    if expected.variable:
+        if not np.size(part):  # no entity: a list without elements has no width
+            part = np.zeros((0, *shape[1:]))
+        shape = (min(len(part) if isinstance(part, Sized) else 1, shape[0]), *shape[1:])
+    read = array(part, shape, expected.name, says=says)[None]
+    is_image = expected.dtype == UINT8
+    column: Array = (uint8_of if is_image else float32_of)(read, expected.name)[0]
+    if not expected.variable:
+        return column.copy() if is_image else column
     filled = np.zeros(expected.shape, expected.dtype)
-    filled[: len(given)] = given
+    filled[: len(column)] = column
     return filled
 
 

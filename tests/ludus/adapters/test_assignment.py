@@ -97,8 +97,8 @@ def test_a_space_without_counterpart_is_refused() -> None:
 def test_other_entries_beside_a_mask_are_observations_of_their_own() -> None:
     class Both(Chase):
         def observation_space(self, agent: str) -> spaces.Space[Any]:
-            parts = {"near": (2,), "far": (3,), "action_mask": (5,)}
-            return spaces.Dict({name: spaces.Box(0, 1, shape, np.float32) for name, shape in parts.items()})
+            parts = {"near": spaces.Box(0, 1, (2,)), "far": spaces.Box(0, 1, (3,))}
+            return spaces.Dict({**parts, "action_mask": spaces.Box(1, 1, (5,), np.int8)})
 
     simulation = PettingZooSimulation([Both()], "both")
 

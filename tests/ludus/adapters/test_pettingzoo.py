@@ -270,7 +270,8 @@ def compare(make: Callable[[], Any], seed: int) -> dict[Any, Life]:
         told = sum(lives[player].rewards) if player in players else strangers[assignments[player].spec.name]
         assert told == pytest.approx(paid[player], abs=1e-4), player
     for player in players:
-        encoded = assignments[player].view.encoder.stack([final[player]])[0][0]
+        view = assignments[player].view
+        encoded = view.encoder.stack([view.encoder.read(final[player])])[0][0]
         np.testing.assert_array_equal(lives[player].final, encoded, str(player))
         assert lives[player].truncated == truncated[player], player
         assert len(lives[player].rewards) == len(lives[player].actions) + 1

@@ -9,14 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from ludus.adapters.spaces import ActionDecoder, ObservationEncoder, UnsupportedSpace
+from ludus.adapters.observations import ObservationEncoder
+from ludus.adapters.spaces import ActionDecoder, UnsupportedSpace
 from ludus.protocol.spec import ActionSpec
 
 
-def test_a_box_becomes_a_flat_float_vector() -> None:
-    encoder = ObservationEncoder(spaces.Box(-1, 1, (2, 3), np.float64))
+def encoded(space: Any, *values: Any) -> Any:
+    """Encode values of a space, as an adapter does."""
+    encoder = ObservationEncoder(space)
+    return encoder.stack([encoder.read(value) for value in values])
 
-    (column,) = encoder.stack([np.arange(6.0).reshape(2, 3)])
+
+def test_a_box_becomes_a_flat_float_vector() -> None:
+    space = spaces.Box(-1, 1, (2, 3), np.float64)
+    encoder = ObservationEncoder(space)
+
+    (column,) = encoded(space, np.arange(6.0).reshape(2, 3))
 
     assert encoder.specs[0].shape == (6,)
     assert encoder.specs[0].dtype == "float32"
@@ -40,7 +48,7 @@ def test_an_image_stays_bytes_with_its_channels_first(shape: tuple[int, ...], an
     space = spaces.Box(0, 255, shape, np.uint8)
     encoder = ObservationEncoder(space)
 
-    (column,) = encoder.stack([space.sample(), space.sample()])
+    (column,) = encoded(space, space.sample(), space.sample())
 
     assert encoder.specs[0].shape == announced
     assert encoder.specs[0].dtype == "uint8"
@@ -52,7 +60,7 @@ def test_a_pixel_keeps_its_place_when_channels_move() -> None:
     image = np.zeros((4, 5, 3), np.uint8)
     image[1, 2, 0] = 9
 
-    (column,) = ObservationEncoder(spaces.Box(0, 255, (4, 5, 3), np.uint8)).stack([image])
+    (column,) = encoded(spaces.Box(0, 255, (4, 5, 3), np.uint8), image)
 
     assert column[0, 0, 1, 2] == 9
     assert column.sum() == 9
@@ -61,7 +69,7 @@ def test_a_pixel_keeps_its_place_when_channels_move() -> None:
 def test_stacked_images_keep_their_order_and_their_channels_together() -> None:
     frames = np.arange(2 * 4 * 5 * 3, dtype=np.uint8).reshape(2, 4, 5, 3)
 
-    (column,) = ObservationEncoder(spaces.Box(0, 255, (2, 4, 5, 3), np.uint8)).stack([frames, frames + 100])
+    (column,) = encoded(spaces.Box(0, 255, (2, 4, 5, 3), np.uint8), frames, frames + 100)
 
     for row, values in enumerate((frames, frames + 100)):
         for frame in range(2):
@@ -83,7 +91,7 @@ def test_stacked_images_keep_their_order_and_their_channels_together() -> None:
 def test_a_value_becomes_a_row(space: Any, value: Any, expected: list[float]) -> None:
     encoder = ObservationEncoder(space)
 
-    (column,) = encoder.stack([value])
+    (column,) = encoded(space, value)
 
     assert encoder.specs[0].shape == (len(expected),)
     np.testing.assert_array_equal(column, np.array([expected], np.float32))
@@ -91,7 +99,7 @@ def test_a_value_becomes_a_row(space: Any, value: Any, expected: list[float]) ->
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=6))
 def test_a_stack_of_discrete_values_is_one_hot(values: list[int]) -> None:
-    (column,) = ObservationEncoder(spaces.Discrete(5)).stack(values)
+    (column,) = encoded(spaces.Discrete(5), *values)
 
     assert column.argmax(axis=1).tolist() == values
     assert (column.sum(axis=1) == 1).all()
@@ -103,7 +111,7 @@ def test_nested_spaces_give_one_observation_per_leaf() -> None:
     )
     encoder = ObservationEncoder(space)
 
-    columns = encoder.stack([space.sample(), space.sample()])
+    columns = encoded(space, space.sample(), space.sample())
 
     assert [spec.name for spec in encoder.specs] == ["bag/0", "bag/1", "where"]
     assert [column.shape for column in columns] == [(2, 2), (2, 3), (2, 2)]

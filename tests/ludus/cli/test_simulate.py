@@ -492,13 +492,13 @@ class TestPythonGames:
             (
                 "def step(self, action):\n        return 0, 0.0, True, {}\n",
                 (
-                    "Old.step returns a tuple of 4; in Gymnasium it returns "
+                    "Old.step (old.py:3): it returns a tuple of 4; in Gymnasium it returns "
                     "observation, reward, terminated, truncated, info"
                 ),
             ),
             (
                 "def reset(self, *, seed=None, options=None):\n        return 0\n",
-                "Old.reset returns one int; in Gymnasium it returns observation, info",
+                "Old.reset (old.py:3): it returns 0; in Gymnasium it returns observation, info",
             ),
         ],
     )
