@@ -223,6 +223,7 @@ class FakeServer(rpc.SimulationServiceServicer):
     ) -> None:
         self.behind_gateway = behind_gateway
         self.joins: list[pb.JoinRequest] = []
+        self.reports: list[pb.ReportRequest] = []
         self.streams: list[Peer] = []
         self.violations: list[str] = []
         self.stats: list[Any] = []
@@ -248,6 +249,10 @@ class FakeServer(rpc.SimulationServiceServicer):
         if self._token is not None and given != f"Bearer {self._token}":
             refuse(context, grpc.StatusCode.UNAUTHENTICATED, "unauthenticated", "the token is wrong")
         return self._join(self, request, context)
+
+    def Report(self, request: pb.ReportRequest, _: grpc.ServicerContext) -> pb.ReportResponse:  # noqa: N802  likewise
+        self.reports.append(request)
+        return pb.ReportResponse()
 
     def Connect(  # noqa: N802  gRPC's name
         self, request_iterator: Iterator[pb.ConnectRequest], context: grpc.ServicerContext

@@ -132,9 +132,9 @@ class _Choices(_Leaf):
         rows = values.reshape(len(values), -1)
         outside = (rows < self._start) | (rows >= self._start + self._sizes) | (rows != np.floor(rows))
         if outside.any():
-            low, high = self._start, self._start + self._sizes - 1
-            legal = " or ".join(dict.fromkeys(f"{first} to {last}" for first, last in zip(low, high, strict=True)))
-            raise mistake_at(values, outside.reshape(values.shape), self.what, f"{self.space} has {legal} only")
+            first = self._start[np.argwhere(outside)[0][1]]
+            legal = f"{first} to {first + self._sizes[np.argwhere(outside)[0][1]] - 1}"
+            raise mistake_at(values, outside.reshape(values.shape), self.what, f"{self.space} has {legal} there")
         if self._is_binary:
             return rows.astype(np.float32)
         encoded = np.zeros((len(rows), int(self._sizes.sum())), np.float32)

@@ -8,6 +8,7 @@ import yaml
 
 from ludus.cli.client import answering, connected
 from ludus.cli.options import Parsed, json_option
+from ludus.cli.plain_yaml import read_yaml
 from ludus.cli.render import echo, event_line, print_answer
 from ludus.client import TERMINAL_STATES, Client
 from ludus.schemas import EnvironmentParameters
@@ -16,9 +17,9 @@ CHANGES = frozenset({"lesson_changed", "parameter_changed"})
 """Types of events that change a parameter."""
 
 
-def _read_yaml(text: str) -> Any:
+def _read_value(text: str) -> Any:
     try:
-        return yaml.safe_load(text)
+        return read_yaml(text)
     except yaml.YAMLError:
         raise ValueError(f"{text!r} is not valid YAML") from None
 
@@ -68,7 +69,7 @@ def set_lesson(client: Client, *, run: str, parameter: str, lesson: str) -> Envi
 @click.command("set-parameter")
 @click.argument("run")
 @click.argument("parameter")
-@click.argument("value", type=Parsed("value", _read_yaml))
+@click.argument("value", type=Parsed("value", _read_value))
 @answering(_show)
 def set_parameter(client: Client, *, run: str, parameter: str, value: Any) -> EnvironmentParameters:
     """Give the present lesson of a PARAMETER another VALUE in a live RUN: a number, or a sampler as YAML.

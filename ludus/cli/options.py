@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 import click
 import yaml
 
+from ludus.cli.plain_yaml import read_yaml
 from ludus.cli.require import parse_requirement
 from ludus.protocol.credentials import CLIENT_TOKEN, SIMULATOR_TOKEN
 from ludus.protocol.options import DEFAULT_SERVER
@@ -53,13 +54,13 @@ def _read_assignment(text: str) -> tuple[str, Any]:
     if not equals or not path:
         raise ValueError(f"{text!r} has no '='; write for instance behaviors.CartPole.max_steps=100000")
     try:
-        return path, yaml.safe_load(value)
+        return path, read_yaml(value)
     except yaml.YAMLError:
         raise ValueError(f"the value of {path} is not valid YAML: {value!r}") from None
 
 
 ASSIGNMENT: Final = Parsed("path=value", _read_assignment)
-"""`dotted.path=value`. The value is read as YAML, so that `3`, `true`, `null` and `[1, 2]` are not texts."""
+"""`dotted.path=value`. The value is read as YAML, so that `3`, `1e-3`, `true`, `null` and `[1, 2]` are not texts."""
 
 
 def _read_finite(text: str) -> float:

@@ -157,7 +157,7 @@ class SimulatorConnection:
     async def _play(
         self, session: Session, stream: "_Stream", first: pb.ConnectResponse, endpoint: CollectorEndpoint
     ) -> pb.Close:
-        """Exchange steps and actions until the server closes. An error of the game is reported to the run and raised."""
+        """Exchange steps and actions until the server closes. Reports an error of the game to the run; raises it."""
         try:
             return await self._exchange(session, stream, first, endpoint)
         except (grpc.aio.AioRpcError, _StreamEnded, SessionRefused):

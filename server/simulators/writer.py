@@ -7,7 +7,7 @@ from server.kit.db.texts import storable
 from server.runs.attempts.repository import AttemptFence
 from server.runs.events.repository import Note
 from server.simulators.models import Simulator
-from server.simulators.repository import LEFT, SimulatorRepository
+from server.simulators.repository import DISCONNECTED, ENDS_OF_GAMES, LEFT, SimulatorRepository
 
 ORDERLY: Final = frozenset({"left", "run_finished", "run_cancelled", "run_failed", "run_paused", "run_moved"})
 """Codes of sessions that the simulator or the run ended; all others are a warning."""
@@ -65,12 +65,14 @@ class SimulatorWriter:
                 note = Note("simulator_refused", f"Refused a simulator: {reason}", "warning", data)
                 self._fence.record(session, note)
                 return
+            if code == DISCONNECTED and known.leave_code in ENDS_OF_GAMES:
+                code, reason = known.leave_code, known.leave_reason or reason
             if known.state == LEFT and (known.leave_code, known.steps) == (storable(code, 64), steps):
                 return
             ended = known.state != LEFT
             simulators = SimulatorRepository(session)
             simulators.left(run.id, self._fence.number, session_id, code=code, reason=reason, steps=steps)
-            data |= {"number": known.number, "steps": steps}
+            data |= {"code": code, "number": known.number, "steps": steps}
             level = "info" if code in ORDERLY else "warning"
             type_, verb = ("simulator_left", "left") if ended else ("simulator_refused", "was refused")
             self._fence.record(session, Note(type_, f"Simulator {known.number} {verb}: {reason}", level, data))

@@ -21,6 +21,7 @@ from server.kit.db.database import Database
 from server.kit.errors import IllegalTransition, LeaseLost
 from server.kit.states import EVENT_OF, LEASED, TERMINAL, Intent
 from server.ladders.matches.writer import MatchWriter
+from server.lifecycle.blocked.reasons import repair
 from server.lifecycle.claims.claim import DEFAULT_RESTART_BUDGET, Claim
 from server.lifecycle.leases.repository import (
     SHOW_SECONDS,
@@ -41,6 +42,7 @@ from server.runs.health.writer import HealthWriter
 from server.runs.models import Attempt, Log, Run
 from server.runs.profiles.repository import ProfileWriter
 from server.simulators.collectors.writer import CollectorWriter
+from server.simulators.repository import broken_games
 from server.simulators.writer import SimulatorWriter
 
 
@@ -140,6 +142,8 @@ class AttemptLedger:
             intent = run.intent
             if to is RunState.PAUSED and intent == Intent.PAUSE:
                 reason = StopReason.USER
+            if to is RunState.PAUSED and reason == StopReason.SIMULATORS_LOST and detail:
+                detail += repair(broken_games(session, [run.id]).get(run.id))
             message = detail or f"The run is {to}" + (f" ({reason})." if reason else ".")
             move(session, run, to, Note(EVENT_OF[to], message, level), reason=reason, detail=detail)
             if to not in LEASED:

@@ -81,9 +81,14 @@ def waits_for_a_slot(holders: list[Holder], *, keeps_last_gpu: bool = False) -> 
     return f"A free slot: {slots} held by {held_by(holders)}."
 
 
-def waits_for_simulators(absence: Absence, limits: SimulatorsConfig | None) -> str:
+def repair(last_words: str | None) -> str:
+    """Return the rest of the sentence that a run waits: the error by which its last game ended, if one did."""
+    return "" if last_words is None else f"; repair the game before you start it again, it ended with: {last_words}"
+
+
+def waits_for_simulators(absence: Absence, limits: SimulatorsConfig | None, last_words: str | None = None) -> str:
     """Return the sentence that a run waits for simulators; with its `limits`, for how long."""
-    sentence = f"Simulators: {absence}."
+    sentence = f"Simulators: {absence}{repair(last_words)}."
     if limits is None:
         return sentence
     key = "grace_seconds" if absence.joined else "startup_grace_seconds"

@@ -31,7 +31,7 @@ from server.runs.scheduling.demand import Demand, Offer
 from server.runs.scheduling.fit import Slot, keeps_last_gpu
 from server.runs.scheduling.order import Account, InTraining, Obstacle, obstacle
 from server.simulators.models import Simulator
-from server.simulators.repository import CONNECTED
+from server.simulators.repository import CONNECTED, broken_games
 from server.workers.repository import WorkerRepository
 
 TRAINING = frozenset({RunState.STARTING, RunState.RUNNING})
@@ -90,8 +90,10 @@ class BlockedRepository(Repository):
         limits = self._limits({*(absences if with_limits else overdue), *(paused - needy)})
         needy |= {run_id for run_id in paused - needy if not limits[run_id].auto_resume}
         needy |= {run_id for run_id in overdue if limits[run_id].startup_grace_seconds is None}
+        broken = broken_games(self._session, [run_id for run_id, absence in absences.items() if absence.joined])
         for run_id, absence in absences.items():
-            sentences[run_id] = waits_for_simulators(absence, limits[run_id] if with_limits else None)
+            limit = limits[run_id] if with_limits else None
+            sentences[run_id] = waits_for_simulators(absence, limit, broken.get(run_id))
         return {run.id: Blocked(sentences.get(run.id), run.id in needy) for run in runs}
 
     def _unserved_for_long(self, run_ids: Sequence[str]) -> Sequence[str]:

@@ -290,6 +290,54 @@ def test_a_final_observation_outlives_the_array_that_the_environment_uses_again(
     assert events[3] == ("T", 3, 1, 3)
 
 
+def test_environments_that_share_an_array_keep_their_own_observations() -> None:
+    shared = np.zeros(2, np.float32)
+
+    class Sharing(Counting):
+        def _observe(self) -> Any:
+            shared[:] = self.length, self.tick
+            return shared
+
+    for agent, length in enumerate((3, 5)):
+        events = history(play(singles(lambda: Sharing(3), lambda: Sharing(5)), decisions=8), agent)
+        assert {event[2] for event in events} == {length}
+
+
+def test_an_environment_may_change_the_action_that_it_is_given() -> None:
+    class Greedy(Counting):
+        action_space = spaces.Box(-1, 1, (2,), np.float32)  # type: ignore[assignment]
+
+        def step(self, action: Any) -> Any:
+            action += 9
+            return super().step(action[0])
+
+    envs = [Greedy(), Greedy()]
+    simulation = EnvironmentSimulation(envs, "Counter")
+    simulation.reset(Session(simulation.behaviors).new_step(), START)
+    given = np.array([[0.25, 0.5], [-0.25, -0.5]], np.float32)
+    batch = ActionBatch("Counter", np.array([0, 1], np.int32), given, np.zeros((2, 0), np.int32))
+
+    simulation.step(Session(simulation.behaviors).new_step(), Actions([batch]))
+
+    assert given.tolist() == [[0.25, 0.5], [-0.25, -0.5]]
+
+
+def test_a_vector_environment_that_is_one_itself_is_seeded_by_a_number() -> None:
+    envs = gymnasium.make_vec("CartPole-v1", num_envs=3, vectorization_mode="vector_entry_point")
+    firsts = []
+    for seed in (7, 7, 8):
+        simulation = VectorSimulation(envs, "CartPole", seed)
+        session = Session(simulation.behaviors)
+        builder = session.new_step()
+        simulation.reset(builder, START)
+        (batch,) = builder.batches()
+        assert batch.decisions is not None
+        firsts.append(batch.decisions.observations[0].tolist())
+
+    assert firsts[0] == firsts[1] != firsts[2]
+    assert len({tuple(row) for row in firsts[0]}) == 3
+
+
 def test_neighbouring_simulators_do_not_share_seeds() -> None:
     seeds = {environment_seed(seed, agent) for seed in range(50) for agent in range(20)}
 

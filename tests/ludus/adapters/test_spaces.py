@@ -12,6 +12,7 @@ from hypothesis.extra import numpy as hnp
 from ludus.adapters.observations import ObservationEncoder
 from ludus.adapters.spaces import ActionDecoder, UnsupportedSpace
 from ludus.protocol.spec import ActionSpec
+from ludus.sdk.errors import GameMistake
 
 
 def encoded(space: Any, *values: Any) -> Any:
@@ -123,6 +124,65 @@ def test_nested_spaces_give_one_observation_per_leaf() -> None:
 def test_an_unsupported_observation_is_refused_with_a_way_out(space: Any) -> None:
     with pytest.raises(UnsupportedSpace, match=r"the observation space.* wrap the environment"):
         ObservationEncoder(space)
+
+
+@pytest.mark.parametrize("use", ["observation", "action"])
+@pytest.mark.parametrize(
+    "space", [spaces.Box(0, 1, (0,)), spaces.Dict({}), spaces.Tuple(()), spaces.Dict(a=spaces.Box(0, 1, (2, 0)))]
+)
+def test_a_space_of_no_numbers_is_refused(space: Any, use: str) -> None:
+    make = ObservationEncoder if use == "observation" else ActionDecoder
+    with pytest.raises(UnsupportedSpace, match=rf"the {use} space.* has no (numbers|entries): wrap"):
+        make(space)
+
+
+@pytest.mark.parametrize(
+    ("space", "value", "problem"),
+    [
+        (spaces.MultiDiscrete([3, 4]), [3, 1], r"has 3 at \[0\]; MultiDiscrete\(\[3 4\]\) has 0 to 2 there"),
+        (spaces.MultiDiscrete([[2], [3]]), [[1], [-1]], r"has -1 at \[1, 0\]"),
+        (spaces.MultiDiscrete([2, 11], start=[0, 25]), [0, 36], r"has 36 at \[1\]; .* has 25 to 35 there"),
+        (spaces.Discrete(3), 3, "has 3;"),
+        (spaces.Discrete(3), -1, "has -1;"),
+        (spaces.MultiBinary((2, 2)), [[0, 1], [2, 0]], r"has 2 at \[1, 0\]; MultiBinary.* has 0 to 1 there"),
+        (spaces.Box(0, 255, (4, 4, 3), np.uint8), np.full((4, 4, 3), 0.5), "whole numbers from 0 to 255"),
+        (spaces.Box(0, 255, (4, 4, 3), np.uint8), np.full((4, 4, 3), 256), "whole numbers from 0 to 255"),
+        (spaces.Box(0, 255, (4, 4, 3), np.uint8), np.zeros((3, 4, 4), np.uint8), r"\(3, 4, 4\), its spec says"),
+    ],
+)
+def test_a_value_outside_of_its_space_is_refused_in_words(space: Any, value: Any, problem: str) -> None:
+    with pytest.raises(GameMistake, match=problem):
+        encoded(space, value)
+
+
+def test_a_value_outside_of_a_box_is_one_warning_with_the_value(caplog: pytest.LogCaptureFixture) -> None:
+    space = spaces.Dict(speed=spaces.Box(-1, 1, (2,), np.float32))
+    encoder = ObservationEncoder(space)
+
+    for value in ([0.5, 1.0000001], [0.5, 7.5], [9, 9]):
+        (column,) = encoder.stack([encoder.read({"speed": value})])
+
+    assert column.tolist() == [[9, 9]]
+    (record,) = caplog.records
+    assert "the observation['speed'] has 7.5 at [1]; outside of Box(-1.0, 1.0, (2,), float32)" in record.message
+
+
+def test_numbers_that_float32_cannot_tell_apart_are_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    space = spaces.Dict(number_of_the_player=spaces.Box(0, 2**40, (1,), np.int64))
+
+    encoded(space, {"number_of_the_player": [2**24]})
+    assert not caplog.records
+    encoded(space, {"number_of_the_player": [2**24 + 1]})
+
+    (record,) = caplog.records
+    assert "has 16777217; float32, its type on the way to the run, has 16777216" in record.message
+
+
+def test_bounds_that_mean_none_leave_the_action_as_it_is() -> None:
+    largest = float(np.finfo(np.float32).max)
+    decoder = ActionDecoder(spaces.Box(-largest, largest, (1,), np.float32))
+
+    assert decoder.batch(np.array([[0.5]], np.float32), np.zeros((1, 0), np.int32)).tolist() == [[0.5]]
 
 
 def test_an_integer_box_of_actions_is_refused() -> None:

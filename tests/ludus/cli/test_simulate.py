@@ -109,6 +109,22 @@ def test_a_process_that_crashes_is_started_again(run: Run, tmp_path: Path) -> No
     assert "process 0: crashed; starting it again in 1 s" in errors
 
 
+def test_a_game_that_crashes_tells_its_run_why_with_the_line_of_its_own_code(run: Run, tmp_path: Path) -> None:
+    crashes = tmp_path / "crashes"
+    crashes.write_text("1")
+    with FakeServer(forever, finish_after(10)) as server:
+        run(
+            "gymnasium:tests.toys.crashing:Crashing-v0",
+            *("--run", "crashing", "--server", server.address),
+            LUDUS_TEST_CRASHES=str(crashes),
+        )
+
+    (report,) = server.reports
+    assert report.code == "game_crashed"
+    assert re.fullmatch(r"the game crashed: RuntimeError: the game crashed \(crashing\.py:\d+\)", report.sentence)
+    assert report.session_id == server.joins[0].session_id
+
+
 def test_a_process_that_crashes_too_often_is_given_up(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -179,6 +179,48 @@ def test_leaving_twice_leaves_one_event_and_a_reconnection_counts_anew(database:
     assert (simulator.state, simulator.steps, simulator.left_at, simulator.leave_code) == ("connected", 0, None, None)
 
 
+CRASH = "the game crashed: ValueError: level file missing (jumper.py:65)"
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_simulator_whose_game_has_reported_its_crash_left_for_that(
+    database: Database, placement: Placement, is_late: bool
+) -> None:
+    ledger = make_ledger(database, name="run")
+    ledger.simulators.connected("a", number=0, collector=0)
+    if not is_late:
+        placement.report("run", "a", "game_crashed", CRASH)
+    ledger.simulators.left("a", code="disconnected", reason="the connection to the simulator was lost", steps=7)
+    if is_late:
+        placement.report("run", "a", "game_crashed", CRASH)
+
+    run_id = read_run(database, "run").id
+    with database.read() as session:
+        simulator = SimulatorRepository(session).get(run_id, "a")
+        left = [event for event in EventRepository(session).page(run_id) if event.type == "simulator_left"]
+
+    assert (simulator.leave_code, simulator.leave_reason) == ("game_crashed", CRASH)
+    if not is_late:
+        assert [(event.message, event.data["code"]) for event in left] == [
+            (f"Simulator 0 left: {CRASH}", "game_crashed")
+        ]
+
+
+def test_a_report_of_something_else_leaves_the_reason_of_the_end_alone(
+    database: Database, placement: Placement
+) -> None:
+    ledger = make_ledger(database, name="run")
+    ledger.simulators.connected("a", number=0, collector=0)
+    placement.report("run", "a", "stopped_calling", "It hangs.")
+    ledger.simulators.left("a", code="not_finite", reason="a reward is nan", steps=7)
+    placement.report("run", "a", "game_crashed", CRASH)
+
+    with database.read() as session:
+        simulator = SimulatorRepository(session).get(read_run(database, "run").id, "a")
+
+    assert simulator.leave_code == "not_finite"
+
+
 def test_a_refused_session_leaves_an_event_even_if_nobody_knows_the_simulator(database: Database) -> None:
     ledger = make_ledger(database, name="run")
     ledger.simulators.left("", code="bad_hello", reason="The first message could not be read.", steps=0)

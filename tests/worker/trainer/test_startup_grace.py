@@ -116,7 +116,8 @@ def test_a_run_whose_only_simulator_was_sent_away_pauses_with_the_reason(tmp_pat
     assert (finished[0].outcome, finished[0].reason) == ("paused", "simulators_lost")
     assert (
         "all simulators have been gone for 0.5 s (simulators.grace_seconds); the last one was sent away: "
-        "the run's configuration has no behavior 'Stranger', only: Go; start one" in (finished[0].detail or "")
+        "the run's configuration has no behavior 'Stranger', only: Go; mend that, then start one"
+        in (finished[0].detail or "")
     )
 
 

@@ -17,6 +17,7 @@ from server.runs.repository import RunRepository
 from server.runs.scheduling.demand import Offer
 from server.runs.scheduling.order import Obstacle
 from server.runs.scheduling.repository import WaitingRuns
+from server.simulators.repository import Placement
 from server.workers.repository import CordonRepository, WorkerInfo, WorkerRegistry, WorkerRepository
 from tests.factories import CONFIG, make_run
 
@@ -306,3 +307,32 @@ def test_that_no_worker_is_there_is_said_once_it_is_recorded_for_one_may_be_just
     waiting = make_run(database)
 
     assert waits_for(database, waiting.id) is None
+
+
+def test_a_run_whose_game_has_crashed_asks_for_its_repair_and_not_for_another_one(database: Database) -> None:
+    register(database, "slot")
+    ledger = take(database, "slot", RunState.RUNNING, name="jumper")
+    words = "the game crashed: ValueError: level file missing (jumper.py:65)"
+    connect(ledger)
+    Placement(database).report("jumper", "game", "game_crashed", words)
+    ledger.simulators.left("game", code="disconnected", reason="the connection to the simulator was lost", steps=7)
+
+    asked = f"repair the game before you start it again, it ended with: {words}"
+    assert asked in str(waits_for(database, "jumper"))
+    ledger.move(RunState.PAUSING)
+    ledger.move(RunState.PAUSED, reason=StopReason.SIMULATORS_LOST, detail="all simulators have been gone for 60 s")
+    with database.read() as session:
+        assert RunRepository(session).get("jumper").stop_detail == f"all simulators have been gone for 60 s; {asked}"
+
+
+def test_a_game_that_plays_again_has_no_crash_to_be_repaired(database: Database) -> None:
+    register(database, "slot")
+    ledger = take(database, "slot", RunState.RUNNING, name="jumper")
+    connect(ledger)
+    Placement(database).report("jumper", "game", "game_crashed", "the game crashed: ValueError")
+    ledger.simulators.left("game", code="disconnected", reason="the connection to the simulator was lost", steps=7)
+    age(database, 5)
+    connect(ledger, "another")
+    ledger.simulators.left("another", code="left", reason="it is done", steps=7)
+
+    assert "repair" not in str(waits_for(database, "jumper"))
