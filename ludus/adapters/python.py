@@ -76,11 +76,11 @@ def make_simulation(
             return first
         wrapper = _SeededResumable if isinstance(first, ResumableSimulation) else _Seeded
         return wrapper(first, seed, seed_parameter)
-    single = not isinstance(first, tuple(_classes(*_PETTINGZOO)))
+    single = not _is_of(first, *_PETTINGZOO)
     if single:
         options = {"--separate": separate, "--teams": teams}
         _refuse("teams are for games with several players, those of PettingZoo", options)
-    if isinstance(first, tuple(_classes(_VECTOR))):
+    if _is_of(first, _VECTOR):
         from ludus.adapters.gymnasium import VectorSimulation  # noqa: PLC0415  the game has imported the library
 
         _refuse(f"{name} makes a VectorEnv, which has as many games as it was made with", {"--envs": count > 1})
@@ -212,6 +212,10 @@ def _make(name: str, factory: Callable[..., Any], arguments: Mapping[str, Any] |
     if not _is_game_class(type(game)):
         raise GameNotMade(f"{name} makes a {type(game).__name__}, which is not {KINDS}")
     return game
+
+
+def _is_of(game: object, *kinds: tuple[str, str]) -> bool:
+    return isinstance(game, tuple(_classes(*kinds)))
 
 
 def _is_game_class(kind: type) -> bool:

@@ -16,7 +16,7 @@ _NUMBER = re.compile(r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)[eE][-+]?[0
 class _Loader(yaml.SafeLoader):
     """SafeLoader with these two rules."""
 
-    def construct_number(self, node: yaml.ScalarNode) -> float:
+    def construct_number(self, node: Any) -> float:
         """Return the number behind a text with an exponent."""
         text = node.value.replace("_", "")
         number = float(text)
@@ -28,7 +28,7 @@ class _Loader(yaml.SafeLoader):
 _Loader.add_implicit_resolver("!number", _NUMBER, list("-+.0123456789"))
 _Loader.add_constructor("!number", _Loader.construct_number)
 for _kind in ("timestamp", "value"):
-    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", yaml.SafeLoader.construct_yaml_str)
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", lambda loader, node: loader.construct_scalar(node))
 
 
 def read_yaml(text: str) -> Any:
