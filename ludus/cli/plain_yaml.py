@@ -24,11 +24,15 @@ class _Loader(yaml.SafeLoader):
             raise ValueError(f"{node.value} is larger than any number")
         return int(number) if "." not in text and number.is_integer() else number
 
+    def construct_text(self, node: Any) -> str:
+        """Return a text as it is written."""
+        return str(self.construct_scalar(node))
+
 
 _Loader.add_implicit_resolver("!number", _NUMBER, list("-+.0123456789"))
 _Loader.add_constructor("!number", _Loader.construct_number)
 for _kind in ("timestamp", "value"):
-    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", lambda loader, node: loader.construct_scalar(node))
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _Loader.construct_text)
 
 
 def read_yaml(text: str) -> Any:
