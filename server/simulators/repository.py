@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from sqlalchemy import Select, delete, func, insert, select, tuple_, update
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import Session
 
 from ludus.schemas.states import RunState, StopReason
 from server.kit.db.clock import DAY_SECONDS, now
@@ -22,14 +22,10 @@ from server.runs.events.repository import UNTRACKED, Note, ask, lock_run, move, 
 from server.runs.models import BEING_DELETED, Attempt, Run
 from server.runs.repository import RunRepository
 from server.simulators.errors import NoPlaces, PlacesUnavailable, RunClosed, SimulatorNotFound
+from server.simulators.last_words import keep_last_words
 from server.simulators.models import Simulator
 
 JOINED, CONNECTED, LEFT = "joined", "connected", "left"
-DISCONNECTED: Final = "disconnected"
-"""Code of a simulator whose connection broke; one that has reported the end of its game left for that reason."""
-ENDS_OF_GAMES: Final = frozenset({"game_crashed", "bad_game", "exited", "restarts_exhausted"})
-"""Codes of reports after which a game is gone, by an error of its own."""
-_last = aliased(Simulator)
 _KEYS: Final = select(Simulator.run_id, Simulator.session_id)
 
 
@@ -189,11 +185,7 @@ class Placement:
             run_id = RunRepository(session).id_of(run)
             data = {"session_id": session_id, "code": code}
             record(session, run_id, Note("simulator_problem", storable(sentence, 4000), "warning", data))
-            if code in ENDS_OF_GAMES:
-                same = (Simulator.run_id == run_id, Simulator.session_id == session_id)
-                unexplained = Simulator.leave_code.is_(None) | (Simulator.leave_code == DISCONNECTED)
-                why = {"leave_code": code, "leave_reason": storable(sentence, 4000)}
-                session.execute(update(Simulator).where(*same, unexplained).values(why), execution_options=UNTRACKED)
+            keep_last_words(session, run_id, session_id, code, sentence)
 
     def _wake(self, run_id: str, *, edge: bool = False) -> JoinAnswer:
         """Queue a run again that had paused because all its simulators were gone: here is one.
@@ -335,18 +327,6 @@ class SimulatorRepository(Repository):
             .where(Simulator.run_id == run_id, Simulator.attempt == attempt, Simulator.state != LEFT)
             .values(state=LEFT, left_at=now(), leave_code=code, leave_reason=reason)
         )
-
-
-def broken_games(session: Session, run_ids: Collection[str]) -> Mapping[str, str]:
-    """Return the last words of games, by run: of those runs whose last simulator left by an error of its game."""
-    newest = select(func.max(_last.left_at)).where(_last.run_id == Simulator.run_id).scalar_subquery()
-    ended = (Simulator.leave_code.in_(ENDS_OF_GAMES), Simulator.left_at == newest)
-    query = select(Simulator.run_id, Simulator.leave_reason).where(*ended)
-    found: dict[str, str] = {}
-    for some in parts(sorted(run_ids)):
-        rows = session.execute(query.where(Simulator.run_id.in_(some)))
-        found |= {run_id: " ".join((reason or "").split()) for run_id, reason in rows}
-    return found
 
 
 def _lost_its_simulators(run: Run) -> bool:

@@ -6,8 +6,9 @@ from typing import Any, Final
 from server.kit.db.texts import storable
 from server.runs.attempts.repository import AttemptFence
 from server.runs.events.repository import Note
+from server.simulators.last_words import DISCONNECTED, ENDS_OF_GAMES
 from server.simulators.models import Simulator
-from server.simulators.repository import DISCONNECTED, ENDS_OF_GAMES, LEFT, SimulatorRepository
+from server.simulators.repository import LEFT, SimulatorRepository
 
 ORDERLY: Final = frozenset({"left", "run_finished", "run_cancelled", "run_failed", "run_paused", "run_moved"})
 """Codes of sessions that the simulator or the run ended; all others are a warning."""

@@ -22,7 +22,7 @@ from ludus.cli import ludus
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.contract import MAX_UNADMITTED_STEPS
 from ludus.protocol.options import REASON_METADATA
-from ludus.sdk import CannotConnect, CloseCode, SessionRefused, connect
+from ludus.sdk import CannotConnect, CloseCode, DecisionBatch, SessionRefused, connect
 from ludus.sdk.fake_server import Behaviour, FakeServer
 from tests.ludus.collector.stack import SPEC, Simulator
 from tests.ludus.collector.test_malformed import MISTAKES
@@ -437,7 +437,8 @@ def test_what_a_server_ignores_is_told(strict: Server) -> None:
 def test_a_game_that_sends_nan_is_refused_and_the_command_fails() -> None:
     class Broken(Catch):
         def reset(self, builder, start) -> None:  # type: ignore[no-untyped-def]
-            builder.request_decision(0, np.full(3, np.nan))
+            nothing = (np.full((1, 3), np.nan, np.float32),)  # columns are sent as they are
+            builder.request_decisions(DecisionBatch(np.zeros(1, np.int32), np.zeros(1, np.float32), nothing))
 
     with Server("--streams", "1") as server:
         with pytest.raises(SessionRefused):
