@@ -19,7 +19,7 @@ from ludus.demonstrations.recorded import RecordedSimulation
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.credentials import SIMULATOR_TOKEN
 from ludus.sdk import ConnectionSummary, Simulation, SimulatorError, connect
-from ludus.sdk.crashes import own_traceback
+from ludus.sdk.crashes import line_of, own_traceback
 
 
 def main() -> int:
@@ -35,7 +35,7 @@ def main() -> int:
     try:
         ending = _play(plan)
     except SimulatorError as error:
-        hint = _behavior_hint(plan) if error.code == CloseCode.BEHAVIOR_NOT_CONFIGURED else ""
+        hint = _behavior_hint(plan) if error.code == CloseCode.BEHAVIOR_NOT_CONFIGURED else line_of(error)
         logger.info("%s%s", error, hint)
         return exit_of_error(error.code)
     except KeyboardInterrupt:

@@ -342,7 +342,10 @@ def _check_resolution(behavior: str, index: int, observation: ObservationSpec, e
         message = (
             f"{_name(index, observation)} has shape {observation.shape}, but the visual encoder {encoder!r} needs "
         )
-        message += f"a height and width of at least {minimum}; choose another vis_encode_type or send larger pictures"
+        fitting = [name for name, least in MINIMUM_SIZES.items() if least <= min(height, width)]
+        message += f"a height and width of at least {minimum}; set vis_encode_type: {fitting[-1]}"
+        message += f" (or {', '.join(fitting[:-1])})" if fitting[1:] else ""
+        message += ", which fits, or send larger pictures"
         raise UnsupportedSpec(behavior, "observation_too_small", message)
 
 

@@ -17,11 +17,12 @@ import grpc.aio
 from ludus import event_loop
 from ludus.paths import AnyPath
 from ludus.protocol import simulation_pb2 as pb
+from ludus.protocol.batches import ActionBatch
 from ludus.protocol.codes import CloseCode, ProtocolError
 from ludus.protocol.options import DEFAULT_SERVER, SERVICE, TICKET_METADATA
 from ludus.protocol.spec import BehaviorSpec
 from ludus.sdk.client_name import client_name
-from ludus.sdk.crashes import last_words
+from ludus.sdk.crashes import last_words, line_of
 from ludus.sdk.errors import Failure, GameMistake, SessionRefused
 from ludus.sdk.join import CollectorEndpoint, JoinClient, RunEnd, Target
 from ludus.sdk.session import Session
@@ -189,6 +190,8 @@ class SimulatorConnection:
 
         builder = session.new_step()
         game = self._simulation
+        answers: list[ActionBatch] = []
+        """Answers for which the game was not stepped yet."""
         resumed = False
         if isinstance(game, ResumableSimulation) and welcome.HasField("position"):
             self.join_client.report_once("going on where the run's checkpoint was taken", again=True)
@@ -209,9 +212,13 @@ class SimulatorConnection:
             if message is None:
                 self._simulation.step(builder, Actions())
             elif kind == "actions":
-                self._simulation.step(builder, session.actions(message.actions))
+                answers += session.actions(message.actions).batches
+                if session.idle or not game.waits_for_all:
+                    game.step(builder, Actions(answers))
+                    answers = []
             elif kind == "reset":
                 session.reset(message.reset)
+                answers = []
                 builder = session.new_step()
                 self._simulation.reset(builder, start())
             elif kind == "save" and isinstance(game, ResumableSimulation):
@@ -282,7 +289,7 @@ class _Stream:
 def _crash(error: Exception) -> Failure:
     """Return the end of a game by an error of its own."""
     if isinstance(error, GameMistake):
-        return Failure(error.code, str(error), permanent=True)
+        return Failure(error.code, f"{error}{line_of(error)}", permanent=True)
     return Failure(CRASHED, f"the game crashed: {last_words(error)}", permanent=False)
 
 

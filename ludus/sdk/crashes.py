@@ -43,10 +43,14 @@ def last_words(error: BaseException) -> str:
     message = " ".join(str(error).split())
     if len(message) > _MOST_CHARACTERS:
         message = f"{message[:_MOST_CHARACTERS]}..."
+    return f"{type(error).__name__}{f': {message}' if message else ''}{line_of(error)}"
+
+
+def line_of(error: BaseException) -> str:
+    """Return the last line of a game's own code behind an error, ` (maze.py:65)`; nothing if it has none there."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_machinery(frame)]
     frames = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)] or frames
-    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}{f': {message}' if message else ''}{where}"
+    return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
 
 
 def place_of(game: object, method: str = "") -> str:

@@ -33,6 +33,9 @@ class Simulation(ABC):
     at any time. If no agent asks for an action and none waits for one, `step` is called again at once, without actions.
     """
 
+    waits_for_all: bool = False
+    """Whether `step` is called only when every agent that waits has been answered, with all answers at once: for games
+    in which all agents move at the same time."""
     behaviors: Sequence[BehaviorSpec] = ()
     """The announced behaviors of the agents. `builder.announce` adds further ones later."""
 
@@ -45,7 +48,7 @@ class Simulation(ABC):
     def step(self, builder: StepBuilder, actions: Actions) -> None:
         """Carry out the actions and play on.
 
-        `actions` need not answer every agent that waits: the others follow in a later call.
+        `actions` need not answer every agent that waits, unless `waits_for_all`: the others follow in a later call.
         """
 
     def close(self) -> None:  # noqa: B027  most games hold nothing
@@ -57,6 +60,11 @@ class SimulationWrapper(Simulation):
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
+
+    @property
+    def waits_for_all(self) -> bool:  # type: ignore[override]  # the wrapped game decides
+        """Whether the wrapped simulation waits for all answers."""
+        return self._simulation.waits_for_all
 
     @property
     def behaviors(self) -> Sequence[BehaviorSpec]:  # type: ignore[override]  # a game may know them late

@@ -171,7 +171,7 @@ class StepBuilder:
         return self._announced
 
     def batches(self) -> list[BehaviorBatch]:
-        """Return everything as columns. Raises ValueError when an agent asks twice, or while it waits for an answer."""
+        """Return everything as columns. Raises GameMistake where an agent asks twice, or waits for an answer."""
         return [self._batch(name) for name in {**self._terminals, **self._decisions}]
 
     def _batch(self, name: str) -> BehaviorBatch:
@@ -185,27 +185,30 @@ class StepBuilder:
             asking = _unique(decisions.agent_ids, name, "asked for an action")
             twice = (asking & self._waiting.get(name, {}).keys()) - ended
             if twice:
-                raise ValueError(f"agent {min(twice)} of {name!r} still waits for the answer to an earlier decision")
+                raise GameMistake(
+                    f"agent {min(twice)} of {name!r} still waits for the answer to an earlier decision: ask for agents "
+                    "that were answered only, or, if all move at once, set `waits_for_all = True` in the Simulation"
+                )
         return BehaviorBatch(name, decisions, terminals)
 
     def _layout(self, behavior: str | None) -> BehaviorLayout:
         if behavior is None:
             if len(self._layouts) == 1:
                 return next(iter(self._layouts.values()))
-            raise ValueError(f"say which behavior is meant: {', '.join(self._layouts)}")
+            raise GameMistake(f"say which behavior is meant: {', '.join(self._layouts)}")
         if behavior not in self._layouts:
-            raise ValueError(f"behavior {behavior!r} was not announced, only {', '.join(self._layouts) or 'none'}")
+            raise GameMistake(f"behavior {behavior!r} was not announced, only {', '.join(self._layouts) or 'none'}")
         return self._layouts[behavior]
 
     def _rows(self, part: dict[str, AgentRows | _Batch], layout: BehaviorLayout) -> AgentRows:
         rows = part.setdefault(layout.spec.name, AgentRows(stack_parts))
         if not isinstance(rows, AgentRows):
-            raise TypeError(f"{layout.spec.name!r} was given as a batch in this step; put all its agents there")
+            raise GameMistake(f"{layout.spec.name!r} was given as a batch in this step; put all its agents there")
         return rows
 
     def _set(self, part: dict[str, AgentRows | _Batch], batch: _Batch, layout: BehaviorLayout) -> None:
         if layout.spec.name in part:
-            raise ValueError(f"{layout.spec.name!r} was given already in this step; put all its agents into one batch")
+            raise GameMistake(f"{layout.spec.name!r} was given already in this step; put all its agents into one batch")
         part[layout.spec.name] = batch
 
 
@@ -246,5 +249,5 @@ def _unique(ids: Ints, behavior: str, what: str) -> set[int]:
     found = set(ids.tolist())
     if len(found) < len(ids):
         values, counts = np.unique(ids, return_counts=True)
-        raise ValueError(f"agent {values[counts > 1][0]} of {behavior!r} {what} twice in one step")
+        raise GameMistake(f"agent {values[counts > 1][0]} of {behavior!r} {what} twice in one step")
     return found

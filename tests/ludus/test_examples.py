@@ -14,14 +14,18 @@ from tests.fakes import FakeServer, finish_after
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-@pytest.fixture
-def example() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("custom_simulator", EXAMPLES / "custom_simulator.py")
+def imported(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture
+def example() -> ModuleType:
+    return imported("custom_simulator")
 
 
 def test_the_example_has_fewer_than_60_lines() -> None:
@@ -42,6 +46,23 @@ def test_the_configuration_of_the_example_names_its_behavior(example: ModuleType
     config = resolve(parse_document((EXAMPLES / "forager.yaml").read_text()))
 
     assert set(config.behaviors) == {example.Field.behaviors[0].name}
+
+
+def test_the_example_with_pictures_has_continuous_and_discrete_actions_and_plays() -> None:
+    lantern = imported("lantern")
+
+    with FakeServer(finish_after(200)) as server:
+        ending = connect(lantern.Lantern(), run="lantern", server=server.address)
+
+    assert server.violations == []
+    assert ending.episodes > lantern.MOTHS
+    (spec,) = lantern.Lantern.behaviors
+    assert (spec.observations[0].dtype, spec.actions.continuous_size, spec.actions.discrete_branches) == (
+        "uint8",
+        2,
+        (2,),
+    )
+    assert set(resolve(parse_document((EXAMPLES / "lantern.yaml").read_text())).behaviors) == {spec.name}
 
 
 def test_the_configuration_of_the_javascript_example_names_its_behavior() -> None:

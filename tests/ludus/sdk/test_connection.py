@@ -13,7 +13,22 @@ import pytest
 
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.batches import Aggregation
-from ludus.sdk import Actions, CloseCode, Outcome, ResetInfo, SessionRefused, StepBuilder, connect
+from ludus.protocol.codec import encode_actions
+from ludus.sdk import (
+    ActionBatch,
+    Actions,
+    ActionSpec,
+    BehaviorSpec,
+    CloseCode,
+    ObservationSpec,
+    Outcome,
+    ResetInfo,
+    SessionRefused,
+    Simulation,
+    StepBuilder,
+    connect,
+)
+from ludus.sdk.errors import GameMistake
 from ludus.sdk.join import JoinClient, Target
 from tests.contract.scenarios import close_for_rejoin, reset_between, unreachable, wait_twice
 from tests.fakes import RUN_ID, FakeServer, Peer, assign, finish_after, refuse
@@ -259,3 +274,70 @@ def test_a_program_that_has_not_configured_logging_hears_that_it_waits(configura
 
     assert done.stderr.splitlines().count("waiting: the run is queued") == int(heard)
     assert not logging.getLogger("ludus.sdk").handlers
+
+
+class Together(Simulation):
+    """Two agents that must move at the same moment."""
+
+    waits_for_all = True
+    behaviors = (BehaviorSpec("Together", (ObservationSpec((1,)),), ActionSpec(0, (2,))),)
+
+    def __init__(self) -> None:
+        self.moves: list[list[int]] = []
+
+    def reset(self, builder: StepBuilder, start: ResetInfo) -> None:
+        self._ask(builder)
+
+    def step(self, builder: StepBuilder, actions: Actions) -> None:
+        self.moves.append(sorted(action.agent for action in actions))
+        self._ask(builder)
+
+    def _ask(self, builder: StepBuilder) -> None:
+        for agent in (0, 1):
+            builder.request_decision(agent, [0.0])
+
+
+def answers_in_parts(peer: Peer) -> Iterator[pb.ConnectResponse]:
+    peer.hello()
+    yield peer.welcome()
+    for _ in range(5):
+        number, _batches = peer.step()
+        for agent in (1, 0):
+            peer.waiting["Together"].discard(agent)
+            one = ActionBatch(
+                "Together", np.array([agent], np.int32), np.zeros((1, 0), np.float32), np.zeros((1, 1), np.int32)
+            )
+            yield pb.ConnectResponse(actions=encode_actions(number, [one]))
+    yield peer.close(CloseCode.RUN_FINISHED, "enough")
+
+
+def test_a_game_in_which_all_move_at_once_is_stepped_with_all_answers() -> None:
+    game = Together()
+    with FakeServer(answers_in_parts) as server:
+        play(game, server)  # type: ignore[arg-type]
+
+    assert game.moves[:4] == [[0, 1]] * 4
+
+
+def test_a_game_that_asks_for_agents_that_wait_is_told_what_to_set() -> None:
+    game = Together()
+    game.waits_for_all = False
+    with FakeServer(answers_in_parts) as server, pytest.raises(GameMistake, match="set `waits_for_all = True`"):
+        connect(game, run="together", server=server.address)
+
+    (report,) = server.reports
+    assert report.code == "bad_game"
+    assert "(test_connection.py:" not in report.sentence, "no line of the game is at fault"
+
+
+def test_a_crash_is_reported_before_the_stream_ends_and_raised() -> None:
+    class Falling(Together):
+        def step(self, builder: StepBuilder, actions: Actions) -> None:
+            raise TimeoutError("level file missing")
+
+    with FakeServer(answers_in_parts) as server, pytest.raises(TimeoutError, match="level file missing"):
+        connect(Falling(), run="together", server=server.address)
+
+    (report,) = server.reports
+    assert report.code == "game_crashed"
+    assert report.sentence.startswith("the game crashed: TimeoutError: level file missing (test_connection.py:")
