@@ -22,7 +22,7 @@ from server.runs.events.repository import UNTRACKED, Note, ask, lock_run, move, 
 from server.runs.models import BEING_DELETED, Attempt, Run
 from server.runs.repository import RunRepository
 from server.simulators.errors import NoPlaces, PlacesUnavailable, RunClosed, SimulatorNotFound
-from server.simulators.last_words import keep_last_words
+from server.simulators.last_words.repository import keep_last_words
 from server.simulators.models import Simulator
 
 JOINED, CONNECTED, LEFT = "joined", "connected", "left"

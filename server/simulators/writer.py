@@ -6,7 +6,7 @@ from typing import Any, Final
 from server.kit.db.texts import storable
 from server.runs.attempts.repository import AttemptFence
 from server.runs.events.repository import Note
-from server.simulators.last_words import DISCONNECTED, ENDS_OF_GAMES
+from server.simulators.last_words.repository import DISCONNECTED, ENDS_OF_GAMES
 from server.simulators.models import Simulator
 from server.simulators.repository import LEFT, SimulatorRepository
 

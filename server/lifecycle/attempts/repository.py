@@ -42,7 +42,7 @@ from server.runs.health.writer import HealthWriter
 from server.runs.models import Attempt, Log, Run
 from server.runs.profiles.repository import ProfileWriter
 from server.simulators.collectors.writer import CollectorWriter
-from server.simulators.last_words import broken_games
+from server.simulators.last_words.repository import broken_games
 from server.simulators.writer import SimulatorWriter
 
 

@@ -30,7 +30,7 @@ from server.runs.repository import RunRepository
 from server.runs.scheduling.demand import Demand, Offer
 from server.runs.scheduling.fit import Slot, keeps_last_gpu
 from server.runs.scheduling.order import Account, InTraining, Obstacle, obstacle
-from server.simulators.last_words import broken_games
+from server.simulators.last_words.repository import broken_games
 from server.simulators.models import Simulator
 from server.simulators.repository import CONNECTED
 from server.workers.repository import WorkerRepository

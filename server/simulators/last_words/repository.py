@@ -1,4 +1,4 @@
-"""The last words of games: the errors with which they end, as the machines of the games report them."""
+"""The last words of games in the database: the reasons for which their simulators leave."""
 
 from collections.abc import Collection, Mapping
 from typing import Final
