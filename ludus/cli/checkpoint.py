@@ -139,10 +139,12 @@ def download(
     """Download the models (or other files) of a checkpoint of RUN, the latest by default; checksums are verified."""
     found = client.checkpoints.get(run, checkpoint_id)
     patterns = patterns or (MODELS,)
-    names = [file.name for file in found.files if any(fnmatchcase(file.name, pattern) for pattern in patterns)]
+    there = [file.name for file in found.files]
+    names = [name for name in there if name in patterns or any(fnmatchcase(name, pattern) for pattern in patterns)]
     if not names:
-        there = ", ".join(file.name for file in found.files)
-        raise Failure(f"checkpoint {found.id} has no file {' or '.join(patterns)}; it has {there}", Exit.REFUSED)
+        raise Failure(
+            f"checkpoint {found.id} has no file {' or '.join(patterns)}; it has {', '.join(there)}", Exit.REFUSED
+        )
     files = [str(fetch(client, found, name, output)) for name in names]
     print_answer({"checkpoint": found, "files": files}, lambda _: echo("\n".join(files), kept=LINES), as_json=as_json)
 

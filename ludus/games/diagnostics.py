@@ -60,10 +60,11 @@ _HOPELESS: Final = {
     CloseCode.BEHAVIOR_NOT_CONFIGURED,
     CloseCode.TOO_MANY_AGENTS,
     CloseCode.MESSAGE_TOO_LARGE,
+    CloseCode.INTERNAL_ERROR,
     HOOK_FAILED,
     CHANNEL_OF_THE_RUN,
 }
-"""Errors in the game, or in the code beside it: a new process would end in the same way."""
+"""Errors in the game, in the code beside it, or a server's in every session: a new process would end the same way."""
 
 
 def failure(code: str, **facts: object) -> Failure:

@@ -63,7 +63,7 @@ class Player(ChildProcess):
                 super().__init__(
                     [executable, *arguments], environment=environment, own_group=True, stdout=sink, stderr=sink
                 )
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a null byte in an argument
             raise ExecutableNotFound(f"{executable} cannot be started: {error}") from None
 
     def clear(self) -> None:

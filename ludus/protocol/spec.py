@@ -86,6 +86,10 @@ def team_of(name: str) -> int:
     return int(found[1]) if found else 0
 
 
+_NO_FILE = re.compile(r"""[\x00-\x1f<>:"/\\|?*]|^[.\s]+|[.\s]+$|=(?=[0-9A-F]{2})""")
+"""Parts of a name that a file system refuses or reads as a path, and what would look like their replacement."""
+
+
 def file_name(behavior: str) -> str:
-    """Return a behavior's name as it may stand in a file name: other characters become `=` and their UTF-8 bytes."""
-    return re.sub(r"[^A-Za-z0-9_-]", lambda match: "".join(f"={byte:02X}" for byte in match[0].encode()), behavior)
+    """Return the name of a behavior's files: its own, where what cannot stand there becomes `=` and UTF-8 bytes."""
+    return _NO_FILE.sub(lambda match: "".join(f"={byte:02X}" for byte in match[0].encode()), behavior)

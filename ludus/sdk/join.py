@@ -36,6 +36,9 @@ LONGEST_WAIT_SECONDS: Final = 30.0
 
 REPORT_SECONDS: Final = 3.0
 """Time-out of the report of a problem."""
+MISTAKES: Final = 5
+"""After so many sessions in a row that ended soon by a mistake of the server, joining again is pointless."""
+SOON_SECONDS: Final = 60.0
 DEAD_COLLECTORS: Final = 3
 """After so many unreachable addresses a simulator asks for relay even if it was connected directly before."""
 
@@ -187,6 +190,10 @@ class JoinClient:
         self._backoff = Backoff(0.25, 15.0, jitter=0.5)
         self._answered = False
         """Whether the gateway was ever reached."""
+        self._mistakes = 0
+        """Sessions in a row that ended soon by a mistake of the server."""
+        self._connected_at: float | None = None
+        """The time of the newest session, until it ended by such a mistake."""
         self._last_contact = time.monotonic()
 
     def open(self) -> None:
@@ -265,6 +272,14 @@ class JoinClient:
 
     def interpret_close(self, close: pb.Close) -> RunEnd | Failure:
         """Interpret a server's Close. Raises SessionRefused where joining again would end in the same way."""
+        if close.code == CloseCode.INTERNAL_ERROR:
+            lasted = self._connected_at is not None and time.monotonic() - self._connected_at > SOON_SECONDS
+            self._mistakes, self._connected_at = 1 if lasted else self._mistakes + 1, None
+            if self._mistakes >= MISTAKES:
+                reason = f"{close.reason}; gave up after {MISTAKES} sessions in a row that ended so ({close.code})"
+                raise SessionRefused(close.code, reason)
+        else:
+            self._mistakes = 0
         if close.rejoin:
             return Failure(close.code, f"the server closed the session: {close.reason}", permanent=False)
         if close.code in _END_OF_RUN:
@@ -273,8 +288,9 @@ class JoinClient:
 
     def connected(self, *, directly: bool) -> None:
         """Record that a collector accepted the simulator."""
-        self._backoff.reset()
-        self._last_contact = time.monotonic()
+        if not self._mistakes:
+            self._backoff.reset()
+        self._connected_at = self._last_contact = time.monotonic()
         if directly:
             self._directly, self._unreached = True, 0
 

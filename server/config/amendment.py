@@ -167,7 +167,7 @@ def _beside_the_models(old: RunConfig, new: RunConfig) -> Iterator[Problem]:
 
 
 def _no_behavior(name: str, config: RunConfig) -> str:
-    there = ", ".join(sorted(config.behaviors)[:20])
+    there = ", ".join(sorted(config.behaviors)[:20]) or "none"
     template = "; those that `default_settings` trains cannot be changed one by one" if config.default_settings else ""
     return f"the configuration names no behavior {show(name)}; it names {there}{template}"
 

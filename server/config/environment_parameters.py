@@ -26,8 +26,20 @@ from ludus.protocol.specs import MAX_NAME_BYTES, is_name
 from server.config.problems import show
 from server.config.values import Flag, Own, Real, Section, SingleReal, Text, Whole, config_error
 
-ParameterName: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=170)]
-"""Short enough to stand in the name of a metric."""
+
+def _parameter_name(name: str) -> str:
+    """Check a parameter's name. Unity's side channels carry ASCII, and the name stands in that of a metric."""
+    if name.isascii() and name.isprintable() and 1 <= len(name) <= 170:
+        return name
+    raise config_error(
+        "invalid_value",
+        f"the parameter's name {show(name)} must have 1 to 170 printable characters of ASCII, since a Unity game reads "
+        "no others; rename it, here and in the game",
+    )
+
+
+ParameterName: TypeAlias = Annotated[str, AfterValidator(_parameter_name)]
+"""The name by which a game looks a parameter up."""
 
 
 class SamplerParameters(Section):

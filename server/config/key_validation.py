@@ -55,8 +55,9 @@ def validate_keys(document: Mapping[str, Any], *, local: bool = False) -> Valida
 
 
 def _is_old(document: Mapping[str, Any]) -> bool:
-    blocks = [value for value in document.values() if isinstance(value, dict)]
-    return "behaviors" not in document and any(not _OLD_BEHAVIOR_KEYS.isdisjoint(block) for block in blocks)
+    if not document.keys().isdisjoint({"behaviors", "default_settings"}):
+        return False
+    return any(isinstance(value, dict) and not _OLD_BEHAVIOR_KEYS.isdisjoint(value) for value in document.values())
 
 
 def check_count(problems: list[Problem]) -> None:

@@ -39,7 +39,8 @@ _FORMS: Final = {
 
 *_SIGNALS, _LAST_SIGNAL = RewardSignals.model_fields
 _MISSING: Final = {
-    "behaviors": "is missing; name at least one behavior of the game, as `behaviors: {CartPole: {}}`",
+    "behaviors": "is missing; name at least one behavior of the game, as `behaviors: {CartPole: {}}`, or give a "
+    "template for all, `default_settings`",
     "reward_signals": f"has no signal; a behavior needs at least one of {', '.join(_SIGNALS)} and {_LAST_SIGNAL}, as "
     "`extrinsic: {}`",
     "demonstrations": "is missing; upload demonstrations (`ludus demonstration upload FILE`) and list their ids, as "

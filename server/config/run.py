@@ -8,7 +8,7 @@ from pydantic import Field, StringConstraints, ValidationInfo, field_validator, 
 from ludus.protocol.environment_parameters import ParameterValue
 from ludus.schemas.states import RunKind
 from server.config.assessment import AssessmentSettings, EvaluateSettings, MatchSettings, checkpoints_of
-from server.config.behavior import BehaviorConfig, ReinforcementConfig
+from server.config.behavior import BehaviorConfig, CloneConfig, ReinforcementConfig
 from server.config.builds import EngineSettings, EnvironmentSettings
 from server.config.document import Path
 from server.config.environment_parameters import (
@@ -175,8 +175,10 @@ class RunConfig(Section):
     """Template: each behavior starts from it, maps merged key by key, a signal set to null dropped. It also trains
     behaviors that a simulator announces and `behaviors` does not name.
     """
-    behaviors: dict[BehaviorName, BehaviorConfig] = Field(min_length=1, max_length=256)
-    """The behaviors to train, by their names in the game (without `?team=`); `Name: {}` = all defaults."""
+    behaviors: dict[BehaviorName, BehaviorConfig] = Field(default={}, max_length=256)
+    """The behaviors to train, by their names in the game (without `?team=`); `Name: {}` = all defaults. With
+    `default_settings` there may be none: every behavior that a simulator announces is trained by those.
+    """
     env_settings: EnvironmentSettings = EnvironmentSettings()
     """The Unity build, and the number of copies."""
     engine_settings: EngineSettings = EngineSettings()
@@ -203,6 +205,16 @@ class RunConfig(Section):
     """Evaluate without learning: two checkpoints play against each other. `behaviors` may then be left out."""
     evaluate: Own[EvaluateSettings | None] = None
     """Evaluate without learning: a checkpoint plays a number of episodes. `behaviors` may then be left out."""
+
+    @field_validator("behaviors")
+    @classmethod
+    def _some_behavior(cls, behaviors: dict[str, BehaviorConfig], info: ValidationInfo) -> dict[str, BehaviorConfig]:
+        template = info.data.get("default_settings")
+        if not behaviors and template is None and "default_settings" in info.data:
+            raise config_error("missing", "is missing")
+        if not behaviors and isinstance(template, CloneConfig):
+            raise config_error("contradiction", "names none, and trainer_type clone learns only those that are named")
+        return behaviors
 
     @field_validator("evaluate")
     @classmethod
@@ -351,8 +363,9 @@ class RunConfig(Section):
 
     @property
     def max_steps(self) -> int | None:
-        """Agent steps of all named behaviors together, at which the run is complete; None for an assessment."""
-        return None if self.assessment else sum(behavior.max_steps for behavior in self.behaviors.values())
+        """Agent steps of all named behaviors together, at which the run is complete; None for an assessment, and where
+        none is named."""
+        return None if self.assessment else sum(behavior.max_steps for behavior in self.behaviors.values()) or None
 
 
 def _imitating(section: Section, path: Path) -> Iterator[tuple[Path, FromDemonstrations]]:

@@ -121,8 +121,8 @@ Flag: TypeAlias = Annotated[StrictBool, BeforeValidator(_flag)]
 
 def _behavior_name(name: str) -> str:
     """Check a behavior's name: it names files and stands in addresses."""
-    if not name or len(name) > 100 or name != name.strip() or name.startswith("."):
-        problem = "must have 1 to 100 characters, no space at either end and no dot at the start"
+    if not name or len(name) > 100 or len(name.encode()) > 180 or name != name.strip() or name.startswith("."):
+        problem = "must have 1 to 100 characters (180 bytes), no space at either end and no dot at the start"
     elif "?" in name:
         problem = "is the name without `?team=`: all teams of a behavior share one section"
     elif any(character in '/\\:*"<>|' or not character.isprintable() for character in name):

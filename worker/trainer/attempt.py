@@ -55,14 +55,15 @@ class Attempt:
         return self.config.checkpoint_settings.inference
 
     def unfinished(self) -> list[str]:
-        """Return the behaviors that have not reached their `max_steps`, sorted.
+        """Return the behaviors that have not reached their `max_steps`, sorted; a word where none has a name yet.
 
         A behavior that no simulator has announced in this attempt is finished if its checkpoint is, and if that has the
         spec by which `BehaviorRegistry.register_finished` builds it.
         """
         saved = behavior_states(self.restored)
-        found = []
-        for name in sorted({*self.config.behaviors, *saved, *self.learners}):
+        names = sorted({*self.config.behaviors, *saved, *self.learners})
+        found = [] if names else ["any behavior"]
+        for name in names:
             config = self.config.behavior(name)
             if config is None:
                 continue  # the checkpoint of another configuration has it

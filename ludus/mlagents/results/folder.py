@@ -15,7 +15,6 @@ list is ever deleted or cut.
 
 import json
 import os
-import re
 import shutil
 import zipfile
 from collections.abc import Sequence
@@ -107,15 +106,15 @@ class Folder:
 
     def behavior(self, name: str) -> Path:
         """The folder of a behavior's checkpoints and events."""
-        return self.path / safe_name(name)
+        return self.path / file_name(name)
 
     def model(self, name: str) -> Path:
         """The copy of a behavior's last model."""
-        return self.path / f"{safe_name(name)}.onnx"
+        return self.path / f"{file_name(name)}.onnx"
 
     def checkpoint(self, name: str, step: int, suffix: str) -> Path:
         """One file of a behavior's checkpoint."""
-        return self.behavior(name) / f"{safe_name(name)}-{step}{suffix}"
+        return self.behavior(name) / f"{file_name(name)}-{step}{suffix}"
 
     def shown(self, path: Path) -> str:
         """Return a path as messages and `training_status.json` have it: with slashes, on Windows too."""
@@ -145,13 +144,6 @@ class Folder:
     def below(self, path: Path) -> str:
         """Return a file's path below the folder, as the journal has it."""
         return path.relative_to(self.path).as_posix()
-
-
-def safe_name(behavior: str) -> str:
-    """Return the name of a behavior's folder: the same name, unless a file system refuses it or reads it as a path."""
-    if re.fullmatch(r"[^\x00-\x1f<>:\"/\\|?*]+", behavior) and behavior.strip(". ") == behavior:
-        return behavior
-    return file_name(behavior)
 
 
 def write_text(path: Path, text: str) -> None:

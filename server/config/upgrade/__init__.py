@@ -51,7 +51,8 @@ def upgrade(document: Document, *, curriculum: Document | None = None, sampler: 
     notes = Notes()
     with located(document):
         old = parse_document(document)
-        new = from_sections(old, notes) if "behaviors" in old else from_blocks(old, notes)
+        is_modern = not old.keys().isdisjoint({"behaviors", "default_settings"})
+        new = from_sections(old, notes) if is_modern else from_blocks(old, notes)
     if sampler is not None:
         samplers = _parse_beside(sampler, "sampler")
         add_parameters(new, read_samplers(samplers, ("sampler",), notes), ("sampler",), notes)

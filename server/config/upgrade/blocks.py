@@ -52,11 +52,11 @@ def from_blocks(old: dict[str, Any], notes: Notes) -> dict[str, Any]:
         why = (
             "merged under each behavior; behaviors that the file does not name have to be added to it"
             if len(old) > 1
-            else "the template of all behaviors now; name at least one behavior in `behaviors`"
+            else "the template of all behaviors that the game announces"
         )
         notes.moved(("default",), ("behaviors", "*") if len(old) > 1 else ("default_settings",), why)
     if old.keys() == {"default"}:
-        new["default_settings"] = _Block("default", {}, default, notes).convert()
+        return {"default_settings": _Block("default", {}, default, notes).convert()}
     new["behaviors"] = {
         name: _Block(name, block, default, notes).convert() for name, block in old.items() if name != "default"
     }

@@ -56,7 +56,7 @@ def by_behavior(curriculum: dict[str, Any], new: Mapping[str, Any]) -> dict[str,
     """Return curricula by behavior; one that names none is for the only behavior there is."""
     if not curriculum.keys() >= CURRICULUM_KEYS:
         return curriculum
-    behaviors = list(mapping_at(new["behaviors"], ("behaviors",)))
+    behaviors = list(mapping_at(new.get("behaviors", {}), ("behaviors",)))
     if len(behaviors) != 1:
         message = "does not say for which behavior it is; write `NAME: {measure: ..., ...}`, or name the file after it"
         raise refuse(("curriculum",), "missing", message)

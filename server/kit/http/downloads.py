@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from io import BufferedIOBase
 from typing import Annotated, Final, Self
+from urllib.parse import quote
 
 from fastapi import Depends, Header, Query, Response
 from fastapi.responses import StreamingResponse
@@ -115,7 +116,7 @@ def send(content: Content, wanted: DownloadRequest) -> Response:
         return Response(status_code=307, headers=headers)
     headers = {
         "Content-Length": str(len(sent)),
-        "Content-Disposition": f'attachment; filename="{content.name}"',
+        "Content-Disposition": f"attachment; filename*=UTF-8''{quote(content.name)}",
         "Accept-Ranges": "bytes",
         "ETag": content.etag,
         "Repr-Digest": digest,

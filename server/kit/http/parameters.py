@@ -41,7 +41,7 @@ WorkerKey = Annotated[
 ]
 CheckpointKey = Annotated[str, Path(max_length=40, pattern=NAME, description="A checkpoint's id, `latest` or `best`.")]
 ConfigName = Annotated[str, Path(max_length=200, pattern=NAME, description="Name of a stored configuration.")]
-FileName = Annotated[str, Path(max_length=500, pattern=r"^[A-Za-z0-9._=+/-]+$", description="Name of a file.")]
+FileName = Annotated[str, Path(max_length=500, pattern=r"^[^\x00-\x1f\\]+$", description="Name of a file.")]
 AttemptNumber = Annotated[int, Path(ge=1, le=2**31 - 1, description="Number of an attempt.")]
 MetricKey = Annotated[
     str,

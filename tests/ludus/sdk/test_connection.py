@@ -28,8 +28,8 @@ from ludus.sdk import (
     StepBuilder,
     connect,
 )
-from ludus.sdk.errors import GameMistake
-from ludus.sdk.join import JoinClient, Target
+from ludus.sdk.errors import Failure, GameMistake
+from ludus.sdk.join import MISTAKES, JoinClient, Target
 from tests.contract.scenarios import close_for_rejoin, reset_between, unreachable, wait_twice
 from tests.fakes import RUN_ID, FakeServer, Peer, assign, finish_after, refuse
 from tests.toys.catch import Catch
@@ -117,6 +117,25 @@ def test_a_clients_token_that_goes_to_another_machine_unencrypted_is_a_warning(
 
     assert [level for level, _ in reported] == [logging.WARNING] * warned
     assert all("LUDUS_TOKEN" in said and server in said and "secret" not in said for _, said in reported)
+
+
+def test_a_server_that_makes_a_mistake_in_every_session_is_given_up() -> None:
+    client = JoinClient(Target("localhost:7070", "catch"), lambda *_: None, "test")
+    mistake = pb.Close(code=CloseCode.INTERNAL_ERROR, reason="the collector made a mistake", rejoin=True)
+
+    def session(close: pb.Close) -> None:
+        client.connected(directly=True)
+        assert isinstance(client.interpret_close(close), Failure)
+
+    for _ in range(MISTAKES - 1):
+        session(mistake)
+    session(pb.Close(code=CloseCode.RUN_MOVED, reason="another worker goes on", rejoin=True))  # this one was no mistake
+    for _ in range(MISTAKES - 1):
+        session(mistake)
+    client.connected(directly=True)
+    with pytest.raises(SessionRefused, match=r"made a mistake; gave up after 5 sessions in a row") as raised:
+        client.interpret_close(mistake)
+    assert raised.value.code == CloseCode.INTERNAL_ERROR
 
 
 def test_patience_begins_when_the_connection_is_lost_and_not_before() -> None:

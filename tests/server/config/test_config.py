@@ -452,7 +452,9 @@ def test_whoever_names_another_device_is_told_which_there_are(key: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["", " A", "A ", "A?team=0", "a/b", "..", ".a", "a\\b", "C:", "a\nb", "x" * 101])
+@pytest.mark.parametrize(
+    "name", ["", " A", "A ", "A?team=0", "a/b", "..", ".a", "a\\b", "C:", "a\nb", "x" * 101, "猫" * 61]
+)
 def test_a_behavior_name_can_be_a_file_name(name: str) -> None:
     (code,) = codes_of({"behaviors": {name: {}}}).values()
 

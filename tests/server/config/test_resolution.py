@@ -13,6 +13,8 @@ from server.config.selfplay import SelfPlaySettings
 from server.kit.errors import InvalidConfig
 from tests.server.config.checks import behavior, codes_of, config_of, ppo_of, problem_of, problems_of
 
+DEMO = "dem_" + 26 * "0"
+
 
 def test_yaml_json_and_mappings_resolve_alike() -> None:
     by_yaml = resolve("behaviors:\n  A:\n    hyperparameters:\n      learning_rate: 1e-3\n")
@@ -64,7 +66,7 @@ def test_mistakes_in_keys_do_not_hide_behind_mistakes_in_values() -> None:
     ("document", "path", "code"),
     [
         ({"seed": 1}, "behaviors", "missing"),
-        ({"behaviors": {}}, "behaviors", "out_of_range"),
+        ({"behaviors": {}}, "behaviors", "missing"),
         ({"behaviors": None}, "behaviors", "wrong_type"),
         ({"behaviors": []}, "behaviors", "wrong_type"),
         ({"behaviors": {"A": None}}, "behaviors.A", "wrong_type"),
@@ -80,6 +82,16 @@ def test_mistakes_in_keys_do_not_hide_behind_mistakes_in_values() -> None:
         ({"behaviors": {"A": {}}, "environment_parameters": [1]}, "environment_parameters", "wrong_type"),
         ({"behaviors": {"A": {}}, "default_settings": 3}, "default_settings", "wrong_type"),
         ({"behaviors": {"A": {}}, "environment_parameters": {"": 1}}, 'environment_parameters.""', "invalid_value"),
+        (
+            {"behaviors": {"A": {}}, "environment_parameters": {"höhe": 1}},
+            "environment_parameters.höhe",
+            "invalid_value",
+        ),
+        (
+            {"default_settings": {"trainer_type": "clone", "demonstrations": [DEMO]}},
+            "behaviors",
+            "contradiction",
+        ),
         ({"behaviors": {f"A{n}": {} for n in range(257)}}, "behaviors", "out_of_range"),
     ],
 )

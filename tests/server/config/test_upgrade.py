@@ -351,10 +351,21 @@ def test_a_behavior_without_a_trainer_is_trained_by_ppo_and_the_report_says_so()
 def test_a_default_without_behaviors_becomes_the_template() -> None:
     done = upgrade({"default": {"trainer": "sac", "batch_size": 64}})
 
-    assert done.document == {
-        "default_settings": {"trainer_type": "sac", "hyperparameters": {"batch_size": 64}},
-        "behaviors": {},
-    }
+    assert done.document == {"default_settings": {"trainer_type": "sac", "hyperparameters": {"batch_size": 64}}}
+    assert resolve(done.text).behaviors == {}
+
+
+def test_a_file_with_the_template_alone_is_of_today() -> None:
+    document = {"default_settings": {"trainer_type": "ppo", "max_steps": 400}}
+
+    assert upgrade(document).unchanged
+    assert resolve(document).behavior("Ball") == resolve(document).default_settings
+
+
+def test_what_older_releases_had_in_the_template_is_repaired_too() -> None:
+    done = upgrade({"default_settings": {"trainer_type": "ppo", "network_settings": {"vis_encode_type": "default"}}})
+
+    assert done.document["default_settings"]["network_settings"] == {"vis_encode_type": "simple"}
 
 
 def test_the_new_text_shares_nothing_between_behaviors() -> None:

@@ -102,7 +102,7 @@ function setHyperparameters(run, reload) {
   dialog("Set hyperparameters", () => {
     const behaviors = Object.keys(run.config.behaviors);
     const [behavior, setBehavior] = useState(behaviors[0]);
-    const section = run.config.behaviors[behavior];
+    const section = run.config.behaviors[behavior] ?? {};
     const [values, setValues] = useState(/** @type {Record<string, string>} */ ({}));
     const fields = { max_steps: section.max_steps, ...section.hyperparameters };
     const numeric = Object.entries(fields).filter(([, value]) => typeof value === "number");
