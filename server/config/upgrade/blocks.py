@@ -19,6 +19,11 @@ def _keys(section: type[Section]) -> list[str]:
     return [key for key, item in section.model_fields.items() if item.json_schema_extra != OWN]
 
 
+_STEPS: Final = {"max_steps", "summary_freq", "buffer_init_steps"}
+_PER_AGENT: Final = (
+    "files of 2019 counted steps of the simulation, and steps of agents count now: multiply it by the number of agents "
+    "in the scene if the file is that old"
+)
 _CLONES: Final = {"offline_bc", "online_bc", "imitation"}
 _MEMORY: Final = _keys(MemorySettings)
 _CURIOSITY: Final = {"curiosity_strength": "strength", "curiosity_enc_size": "encoding_size"}
@@ -180,7 +185,8 @@ class _Block:
         known = set(keys)
         found = {key: self._take(key) for key in list(self._left) if key in known}
         for key in found:
-            self._notes.moved(("*", key), ("behaviors", "*", section, key))
+            why = _PER_AGENT if key in _STEPS else "has its place there now"
+            self._notes.moved(("*", key), ("behaviors", "*", section, key), why)
         if found:
             self._new[section] = found
 
@@ -205,6 +211,8 @@ class _Block:
         new = RENAMED.get(key, key)
         if new != key:
             self._notes.moved(self._at(key), self._there(key, new), "the key's new name")
+        elif key in _STEPS and self._new["trainer_type"] != "clone":
+            self._notes.moved(("*", key), ("behaviors", "*", key), _PER_AGENT)
         self._new[new] = self._take(key)
 
     def _note_clone(self) -> None:

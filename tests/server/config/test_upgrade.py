@@ -355,6 +355,13 @@ def test_a_default_without_behaviors_becomes_the_template() -> None:
     assert resolve(done.text).behaviors == {}
 
 
+def test_steps_of_2019_were_those_of_the_simulation_and_the_report_says_so() -> None:
+    done = upgrade({"A": {"trainer": "sac", "max_steps": 5e4, "summary_freq": 1000, "buffer_init_steps": 500}})
+
+    told = [change.path for change in done.changes if "multiply it by the number of agents" in change.why]
+    assert told == ["*.buffer_init_steps", "*.max_steps", "*.summary_freq"]
+
+
 def test_a_file_with_the_template_alone_is_of_today() -> None:
     document = {"default_settings": {"trainer_type": "ppo", "max_steps": 400}}
 
