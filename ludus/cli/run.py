@@ -69,6 +69,7 @@ def run() -> None:
 @run_name_option
 @run_tag_option
 @overrides_option
+@click.option("--seed", type=click.IntRange(0, 2**31 - 1), help="Seed of everything random, as `--set seed=N`.")
 @priority_option
 @click.option(
     "--owner",
@@ -94,6 +95,7 @@ def create(
     file: Text | None,
     stored: str | None,
     overrides: tuple[tuple[str, Any], ...],
+    seed: int | None,
     validate_only: bool,
     idempotency_key: str | None,
     wait_: bool,
@@ -107,7 +109,7 @@ def create(
     """Queue a training run with the configuration in FILE (`-` is standard input)."""
     source = _configuration(file, stored)
     sent = "" if file is None else file.name
-    changes = dict(overrides)
+    changes = dict(overrides) if seed is None else {**dict(overrides), "seed": seed}
     with sending(sent):
         if validate_only:
             planned = client.runs.plan(source, overrides=changes, **described)

@@ -12,7 +12,7 @@
 import time
 from typing import Final
 
-from ludus.http2.frames import ErrorCode, Violation
+from ludus.http2.frames import LARGEST_WINDOW, ErrorCode, Violation
 from ludus.http2.stream import BadMessage, Stream
 
 CONNECTION_WINDOW: Final = 1 << 24
@@ -26,7 +26,7 @@ class ReceivedBytes:
     """The connection's window (6.9.1): the peer gets it back as its bytes are read, so it stops at `window`."""
 
     def __init__(self, max_message_bytes: int) -> None:
-        self.window = CONNECTION_WINDOW + max_message_bytes
+        self.window = min(CONNECTION_WINDOW + max_message_bytes, LARGEST_WINDOW)
         """Bytes that the peer may send before it gets new window."""
         self._held = 0
         """That came and are not read yet."""

@@ -138,7 +138,9 @@ class OffPolicyHyperparameters(_Buffered):
     10,000.
     """
     save_replay_buffer: Flag = False
-    """Save the replay buffer with checkpoints, so that a resumed run continues with it."""
+    """Save the replay buffer with checkpoints, so that a resumed run continues with it. Each checkpoint then takes
+    about 4 bytes per observed number and step: 1,000,000 steps of 100 numbers are 400 MB.
+    """
     steps_per_update: Real = Field(default=1.0, gt=0, le=1e9)
     """Agent steps per gradient step: collection and learning keep this ratio. May be below 1. A smaller number needs
     fewer steps and more computing. About the number of agents if steps are fast. Typical: 1 to 20.

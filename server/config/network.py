@@ -39,9 +39,13 @@ class NetworkSettings(Section):
     """The policy's network; the value function has one of the same form. Reward signals have their own."""
 
     normalize: Flag = False
-    """Normalise vector observations by their running mean and variance."""
+    """Normalise vector observations by their running mean and variance. Helps where numbers of one observation differ
+    in size (positions beside angles) or go far beyond 1; can hurt in simple tasks with discrete actions.
+    """
     hidden_units: Whole = Field(default=128, ge=1, le=16384)
-    """Width of each hidden layer. Typical: 32 to 512."""
+    """Width of each hidden layer. Small for simple tasks, where the action depends on few observations: they learn
+    sooner. Typical: 32 to 512.
+    """
     num_layers: Whole = Field(default=2, ge=0, le=64)
     """Number of hidden layers after the encoders; at least one is built. Typical: 1 to 3."""
     activation: Own[ActivationName] = "swish"

@@ -12,6 +12,7 @@ from typing import Any
 from zlib import crc32
 
 import numpy as np
+import structlog
 from numpy.typing import NDArray
 
 from ludus.collector.commands import OpponentAssignment
@@ -23,6 +24,8 @@ from worker.selfplay.ratings import Ratings
 from worker.selfplay.selection import Payoffs, draw
 from worker.trainer.initialization import Sources
 from worker.trainer.recorder import Recorder
+
+log = structlog.get_logger()
 
 MAX_DRAWS = 8
 REMEMBERED = 64
@@ -118,6 +121,7 @@ class Ghost:
     def save(self) -> None:
         """Save the present policy as a snapshot."""
         snapshot = self.pool.save(self.step, self._weights())
+        log.debug("snapshot_saved", behavior=self.behavior, number=snapshot.number, step=self.step)
         self.ratings.saved(snapshot.number)
         self._steps[snapshot.number] = self.step
         self.counters.last_save = self.step
@@ -133,6 +137,7 @@ class Ghost:
         self._teams = {team: self._draw(count, drawn) for team in sorted(teams) if team != learning}
         self._others = self._draw(count, drawn)
         self.frozen = drawn
+        log.debug("opponents_drawn", behavior=self.behavior, by_team=self._teams, for_others=self._others)
         self.counters.last_swap = self.counters.ghost_steps
 
     def _draw(self, count: int, drawn: dict[int, Weights]) -> list[int]:

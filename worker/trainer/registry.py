@@ -1,5 +1,6 @@
 """The registry of behaviors: each that is announced, or needs no simulator, gets its learner or is refused."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ class BehaviorRegistry:
             progress = LearnerProgress(**saved["progress"])
             if isinstance(config.hyperparameters, OffPolicyHyperparameters) and not is_inference:
                 wanted = config.hyperparameters.save_replay_buffer
-                self._report_replay(spec.behavior, wanted=wanted, saved=saved["algorithm"]["replay"] is not None)
+                self._report_replay(spec.behavior, saved["algorithm"]["replay"], wanted=wanted)
             del attempt.restored[spec.behavior]
         steps = arena_steps(config, algorithm.round_steps())
         arena = Arena.create(spec, steps, memory_size=algorithm.actor.memory_size)
@@ -207,12 +208,15 @@ class BehaviorRegistry:
             )
         return spec.actions.continuous_size > 0
 
-    def _report_replay(self, behavior: str, *, wanted: bool, saved: bool) -> None:
-        """Report, in ML-Agents' words, that a resumed behavior has lost the replay buffer that it was learning from."""
-        if saved and wanted:
+    def _report_replay(self, behavior: str, saved: Mapping[str, Any] | None, *, wanted: bool) -> None:
+        """Report whether a resumed behavior has the replay buffer that it was learning from; in ML-Agents' words."""
+        if saved is not None and wanted:
+            count = len(saved["steps"][0])
+            message = f"{behavior}: Replay buffer loaded; it has {count:,} experiences"
+            self._attempt.report("replay_buffer_loaded", message, behavior=behavior, experiences=count)
             return
         key = f"{self._section(behavior)}.hyperparameters.save_replay_buffer"
-        why = "The checkpoint holds none" if wanted or not saved else f"{key} is false"
+        why = "The checkpoint holds none" if wanted or saved is None else f"{key} is false"
         message = (
             f"{behavior}: Replay buffer was unable to load, starting from scratch. {why}: learning waits until the "
             f"new buffer holds a batch, and knows nothing from before. With {key}: true checkpoints hold it"

@@ -22,10 +22,12 @@ def from_sections(old: dict[str, Any], notes: Notes) -> dict[str, Any]:
         key: value for key, value in copy.deepcopy(old).items() if key not in {"parameter_randomization", "curriculum"}
     }
     behaviors = new.get("behaviors")
-    named = {("behaviors", name): each for name, each in behaviors.items()} if isinstance(behaviors, dict) else {}
-    for path, behavior in {("default_settings",): new.get("default_settings"), **named}.items():
-        if isinstance(behavior, dict):
-            _repair(behavior, path, notes)
+    sections: dict[Path, Any] = {("default_settings",): new.get("default_settings")}
+    if isinstance(behaviors, dict):
+        sections |= {("behaviors", name): behavior for name, behavior in behaviors.items()}
+    for place, section in sections.items():
+        if isinstance(section, dict):
+            _repair(section, place, notes)
     _repair_lessons(new.get("environment_parameters"), notes)
     samplers, curricula = old.get("parameter_randomization"), old.get("curriculum")
     if samplers is not None:

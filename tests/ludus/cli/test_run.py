@@ -52,6 +52,11 @@ def test_create_reads_standard_input_and_stored_configurations(cli: Invoke, conf
     assert (from_store["config_name"], from_store["config_version"]) == ("stored", 1)
 
 
+def test_a_seed_is_an_option_of_its_own(cli: Invoke, config: str) -> None:
+    seeded = as_json(cli("run", "create", config, "--seed", "17", "--json"))
+    assert seeded["config"]["seed"] == 17
+
+
 def test_validate_only_prints_every_default(cli: Invoke, config: str) -> None:
     result = cli("run", "create", config, "--validate-only")
 

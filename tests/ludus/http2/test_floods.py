@@ -8,8 +8,9 @@ from itertools import count
 import hpack
 import pytest
 
+from ludus.games.port import MOST_MESSAGE_BYTES
 from ludus.http2 import frames
-from ludus.http2.budget import CALM_FRAMES, CONNECTION_WINDOW
+from ludus.http2.budget import CALM_FRAMES, CONNECTION_WINDOW, ReceivedBytes
 from ludus.http2.connection import MOST_SETTINGS_BYTES, SETTINGS_COST
 from ludus.http2.frames import ErrorCode, frame
 from tests.ludus.http2.serving import ECHO, MOST_BYTES, STREAM, WAIT, channel_to, run, serving
@@ -275,3 +276,7 @@ def test_a_client_that_reads_nothing_is_not_read_from() -> None:
                 assert await channel.unary_unary(ECHO)(b"others go on") == b"others go on"
 
     run(call)
+
+
+def test_a_games_port_that_takes_messages_of_any_size_has_the_largest_window_of_the_protocol() -> None:
+    assert ReceivedBytes(MOST_MESSAGE_BYTES).window == frames.LARGEST_WINDOW

@@ -95,6 +95,9 @@ def test_a_resumed_sac_without_its_replay_buffer_says_so_in_ml_agents_words(
         assert "Replay buffer was unable to load, starting from scratch." in event.message
         assert "behaviors.Echo.hyperparameters.save_replay_buffer" in event.message
         assert ("save_replay_buffer is false" in event.message) == (not loads and saves)
+    loaded = supervisor.events().get("replay_buffer_loaded")
+    assert (loaded is None) == told
+    assert loaded is None or loaded.message == "Echo: Replay buffer loaded; it has 0 experiences"
 
 
 def test_a_sac_that_begins_misses_no_replay_buffer(tmp_path: Path) -> None:
