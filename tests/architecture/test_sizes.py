@@ -1,4 +1,4 @@
-"""Functions take at most eight parameters, and files have at most 400 lines.
+"""Functions take at most eight parameters.
 
 A function that needs more takes the object that they come from (`config`, `attempt`), or is two functions. Click passes
 every option of a command as a parameter, so that commands are exempt.
@@ -13,7 +13,6 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ("ludus", "server", "worker")
 PARAMETERS = 8
-LINES = 400
 
 TOO_MANY_PARAMETERS = {
     "ladders.py:register_player",
@@ -48,12 +47,6 @@ def test_no_function_takes_more_than_eight_parameters() -> None:
     found = {f"{path.name}:{name}" for path in source_files() for name in with_too_many_parameters(path.read_text())}
 
     assert found == TOO_MANY_PARAMETERS, "pass the object that they come from, and shorten the list"
-
-
-def test_no_file_has_more_than_400_lines() -> None:
-    found = {f"{path.parent.name}/{path.name}" for path in source_files() if len(path.read_text().splitlines()) > LINES}
-
-    assert found == set()
 
 
 @pytest.mark.parametrize(
