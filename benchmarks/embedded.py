@@ -33,7 +33,7 @@ WARM_SECONDS = 5.0
 QUERIES = (
     {"filter": 'state = "SUCCEEDED"', "order_by": "step desc"},
     {"filter": 'state = "FAILED" AND created_at > "2026-01-01T00:00:00Z"', "order_by": "created_at desc"},
-    {"filter": 'tag = "nightly"', "order_by": "created_at desc"},
+    {"filter": 'tags = "nightly"', "order_by": "created_at desc"},
     {"filter": 'name = "run-7*"', "order_by": "name"},
     {"order_by": "updated_at desc"},
 )

@@ -39,9 +39,9 @@ FILTERS: list[list[tuple[str, Operator, Any]]] = [
     [("name", EQ, "nightly-500")],
     [("name", EQ, "nightly*")],
     [("name", EQ, "absent*")],
-    [("tag", EQ, "nightly")],
-    [("tag", EQ, "rare")],
-    [("tag", NE, "nightly")],
+    [("tags", EQ, "nightly")],
+    [("tags", EQ, "rare")],
+    [("tags", NE, "nightly")],
     [("stop_reason", EQ, "diverged")],
     [("kind", EQ, "train")],
     [("kind", EQ, "match")],
@@ -49,7 +49,7 @@ FILTERS: list[list[tuple[str, Operator, Any]]] = [
     [("created_at", LT, BEGIN + 60 * 100)],
     [("finished_at", GT, BEGIN + 60 * (RUNS - 100))],
     [("step", GT, 4_995_000)],
-    [("state", EQ, "FAILED"), ("tag", EQ, "t3")],
+    [("state", EQ, "FAILED"), ("tags", EQ, "t3")],
     [("state", EQ, "SUCCEEDED"), ("stop_reason", EQ, "user"), ("name", EQ, "exp1*")],
 ]
 ORDERS = [Order(field, d) for field in ("created_at", "updated_at", "name", "step", "state") for d in (True, False)]

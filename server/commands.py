@@ -13,6 +13,7 @@ import click
 from ludus.logging import configure_logging
 from server.kit.errors import LudusError
 from server.kit.ports import CannotStart
+from server.kit.validation import in_words
 
 if TYPE_CHECKING:
     from server.embedded.stack import Ready
@@ -31,7 +32,7 @@ def load_settings(**overrides: Mapping[str, Any] | Path) -> "Settings":
     try:
         return Settings(**overrides)  # type: ignore[arg-type]  # pydantic validates the groups' mappings
     except ValidationError as error:
-        lines = [f"  {_mistake(one['type'], one['loc'], one['msg'])}" for one in error.errors()]
+        lines = [f"  {_mistake(one, one['loc'])}" for one in error.errors()]
     except SettingsError as error:  # it names the group alone; its cause has the value
         value = getattr(error.__cause__, "doc", None)
         names = [name.upper() for name in sorted(os.environ) if os.environ[name] == value]
@@ -39,12 +40,12 @@ def load_settings(**overrides: Mapping[str, Any] | Path) -> "Settings":
     raise click.UsageError("\n".join(["These settings are wrong:", *lines]))
 
 
-def _mistake(kind: str, path: tuple[int | str, ...], message: str) -> str:
+def _mistake(error: Mapping[str, Any], path: tuple[int | str, ...]) -> str:
     from server.kit.settings import Settings  # noqa: PLC0415
 
     variable = "LUDUS_" + "__".join(str(part).upper() for part in path)
-    if kind != "extra_forbidden":
-        sentence = message.removeprefix("Value error, ")
+    if error["type"] != "extra_forbidden":
+        sentence = in_words(error)
         return f"{variable}: {sentence}" if path else sentence
     group = Settings.model_fields[str(path[0])].annotation
     near = get_close_matches(str(path[-1]), getattr(group, "model_fields", ()), 1)

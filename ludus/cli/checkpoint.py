@@ -9,9 +9,10 @@ import click
 from ludus.cli.checkpoint_care import pin, prune, score, unpin, verify
 from ludus.cli.client import Failure, answering, connected
 from ludus.cli.exits import Exit
-from ludus.cli.options import EXISTING_FILE, FOLDER, json_option, limit_option, name_of
+from ludus.cli.options import EXISTING_FILE, FOLDER, json_option, limit_option
 from ludus.cli.render import LINES, ago, echo, fields, number, print_answer, print_facts, print_ids, size, table
 from ludus.client import Client
+from ludus.names import to_name
 from ludus.schemas import Alias, AliasMove, Checkpoint, CheckpointFile, UploadedCheckpoint
 
 MODELS = "*.onnx"
@@ -39,7 +40,7 @@ def upload(
 ) -> Iterator[UploadedCheckpoint]:
     """Upload FILES: ML-Agents' checkpoint.pt, or any Behavior-STEP.pt beside it. Prints an id for each."""
     for file in files:
-        yield client.uploaded_checkpoints.upload(file, name=name or name_of(file), behavior=behavior)
+        yield client.uploaded_checkpoints.upload(file, name=name or to_name(file.stem), behavior=behavior)
 
 
 def _rewards(found: Checkpoint) -> str:

@@ -8,9 +8,10 @@ import click
 
 from ludus.cli.client import Failure, answering, connected
 from ludus.cli.exits import Exit
-from ludus.cli.options import EXISTING, FILE, SEED, filter_option, name_of
+from ludus.cli.options import EXISTING, FILE, SEED, filter_option
 from ludus.cli.render import echo, fields, id_of, number, print_facts, print_ids, table
 from ludus.client import Client
+from ludus.names import to_name
 from ludus.schemas import Demonstration, DemonstrationSummary, Spread
 
 BARS = " ▁▂▃▄▅▆▇█"
@@ -42,7 +43,7 @@ def upload(client: Client, *, paths: tuple[Path, ...], name: str | None) -> Iter
             raise Failure(f"the folder {path} has no {' or '.join(SUFFIXES.values())} file", Exit.REFUSED)
         files += found
     for file in files:
-        yield client.demonstrations.upload(file, name=name or name_of(file))
+        yield client.demonstrations.upload(file, name=name or to_name(file.stem))
 
 
 @demonstration.command("list")

@@ -38,9 +38,10 @@ from ludus.cli.render import (
     steps_of,
 )
 from ludus.cli.reports import INTERRUPTION, Report, ReportedCommand, report_options
-from ludus.cli.require import ALIASES, Requirement, Verdict, early_verdicts, evaluate
+from ludus.cli.require import Requirement, Verdict, early_verdicts, evaluate
 from ludus.client import ApiError, Client, RunStalled, WaitTimedOut
 from ludus.client.backoff import ServerBackoff
+from ludus.metric_keys import SHORT_KEYS
 from ludus.schemas import Event, Run
 
 REFRESH_SECONDS = 1.0
@@ -339,7 +340,7 @@ def _progress_line(client: Client, record: Run, progress: _Progress) -> tuple[fr
     metrics = client.metrics.list(record.id)
     simulators = len(client.simulators.list(record.id, state="connected"))
     parts = [record.state, f"step {steps_of(record)}"]
-    rewards = [metric for metric in metrics if metric.key == ALIASES["reward"]]
+    rewards = [metric for metric in metrics if metric.key == SHORT_KEYS["reward"]]
     parts += [f"{metric.behavior} reward {number(metric.value)}" for metric in rewards]
     speed = progress.advance(record.step)
     parts += [f"{speed:,.0f} steps/s", f"{simulators} simulator{'' if simulators == 1 else 's'}"]

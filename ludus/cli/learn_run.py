@@ -1,6 +1,5 @@
 """The run of `ludus learn` on a server: queues it, follows it while its results are copied, ends it."""
 
-import re
 import signal
 import threading
 import time
@@ -14,7 +13,6 @@ from typing import Any, Final
 from ludus.cli.ending import end_run
 from ludus.cli.learn_options import EngineSettings, EnvironmentSettings, LearnError, LearnSettings
 from ludus.cli.learn_players import Players
-from ludus.cli.options import name_of
 from ludus.client import (
     TERMINAL_STATES,
     Busy,
@@ -29,6 +27,7 @@ from ludus.games.collecting import can_collect_here
 from ludus.mlagents.results import Folder, Mirror
 from ludus.mlagents.results.console import info, warning
 from ludus.mlagents.results.folder import Journal
+from ludus.names import to_name
 from ludus.protocol.options import COMMUNICATION_VERSION
 from ludus.schemas import Checkpoint, Run
 
@@ -164,18 +163,14 @@ def follow(client: Client, mirror: Mirror, interrupts: Interrupts, players: Play
         interrupts.sleep(POLL_SECONDS if not stopped else POLL_SECONDS / 4)
 
 
-def run_name(run_id: str, *, plays: bool = False) -> str | None:
-    """Return the characters of a run ID that a name on a server may have; None without any.
+def _name(settings: LearnSettings) -> str | None:
+    """Return the name of a run: what its run ID makes of one; None without any.
 
     A run that only plays has another name than the run that trained: a name stands for the newest run of that name,
     whose checkpoints people want.
     """
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", run_id).lstrip("._-")[:180]
-    return f"{name}{PLAYS}" if name and plays else name or None
-
-
-def _name(settings: LearnSettings) -> str | None:
-    return run_name(settings.checkpoints.run_id, plays=settings.checkpoints.inference)
+    name = to_name(settings.checkpoints.run_id)
+    return f"{name[:180]}{PLAYS}" if name and settings.checkpoints.inference else name
 
 
 def _resumed(client: Client, settings: LearnSettings, folder: Folder, say: Say) -> tuple[Run, int]:
@@ -236,7 +231,7 @@ def _initialize(client: Client, document: dict[str, Any], settings: LearnSetting
         named[name] = behavior
         if path is not None:
             own = {key: value for key, value in (behavior or {}).items() if key != "init_path"}
-            uploaded = client.uploaded_checkpoints.upload(path, name=name_of(path), behavior=name)
+            uploaded = client.uploaded_checkpoints.upload(path, name=to_name(path.stem), behavior=name)
             named[name] = {**own, "initialize_from": uploaded.id}
             say(info(f"Initializing from {path.as_posix()}."))
             say(info(f"Starting training from step 0 and saving to {settings.folder.as_posix()}/{name}."))

@@ -184,8 +184,3 @@ def record_option(recorded: str, more: str = "") -> Callable[[Command], Command]
     """Return the option `--record` of a command that plays; `recorded` is the object of its help."""
     help_ = f"Record {recorded} to FILE (.npz), a demonstration to imitate. Appends to an existing file.{more}"
     return click.option("--record", metavar="FILE", type=FILE, help=help_)
-
-
-def name_of(file: Path) -> str:
-    """Return the name of a file as a name on the server: letters, digits, `.`, `_`, `-`; it begins with no sign."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", file.stem).lstrip("._-")[:200] or "file"

@@ -12,11 +12,12 @@ import click
 from ludus.cli.exits import Exit
 from ludus.cli.options import REQUIREMENT, SEED, option, record_option
 from ludus.cli.render import number, print_json, print_table
-from ludus.cli.require import ALIASES, Requirement
+from ludus.cli.require import Requirement
 from ludus.cli.simulate import finish_recording, name_recordings
 from ludus.cli.sources import GAME_METAVAR, PLAYER, RANDOM, SOURCE, Source, game_options, make_player, try_to_make
 from ludus.demonstrations import DemonstrationError
 from ludus.demonstrations.recorded import EpisodeLog
+from ludus.metric_keys import SHORT_KEYS
 from ludus.play.episodes import SEED_PARAMETER, EndlessGame, Episode, Summary, play_episodes, summarize, team_of
 from ludus.play.model import UnusableModel
 from ludus.play.players import Player
@@ -212,7 +213,7 @@ def _meets(requirements: Sequence[Requirement], summary: Summary) -> bool:
     if summary.decided:
         shares = (("win", summary.wins), ("draw", summary.draws), ("loss", summary.losses))
         values.update((name, count / summary.decided) for name, count in shares)
-    by_key = {ALIASES[name]: value for name, value in values.items()}
+    by_key = {SHORT_KEYS[name]: value for name, value in values.items()}
     met = True
     for requirement in requirements:
         value = by_key.get(requirement.key)

@@ -27,8 +27,9 @@ from ludus.cli.client import Failure
 from ludus.cli.exits import INTERRUPTED, Exit, sigterm_interrupts
 from ludus.cli.options import FILE
 from ludus.cli.render import LINES, echo, number, printable, steps_of
-from ludus.cli.require import ALIASES, Requirement, Verdict
+from ludus.cli.require import Requirement, Verdict
 from ludus.client import ApiError, Client
+from ludus.metric_keys import SHORT_KEYS
 from ludus.replacing import replaced
 from ludus.schemas import Run, Series
 
@@ -90,7 +91,7 @@ class Report:
         self.run, self.server = run, client.server
         if self.summary is None:
             return
-        wanted = {(None, ALIASES["reward"]): None} | {
+        wanted = {(None, SHORT_KEYS["reward"]): None} | {
             (each.behavior, each.key): None for each in self.requirements if each.key != "step"
         }
         found = dict[tuple[str, str], Series]()

@@ -1,9 +1,7 @@
 """Requirements on a run's metrics: `reward>=475`, `Striker:Environment/Episode Length < 200`, `step>=10000`.
 
-`reward` stands for `Environment/Cumulative Reward`, the mean undiscounted return of the newest summary; `length` for
-`Environment/Episode Length`; `win`, `draw` and `loss` for the shares of games against scripted opponents
-(`ludus.play.scripted`); `step` is the run's agent steps. A behavior's name before a colon selects its
-metric; without one the metric of the only behavior that has it is used.
+Short names are those of `ludus.metric_keys`; `step` is the run's agent steps. A behavior's name before a colon selects
+its metric; without one the metric of the only behavior that has it is used.
 """
 
 import operator
@@ -13,16 +11,10 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
+from ludus.metric_keys import SHORT_KEYS, full_key
+
 if TYPE_CHECKING:  # `ludus simulate` needs this module and no resources, which take long to import
     from ludus.schemas import Metric, Run
-
-ALIASES: Mapping[str, str] = {
-    "reward": "Environment/Cumulative Reward",
-    "length": "Environment/Episode Length",
-    "win": "Environment/Win",
-    "draw": "Environment/Draw",
-    "loss": "Environment/Loss",
-}
 
 _GROUPS = frozenset({"Environment", "Evaluation", "Losses", "Performance", "Policy", "Resources", "Self-play"})
 """Groups of metrics that the trainer records (docs/metrics.md); all others are the game's own."""
@@ -79,7 +71,7 @@ def parse_requirement(text: str) -> Requirement:
     except ValueError:
         raise ValueError(f"{match['value'].strip()!r} in {text!r} is not a number") from None
     behavior = match["behavior"].strip() if match["behavior"] else None
-    return Requirement(text.strip(), behavior, ALIASES.get(match["key"], match["key"]), match["operator"], value)
+    return Requirement(text.strip(), behavior, full_key(match["key"]), match["operator"], value)
 
 
 def evaluate(requirement: Requirement, run: "Run", metrics: "Sequence[Metric]") -> Verdict:
@@ -122,7 +114,7 @@ def _unknown(requirement: Requirement, metrics: "Sequence[Metric]") -> str:
     if requirement.behavior is not None and requirement.behavior not in behaviors:
         return f"no metrics of a behavior {requirement.behavior!r}; the run has {', '.join(behaviors) or 'none'}"
     known = sorted({metric.key for metric in metrics})
-    shorts = [short for short, key in ALIASES.items() if key in known]
+    shorts = [short for short, key in SHORT_KEYS.items() if key in known]
     close = get_close_matches(requirement.key, [*shorts, "step", *known], n=1)
     advice = f"did you mean {close[0]!r}? " if close else ""
     return f"no such metric; {advice}the run has {', '.join(known) or 'none'}"

@@ -51,10 +51,11 @@ from ludus.cli.render import (
     steps_of,
     table,
 )
-from ludus.cli.require import ALIASES, Requirement
+from ludus.cli.require import Requirement
 from ludus.cli.series import series
 from ludus.cli.tidy import COMMANDS as TIDYING
 from ludus.client import Client, StoredConfig
+from ludus.metric_keys import SHORT_KEYS, full_key
 from ludus.schemas import PlannedRun, Run, RunListed
 
 
@@ -131,9 +132,9 @@ def _show_plan(planned: PlannedRun, file: str) -> None:
 
 
 @run.command("list")
-@click.option("--filter", "filter_", default="", help="For instance: 'state = RUNNING AND tag = \"ci\"'.")
+@click.option("--filter", "filter_", default="", help="For instance: 'state = RUNNING AND tags = \"ci\"'.")
 @click.option("--state", help="Short for --filter 'state = STATE'.")
-@click.option("--tag", "tags", multiple=True, help="Short for --filter 'tag = TAG'. Can be given several times.")
+@click.option("--tag", "tags", multiple=True, help="Short for --filter 'tags = TAG'. Can be given several times.")
 @click.option(
     "--metric",
     "metrics",
@@ -167,7 +168,7 @@ def list_(
     ordering, wanted = _ordering(order_by, metrics)
     conditions = [filter_] if filter_ else []
     conditions += [f'state = "{state.upper()}"'] if state else []
-    conditions += [f'tag = "{tag}"' for tag in tags]
+    conditions += [f'tags = "{tag}"' for tag in tags]
 
     def show(runs: list[RunListed]) -> None:
         running = any(each.state == "RUNNING" for each in runs)
@@ -257,7 +258,7 @@ def _key(metric: str) -> str:
     """Return the full key of a metric with an alias: `reward@max`, `Walker:reward`."""
     named, at, which = metric.partition("@")
     behavior, colon, key = named.rpartition(":")
-    return f"{behavior}{colon}{ALIASES.get(key, key)}{at}{which}"
+    return f"{behavior}{colon}{full_key(key)}{at}{which}"
 
 
 def _ordering(order_by: str, metrics: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
@@ -265,7 +266,7 @@ def _ordering(order_by: str, metrics: tuple[str, ...]) -> tuple[str, tuple[str, 
     head, _, last = order_by.strip().rpartition(" ")
     name, direction = (head.strip(), last) if last.lower() in {"asc", "desc"} else (order_by.strip(), "asc")
     keys = {_key(metric): metric for metric in metrics}
-    if _key(name) not in keys and name not in ALIASES and not set(name) & set("/:@"):
+    if _key(name) not in keys and name not in SHORT_KEYS and not set(name) & set("/:@"):
         return order_by, metrics  # a field of the run, or an error that the server reports
     first = keys.get(_key(name), name)
     return f"metric {direction}", (first, *(metric for metric in metrics if metric != first))

@@ -14,8 +14,8 @@ from ludus.cli.client import Failure, connected
 from ludus.cli.exits import Exit
 from ludus.cli.options import json_option
 from ludus.cli.render import LINES, echo, number, print_json, print_table
-from ludus.cli.require import ALIASES
 from ludus.client import Client
+from ludus.metric_keys import full_key
 from ludus.schemas import Series
 
 TABLE_POINTS, POINTS = 20, 300
@@ -85,7 +85,7 @@ def series(
     names = {client.runs.get(run).id: run for run in runs}
     found = client.metrics.compare(
         list(names),
-        [ALIASES.get(key, key) for key in keys],
+        [full_key(key) for key in keys],
         behavior,
         points or (TABLE_POINTS if csv_file is None and not as_json else POINTS),
         from_step=from_step,

@@ -22,12 +22,7 @@ class Events(Resource):
 
     def list(self, run: str, after: int = 0) -> Iterator[Event]:
         """Iterate over the existing events with a sequence number above `after`."""
-        while True:
-            page = self._transport.document(f"/v1/runs/{segment(run)}/events", {"after_seq": str(after)})
-            yield from self._transport.read_all(Event, page, "events")
-            if page.get("next_after_seq") is None:
-                return
-            after = page["next_after_seq"]
+        return self._transport.pages(Event, f"/v1/runs/{segment(run)}/events", after_seq=after)
 
     def follow(self, run: str, after: int = 0) -> Iterator[Event]:
         """Iterate over events as they happen, from the one after `after` to the run's last.

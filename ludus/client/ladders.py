@@ -78,7 +78,7 @@ class Ladders(Resource):
 
         Without `players` they are the newest policies that learn.
         """
-        parameters = {"player": [*players], "points": points}
+        parameters = {"players": [*players], "points": points}
         answer = self._transport.document(f"{_path(ladder)}/ratings/history", parameters)
         return self._transport.read_all(RatingSeries, answer, "series")
 
@@ -88,7 +88,7 @@ class Ladders(Resource):
         Without `players` they are the newest `limit` that have played against one of the others, or without `met` the
         newest that have played at all.
         """
-        parameters = {"player": [*players], "limit": limit, "met": met}
+        parameters = {"players": [*players], "limit": limit, "met": met}
         return self._transport.get(Payoffs, f"{_path(ladder)}/payoffs", parameters)
 
     def list_matches(

@@ -13,7 +13,7 @@ class Logs(Resource):
 
     def list(self, run: str) -> Sequence[Log]:
         """Return the log files of all attempts of a run, oldest attempt first."""
-        return self._transport.read_all(Log, self._transport.document(f"/v1/runs/{segment(run)}/logs"), "logs")
+        return [*self._transport.pages(Log, f"/v1/runs/{segment(run)}/logs")]
 
     def read(
         self, run: str, attempt: int, name: str, *, offset: int = 0, limit: int | None = None, tail: int | None = None

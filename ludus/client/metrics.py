@@ -13,7 +13,7 @@ class Metrics(Resource):
 
     def list(self, run: str) -> Sequence[Metric]:
         """Return the newest value of every metric of a run."""
-        return self._transport.read_all(Metric, self._transport.document(_path(run)), "metrics")
+        return [*self._transport.pages(Metric, _path(run))]
 
     def series(
         self,
@@ -62,8 +62,8 @@ class Metrics(Resource):
         there. A run that has not recorded a metric has no series of it.
         """
         parameters = without_none(
-            run=runs,
-            key=keys,
+            runs=runs,
+            keys=keys,
             behavior=behavior,
             points=points,
             from_step=from_step,

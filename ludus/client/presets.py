@@ -11,7 +11,7 @@ class Presets(Resource):
 
     def list(self) -> Sequence[PresetSummary]:
         """Return all presets, by name."""
-        return self._transport.read_all(PresetSummary, self._transport.document("/v1/presets"), "presets")
+        return [*self._transport.pages(PresetSummary, "/v1/presets")]
 
     def get(self, name: str) -> Preset:
         """Return one preset. Its `source` is a configuration for `runs.create`."""

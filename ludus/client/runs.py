@@ -93,7 +93,7 @@ class Runs(Resource):
 
         `metrics` are those of `list`: `[BEHAVIOR:]KEY`, with `@max` or `@min` the highest or lowest value.
         """
-        return self._transport.get(RunComparison, "/v1/runs:compare", {"run": [*runs], "metrics": [*metrics]})
+        return self._transport.get(RunComparison, "/v1/runs:compare", {"runs": [*runs], "metrics": [*metrics]})
 
     def get(self, run: str) -> Run:
         """Return a run."""
@@ -111,11 +111,11 @@ class Runs(Resource):
 
     def attempts(self, run: str) -> Sequence[Attempt]:
         """Return all attempts of a run, oldest first."""
-        return self._transport.read_all(Attempt, self._transport.document(f"{_path(run)}/attempts"), "attempts")
+        return [*self._transport.pages(Attempt, f"{_path(run)}/attempts")]
 
     def collectors(self, run: str) -> Sequence[Collector]:
         """Return the collectors of a run's live attempt, edge collectors among them; none while it has no attempt."""
-        return self._transport.read_all(Collector, self._transport.document(f"{_path(run)}/collectors"), "collectors")
+        return [*self._transport.pages(Collector, f"{_path(run)}/collectors")]
 
     def bottleneck(self, run: str) -> Bottleneck:
         """Return what holds a run back, with figures and advice."""

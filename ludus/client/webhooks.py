@@ -47,7 +47,8 @@ class Webhooks(Resource):
     ) -> Webhook:
         """Change a webhook. None leaves a field unchanged; an empty `run` or `tag` selects all runs."""
         types = None if events is None else list(events)
-        body = without_none(url=url, events=types, description=description, run=run, tag=tag, enabled=enabled)
+        body = without_none(url=url, events=types, description=description, enabled=enabled)
+        body |= {name: value or None for name, value in (("run", run), ("tag", tag)) if value is not None}
         return self._transport.patch(Webhook, _path(webhook), body)
 
     def delete(self, webhook: str) -> None:

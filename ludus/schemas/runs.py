@@ -171,6 +171,8 @@ class Amendments:
     """The present one: all changes made."""
     amendments: tuple[Amendment, ...] = ()
     """In their order."""
+    next_page_token: str = ""
+    """Ask for the next page with this as `page_token`; empty on the last page."""
 
 
 @dataclass(frozen=True, kw_only=True)

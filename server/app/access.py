@@ -18,11 +18,12 @@ from server.app import documentation
 from server.kit.db.clock import now
 from server.kit.db.database import Session, after_commit
 from server.kit.db.ids import new_id
-from server.kit.db.projects import EVERY
+from server.kit.db.projects import EVERY, PROJECT
 from server.kit.db.texts import storable
 from server.kit.errors import ProjectForbidden, ScopeMissing
 from server.kit.http.auth import READING, AuthenticatedRequest, auth_of, names_only, need_of
 from server.kit.http.errors import ProjectInvalid, TokenBound
+from server.kit.http.problems import PROBLEM_PATH
 from server.kit.principal import Principal
 from server.web.pages import is_page
 
@@ -30,7 +31,6 @@ OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", "/version", "/openapi.json
 """Answered without a token: probes have none, and the documentation is no secret. Neither do pages need one."""
 SESSION_PATH: Final = "/ui/session"
 PROJECT_HEADER: Final = "Ludus-Project"
-_PROJECT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class RequestAudit:
@@ -88,7 +88,7 @@ def authenticated(
     if project == EVERY:
         if method not in READING | {"DELETE"}:
             raise ProjectInvalid
-    elif not _PROJECT.fullmatch(project):
+    elif not re.fullmatch(PROJECT, project):
         raise ProjectInvalid
     if not principal.sees(project):
         raise ProjectForbidden(project, principal.project)
@@ -100,7 +100,7 @@ def is_open(scope: AsgiScope) -> bool:
     """Whether a request is answered without a token, or brings it in its body."""
     if scope["path"] == SESSION_PATH:
         return is_sign_in(scope)
-    return scope["path"] in OPEN_PATHS or is_page(scope["path"])
+    return scope["path"] in OPEN_PATHS or scope["path"].startswith(PROBLEM_PATH) or is_page(scope["path"])
 
 
 def is_sign_in(scope: AsgiScope) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from importlib.metadata import version
 from typing import Any
 
 from anyio.to_thread import current_default_thread_limiter
@@ -17,7 +18,7 @@ from server.access.tokens.routes import simulator_tokens
 from server.app.access import authorize
 from server.app.authentication import Authentication
 from server.app.documentation import add_documentation
-from server.app.middleware import BodyLimit, EntityTags, Prefix, RequestContext
+from server.app.middleware import BodyLimit, EntityTags, Heads, Prefix, RequestContext
 from server.app.openapi import describe
 from server.app.routes import router as operation
 from server.app.services import Services
@@ -34,6 +35,7 @@ from server.configs.routes import router as configs
 from server.demonstrations.routes import router as demonstrations
 from server.kit.errors import LudusError
 from server.kit.http.problems import on_http_exception, on_ludus_error, on_validation_error
+from server.kit.http.strictness import refuse_unknown_parameters
 from server.kit.settings import Settings
 from server.ladders.routes import router as ladders
 from server.lifecycle.comparison.routes import router as comparison
@@ -94,7 +96,10 @@ ROUTERS: tuple[APIRouter, ...] = (
     audit,
     operation,
 )
-API = APIRouter(dependencies=[Depends(authorize)], generate_unique_id_function=lambda route: route.name)
+API = APIRouter(
+    dependencies=[Depends(authorize), Depends(refuse_unknown_parameters)],
+    generate_unique_id_function=lambda route: route.name,
+)
 """All routes. FastAPI analyses a router's routes when it is first asked for one of them, which takes up to 0.1 s. It
 does that once in a process, because the applications of a process share this router."""
 for _router in ROUTERS:
@@ -109,7 +114,7 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
     services = services or Services.build(settings)
     app = FastAPI(
         title="Ludus",
-        version="v1",
+        version=version("ludus"),
         summary="Training runs for game agents.",
         routes=API.routes,
         lifespan=_lifespan,
@@ -139,6 +144,7 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
         seconds=settings.api.body_seconds,
     )
     app.add_middleware(Authentication, services=services)
+    app.add_middleware(Heads)
     if services.tracer is not None:
         app.add_middleware(RequestSpans, tracer=services.tracer)
     app.add_middleware(RequestContext, telemetry=services.telemetry)
@@ -148,7 +154,7 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            app.openapi_schema = describe(plain())
+            app.openapi_schema = describe(plain(), settings.api.prefix)
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way to extend the description

@@ -1,9 +1,9 @@
-"""Middleware: request id, size limit of bodies, ETags, access log, metrics. `server.app.authentication` has the rest.
+"""Middleware: request id, HEAD, limits of bodies, ETags, access log, metrics. `server.app.authentication` has the rest.
 
 Pure ASGI, because the base class of Starlette's middleware buffers streamed answers and so would hold back events.
 """
 
-import hashlib
+import contextlib
 import re
 import time
 import uuid
@@ -21,6 +21,7 @@ from server.app.access import address_of, is_open
 from server.app.authentication import PRIVATE
 from server.app.turns import Turns
 from server.kit.http.errors import BodyTooLarge, BodyTooSlow
+from server.kit.http.etags import etag_of
 from server.kit.http.problems import internal_problem, problem_response
 from server.kit.http.telemetry import HttpTelemetry
 
@@ -88,6 +89,36 @@ class RequestContext:
                 **{name: key for name, key in scope.get("path_params", {}).items() if name in NAMED},
             )
             structlog.contextvars.unbind_contextvars("request_id", "actor")
+
+
+class Heads:
+    """Answers HEAD wherever GET is answered: with the status and the headers of GET (RFC 9110, section 9.3.2).
+
+    All that is inside sees a GET, so that a route, its permission and its audit are declared once. An answer without an
+    end, as an event stream, ends after its headers, and no file is read beyond its first block.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self._app(scope, receive, send)
+            return
+
+        async def headers_only(message: Message) -> None:
+            if message["type"] != "http.response.start":
+                raise ClientDisconnect
+            await send(message)
+            await send({"type": "http.response.body", "body": b""})
+
+        inner = {**scope, "method": "GET"}
+        try:
+            with contextlib.suppress(ClientDisconnect):
+                await self._app(inner, receive, headers_only)
+        finally:
+            scope.update({**inner, "method": "HEAD"})  # the route, for the access log
 
 
 class Prefix:
@@ -160,7 +191,7 @@ class BodyLimit:
 
 
 class EntityTags:
-    """Gives each JSON answer to a GET a weak ETag, and answers 304 without a body to a client that has the same one.
+    """Gives each JSON answer to a GET a strong ETag, and answers 304 without a body to a client that has the same one.
 
     A client that polls then transfers only what has changed (RFC 9110, section 13.1.2). Browsers keep such answers and
     ask again before they use them; the answer to another token is another one.
@@ -184,7 +215,7 @@ class EntityTags:
                 await send(message)
             else:
                 headers = MutableHeaders(scope=start)
-                headers["ETag"] = etag = f'W/"{hashlib.sha256(message["body"]).hexdigest()[:32]}"'
+                headers["ETag"] = etag = etag_of(message["body"])
                 headers["Cache-Control"] = PRIVATE
                 headers["Vary"] = "Authorization, Cookie, Ludus-Project, Accept"
                 if etag in Headers(scope=scope).get("if-none-match", ""):

@@ -14,14 +14,47 @@ from server.app.cookies import COOKIE, SECURE_PREFIX
 from server.config.run import RunConfig
 from server.kit.docstrings import field_texts
 from server.kit.http.auth import NAMED_IN_QUERY, NEED
+from server.kit.http.fields import Write
 
 REFERENCE = "#/components/schemas/{model}"
+ABOUT = """\
+Queue runs, watch them, download their models. docs/api.md has the rules that hold for all paths: tokens, projects,
+lists and their filters, ETags, problems. docs/api-versions.md says what may change, and how it is announced.
+
+Answers are JSON whatever `Accept` says; only `GET /v1/runs/{run}/events` answers with a stream where it is
+`text/event-stream`.
+"""
+TAGS = {
+    "aliases": "Names of checkpoints that can be moved, such as `champion`.",
+    "assessments": "Results of runs that evaluate policies.",
+    "attempts": "Executions of a run by workers.",
+    "audit": "The log of changes.",
+    "checkpoints": "Checkpoints of runs and their files; uploaded checkpoints.",
+    "configs": "Stored configurations in immutable versions; presets.",
+    "demonstrations": "Recordings of good behavior.",
+    "events": "What happened to runs: page by page, or as a stream.",
+    "ladders": "Players, matches, and the ratings computed from them.",
+    "logs": "Log files of attempts.",
+    "metrics": "Newest values of metrics, and their history.",
+    "operation": "For probes, monitoring, and readers of problems.",
+    "runs": "Training runs: queue, read, change, end.",
+    "sessions": "Sessions of browsers.",
+    "simulators": "Connected games, and the collectors that serve them.",
+    "tokens": "Tokens and their rights.",
+    "webhooks": "Addresses that receive events, and the messages sent to them.",
+    "workers": "Slots of worker hosts, and the queue.",
+}
+SPELLED = {"last-event-id": "Last-Event-ID"}
+"""Names of headers that are not spelled Like-This."""
 UNCHANGED = "The answer is still the one whose `ETag` the header `If-None-Match` names."
 REFERENCED = re.compile(REFERENCE.format(model=r"(\w+)"))
 
 
-def describe(schema: dict[str, Any]) -> dict[str, Any]:
-    """Add what FastAPI can't know to its description, and return it."""
+def describe(schema: dict[str, Any], prefix: str) -> dict[str, Any]:
+    """Add what FastAPI can't know to its description, and return it. `prefix` is that of the settings."""
+    schema["info"] |= {"description": ABOUT, "contact": {"name": "The operator of this server"}}
+    schema["servers"] = [{"url": prefix or "/", "description": "This server."}]
+    schema["tags"] = [{"name": name, "description": text} for name, text in sorted(TAGS.items())]
     components = schema.setdefault("components", {})
     schemas = components.setdefault("schemas", {})
     for name, own in schemas.items():
@@ -36,6 +69,8 @@ def describe(schema: dict[str, Any]) -> dict[str, Any]:
         schemas[name] = own
     for name, own in schemas.items():
         if name in models:
+            if issubclass(models[name], Write):
+                _without_defaults(own)
             texts = field_texts(models[name])
             for field in texts.keys() & own.get("properties", {}).keys():
                 own["properties"][field]["description"] = texts[field]
@@ -43,8 +78,8 @@ def describe(schema: dict[str, Any]) -> dict[str, Any]:
         "token": {
             "type": "http",
             "scheme": "bearer",
-            "description": "If the server demands one (docs/security.md). The role is the scope that an operation "
-            "needs: `read`, `run` or `admin`; `everywhere`: bound to no project.",
+            "description": "If the server demands one (docs/security.md). Each operation says in `x-ludus-scope` which "
+            "scope it needs: `read`, `run` or `admin`; `everywhere`: bound to no project.",
         },
         "session": {
             "type": "apiKey",
@@ -56,16 +91,28 @@ def describe(schema: dict[str, Any]) -> dict[str, Any]:
     }
     for path, item in schema["paths"].items():
         for method, operation in item.items():
-            roles = operation.pop(NEED, [])
             operation.pop(NAMED_IN_QUERY, None)
-            needed = [role for role in roles if role]
             opened = is_open({"path": path, "method": method.upper()})
-            operation["security"] = [{}] if opened else [{"token": needed}, {"session": needed}, {}]
+            scopes = operation.pop(NEED, ["read" if method == "get" else "run"])
+            if needed := [scope for scope in scopes if scope and not opened]:
+                operation[NEED] = needed
+            operation["security"] = [{}] if opened else [{"token": []}, {"session": []}, {}]
+            for parameter in operation.get("parameters", []):
+                if parameter["in"] == "header":
+                    parameter["name"] = SPELLED.get(parameter["name"].lower(), parameter["name"].title())
             answers = operation["responses"]
             if method == "get" and "application/json" in answers["200"].get("content", {}):
                 answers.setdefault("304", {"description": UNCHANGED})
     components["schemas"] = dict(sorted(schemas.items()))
     return schema
+
+
+def _without_defaults(schema: dict[str, Any]) -> None:
+    """Say the defaults of a request's fields in words: generators of clients demand a field that has a default."""
+    for field in schema.get("properties", {}).values():
+        if field.get("default") is not None:
+            field["description"] = f"{field.get('description', '')} Default: {json.dumps(field['default'])}.".strip()
+        field.pop("default", None)
 
 
 def _describe_resource(kind: type, schema: dict[str, Any]) -> None:

@@ -5,14 +5,15 @@ from typing import Annotated
 
 import anyio
 import anyio.to_thread
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Path, Request, Response
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 
 from ludus.schemas.tokens import Scope
 from server.app.readiness import Readiness
 from server.kit.http.auth import needs
-from server.kit.http.errors import NotReady, problems
+from server.kit.http.errors import NotReady, ProblemTypeNotFound, problems
+from server.kit.http.problems import problem_types
 from server.kit.http.services import shared
 from server.kit.http.telemetry import HttpTelemetry
 
@@ -37,6 +38,17 @@ class Version(BaseModel):
     """Version of the API."""
 
 
+class ProblemType(BaseModel):
+    """A way to fail."""
+
+    code: str
+    """Stable name for programs."""
+    status: int
+    """HTTP status of the answer."""
+    meaning: str
+    """What has happened."""
+
+
 @router.get("/healthz", responses=problems())
 async def health() -> Health:
     """Answer that this process is alive, without asking any other."""
@@ -55,6 +67,16 @@ async def readiness(request: Request) -> Health:
 def server_version() -> Version:
     """Return the server's version."""
     return Version(version=version("ludus"), api="v1")
+
+
+@router.get("/problems/{code}", responses=problems(ProblemTypeNotFound))
+def problem_type(code: Annotated[str, Path(max_length=100, description="The code of a problem.")]) -> ProblemType:
+    """Say what a problem means: the `type` of each problem is such a path."""
+    known = problem_types()
+    if code not in known:
+        raise ProblemTypeNotFound(code)
+    status, meaning = known[code]
+    return ProblemType(code=code, status=status, meaning=meaning)
 
 
 @router.get(

@@ -22,22 +22,6 @@ class CheckpointInUse(Conflict, code="checkpoint_in_use"):
     )
 
 
-class RunNotRunning(Conflict, code="run_not_running"):
-    """A checkpoint was requested of a run that is not running."""
-
-    run_id: str
-    state: str
-    newest: str | None
-    """Id of its newest checkpoint."""
-
-    def _sentence(self) -> str:
-        there = f"its newest checkpoint is {self.newest}" if self.newest else "it has no checkpoint"
-        return (
-            f"Run {self.run_id} is {self.state}: only a RUNNING run writes a checkpoint when it is asked to; {there}. "
-            "Wait for RUNNING (`?wait=RUNNING`), or take the newest one."
-        )
-
-
 class CheckpointInvalid(Invalid, code="invalid_checkpoint"):
     """An uploaded file is no checkpoint."""
 

@@ -26,7 +26,7 @@ from server.kit.errors import (
 from server.kit.http.bodies import BodyDep
 from server.kit.http.downloads import DOWNLOAD, Content, DownloadRequestDep, send
 from server.kit.http.errors import RangeNotSatisfiable, UnsupportedFileType, deleted, problems
-from server.kit.http.fields import NAME, TEXT, Name, Text, Write
+from server.kit.http.fields import Name, Text, Write
 from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer, json_command
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.parameters import CheckpointKey, FileName, RunKey
@@ -34,6 +34,7 @@ from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, DatabaseDep, ServicesDep
 from server.kit.http.uploads import FILE_BODY, UploadCommandDep, UploadDep
 from server.kit.listing import ListQuery, Order, Page
+from server.kit.validation import NO_NUL
 from server.runs.repository import RunRepository
 
 router = APIRouter(prefix="/v1/runs/{run:name}/checkpoints", tags=["checkpoints"])
@@ -56,7 +57,7 @@ UPLOADED = ListForm(
     items="checkpoints",
 )
 
-UploadedKey = Annotated[str, InPath(max_length=40, pattern=NAME, description="An uploaded checkpoint's id.")]
+UploadedKey = Annotated[Name, InPath(max_length=40, description="An uploaded checkpoint's id.")]
 
 
 class ScoreWrite(Write):
@@ -188,10 +189,8 @@ def upload_checkpoint(
     services: ServicesDep,
     name: Annotated[Name | None, Query(description="Name for display; default: its id.")] = None,
     behavior: Annotated[
-        str | None,
-        Query(
-            min_length=1, max_length=200, pattern=TEXT, description="The behavior that it was trained for, for people."
-        ),
+        Annotated[str, NO_NUL] | None,
+        Query(min_length=1, max_length=200, description="The behavior that it was trained for, for people."),
     ] = None,
 ) -> Response:
     """Store a checkpoint for `initialize_from`: the `checkpoint.pt` of a results folder, ML-Agents' or ours.

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from ludus.names import NAME_RULE, is_name
 from server.config.behavior import POCAConfig, PPOConfig, ReinforcementConfig, TrainerConfig
 from server.config.document import Path
 from server.config.hyperparameters import OffPolicyHyperparameters, OnPolicyHyperparameters
 from server.config.problems import join_path, show
 from server.config.run import CheckpointSettings, RunConfig
 from server.config.selfplay import SelfPlaySettings
-from server.config.values import NAME
 from server.kit.errors import Problem
 
 Finding: TypeAlias = tuple[Path, str, str]
@@ -201,11 +201,10 @@ def _about_checkpoints(settings: CheckpointSettings) -> Iterator[Finding]:
             "no_effect",
             "runs train by default; remove it",
         )
-    if not NAME.fullmatch(settings.run_id):
+    if not is_name(settings.run_id):
         message = (
-            f"{show(settings.run_id)} can't be a run's name here, which is made of 1 to 200 letters, digits, dots, "
-            "underscores and hyphens and begins with one of the first two; the run gets the name that it is created "
-            "with, or its id"
+            f"{show(settings.run_id)} can't be a run's name here, which has {NAME_RULE}; the run gets the name that "
+            "it is created with, or its id"
         )
         yield ("checkpoint_settings", "run_id"), "no_effect", message
 

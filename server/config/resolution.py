@@ -17,26 +17,11 @@ from server.config.problems import CODES, join_path, show, split_path
 from server.config.rewards import RewardSignals
 from server.config.run import RunConfig
 from server.kit.errors import InvalidConfig, Problem
+from server.kit.validation import in_words
 
 MAX_OVERRIDES: Final = 1000
 """Most overrides of a document."""
 _TEMPLATE: Final[TypeAdapter[TrainerConfig]] = TypeAdapter(BehaviorConfig)
-_DEVICES: Final = "be cpu, cuda or cuda:N (N is 0 to 999)"
-_CHECKPOINT: Final = "be the id of a checkpoint (ckpt_...)"
-_FORMS: Final = {
-    "device": _DEVICES,
-    "collector_device": _DEVICES,
-    "demonstrations": "be the id of an uploaded demonstration (dem_...)",
-    "initialize_from": _CHECKPOINT,
-    "resume_from": _CHECKPOINT,
-    "candidate": _CHECKPOINT,
-    "champion": _CHECKPOINT,
-    "checkpoint": _CHECKPOINT,
-    "opponents": "be the id of a checkpoint (ckpt_...), or with #NUMBER that of a snapshot in it (ckpt_...#3)",
-    "ladder": "be the name of a ladder: letters, digits, `.`, `_` and `-`, and no `.`, `_` or `-` in front",
-}
-"""Description of texts with a pattern, by key."""
-
 *_SIGNALS, _LAST_SIGNAL = RewardSignals.model_fields
 _MISSING: Final = {
     "behaviors": "is missing; name at least one behavior of the game, as `behaviors: {CartPole: {}}`, or give a "
@@ -281,11 +266,7 @@ def _problem(item: ErrorDetails, path: Path) -> Problem:
             code, message = kind, item["msg"]
         case "missing":
             code, message = "missing", _MISSING.get(str(path[-1]), "is missing")
-        case "string_pattern_mismatch":
-            key = path[-2] if isinstance(path[-1], int) else path[-1]
-            expected = _FORMS.get(str(key), f"match {limits['pattern']}")
-            code, message = "invalid_value", f"must {expected}, but is {given}"
         case _:
-            code, text = _TEXTS.get(kind, ("invalid_value", "{message}, but is {given}"))
-            message = text.format(given=given, message=item["msg"], **limits)
+            code, text = _TEXTS.get(kind, ("invalid_value", f"{in_words(item)}, but is {{given}}"))
+            message = text.format(given=given, **limits)
     return Problem(join_path(path), code, message)

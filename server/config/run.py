@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator, model_validator
 
+from ludus.names import is_name
 from ludus.protocol.environment_parameters import ParameterValue
 from ludus.schemas.states import RunKind
 from server.config.assessment import AssessmentSettings, EvaluateSettings, MatchSettings, checkpoints_of
@@ -21,7 +22,6 @@ from server.config.environment_parameters import (
 from server.config.imitation import FromDemonstrations
 from server.config.selfplay import RANDOM, parse_opponent
 from server.config.values import (
-    NAME,
     BehaviorName,
     CheckpointId,
     Flag,
@@ -34,6 +34,7 @@ from server.config.values import (
     config_error,
 )
 from server.kit.scheduling import Label
+from server.kit.validation import Form
 
 
 class CollectorsConfig(Section):
@@ -92,7 +93,7 @@ class Resources(Section):
     """Labels that the worker must have, all of them (`LUDUS_WORKER__LABELS`)."""
 
 
-Device = Annotated[str, StringConstraints(pattern=r"^(cpu|cuda(:[0-9]{1,3})?)$")]
+Device = Annotated[str, Form("cpu, cuda or cuda:N (N is 0 to 999)", r"^(cpu|cuda(:[0-9]{1,3})?)$")]
 
 
 class TorchSettings(Section):
@@ -320,7 +321,7 @@ class RunConfig(Section):
     def name(self) -> str | None:
         """The run's name in the document; None if there is none that is legal."""
         run_id = self.checkpoint_settings.run_id
-        return run_id if run_id != "ppo" and NAME.fullmatch(run_id) else None
+        return run_id if run_id != "ppo" and is_name(run_id) else None
 
     def lessons(self) -> dict[str, list[Lesson]]:
         """Return the lessons of each environment parameter; a plain value is the only lesson of its parameter."""

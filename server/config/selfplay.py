@@ -2,10 +2,11 @@
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field, StringConstraints, field_validator
+from pydantic import Field, field_validator
 
 from server.config.hyperparameters import MAX_STEPS
 from server.config.values import LadderName, Own, Real, Section, Whole, config_error
+from server.kit.validation import Form
 
 OpponentSelection: TypeAlias = Literal["uniform", "pfsp_hard", "pfsp_variance"]
 InterruptedGames: TypeAlias = Literal["ignore", "draw"]
@@ -13,7 +14,11 @@ RANDOM = "random"
 """The scripted opponent: each choice that is possible is as likely as the others; continuous actions are drawn from a
 standard normal distribution."""
 Opponent: TypeAlias = Annotated[
-    str, StringConstraints(pattern=rf"^({RANDOM}|ckpt_[0-9a-z]{{26}}(#(0|[1-9][0-9]{{0,11}}))?)$")
+    str,
+    Form(
+        "the id of a checkpoint (ckpt_...), or with #NUMBER that of a snapshot in it (ckpt_...#3)",
+        rf"^({RANDOM}|ckpt_[0-9a-z]{{26}}(#(0|[1-9][0-9]{{0,11}}))?)$",
+    ),
 ]
 """A policy of another run, that of a checkpoint, or with `#NUMBER` a snapshot in the pool of it; or `RANDOM`."""
 MAX_OPPONENTS = 100

@@ -5,14 +5,14 @@ a number is a number; but true and false are not, and a whole number with a frac
 """
 
 import math
-import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StringConstraints
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
 from pydantic_core import PydanticCustomError
 
 from server.config.problems import show
+from server.kit.validation import NAME, Form
 
 Value = TypeVar("Value")
 OWN: Final[dict[str, Any]] = {"origin": "Ludus"}
@@ -136,8 +136,8 @@ BehaviorName: TypeAlias = Annotated[str, AfterValidator(_behavior_name)]
 """A behavior's name in the game, without `?team=`."""
 
 CHECKPOINT_ID: Final = r"^ckpt_[0-9a-z]{26}$"
-CheckpointId: TypeAlias = Annotated[str, StringConstraints(pattern=CHECKPOINT_ID)]
-DemonstrationId: TypeAlias = Annotated[str, StringConstraints(pattern=r"^dem_[0-9a-z]{26}$")]
-NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
-"""Names of runs, stored configurations and ladders: they stand in addresses and on command lines."""
-LadderName: TypeAlias = Annotated[Text, StringConstraints(pattern=f"^{NAME.pattern}$")]
+CheckpointId: TypeAlias = Annotated[str, Form("the id of a checkpoint (ckpt_...)", CHECKPOINT_ID)]
+DemonstrationId: TypeAlias = Annotated[
+    str, Form("the id of an uploaded demonstration (dem_...)", r"^dem_[0-9a-z]{26}$")
+]
+LadderName: TypeAlias = Annotated[Text, NAME]

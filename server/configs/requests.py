@@ -1,13 +1,6 @@
 """Request bodies about stored configurations."""
 
-from typing import Annotated, Any
-
-from pydantic import StringConstraints
-
-from server.kit.http.fields import Text, Write
-
-Document = dict[str, Any] | Annotated[str, StringConstraints(max_length=2**21)]
-"""A configuration as it is sent."""
+from server.kit.http.fields import Document, Text, Write
 
 
 class ConfigUpgradeRequest(Write):

@@ -12,14 +12,15 @@ from server.configs.requests import ConfigCreate, ConfigUpgradeRequest
 from server.configs.service import ConfigService, Stored, find_preset, known_presets, upgrade_config
 from server.kit.errors import ConfigNotFound, InvalidConfig, InvalidQuery, NameAmbiguous, RunNotFound
 from server.kit.http.bodies import EXAMPLE, BodyDep, declare_body
-from server.kit.http.errors import BodyInvalid, UnsupportedMediaType, problems
-from server.kit.http.fields import RunReference, Text
+from server.kit.http.errors import BodyInvalid, PageTokenInvalid, UnsupportedMediaType, problems
+from server.kit.http.fields import Name, Text
 from server.kit.http.idempotency import BODY_PROBLEMS, Answer
-from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
+from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep, ListPage, PagingDep
 from server.kit.http.parameters import ConfigName, Version
 from server.kit.http.resources import list_of, resource
 from server.kit.http.services import CommandDep, DatabaseDep
 from server.kit.listing import Order
+from server.kit.validation import Form
 from server.runs.amendments.repository import AmendmentRepository
 from server.runs.repository import RunRepository
 
@@ -50,7 +51,11 @@ CartPole:
 """
 """A configuration of an older release, for the documentation."""
 
-VersionKey = Annotated[str, Path(pattern="^(latest|[1-9][0-9]{0,8})$", description="A version's number, or `latest`.")]
+VersionKey = Annotated[
+    str,
+    Form("the number of a version, or `latest`", "^(latest|[1-9][0-9]{0,8})$"),
+    Path(description="A version's number, or `latest`."),
+]
 
 
 @router.get("", response_model=NAMES.page(), responses=problems(*LIST_PROBLEMS))
@@ -84,7 +89,7 @@ def diff_config(
     database: DatabaseDep,
     new: Annotated[int | None, Query(ge=1, le=2**31 - 1, description="The version to compare with.")] = None,
     run: Annotated[
-        RunReference | None, Query(description="A run's id or name, to compare with what it was created with instead.")
+        Name | None, Query(description="A run's id or name, to compare with what it was created with instead.")
     ] = None,
 ) -> schemas.ConfigDiff:
     """Compare the resolved form of a version with that of another one, or with what a run was created with."""
@@ -162,10 +167,14 @@ def get_config_source(name: ConfigName, version: VersionKey, database: DatabaseD
     return Response(source, media_type="application/yaml")
 
 
-@presets.get("", response_model=list_of("PresetList", schemas.PresetSummary, "presets"), responses=problems())
-def list_presets() -> dict[str, Any]:
-    """Return the configurations that come with the server, which are known to work."""
-    return {"presets": [resource(schemas.PresetSummary, each) for each in known_presets()]}
+@presets.get(
+    "",
+    response_model=list_of("PresetList", schemas.PresetSummary, "presets", ListPage),
+    responses=problems(PageTokenInvalid),
+)
+def list_presets(paging: PagingDep) -> dict[str, Any]:
+    """List the configurations that come with the server, which are known to work."""
+    return paging.answer("presets", [resource(schemas.PresetSummary, each) for each in known_presets()])
 
 
 @presets.get("/{name:name}", responses=problems(PresetNotFound))

@@ -14,7 +14,6 @@ from server.config.resolution import Change, apply_overrides, diff, resolve, rev
 from server.config.run import RunConfig
 from server.config.unsupported import refuse_unsupported
 from server.config.upgrade import Upgrade, upgrade
-from server.config.values import NAME
 from server.configs.errors import PresetNotFound
 from server.configs.models import ConfigVersion
 from server.configs.repository import ConfigRepository, NewConfigVersion
@@ -54,11 +53,6 @@ class ConfigService:
         Where the newest version resolves to the same, that one is returned and nothing is written.
         Raises InvalidConfig.
         """
-        if not NAME.fullmatch(name):
-            message = (
-                "must have 1 to 200 letters, digits, dots, underscores and hyphens, and begin with one of the first two"
-            )
-            raise InvalidConfig([Problem("name", "invalid_value", message)])
         with located(document):
             parsed = parse_document(document)
             resolved = resolve(parsed).model_dump(mode="json")

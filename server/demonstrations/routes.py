@@ -26,7 +26,7 @@ from server.kit.http.errors import (
     deleted,
     problems,
 )
-from server.kit.http.fields import NAME, Name
+from server.kit.http.fields import Name
 from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer, Command
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.resources import resource
@@ -47,7 +47,7 @@ DEMONSTRATIONS = ListForm(
 MAKING = (DemonstrationInvalid, StorageFull, *COMMAND_PROBLEMS)
 """Problems of all requests that create a demonstration."""
 
-DemonstrationKey = Annotated[str, InPath(max_length=40, pattern=NAME, description="A demonstration's id.")]
+DemonstrationKey = Annotated[Name, InPath(max_length=40, description="A demonstration's id.")]
 
 
 @router.post(

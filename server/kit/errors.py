@@ -34,6 +34,8 @@ class LudusError(Exception):
     code: ClassVar[str]
     sentence: ClassVar[str]
     """The message, with the names of attributes in braces. Leaves that compute it define `_sentence` instead."""
+    details: ClassVar[Sequence[str]] = ()
+    """The attributes that programs read, too."""
 
     def __init_subclass__(cls, *, code: str | None = None) -> None:
         super().__init_subclass__()
@@ -117,14 +119,6 @@ class LogNotFound(NotFound, code="log_not_found"):
     sentence = "Attempt {attempt} of run {run_id} has no log {name!r}. List the run's logs to see what there is."
 
 
-class MetricNotFound(NotFound, code="metric_not_found"):
-    """The run has not recorded this metric."""
-
-    run_id: str
-    key: str
-    sentence = "Run {run_id} has no metric {key!r} (yet). The run's latest metrics name all keys."
-
-
 class WorkerNotFound(NotFound, code="worker_not_found"):
     """No worker has this id, or is on a host of this name."""
 
@@ -204,15 +198,29 @@ class LeaseLost(Conflict, code="lease_lost"):
 
 
 class RunEnded(Conflict, code="run_ended"):
-    """A run that has ended was to be changed."""
+    """A run that has ended was to be changed, paused, resumed, saved or profiled."""
 
     run_id: str
     state: str
     hint: str = ""
+    details = ("run_id", "state")
     sentence = (
-        "Run {run_id} is {state}: nothing in it can be changed any more. Branch off another run that has what you want "
+        "Run {run_id} is {state}: it has ended, and nothing in it can be changed any more. Branch off another run that "
+        "has what you want "
         "(`ludus run branch --set`, with --continue to go on where this one ended){hint}."
     )
+
+
+class RunNotRunning(Conflict, code="run_not_running"):
+    """Something was asked of a run that only one that is running does."""
+
+    run_id: str
+    state: str
+    deed: str
+    """A verb with its object."""
+    hint: str = ""
+    details = ("run_id", "state")
+    sentence = "Run {run_id} is {state}: only a RUNNING run can {deed}. Wait for RUNNING (`?wait=RUNNING`){hint}."
 
 
 class Invalid(LudusError, code="invalid"):

@@ -7,6 +7,7 @@ from typing import Annotated, Final, Self
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from ludus.protocol.server_tls import TlsFiles, check_certificates
+from server.kit.validation import Form
 
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 """Names of this machine for itself."""
@@ -86,7 +87,7 @@ class ApiSettings(Listening):
     audit log then use the address in it. For browsers also `X-Forwarded-Proto` and `X-Forwarded-Host`. Default: none.
     """
 
-    prefix: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._~-]+)*$")] = ""
+    prefix: Annotated[str, Form("a path as /tools/ludus, without a slash at its end", r"^(/[A-Za-z0-9._~-]+)*$")] = ""
     """Path below which a reverse proxy serves the API and the pages, as in `/tools/ludus`. Needed if the proxy does not
     take it away from the paths that it passes on.
     """
@@ -161,7 +162,9 @@ class TelemetrySettings(Group):
     """Port of a controller's metrics; 0: none are served."""
     worker_port: Port = 0
     """Port of a worker host's metrics; 0: none are served."""
-    otlp_endpoint: str = Field(default="", pattern=r"^(https?://[^/?#\s]+[^?#\s]*)?$")
+    otlp_endpoint: Annotated[
+        str, Form("an address as http://collector:4318, without query", r"^(https?://[^/?#\s]+[^?#\s]*)?$")
+    ] = ""
     """Address of an OpenTelemetry collector that takes OTLP over HTTP: `http://collector:4318`; traces go to
     `/v1/traces` below it. Empty: no traces. Headers, certificates and compression are set by OpenTelemetry's own
     variables (`OTEL_EXPORTER_OTLP_HEADERS`, ...), the address is not.

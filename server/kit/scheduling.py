@@ -4,15 +4,19 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import Field, NonNegativeInt, StringConstraints, model_validator
+from pydantic import Field, NonNegativeInt, model_validator
 
 from server.kit.listening import Group, Seconds
+from server.kit.validation import Form
 
-Label = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$")]
+_SHORT = Form(
+    "1 to 40 letters, digits, dots, underscores and hyphens, no sign in front", r"^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$"
+)
+Label = Annotated[str, _SHORT]
 """The resources of a worker that a run may demand."""
 
 
-PoolName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$")]
+PoolName = Annotated[str, _SHORT]
 
 
 class Pool(Group):

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from server.config.values import CheckpointId
 from server.kit.http.fields import Name, Text, Write
+from server.kit.validation import OneOf
 from server.ladders.rating_systems import INITIAL_MU, INITIAL_SIGMA
 from server.ladders.refs import Outcome
 
@@ -45,7 +46,7 @@ class PlayerCreate(Write):
 class ParticipantReport(Write):
     """One side of a match."""
 
-    player: PlayerNumber | Name
+    player: Annotated[PlayerNumber | Name, OneOf("a player's number or name")]
     """Its number, or the name that it was registered by."""
     team: int = Field(default=0, ge=0, le=2**31 - 1)
     score: float | None = Field(default=None, allow_inf_nan=True)

@@ -13,7 +13,7 @@ from server.kit.db.database import Session
 from server.kit.errors import CheckpointNotFound, NameAmbiguous
 from server.kit.http.bodies import BodyDep
 from server.kit.http.errors import deleted, problems
-from server.kit.http.fields import NAME
+from server.kit.http.fields import Name
 from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer, json_command
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.resources import resource
@@ -65,8 +65,8 @@ MAX_SERIES = 50
 MAX_PAYOFFS = 500
 
 LadderKey = Annotated[
-    str,
-    Path(max_length=200, pattern=NAME, description="A ladder's id or name; or a run's, for the one it plays on."),
+    Name,
+    Path(description="A ladder's id or name; or a run's, for the one it plays on."),
 ]
 Number = Annotated[int, Within(ge=1, le=2**31 - 1)]
 
@@ -176,7 +176,7 @@ def list_ratings(ladder: LadderKey, listing: ListingDep, database: DatabaseDep) 
 def rating_history(
     ladder: LadderKey,
     database: DatabaseDep,
-    player: Annotated[
+    players: Annotated[
         list[Number] | None,
         Query(max_length=MAX_SERIES, description="Players' numbers. Not given, they are the newest learning policies."),
     ] = None,
@@ -185,8 +185,8 @@ def rating_history(
     """Return players' ratings over their matches, by number, step and time."""
     with database.read() as session:
         found = LadderRepository(session).get(ladder)
-        players = PlayerRepository(session)
-        wanted = players.learning(found.id, MAX_SERIES) if player is None else players.get_all(found.id, player)
+        known = PlayerRepository(session)
+        wanted = known.learning(found.id, MAX_SERIES) if players is None else known.get_all(found.id, players)
         ratings = RatingRepository(session)
         series = tuple(_series(each, ratings.history(each, points)) for each in wanted)
     return schemas.RatingHistory(rated_through=found.rated_through, series=series)
@@ -199,7 +199,7 @@ def rating_history(
 def get_payoffs(
     ladder: LadderKey,
     database: DatabaseDep,
-    player: Annotated[
+    players: Annotated[
         list[Number] | None,
         Query(
             max_length=MAX_PAYOFFS,
@@ -220,11 +220,11 @@ def get_payoffs(
     """Return the results of each player against each other one."""
     with database.read() as session:
         found = LadderRepository(session).get(ladder)
-        players, ratings = PlayerRepository(session), RatingRepository(session)
-        if player is None and not met:
-            wanted = players.played(found.id, limit)
+        known, ratings = PlayerRepository(session), RatingRepository(session)
+        if players is None and not met:
+            wanted = known.played(found.id, limit)
         else:
-            wanted = players.get_all(found.id, ratings.met(found.id, limit) if player is None else player)
+            wanted = known.get_all(found.id, ratings.met(found.id, limit) if players is None else players)
         payoffs = ratings.payoffs(found.id, wanted)
     return schemas.Payoffs(
         rated_through=found.rated_through,

@@ -19,7 +19,6 @@ from server.demonstrations.service import DemonstrationService
 from server.kit.db.database import Database, Session
 from server.kit.errors import (
     ConfigNotFound,
-    IllegalTransition,
     InvalidConfig,
     InvalidEdit,
     InvalidQuery,
@@ -31,13 +30,14 @@ from server.kit.errors import (
 from server.kit.http.auth import AuthDep
 from server.kit.http.bodies import EXAMPLE, BodyDep, declare_body
 from server.kit.http.errors import TooManyWaiters, deleted, problems
-from server.kit.http.fields import NAME, TEXT, Name, Tag
-from server.kit.http.idempotency import BODY_PROBLEMS, COMMAND_PROBLEMS, Answer, json_command
+from server.kit.http.fields import Name, Tag
+from server.kit.http.idempotency import BODY_PROBLEMS, COMMAND_PROBLEMS, Answer, json_command, merge_patch
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.parameters import RunKey
 from server.kit.http.resources import resource
-from server.kit.http.services import CommandDep, Services, ServicesDep, shared
+from server.kit.http.services import CommandDep, EditDep, Services, ServicesDep, shared
 from server.kit.listing import ListQuery, Order, Page
+from server.kit.validation import NO_NUL, Form
 from server.ladders.service import LadderService
 from server.lifecycle.blocked.repository import BlockedRepository
 from server.lifecycle.deletion.service import DeletionService
@@ -60,7 +60,7 @@ RUNS = ListForm(
     name="runs",
     kind=schemas.RunListed,
     columns={**RunRepository.COLUMNS, **FILTERS},
-    equality={"tag"},
+    equality={"tags"},
     choices={"state": RunState, "kind": RunKind, "stop_reason": StopReason},
     orders=frozenset({"created_at", "updated_at", "finished_at", "name", "state", "step", "priority", METRIC}),
     default=Order("created_at"),
@@ -73,7 +73,7 @@ class ListedMetrics:
     def __init__(
         self,
         metrics: Annotated[
-            list[Annotated[str, StringConstraints(min_length=1, max_length=420, pattern=TEXT)]] | None,
+            list[Annotated[str, StringConstraints(min_length=1, max_length=420), NO_NUL]] | None,
             Query(
                 max_length=20,
                 description="Numbers to show beside each run: `[BEHAVIOR:]KEY`, the newest value; with `@max` or "
@@ -119,11 +119,11 @@ def create_run(
     services: ServicesDep,
     auth: AuthDep,
     name: Annotated[Name | None, Query(description="Sets the body's field; for YAML bodies.")] = None,
-    tag: Annotated[list[Tag] | None, Query(max_length=50, description="Sets the body's `tags`.")] = None,
+    tags: Annotated[list[Tag] | None, Query(max_length=50, description="Sets the body's field; repeated.")] = None,
     validate_only: Annotated[bool | None, Query(description="Sets the body's field.")] = None,
 ) -> Response:
     """Queue a training run. The body is JSON, or the bare configuration as YAML."""
-    wanted = body.read(RunCreate, {"name": name, "tags": tag, "validate_only": validate_only})
+    wanted = body.read(RunCreate, {"name": name, "tags": tags, "validate_only": validate_only})
     prepared = _prepare(services.database, wanted)
     if wanted.validate_only:
         return command.preview(
@@ -191,9 +191,9 @@ def get_run(
     waits: WaitsDep,
     auth: AuthDep,
     wait: Annotated[
-        str | None,
+        Annotated[str, Form(f"states, joined by commas: {_STATE.replace('|', ', ')}", f"^({_STATE})(,({_STATE}))*$")]
+        | None,
         Query(
-            pattern=f"^({_STATE})(,({_STATE}))*$",
             description="Answer only when the run is in one of these states (`terminal` = any final one), when it has "
             "ended, or after `timeout`.",
         ),
@@ -212,9 +212,9 @@ def get_run(
 @router.patch(
     "/{run:name}",
     response_model=schemas.Run,
-    **json_command(RunUpdate, RunNotFound, RunEnded, InvalidEdit, TooManyTags),
+    **merge_patch(RunUpdate, RunNotFound, RunEnded, InvalidEdit, TooManyTags),
 )
-def update_run(run: RunKey, body: BodyDep, command: CommandDep, services: ServicesDep) -> Response:
+def update_run(run: RunKey, body: BodyDep, command: EditDep, services: ServicesDep) -> Response:
     """Change hyperparameters, `max_steps` or environment parameters of a run that has not ended; or name and tags of
     any run.
 
@@ -222,13 +222,19 @@ def update_run(run: RunKey, body: BodyDep, command: CommandDep, services: Servic
     others when they go on; the event `hyperparameters_changed` says so, with old and new.
     """
     wanted = body.read(RunUpdate, {})
-    return command.run(lambda session: _changed(session, services, AmendmentService(session).update(run, wanted)))
+
+    def update(session: Session) -> Answer:
+        amendments = AmendmentService(session)
+        command.expects(lambda: _read_run(session, services, amendments.locked(run)))
+        return _changed(session, services, amendments.update(run, wanted))
+
+    return command.run(update)
 
 
 @router.post(
     "/{run:name}:pause",
     response_model=schemas.Run,
-    responses=problems(RunNotFound, RunEnding, IllegalTransition, *COMMAND_PROBLEMS),
+    responses=problems(RunNotFound, RunEnded, RunEnding, *COMMAND_PROBLEMS),
 )
 def pause_run(run: RunKey, command: CommandDep, services: ServicesDep) -> Response:
     """Pause a run: checkpoint, PAUSED with reason `user`, the worker is free, simulators wait for `:resume`."""
@@ -238,7 +244,7 @@ def pause_run(run: RunKey, command: CommandDep, services: ServicesDep) -> Respon
 @router.post(
     "/{run:name}:resume",
     response_model=schemas.Run,
-    **json_command(RunChanges, RunNotFound, RunNotPaused, InvalidEdit, required=False),
+    **json_command(RunChanges, RunNotFound, RunEnded, RunNotPaused, InvalidEdit, required=False),
 )
 def resume_run(run: RunKey, body: BodyDep, command: CommandDep, services: ServicesDep) -> Response:
     """Resume a paused run from its newest checkpoint. A body makes changes first, in PATCH's format."""
@@ -251,28 +257,26 @@ def resume_run(run: RunKey, body: BodyDep, command: CommandDep, services: Servic
 @router.post(
     "/{run:name}:stop",
     response_model=schemas.Run,
-    responses=problems(RunNotFound, IllegalTransition, *COMMAND_PROBLEMS),
+    responses=problems(RunNotFound, *COMMAND_PROBLEMS),
 )
 def stop_run(run: RunKey, command: CommandDep, services: ServicesDep) -> Response:
-    """End a run well: final checkpoint and export, then SUCCEEDED with reason `user`."""
+    """End a run well: final checkpoint and export, then SUCCEEDED with reason `user`. An ended one stays as it is."""
     return command.run(lambda session: _changed(session, services, RunService(session, services.wake_up).stop(run)))
 
 
 @router.post(
     "/{run:name}:cancel",
     response_model=schemas.Run,
-    responses=problems(RunNotFound, IllegalTransition, *COMMAND_PROBLEMS),
+    responses=problems(RunNotFound, *COMMAND_PROBLEMS),
 )
 def cancel_run(run: RunKey, command: CommandDep, services: ServicesDep) -> Response:
-    """End a run at once: CANCELLED, without a checkpoint."""
+    """End a run at once: CANCELLED, without a checkpoint. One that has ended stays as it is."""
     return command.run(lambda session: _changed(session, services, RunService(session, services.wake_up).cancel(run)))
 
 
 @router.delete("/{run:name}", status_code=204, responses=deleted(RunNotFound, RunNotEnded, RunInUse))
 def delete_run(
-    run: Annotated[
-        str, Path(max_length=40, pattern=NAME, description="A run's id. A name would mean another run next.")
-    ],
+    run: Annotated[Name, Path(max_length=40, description="A run's id. A name would mean another run next.")],
     services: ServicesDep,
 ) -> None:
     """Delete a run that has ended, with its metrics, events, logs and checkpoints.

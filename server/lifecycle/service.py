@@ -12,7 +12,6 @@ from server.checkpoints.repository import InitialCheckpoints
 from server.demonstrations.repository import DemonstrationRepository
 from server.kit.db.database import Session, after_commit
 from server.kit.db.projects import DEFAULT, project_of
-from server.kit.errors import IllegalTransition
 from server.kit.states import EVENT_OF, LEASED, TERMINAL, Intent
 from server.kit.wake_up import WakeUp
 from server.ladders.service import LadderService
@@ -55,13 +54,11 @@ class RunService:
 
         A run that no worker holds is PAUSED at once. One that has paused because its simulators were gone stays so
         until a user resumes it. Asking again changes nothing.
-        Raises RunNotFound, RunEnding (a stop or cancel is under way), IllegalTransition (the run has ended).
+        Raises RunNotFound, RunEnding (a stop or cancel is under way), RunEnded.
         """
-        found = self._runs.lock(run)
+        found = self._runs.lock_live(run)
         if found.state == RunState.PAUSED:
             return self._keep_paused(found)
-        if found.state in TERMINAL:
-            raise IllegalTransition(found.id, found.state, RunState.PAUSED)
         if found.intent in {Intent.STOP, Intent.CANCEL} or found.state == RunState.STOPPING:
             raise RunEnding(found.id, Intent.CANCEL if found.intent == Intent.CANCEL else Intent.STOP)
         if found.state not in LEASED:
@@ -73,9 +70,9 @@ class RunService:
     def resume(self, run: str, changes: RunChanges | None = None) -> Run:
         """Queue a run again, paused for any reason; it continues from its newest checkpoint, with all restarts.
 
-        `changes` are made first; the run goes on with them. Raises RunNotFound, RunNotPaused, InvalidEdit.
+        `changes` are made first; the run goes on with them. Raises RunNotFound, RunEnded, RunNotPaused, InvalidEdit.
         """
-        found = self._runs.lock(run)
+        found = self._runs.lock_live(run)
         if found.state != RunState.PAUSED:
             pausing = found.state == RunState.PAUSING or found.intent == Intent.PAUSE
             raise RunNotPaused(found.id, found.state, pausing=pausing)
@@ -88,14 +85,15 @@ class RunService:
         return found
 
     def stop(self, run: str) -> Run:
-        """Ask for a final checkpoint and export, then SUCCEEDED with reason `user`; asking again changes nothing.
+        """Ask for a final checkpoint and export, then SUCCEEDED with reason `user`.
 
         Outranks an earlier pause. A run that no worker holds has nothing to save beyond its newest checkpoint and is
-        SUCCEEDED at once. Raises RunNotFound, IllegalTransition (the run has ended otherwise).
+        SUCCEEDED at once. One that has ended, however it did, stays as it is, and asking again changes nothing: who
+        asks wants it to be over. Raises RunNotFound.
         """
         found = self._runs.lock(run)
         if found.state in TERMINAL:
-            return _already(found, RunState.SUCCEEDED)
+            return found
         if found.state not in LEASED:
             return self._finish(found, RunState.SUCCEEDED, "Stopped by a user while no worker held the run.")
         if found.intent in {Intent.STOP, Intent.CANCEL}:
@@ -105,11 +103,11 @@ class RunService:
     def cancel(self, run: str) -> Run:
         """Ask for CANCELLED without a checkpoint; outranks an earlier stop or pause, and asking again changes nothing.
 
-        Raises RunNotFound, IllegalTransition (the run has ended otherwise).
+        A run that has ended, however it did, stays as it is. Raises RunNotFound.
         """
         found = self._runs.lock(run)
         if found.state in TERMINAL:
-            return _already(found, RunState.CANCELLED)
+            return found
         if found.state not in LEASED:
             return self._finish(found, RunState.CANCELLED, "Cancelled by a user while no worker held the run.")
         if found.intent == Intent.CANCEL:
@@ -126,10 +124,3 @@ class RunService:
     def _finish(self, run: Run, to: RunState, detail: str) -> Run:
         finish(self._session, run, to, StopReason.USER, detail)
         return run
-
-
-def _already(run: Run, wanted: RunState) -> Run:
-    """Return a run that has ended as a user wanted; a repeated request is answered like the first one."""
-    if run.state == wanted and run.stop_reason == StopReason.USER:
-        return run
-    raise IllegalTransition(run.id, run.state, wanted)

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
+from ludus.metric_keys import full_key
+
 _FORM = re.compile(r"(?:(?P<behavior>[^:@]+):)?(?P<key>[^:@]+)(?:@(?P<which>last|max|min))?")
 
 
@@ -29,7 +31,7 @@ class ListedMetric:
         found = _FORM.fullmatch(text)
         if found is None or not text.isprintable():
             raise ValueError(f"{text!r} is not a metric; write [BEHAVIOR:]KEY, with @max or @min for the extremes")
-        return cls(text, found["behavior"], found["key"], found["which"] or "last")
+        return cls(text, found["behavior"], full_key(found["key"]), found["which"] or "last")
 
     @property
     def choose(self) -> Callable[[float, float], float]:

@@ -13,17 +13,18 @@ from typing import Annotated, Any
 import numpy as np
 from fastapi import APIRouter, Depends, Query, Response
 from numpy.typing import NDArray
-from pydantic import StringConstraints
 
 from ludus import schemas
-from server.kit.errors import InvalidQuery, MetricNotFound, RunNotFound
+from server.kit.errors import InvalidQuery, RunNotFound
 from server.kit.http.auth import named_in_query
 from server.kit.http.downloads import DOWNLOAD, Content, DownloadRequestDep, send
-from server.kit.http.errors import RangeNotSatisfiable, problems
-from server.kit.http.fields import NAME, TEXT
+from server.kit.http.errors import PageTokenInvalid, RangeNotSatisfiable, problems
+from server.kit.http.fields import Name
+from server.kit.http.listing import ListPage, PagingDep
 from server.kit.http.parameters import MetricKey, RunKey
 from server.kit.http.resources import list_of, resource
 from server.kit.http.services import DatabaseDep, ServicesDep
+from server.kit.validation import NO_NUL
 from server.metrics.archive import parquet
 from server.metrics.points import NO_LIMIT, Series, Window
 from server.metrics.reader import MetricReader
@@ -42,7 +43,7 @@ MAX_SERIES = 200
 
 SERIES = list_of("SeriesList", schemas.Series, "series")
 Behavior = Annotated[
-    str | None, Query(max_length=200, pattern=TEXT, description="Only of this behavior; empty = of the run.")
+    Annotated[str, NO_NUL] | None, Query(max_length=200, description="Only of this behavior; empty = of the run.")
 ]
 PointCount = Annotated[int, Query(ge=1, le=MAX_POINTS, description="Maximum number of entries per series.")]
 
@@ -69,19 +70,23 @@ def window_of(
 WindowDep = Annotated[Window, Depends(window_of)]
 
 
-@router.get("", response_model=list_of("MetricList", schemas.Metric, "metrics"), responses=problems(RunNotFound))
-def latest_metrics(run: RunKey, database: DatabaseDep) -> dict[str, Any]:
-    """Return the newest value of every metric."""
+@router.get(
+    "",
+    response_model=list_of("MetricList", schemas.Metric, "metrics", ListPage),
+    responses=problems(RunNotFound, PageTokenInvalid),
+)
+def latest_metrics(run: RunKey, database: DatabaseDep, paging: PagingDep) -> dict[str, Any]:
+    """List the newest value of every metric."""
     with database.read() as session:
         found = MetricRepository(session).latest(RunRepository(session).id_of(run))
-        return {"metrics": [resource(schemas.Metric, metric) for metric in found]}
+        return paging.answer("metrics", [resource(schemas.Metric, metric) for metric in found])
 
 
-@router.get("/series", response_model=SERIES, responses=problems(RunNotFound, MetricNotFound))
+@router.get("/series", response_model=SERIES, responses=problems(RunNotFound))
 def metric_series(
     run: RunKey,
     services: ServicesDep,
-    key: MetricKey,
+    key: Annotated[MetricKey, Query(description="The metric, or a short name of one: `reward`, `length`, ....")],
     window: WindowDep,
     behavior: Behavior = None,
     points: PointCount = 500,
@@ -96,7 +101,10 @@ def metric_series(
         ),
     ] = None,
 ) -> Response:
-    """Return a metric over time, one series per behavior, in at most `points` entries each."""
+    """Return a metric over time, one series per behavior, in at most `points` entries each.
+
+    A metric that the run has not recorded has no series.
+    """
     with services.database.read() as session:
         run_id = RunRepository(session).id_of(run)
     if after_step is not None:
@@ -104,8 +112,6 @@ def metric_series(
     found = MetricReader(services.database, services.artifacts).series(
         [run_id], [key], behavior, points, window=window, thinned=after_step is None, smoothing=smoothing
     )
-    if not found:
-        raise MetricNotFound(run_id, key)
     return _answer(found)
 
 
@@ -113,18 +119,18 @@ def metric_series(
     "",
     response_model=SERIES,
     responses=problems(RunNotFound, InvalidQuery),
-    openapi_extra=named_in_query("run"),
+    openapi_extra=named_in_query("run", "runs"),
 )
 def series_of_runs(
     services: ServicesDep,
     window: WindowDep,
-    run: Annotated[
-        list[Annotated[str, StringConstraints(max_length=200, pattern=NAME)]],
+    runs: Annotated[
+        list[Name],
         Query(min_length=1, max_length=MAX_RUNS, description="Ids or names of runs; repeated."),
     ],
-    key: Annotated[
-        list[Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=TEXT)]],
-        Query(min_length=1, max_length=MAX_SERIES, description="Metrics; repeated."),
+    keys: Annotated[
+        list[MetricKey],
+        Query(min_length=1, max_length=MAX_SERIES, description="Metrics, or short names of some; repeated."),
     ],
     behavior: Behavior = None,
     points: PointCount = 300,
@@ -142,12 +148,12 @@ def series_of_runs(
     A run without a metric has no series of it. More than 200 series: ask for fewer runs or keys.
     """
     with services.database.read() as session:
-        run_ids = RunRepository(session).ids_of(run)
-        count = len(MetricRepository(session).places(run_ids, key, behavior))
+        run_ids = RunRepository(session).ids_of(runs)
+        count = len(MetricRepository(session).places(run_ids, keys, behavior))
     if count > MAX_SERIES:
-        raise InvalidQuery("run", f"it has {count} series, more than {MAX_SERIES}; ask for fewer runs or metrics")
+        raise InvalidQuery("runs", f"they have {count} series, more than {MAX_SERIES}; ask for fewer runs or metrics")
     found = MetricReader(services.database, services.artifacts).series(
-        run_ids, key, behavior, points, window=window, common_steps=common_steps, smoothing=smoothing
+        run_ids, keys, behavior, points, window=window, common_steps=common_steps, smoothing=smoothing
     )
     return _answer(found)
 

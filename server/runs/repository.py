@@ -28,9 +28,9 @@ from server.kit.db.ids import new_id
 from server.kit.db.keyset import Columns, compare, in_page, last_without, opaque, parts, rarest, select_page
 from server.kit.db.projects import project_of
 from server.kit.db.repository import Repository
-from server.kit.errors import LogNotFound, Problem, RunNotFound, TooManyTags
+from server.kit.errors import LogNotFound, Problem, RunEnded, RunNotFound, TooManyTags
 from server.kit.listing import Condition, ListQuery, Operator, Order, Page
-from server.kit.states import Intent
+from server.kit.states import TERMINAL, Intent
 from server.runs.bottleneck.times import TimeSpent
 from server.runs.events.repository import Note, lock_run, move, record
 from server.runs.models import BEHIND, BEING_DELETED, Attempt, Lease, Log, Run, RunTag
@@ -78,7 +78,7 @@ class RunRepository(Repository):
 
     COLUMNS: ClassVar[Columns] = {
         "state": Run.state,
-        "tag": RunTag.tag,
+        "tags": RunTag.tag,
         "name": Run.name,
         "kind": Run.kind,
         "stop_reason": Run.stop_reason,
@@ -88,7 +88,7 @@ class RunRepository(Repository):
         "updated_at": Run.updated_at,
         "finished_at": Run.finished_at,
     }
-    """Columns by which lists can be filtered and, except for `tag`, sorted."""
+    """Columns by which lists can be filtered and, except for `tags`, sorted."""
     AT_REST: ClassVar[Columns] = {**COLUMNS, "step": Run.stored_step, "updated_at": Run.stored_updated_at}
     """The same of runs without a lease: `step` and `updated_at` have indexes."""
 
@@ -148,7 +148,7 @@ class RunRepository(Repository):
     ) -> Page[Run]:
         """Return a page of runs without `BEHIND` (touching `config` of one of them raises).
 
-        Fields: those of `COLUMNS`, `tag` with = and !=, and `more`, which are filters only. A text that ends in `*`
+        Fields: those of `COLUMNS`, `tags` with = and !=, and `more`, which are filters only. A text that ends in `*`
         matches a prefix. METRIC sorts by `metric` (`run_id`, `value`). Runs without the value that sorts come last.
         """
         statement = select(Run).where(_SHOWN).options(*_without_behind())
@@ -192,7 +192,7 @@ class RunRepository(Repository):
             common = condition.field in {"state", "priority", query.order.field}
             if common or condition.operator is Operator.NE or condition.field not in self.COLUMNS:
                 continue
-            hits = select(RunTag.run_id if condition.field == "tag" else Run.id)
+            hits = select(RunTag.run_id if condition.field == "tags" else Run.id)
             hits = hits.where(compare(self.AT_REST, condition))
             if condition.field in _MOVING:  # of a run with a lease, the lease tells
                 hits = select(union(hits, select(Lease.run_id)).subquery().c.id)
@@ -257,15 +257,30 @@ class RunRepository(Repository):
         """Return a run (id or name), locked until the commit. Raises RunNotFound."""
         return lock_run(self._session, self.get(run).id)
 
-    def label(self, run: Run, *, name: str | None, add: Collection[str], remove: Collection[str]) -> None:
-        """Give a locked run another name, and add and remove tags. Tags that it has already change nothing.
+    def lock_live(self, run: str, hint: str = "") -> Run:
+        """Lock a run that has not ended. Raises RunNotFound, RunEnded, whose sentence ends with `hint`."""
+        found = self.lock(run)
+        if found.state in TERMINAL:
+            raise RunEnded(found.id, found.state, hint)
+        return found
+
+    def label(
+        self,
+        run: Run,
+        *,
+        name: str | None = None,
+        tags: Collection[str] | None = None,
+        add: Collection[str] = (),
+        remove: Collection[str] = (),
+    ) -> None:
+        """Give a locked run another name and other tags (None: those that it has); then add and remove some.
 
         Raises TooManyTags.
         """
         if name is not None and name != run.name:
             note = Note("run_renamed", f"The run is called {name} now.", data={"from": run.name, "to": name})
             self.annotate(run, note, name=name)
-        tags = sorted({*run.tags, *add} - {*remove})
+        tags = sorted({*(run.tags if tags is None else tags), *add} - {*remove})
         if len(tags) > MAX_TAGS:
             raise TooManyTags(run.id, len(tags), MAX_TAGS)
         if tags != sorted(run.tags):
@@ -326,9 +341,9 @@ def _newest_of(query: Select[Found], name: str) -> Select[Found]:
 
 
 def _tagged(condition: Condition) -> ColumnElement[bool] | None:
-    """Translate a condition on `tag`: the run has a tag that fits (=), or none that does (!=)."""
-    if condition.field != "tag":
+    """Translate a condition on `tags`: the run has a tag that fits (=), or none that does (!=)."""
+    if condition.field != "tags":
         return None
-    fits = compare(RunRepository.COLUMNS, Condition("tag", Operator.EQ, condition.value))
+    fits = compare(RunRepository.COLUMNS, Condition("tags", Operator.EQ, condition.value))
     tagged = exists().where(RunTag.run_id == Run.id, fits)
     return tagged if condition.operator is Operator.EQ else not_(tagged)

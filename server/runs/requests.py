@@ -5,13 +5,14 @@ from typing import Annotated, Any, Self
 from pydantic import Field, StringConstraints, model_validator
 
 from ludus.schemas.states import RunKind
-from server.kit.http.fields import TEXT, Name, RunName, Tag, Write
+from server.kit.http.fields import Document, Name, RunName, Tag, Write
+from server.kit.validation import NO_NUL
 
 
 class RunCreate(Write):
     """A run to be queued. Its configuration is `config`, or a stored one, named by `config_name`."""
 
-    config: dict[str, Any] | Annotated[str, StringConstraints(max_length=2**21)] | None = None
+    config: Document | None = None
     """A configuration as ML-Agents has it (`behaviors: {Name: {trainer_type: ppo, ...}}`): an object, or its text as
     YAML or JSON.
     """
@@ -27,7 +28,7 @@ class RunCreate(Write):
     """For filters."""
     priority: int = Field(default=0, ge=-1000, le=1000)
     """Of a project's runs, those with a higher one are trained first."""
-    owner: Annotated[str, StringConstraints(max_length=200, pattern=TEXT)] = ""
+    owner: Annotated[str, StringConstraints(max_length=200), NO_NUL] = ""
     """A label: of the runs that one token created, those of the owner with fewer in training go first. Quotas count by
     project and token, not by owner.
     """

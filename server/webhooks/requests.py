@@ -5,10 +5,11 @@ from typing import Annotated
 from pydantic import Field, StringConstraints, model_validator
 
 from server.kit.http.fields import Name, Tag, Text, Write
+from server.kit.validation import Form
 from server.webhooks.refs import PATTERN
 
 Url = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
-Pattern = Annotated[str, StringConstraints(pattern=PATTERN)]
+Pattern = Annotated[str, Form("a type of events: small letters, digits, underscores, and `*` for anything", PATTERN)]
 Patterns = Annotated[
     list[Pattern],
     Field(
@@ -33,15 +34,16 @@ class WebhookCreate(Write):
 
 
 class WebhookUpdate(Write):
-    """Changes of a webhook; fields that are left out stay."""
+    """Changes of a webhook; fields that are left out stay, and null stands for the default."""
 
     url: Url | None = None
+    """Has no default: null is refused."""
     events: Patterns | None = None
     description: Text | None = None
-    run: Name | Annotated[str, StringConstraints(max_length=0)] | None = None
-    """Id or name of a run; the empty text: all runs."""
-    tag: Tag | Annotated[str, StringConstraints(max_length=0)] | None = None
-    """A tag; the empty text: any tags."""
+    run: Name | None = None
+    """Id or name of a run; null: all runs."""
+    tag: Tag | None = None
+    """A tag; null: any tags."""
     enabled: bool | None = None
     """Enabled again, a webhook receives the events from then on."""
 
@@ -49,6 +51,8 @@ class WebhookUpdate(Write):
     def _says_something(self) -> "WebhookUpdate":
         if not self.model_fields_set:
             raise ValueError("nothing is to be changed; name at least one field")
+        if "url" in self.model_fields_set and self.url is None:
+            raise ValueError("url must not be null: a webhook without an address receives nothing")
         return self
 
 

@@ -11,11 +11,11 @@ from server.kit.db.database import Session
 from server.kit.errors import RunNotFound
 from server.kit.http.bodies import BodyDep
 from server.kit.http.errors import deleted, problems
-from server.kit.http.fields import NAME
-from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer, json_command
+from server.kit.http.fields import Name
+from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer, json_command, merge_patch
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.resources import dump, resource
-from server.kit.http.services import CommandDep, DatabaseDep, Services, ServicesDep
+from server.kit.http.services import CommandDep, DatabaseDep, EditDep, Services, ServicesDep
 from server.kit.listing import ListQuery, Order, Page
 from server.webhooks.deliveries.http_client import DeliveryClient
 from server.webhooks.deliveries.messages import TEST_TYPE
@@ -57,8 +57,8 @@ DELIVERIES = ListForm(
 
 Kind = TypeVar("Kind", bound=schemas.Delivery)
 
-WebhookKey = Annotated[str, Path(max_length=40, pattern=NAME, description="A webhook's id.")]
-DeliveryKey = Annotated[str, Path(max_length=40, pattern=NAME, description="A delivery's id.")]
+WebhookKey = Annotated[Name, Path(max_length=40, description="A webhook's id.")]
+DeliveryKey = Annotated[Name, Path(max_length=40, description="A delivery's id.")]
 
 
 @router.get("", response_model=WEBHOOKS.page(), responses=problems(*LIST_PROBLEMS))
@@ -96,14 +96,17 @@ def get_webhook(webhook: WebhookKey, database: DatabaseDep) -> schemas.Webhook:
 @router.patch(
     "/{webhook:name}",
     response_model=schemas.Webhook,
-    **json_command(WebhookUpdate, WebhookNotFound, AddressInvalid, RunNotFound),
+    **merge_patch(WebhookUpdate, WebhookNotFound, AddressInvalid, RunNotFound),
 )
-def update_webhook(webhook: WebhookKey, body: BodyDep, command: CommandDep, services: ServicesDep) -> Response:
+def update_webhook(webhook: WebhookKey, body: BodyDep, command: EditDep, services: ServicesDep) -> Response:
     """Change a webhook; while it is disabled, it gets nothing, and its undelivered messages wait."""
     change = body.read(WebhookUpdate, {})
-    return command.run(
-        lambda session: Answer(200, resource(schemas.Webhook, _service(services, session).change(webhook, change)))
-    )
+
+    def update(session: Session) -> Answer:
+        command.expects(lambda: resource(schemas.Webhook, WebhookRepository(session).lock(webhook)))
+        return Answer(200, resource(schemas.Webhook, _service(services, session).change(webhook, change)))
+
+    return command.run(update)
 
 
 @router.delete("/{webhook:name}", status_code=204, responses=deleted(WebhookNotFound))

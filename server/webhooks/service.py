@@ -51,7 +51,7 @@ class WebhookService:
         )
 
     def change(self, webhook_id: str, change: WebhookUpdate) -> Webhook:
-        """Change a webhook: None leaves a field as it is, and the empty text removes a filter.
+        """Change a webhook as a merge patch does: None is a field's default.
 
         Enabled again, it receives the events from then on, and the messages that waited.
         Raises WebhookNotFound, AddressInvalid, RunNotFound.
@@ -59,16 +59,17 @@ class WebhookService:
         webhook = self._webhooks.lock(webhook_id)
         if change.url is not None:
             webhook.url = check_url(change.url, private=self._private)
-        if change.description is not None:
-            webhook.description = change.description
-        if change.events is not None:
-            webhook.events = list(change.events)
-        if change.run is not None:
-            webhook.run_id = self._run_id(change.run or None)
-        if change.tag is not None:
-            webhook.tag = change.tag or None
-        if change.enabled is not None:
-            self._enable(webhook, enabled=change.enabled)
+        changed = change.model_fields_set
+        if "description" in changed:
+            webhook.description = change.description or ""
+        if "events" in changed:
+            webhook.events = list(change.events or ["*"])
+        if "run" in changed:
+            webhook.run_id = self._run_id(change.run)
+        if "tag" in changed:
+            webhook.tag = change.tag
+        if "enabled" in changed:
+            self._enable(webhook, enabled=change.enabled is not False)
         webhook.updated_at = self._webhooks.clock()
         return webhook
 

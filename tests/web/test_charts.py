@@ -47,7 +47,7 @@ def fresh(browser: Browser, world: World) -> Iterator[Watched]:
 
 
 def of_series(answer: Response) -> bool:
-    return "/v1/series" in answer.url and REWARD in parse_qs(urlsplit(answer.url).query)["key"]
+    return "/v1/series" in answer.url and REWARD in parse_qs(urlsplit(answer.url).query)["keys"]
 
 
 def drag(page: Page, first: float, last: float) -> None:

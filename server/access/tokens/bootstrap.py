@@ -14,6 +14,7 @@ from server.kit.db.projects import EVERY
 from server.kit.errors import Invalid
 from server.kit.principal import everything
 from server.kit.settings import Settings
+from server.kit.validation import in_words
 
 ACTOR = "ludus admin"
 """The token's `created_by` in the database."""
@@ -35,7 +36,7 @@ def create_first_token(settings: Settings, name: str, scopes: Iterable[str], pro
         wanted = TypeAdapter(TokenCreate).validate_python({"name": name, "scopes": list(scopes), "project": project})
     except ValidationError as error:
         first = error.errors()[0]
-        raise TokenInvalid(f"{first['loc'][0]}: {first['msg']}") from None
+        raise TokenInvalid(f"{first['loc'][0]}: {in_words(first)}") from None
     database = Database.from_settings(settings.database)
     try:
         if database.url.get_backend_name() == "sqlite" and not (file := Path(database.url.database or "")).exists():

@@ -5,10 +5,14 @@ from typing import Annotated
 from pydantic import Field, StringConstraints
 
 from ludus.schemas.tokens import Scope
+from server.kit.db.projects import PROJECT, PROJECT_RULE
 from server.kit.http.fields import Name, Write
+from server.kit.validation import Form
 
 MAX_SECONDS = 10 * 365 * 86400.0
-Project = Annotated[str, StringConstraints(max_length=64, pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*|\*)$")]
+Project = Annotated[
+    str, StringConstraints(max_length=64), Form(PROJECT_RULE + ", or `*` for all projects", rf"^({PROJECT}|\*)$")
+]
 Lifetime = Annotated[float, Field(gt=0, le=MAX_SECONDS)]
 
 

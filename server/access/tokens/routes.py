@@ -24,6 +24,7 @@ from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, DatabaseDep, shared
 from server.kit.listing import Order
 from server.kit.token_watcher import TokenWatcher
+from server.kit.validation import Form
 from server.ladders.errors import LadderNotFound
 
 router = APIRouter(prefix="/v1/tokens", tags=["tokens"])
@@ -41,7 +42,9 @@ TOKENS = ListForm(
 TokensDep = Annotated[TokenChecker, Depends(shared(TokenChecker))]
 SessionsDep = Annotated[SessionChecker, Depends(shared(SessionChecker))]
 WatcherDep = Annotated[TokenWatcher, Depends(shared(TokenWatcher))]
-TokenKey = Annotated[str, Path(max_length=40, pattern=r"^tok_[0-9a-z]+$", description="A token's id.")]
+TokenKey = Annotated[
+    str, Form("the id of a token (tok_...)", r"^tok_[0-9a-z]+$"), Path(max_length=40, description="A token's id.")
+]
 
 
 @router.post(

@@ -14,7 +14,7 @@ from server.kit.errors import CheckpointDeleted, CheckpointNotFound, NameAmbiguo
 from server.kit.http.auth import AuthDep
 from server.kit.http.bodies import BodyDep
 from server.kit.http.errors import deleted, problems
-from server.kit.http.fields import NAME, Name, Write
+from server.kit.http.fields import Name, Write
 from server.kit.http.idempotency import Answer, json_command
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.resources import resource
@@ -51,7 +51,7 @@ class AliasPut(Write):
     )
 
 
-AliasKey = Annotated[str, Path(max_length=200, pattern=NAME, description="The alias, as in `champion`.")]
+AliasKey = Annotated[Name, Path(description="The alias, as in `champion`.")]
 
 
 @router.get("", response_model=ALIASES.page(), responses=problems(*LIST_PROBLEMS))

@@ -5,11 +5,11 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 
 from ludus import schemas
-from server.checkpoints.errors import CheckpointRequestNotFound, RunNotRunning
+from server.checkpoints.errors import CheckpointRequestNotFound
 from server.checkpoints.requests.repository import CheckpointRequestRepository
 from server.checkpoints.requests.service import CheckpointRequestService
 from server.kit.db.database import Session
-from server.kit.errors import RunNotFound
+from server.kit.errors import RunEnded, RunNotFound, RunNotRunning
 from server.kit.http.errors import problems
 from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer
 from server.kit.http.parameters import RunKey
@@ -26,7 +26,7 @@ Number = Annotated[int, Path(ge=1, le=2**31 - 1, description="Number of a reques
     ":checkpoint",
     status_code=202,
     response_model=schemas.CheckpointRequest,
-    responses=problems(RunNotFound, RunNotRunning, *COMMAND_PROBLEMS),
+    responses=problems(RunNotFound, RunEnded, RunNotRunning, *COMMAND_PROBLEMS),
 )
 def checkpoint_run(run: RunKey, command: CommandDep) -> Response:
     """Request a checkpoint of a running run now; the run continues.

@@ -6,11 +6,11 @@ worker: the next attempt answers it. A run that pauses or ends answers it with i
 """
 
 from ludus.schemas.states import RunState
-from server.checkpoints.errors import RunNotRunning
 from server.checkpoints.repository import CheckpointRepository
 from server.checkpoints.requests.models import CheckpointRequest
 from server.checkpoints.requests.repository import CheckpointRequestRepository
 from server.kit.db.database import Session
+from server.kit.errors import RunNotRunning
 from server.runs.events.repository import Note, ask
 from server.runs.repository import RunRepository
 
@@ -25,12 +25,13 @@ class CheckpointRequestService:
     def ask(self, run: str) -> CheckpointRequest:
         """Ask for a checkpoint; while a request is pending, asking again returns that one.
 
-        Raises RunNotFound, RunNotRunning.
+        Raises RunNotFound, RunEnded, RunNotRunning.
         """
-        found = RunRepository(self._session).lock(run)
+        found = RunRepository(self._session).lock_live(run)
         if found.state != RunState.RUNNING:
             newest = CheckpointRepository(self._session).newest(found.id)
-            raise RunNotRunning(found.id, found.state, None if newest is None else newest.id)
+            hint = "" if newest is None else f", or take its newest checkpoint, {newest.id}"
+            raise RunNotRunning(found.id, found.state, "write a checkpoint", hint)
         pending = self._requests.pending(found.id)
         if pending is not None:
             return pending

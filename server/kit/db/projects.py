@@ -30,6 +30,9 @@ DEFAULT: Final = "default"
 """The project of everything that no other is named for."""
 EVERY: Final = "*"
 """Stands for all projects."""
+PROJECT: Final = "[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+"""Pattern of projects' names, which stand in a header."""
+PROJECT_RULE: Final = "the name of a project: 1 to 64 letters, digits, dots, underscores and hyphens, no sign in front"
 _PROJECT: Final = "ludus_project"
 _RUNS: Final = table("runs", column("id", String), column("project", String))
 

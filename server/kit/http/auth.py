@@ -42,12 +42,12 @@ def need_of(route: APIRoute) -> Need:
     return Need(Scope(scope) if scope else None, bool(everywhere))
 
 
-def named_in_query(parameter: str) -> dict[str, Any]:
-    """Declare that a route has its runs or ladders in a parameter of the query, for its `openapi_extra`.
+def named_in_query(kind: str, parameter: str) -> dict[str, Any]:
+    """Declare that a route has its runs in a parameter of the query, which may be repeated, for its `openapi_extra`.
 
-    `parameter` is the one that paths have: `run` or `ladder`. It may be repeated.
+    `kind` is what paths call one of them: `run`.
     """
-    return {NAMED_IN_QUERY: parameter}
+    return {NAMED_IN_QUERY: [kind, parameter]}
 
 
 def names_only(request: Request, parameter: str, id_: str) -> bool:
@@ -56,8 +56,9 @@ def names_only(request: Request, parameter: str, id_: str) -> bool:
     In the path of a ladder, the id of a run stands for the ladder of its self-play.
     """
     route = request.scope["route"]
-    if (route.openapi_extra or {}).get(NAMED_IN_QUERY) == parameter:
-        return set(request.query_params.getlist(parameter)) == {id_}
+    kind, named = (route.openapi_extra or {}).get(NAMED_IN_QUERY, (None, ""))
+    if kind == parameter:
+        return set(request.query_params.getlist(named)) == {id_}
     parameters = ("run", "ladder") if parameter == "run" else ("ladder",)
     return any(request.path_params.get(each) == id_ for each in parameters)
 

@@ -14,7 +14,7 @@ from server.kit.json_limits import find_excess
 
 Model = TypeVar("Model", bound=BaseModel)
 
-JSON_TYPES = frozenset({"application/json", "text/json"})
+JSON_TYPES = frozenset({"application/json", "text/json", "application/merge-patch+json"})
 YAML_TYPES = frozenset({"application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml"})
 
 MAX_VALUES = 60_000

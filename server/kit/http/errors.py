@@ -38,7 +38,7 @@ class RequestError(LudusError):
     """Parent of the errors that only exist over HTTP; they name their status."""
 
     kind = ErrorKind.INVALID
-    status: ClassVar[int] = 400
+    status: ClassVar[int] = 422
     headers: ClassVar[Mapping[str, str]] = {}
 
 
@@ -80,7 +80,6 @@ class IdempotencyKeyInvalid(RequestError, code="invalid_idempotency_key"):
 class IdempotencyKeyReused(RequestError, code="idempotency_key_reused"):
     """The key was used for another request."""
 
-    status = 422
     key: str
     sentence = "The Idempotency-Key {key!r} was used with another content. Use a new key for a new request."
 
@@ -98,6 +97,7 @@ class RequestInFlight(RequestError, code="request_in_flight"):
 class BodyInvalid(RequestError, code="invalid_body"):
     """The body cannot be read at all."""
 
+    status = 400
     reason: str
     sentence = "The body cannot be read: {reason}."
 
@@ -177,11 +177,24 @@ class RangeNotSatisfiable(RequestError, code="range_not_satisfiable"):
     sentence = "The file has {size} bytes, and none of those that Range asks for. Leave Range out to get all of it."
 
 
+class PreconditionFailed(RequestError, code="precondition_failed"):
+    """The resource is not the one that `If-Match` names: it was changed meanwhile."""
+
+    status = 412
+    sentence = (
+        "What was to be changed is not what the ETag in If-Match was for any more. Nothing was changed. Read it again, "
+        "decide again, and send its new ETag."
+    )
+
+
 class UnsupportedMediaType(RequestError, code="unsupported_media_type"):
-    """The body is neither JSON nor YAML."""
+    """The body is neither JSON nor YAML; a body of PATCH may also be a merge patch."""
 
     status = 415
-    headers: ClassVar[Mapping[str, str]] = {"Accept-Post": "application/json, application/yaml"}
+    headers: ClassVar[Mapping[str, str]] = {
+        "Accept-Post": "application/json, application/yaml",
+        "Accept-Patch": "application/merge-patch+json",
+    }
     given: str
     sentence = "A body of type {given!r:.102} is not understood. Send application/json or application/yaml."
 
@@ -245,6 +258,15 @@ class CrossOrigin(ForeignOrigin):
     )
 
 
+class ProblemTypeNotFound(RequestError, code="problem_type_not_found"):
+    """No problem has this code."""
+
+    kind = ErrorKind.NOT_FOUND
+    status = 404
+    name: str
+    sentence = "No problem has the code {name!r}. docs/api.md lists all of them."
+
+
 class TooManyWaiters(RequestError, code="too_many_waiters"):
     """Too many requests wait for a state at once."""
 
@@ -288,12 +310,11 @@ def status_of(error: type[LudusError]) -> int:
 Responses = dict[int | str, dict[str, Any]]
 
 COMMON: Mapping[int, Sequence[str]] = {
-    400: [ProjectInvalid.code],
     401: [Unauthenticated.code, TokenRefused.code, SessionEnded.code],
     403: [ForeignOrigin.code, ProjectForbidden.code, ScopeMissing.code, TokenBound.code],
     408: [BodyTooSlow.code],
     413: [BodyTooLarge.code],
-    422: ["invalid_request"],
+    422: ["invalid_request", ProjectInvalid.code],
     429: [TooManyRequests.code, TooManyBodies.code],
     500: ["internal"],
     503: [DatabaseUnavailable.code],

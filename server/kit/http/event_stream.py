@@ -4,7 +4,6 @@ A client that does not take a message within the time-out is dropped: a client t
 """
 
 import asyncio
-import contextlib
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractContextManager
@@ -56,10 +55,9 @@ class EventStreamResponse(Response):
                 if sender.done():
                     sender.result()
             finally:
-                for task in (sender, leaver):
-                    task.cancel()
-                    with contextlib.suppress(asyncio.CancelledError, TimeoutError):
-                        await task
+                sender.cancel()
+                leaver.cancel()
+                await asyncio.gather(sender, leaver, return_exceptions=True)
 
     async def _send_all(self, scope: Scope, send: Send) -> None:
         start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}

@@ -1,16 +1,13 @@
 """Types of fields of requests that several features share. Without FastAPI: controllers and workers read them, too."""
 
 import re
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
 
+from ludus.names import MAX_NAME, MAX_TAG, TAG_RULE, is_tag
 from server.kit.db.ids import ALPHABET, LENGTH
-
-NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
-"""Pattern of names, which are parts of addresses and command lines."""
-TEXT = r"^[^\x00]*$"
-"""Any text but NUL, which PostgreSQL doesn't store."""
+from server.kit.validation import NAME, NO_NUL, Form, OneOf
 
 
 def _no_id(name: str) -> str:
@@ -19,13 +16,19 @@ def _no_id(name: str) -> str:
     return name
 
 
-Name = Annotated[str, StringConstraints(max_length=200, pattern=NAME)]
+Name = Annotated[str, StringConstraints(max_length=MAX_NAME), NAME]
+"""Names, and ids, which are names, too."""
 RunName = Annotated[Name, AfterValidator(_no_id)]
 """A name that is given to a run: never one that may be another run's id."""
-RunReference = Annotated[str, StringConstraints(max_length=200, pattern=NAME)]
-"""A run's id, or a name: the newest run of that name."""
-Tag = Annotated[str, StringConstraints(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._=/@+-]*$")]
-Text = Annotated[str, StringConstraints(max_length=2000, pattern=TEXT)]
+Tag = Annotated[str, StringConstraints(max_length=MAX_TAG), Form(TAG_RULE, r"^[^\x00-\x1f*]+$", is_tag)]
+Text = Annotated[str, StringConstraints(max_length=2000), NO_NUL]
+
+
+Document = Annotated[
+    dict[str, Any] | Annotated[str, StringConstraints(max_length=2**21)],
+    OneOf("a configuration: an object, or its text as YAML or JSON"),
+]
+"""A configuration as it is sent."""
 
 
 class Write(BaseModel):

@@ -4,7 +4,7 @@
     condition = field operator value            operator: = != < > <= >=
     value     = "quoted, with \\" and \\\\" | a bare word, number or time
 
-    state = RUNNING AND tag = "nightly" AND created_at >= 2026-01-01T00:00:00Z
+    state = RUNNING AND tags = "nightly" AND created_at >= 2026-01-01T00:00:00Z
 
 `order_by` is one field, optionally followed by `asc` or `desc`. Anything else (OR, NOT, parentheses,
 functions) is an error that says where it stands; a filter is never half understood.

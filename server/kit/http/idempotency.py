@@ -30,11 +30,13 @@ from server.kit.http.errors import (
     BodyInvalid,
     IdempotencyKeyInvalid,
     IdempotencyKeyReused,
+    PreconditionFailed,
     RequestInFlight,
     Responses,
     UnsupportedMediaType,
     problems,
 )
+from server.kit.http.etags import check_match
 from server.kit.http.repository import IdempotencyRepository
 from server.kit.http.resources import dump
 
@@ -93,6 +95,8 @@ class Command:
         self._scope = scope
         self._key = key
         self._fingerprint = fingerprint
+        self.if_match: str | None = None
+        """ETags of the resource that is to be changed; None: whatever it is."""
 
     def run(self, effect: Callable[[Session], Answer]) -> JSONResponse:
         """Run `effect` in one transaction and answer, or answer again what the first request with this key got."""
@@ -102,6 +106,11 @@ class Command:
             return _respond(answer.status, dump(answer.body), answer.location)
         with self._in_flight.hold(self._scope, self._key):
             return self._run_once(self._key, effect)
+
+    def expects(self, present: Callable[[], object]) -> None:
+        """Compare the locked resource with the request's `If-Match`, if it has one. Raises PreconditionFailed."""
+        if self.if_match is not None:
+            check_match(self.if_match, present())
 
     def preview(self, body: object) -> JSONResponse:
         """Answer what the command would do. Nothing is written, and the key is not used up."""
@@ -139,6 +148,14 @@ def json_command(model: type[BaseModel], *classes: type[LudusError], required: b
         "responses": problems(*classes, *BODY_PROBLEMS),
         "openapi_extra": declare_json(model, required=required),
     }
+
+
+def merge_patch(model: type[BaseModel], *classes: type[LudusError]) -> JsonCommand:
+    """Declare a command that changes a resource: a merge patch (RFC 7396), also as plain JSON, and its problems."""
+    command = json_command(model, PreconditionFailed, *classes)
+    content = command["openapi_extra"]["requestBody"]["content"]
+    content["application/merge-patch+json"] = content["application/json"]
+    return command
 
 
 def key_scope(project: str, method: str, path: str) -> str:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -71,6 +71,45 @@ class ListForm:
         return list_of(f"{name}Page", self.kind, self.items or self.name, ListPage, **more)
 
 
+class Paging:
+    """The parameters of one request for a page of a list that has one order and no filter."""
+
+    def __init__(
+        self,
+        page_size: Annotated[
+            int, Query(ge=0, description=f"Maximum number of items; at most, and by default, {MAX_PAGE_SIZE}.")
+        ] = MAX_PAGE_SIZE,
+        page_token: Annotated[
+            str, Query(max_length=MAX_TOKEN_LENGTH, description="`next_page_token` of the page before.")
+        ] = "",
+    ) -> None:
+        self.size = min(page_size or MAX_PAGE_SIZE, MAX_PAGE_SIZE)
+        self._token = page_token
+
+    def after(self, name: str) -> int:
+        """Return the number after which the page of the list `name` begins. Raises PageTokenInvalid."""
+        if not self._token:
+            return 0
+        (number,) = decode_token(self._token, name)
+        if not isinstance(number, int) or not 0 <= number < 2**31:
+            raise PageTokenInvalid
+        return number
+
+    def answer(self, name: str, items: Sequence[Any]) -> dict[str, Any]:
+        """Return a page of a list that only grows at its end, whose field is `name`. Raises PageTokenInvalid."""
+        begin = self.after(name)
+        end = begin + self.size
+        return {name: items[begin:end], "next_page_token": next_token(name, end if len(items) > end else None)}
+
+
+PagingDep = Annotated[Paging, Depends()]
+
+
+def next_token(name: str, number: int | None) -> str:
+    """Return the token of the page of the list `name` that begins after an item; empty if there is none."""
+    return "" if number is None else encode_token([number], name)
+
+
 class Listing:
     """The parameters of one request for a list."""
 
@@ -78,7 +117,7 @@ class Listing:
         self,
         filter: Annotated[  # noqa: A002  # AIP-160's word
             str,
-            Query(max_length=MAX_LENGTH, description='Conditions joined by AND: `state = RUNNING AND tag = "ci"`.'),
+            Query(max_length=MAX_LENGTH, description='Conditions joined by AND: `state = RUNNING AND tags = "ci"`.'),
         ] = "",
         order_by: Annotated[str, Query(max_length=100, description="A field, then `asc` or `desc`.")] = "",
         page_size: Annotated[

@@ -3,9 +3,12 @@
 from typing import Annotated
 
 from fastapi import Path, Query
+from pydantic import AfterValidator, StringConstraints
 from starlette.convertors import StringConvertor, register_url_convertor  # codespell:ignore convertors
 
-from server.kit.http.fields import NAME, TEXT
+from ludus.metric_keys import full_key
+from server.kit.http.fields import Name
+from server.kit.validation import NO_NUL, Form
 
 
 class NameConvertor(StringConvertor):
@@ -30,21 +33,25 @@ register_url_convertor("name", NameConvertor())
 register_url_convertor("token", TokenConvertor())
 register_url_convertor("worker", WorkerConvertor())
 
-RunKey = Annotated[
-    str, Path(max_length=200, pattern=NAME, description="A run's id, or a name: the newest run of that name.")
-]
+RunKey = Annotated[Name, Path(description="A run's id, or a name: the newest run of that name.")]
 WorkerKey = Annotated[
     str,
-    Path(
-        max_length=200, pattern=TEXT, description="A slot's id, `host/pid/start`, or a host's name: all of its slots."
-    ),
+    NO_NUL,
+    Path(max_length=200, description="A slot's id, `host/pid/start`, or a host's name: all of its slots."),
 ]
-CheckpointKey = Annotated[str, Path(max_length=40, pattern=NAME, description="A checkpoint's id, `latest` or `best`.")]
-ConfigName = Annotated[str, Path(max_length=200, pattern=NAME, description="Name of a stored configuration.")]
-FileName = Annotated[str, Path(max_length=500, pattern=r"^[^\x00-\x1f\\]+$", description="Name of a file.")]
+CheckpointKey = Annotated[Name, Path(max_length=40, description="A checkpoint's id, `latest` or `best`.")]
+ConfigName = Annotated[Name, Path(description="Name of a stored configuration.")]
+FileName = Annotated[
+    str,
+    Form("the name of a file, as the list of them has it", r"^[^\x00-\x1f\\]+$"),
+    Path(max_length=500, description="Name of a file."),
+]
 AttemptNumber = Annotated[int, Path(ge=1, le=2**31 - 1, description="Number of an attempt.")]
 MetricKey = Annotated[
     str,
-    Query(min_length=1, max_length=200, pattern=TEXT, description="The metric, as in `Environment/Cumulative Reward`."),
+    StringConstraints(min_length=1, max_length=200),
+    NO_NUL,
+    AfterValidator(full_key),
 ]
+"""A metric, as in `Environment/Cumulative Reward`, or a short name of one."""
 Version = Annotated[int, Query(ge=1, le=2**31 - 1, description="Version of the configuration.")]

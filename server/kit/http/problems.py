@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Final
 
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Scope
 
@@ -22,6 +22,16 @@ from server.kit.http.errors import (
     Unauthenticated,
     status_of,
 )
+from server.kit.validation import in_words, place
+
+PROBLEM_PATH: Final = "/problems/"
+FRAMEWORK: Final[Mapping[str, tuple[int, str]]] = {
+    "invalid_request": (422, "Parameters or body do not fit the description; all mistakes are listed."),
+    "route_not_found": (404, "There is nothing at this path. See /docs for what there is."),
+    "method_not_allowed": (405, "This path does not know this method. See the Allow header."),
+    "internal": (500, "The server failed; this is a defect. Its log has the traceback under the request_id."),
+}
+"""The problems that are no error of ours: status and meaning."""
 
 MAX_ERRORS = 100
 """Mistakes that an answer lists, at most."""
@@ -49,7 +59,7 @@ class Problem(BaseModel):
     """RFC 9457 problem details."""
 
     type: str
-    """`urn:ludus:problem:` and the code."""
+    """Path of a page that says what the code means: `/problems/` and the code."""
     title: str
     """The code in words."""
     status: int
@@ -64,6 +74,8 @@ class Problem(BaseModel):
     """Names the request in the server's log."""
     errors: list[ProblemItem] = []
     """The mistakes, where there can be several; at most 100."""
+    details: dict[str, str] = {}
+    """What programs need to know beside the code: of `run_ended` the run's id and its state."""
 
 
 def problem_response(error: LudusError, scope: Scope) -> JSONResponse:
@@ -87,22 +99,13 @@ def problem_response(error: LudusError, scope: Scope) -> JSONResponse:
     elif isinstance(error, ProblemList):
         location = "config" if isinstance(error, InvalidConfig) else "body"
         items = [ProblemItem(**asdict(found), location=location) for found in error.problems]
-    return _answer(scope, status, error.code, error.message, items, headers)
-
-
-def _message(found: Mapping[str, Any]) -> str:
-    """Return the mistake of a value. Of a number with too many digits pydantic says only that it is no number."""
-    value = found.get("input")
-    digits = len(value) if isinstance(value, str) else value.bit_length() / 3.33 if isinstance(value, int) else 0
-    if found["type"] in {"int_parsing", "int_parsing_size", "int_type", "float_type"} and digits > 18:
-        return f"Input should be a number that 64 bits hold: whole ones lie between {-(2**63)} and {2**63 - 1}"
-    return str(found["msg"]).removeprefix("Value error, ")
+    details = {name: str(getattr(error, name)) for name in error.details}
+    return _answer(scope, status, error.code, error.message, items, headers, details)
 
 
 def internal_problem(scope: Scope) -> JSONResponse:
     """Answer that the server has a defect; the log has the traceback under the request's id."""
-    detail = "The server failed; this is a defect. Its log has the traceback under this request_id."
-    return _answer(scope, 500, "internal", detail, [], {})
+    return _answer(scope, 500, "internal", FRAMEWORK["internal"][1], [], {})
 
 
 async def on_ludus_error(request: Request, error: Exception) -> JSONResponse:
@@ -117,9 +120,9 @@ async def on_validation_error(request: Request, error: Exception) -> JSONRespons
     errors = error.errors()
     items = [
         ProblemItem(
-            path=".".join(str(part) for part in found["loc"][1:]),
+            path=".".join(place(found["loc"][1:])),
             code=found["type"],
-            message=_message(found),
+            message=in_words(found),
             location=str(found["loc"][0]),
         )
         for found in errors[:MAX_ERRORS]
@@ -130,26 +133,33 @@ async def on_validation_error(request: Request, error: Exception) -> JSONRespons
     return _answer(request.scope, 422, "invalid_request", detail, items, {})
 
 
-async def on_http_exception(request: Request, error: Exception) -> JSONResponse:
-    """Answer with the router's own exceptions: no such route, no such method."""
+async def on_http_exception(request: Request, error: Exception) -> Response:
+    """Answer with the router's own exceptions: no such route, no such method; and OPTIONS, by the methods of a path."""
     assert isinstance(error, HTTPException)
-    code, detail = {
-        404: ("route_not_found", "There is nothing at this path. See /docs for what there is."),
-        405: ("method_not_allowed", "This path does not know this method. See the Allow header."),
-    }.get(error.status_code, ("invalid_request", str(error.detail)))
-    answer = _answer(request.scope, error.status_code, code, detail, [], dict(error.headers or {}))
+    headers = dict(error.headers or {})
     if error.status_code == 405:  # the router itself names the methods of the first route only
         routes: Sequence[Route] = request.app.state.routes
         fitting = (route for route in routes if route.path_regex.match(request.url.path))
-        answer.headers["Allow"] = ", ".join(sorted({method for route in fitting for method in route.methods or ()}))
-    return answer
+        methods = {method for route in fitting for method in route.methods or ()}
+        headers["Allow"] = ", ".join(sorted({*methods, "OPTIONS", *({"HEAD"} if "GET" in methods else ())}))
+        if request.method == "OPTIONS":
+            return Response(status_code=204, headers=headers)
+    code = {404: "route_not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
+    detail = FRAMEWORK[code][1] if error.status_code in {404, 405} else str(error.detail)
+    return _answer(request.scope, error.status_code, code, detail, [], headers)
 
 
 def _answer(
-    scope: Scope, status: int, code: str, detail: str, items: Sequence[ProblemItem], headers: Mapping[str, str]
+    scope: Scope,
+    status: int,
+    code: str,
+    detail: str,
+    items: Sequence[ProblemItem],
+    headers: Mapping[str, str],
+    details: dict[str, str] | None = None,
 ) -> JSONResponse:
     body = Problem(
-        type=f"urn:ludus:problem:{code}",
+        type=f"{PROBLEM_PATH}{code}",
         title=code.replace("_", " ").capitalize(),
         status=status,
         detail=detail,
@@ -157,5 +167,17 @@ def _answer(
         code=code,
         request_id=scope.get("state", {}).get("request_id", ""),
         errors=list(items),
+        details=details or {},
     )
     return JSONResponse(body.model_dump(), status, headers=dict(headers), media_type=MEDIA_TYPE)
+
+
+def problem_types() -> dict[str, tuple[int, str]]:
+    """Return status and meaning of each problem, by code."""
+    known = dict(FRAMEWORK)
+    classes = [LudusError]
+    for each in classes:
+        classes += each.__subclasses__()
+        if hasattr(each, "code") and each.__doc__ and not each.__subclasses__():
+            known.setdefault(each.code, (status_of(each), each.__doc__.split("\n\n")[0]))
+    return known

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Annotated, TypeVar
 
 from fastapi import Depends, Header, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 
 from server.kit.artifacts.store import ArtifactStore
 from server.kit.db.database import Database
@@ -101,11 +103,30 @@ def command_on(
 def command_of(
     request: Request, services: ServicesDep, auth: AuthDep, body: BodyDep, idempotency_key: IdempotencyKeyHeader = None
 ) -> Command:
-    """Return the command that this request is."""
+    """Return the command that this request is. Raises RequestValidationError for a body where none is read."""
+    route: APIRoute = request.scope["route"]
+    if "requestBody" not in (route.openapi_extra or {}) and body.content.strip() not in {b"", b"{}"}:
+        words = "this request takes no body, so that nothing in it would be done; leave it out"
+        raise RequestValidationError([{"type": "unknown_body", "loc": ("body",), "msg": words}])
     return command_on(request, services, auth, idempotency_key, body.media_type.encode(), body.content)
 
 
 CommandDep = Annotated[Command, Depends(command_of)]
+
+
+def edit_of(
+    command: CommandDep,
+    if_match: Annotated[
+        str | None,
+        Header(max_length=2000, description="ETag of what was read: it is changed only if it is still the same (412)."),
+    ] = None,
+) -> Command:
+    """Return the command of a request that changes a resource, and what it expects this to be."""
+    command.if_match = if_match
+    return command
+
+
+EditDep = Annotated[Command, Depends(edit_of)]
 
 
 def whole_command_of(

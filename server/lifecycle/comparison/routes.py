@@ -10,7 +10,7 @@ from server.config.problems import join_path
 from server.kit.errors import InvalidQuery, RunNotFound
 from server.kit.http.auth import named_in_query
 from server.kit.http.errors import problems
-from server.kit.http.fields import RunReference
+from server.kit.http.fields import Name
 from server.kit.http.services import ServicesDep
 from server.lifecycle.routes import MetricsDep, listed
 from server.metrics.repository import MetricRepository
@@ -21,10 +21,10 @@ router = APIRouter(prefix="/v1/runs:compare", tags=["runs"])
 MAX_RUNS: Final = 200
 
 
-@router.get("", responses=problems(RunNotFound, InvalidQuery), openapi_extra=named_in_query("run"))
+@router.get("", responses=problems(RunNotFound, InvalidQuery), openapi_extra=named_in_query("run", "runs"))
 def compare_runs(
-    run: Annotated[
-        list[RunReference],
+    runs: Annotated[
+        list[Name],
         Query(min_length=1, max_length=MAX_RUNS, description="Ids or names of runs; repeated."),
     ],
     metrics: MetricsDep,
@@ -32,10 +32,10 @@ def compare_runs(
 ) -> RunComparison:
     """Compare runs: the keys of their configurations that differ, and the numbers of `metrics`."""
     with services.database.read() as session:
-        runs = RunRepository(session)
-        ids = runs.ids_of(run)
-        found = runs.named(ids)
-        configs = {run_id: dict(_leaves(config)) for run_id, config in runs.configs(ids).items()}
+        repository = RunRepository(session)
+        ids = repository.ids_of(runs)
+        found = repository.named(ids)
+        configs = {run_id: dict(_leaves(config)) for run_id, config in repository.configs(ids).items()}
         return RunComparison(
             runs=tuple(listed(session, services, [found[each] for each in ids], metrics.wanted)),
             differing=tuple(_differing([configs[each] for each in ids])),

@@ -28,16 +28,19 @@ class RunUpdate(RunChanges):
     """At least one change. Name and tags change in runs that have ended, too."""
 
     name: RunName | None = None
-    """Another name."""
+    """Another name; null: the run's id."""
+    tags: list[Tag] | None = Field(default=None, max_length=50)
+    """All tags, in place of those that it has; null: none."""
     add_tags: list[Tag] = Field(default=[], max_length=50)
-    """Tags that the run shall have."""
+    """Tags that the run shall have, too, whoever changes others meanwhile."""
     remove_tags: list[Tag] = Field(default=[], max_length=50)
     """Tags that it shall not have."""
 
     @model_validator(mode="after")
     def _wants_something(self) -> Self:
-        if not (self.changes_training or self.name or self.add_tags or self.remove_tags):
-            raise ValueError("give behaviors, environment_parameters, name, add_tags or remove_tags")
+        labels = self.model_fields_set & {"name", "tags"} or self.add_tags or self.remove_tags
+        if not (self.changes_training or labels):
+            raise ValueError("give behaviors, environment_parameters, name, tags, add_tags or remove_tags")
         if both := sorted({*self.add_tags} & {*self.remove_tags}):
             raise ValueError(f"{', '.join(both)} is to be added and removed")
         return self

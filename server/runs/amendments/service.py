@@ -13,8 +13,6 @@ from server.config.amendment import amend
 from server.config.problems import show
 from server.config.run import RunConfig
 from server.kit.db.database import Session
-from server.kit.errors import RunEnded
-from server.kit.states import TERMINAL
 from server.runs.amendments.repository import AmendmentRepository
 from server.runs.amendments.requests import RunChanges, RunUpdate
 from server.runs.environment_parameters.service import ParameterService
@@ -31,11 +29,13 @@ class AmendmentService:
         self._runs = RunRepository(session)
         self._amendments = AmendmentRepository(session)
 
+    def locked(self, run: str) -> Run:
+        """Return a run, locked until the commit. Raises RunNotFound."""
+        return self._reloaded(self._runs.lock(run))
+
     def change(self, run: str, wanted: RunChanges) -> Run:
         """Do what is wanted, all or none. Raises RunNotFound, RunEnded, InvalidEdit."""
-        found = self._runs.lock(run)
-        if found.state in TERMINAL:
-            raise RunEnded(found.id, found.state)
+        found = self._runs.lock_live(run)
         if wanted.behaviors:
             self._amend(found, wanted.behaviors)
         if wanted.environment_parameters:
@@ -45,7 +45,14 @@ class AmendmentService:
     def update(self, run: str, wanted: RunUpdate) -> Run:
         """Do what is wanted, all or none. Raises RunNotFound, RunEnded, InvalidEdit, TooManyTags."""
         found = self._runs.lock(run)
-        self._runs.label(found, name=wanted.name, add=wanted.add_tags, remove=wanted.remove_tags)
+        given = wanted.model_fields_set
+        self._runs.label(
+            found,
+            name=wanted.name or (found.id if "name" in given else None),
+            tags=(wanted.tags or ()) if "tags" in given else None,
+            add=wanted.add_tags,
+            remove=wanted.remove_tags,
+        )
         if wanted.changes_training:
             return self.change(found.id, wanted)
         return self._reloaded(found)

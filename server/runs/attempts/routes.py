@@ -9,7 +9,8 @@ from fastapi import APIRouter, Query, Response
 from ludus import schemas
 from server.kit.errors import ArtifactNotFound, LogNotFound, RunNotFound
 from server.kit.http.downloads import DOWNLOAD, Content, DownloadRequestDep, send
-from server.kit.http.errors import RangeNotSatisfiable, problems
+from server.kit.http.errors import PageTokenInvalid, RangeNotSatisfiable, problems
+from server.kit.http.listing import ListPage, PagingDep
 from server.kit.http.parameters import AttemptNumber, FileName, RunKey
 from server.kit.http.resources import list_of, resource
 from server.kit.http.services import DatabaseDep, ServicesDep
@@ -18,33 +19,37 @@ from server.runs.repository import RunRepository
 
 router = APIRouter(prefix="/v1/runs/{run:name}", tags=["attempts"])
 
-LOGS = list_of("LogList", schemas.Log, "logs")
+LOGS = list_of("LogList", schemas.Log, "logs", ListPage)
 
 
 @router.get(
-    "/attempts", response_model=list_of("AttemptList", schemas.Attempt, "attempts"), responses=problems(RunNotFound)
+    "/attempts",
+    response_model=list_of("AttemptList", schemas.Attempt, "attempts", ListPage),
+    responses=problems(RunNotFound, PageTokenInvalid),
 )
-def list_attempts(run: RunKey, database: DatabaseDep) -> dict[str, Any]:
-    """Return all attempts of a run, oldest first."""
+def list_attempts(run: RunKey, database: DatabaseDep, paging: PagingDep) -> dict[str, Any]:
+    """List the attempts of a run, oldest first."""
     with database.read() as session:
         runs = RunRepository(session)
-        return {"attempts": [resource(schemas.Attempt, each) for each in runs.attempts(runs.id_of(run))]}
+        return paging.answer("attempts", [resource(schemas.Attempt, each) for each in runs.attempts(runs.id_of(run))])
 
 
-@router.get("/logs", response_model=LOGS, tags=["logs"], responses=problems(RunNotFound))
-def list_logs(run: RunKey, database: DatabaseDep) -> dict[str, Any]:
-    """Return the log files of all attempts of a run."""
+@router.get("/logs", response_model=LOGS, tags=["logs"], responses=problems(RunNotFound, PageTokenInvalid))
+def list_logs(run: RunKey, database: DatabaseDep, paging: PagingDep) -> dict[str, Any]:
+    """List the log files of all attempts of a run."""
     with database.read() as session:
         runs = RunRepository(session)
-        return {"logs": [resource(schemas.Log, each) for each in runs.logs(runs.id_of(run))]}
+        return paging.answer("logs", [resource(schemas.Log, each) for each in runs.logs(runs.id_of(run))])
 
 
-@router.get("/attempts/{attempt}/logs", response_model=LOGS, tags=["logs"], responses=problems(RunNotFound))
-def list_attempt_logs(run: RunKey, attempt: AttemptNumber, database: DatabaseDep) -> dict[str, Any]:
-    """Return the log files of one attempt."""
+@router.get(
+    "/attempts/{attempt}/logs", response_model=LOGS, tags=["logs"], responses=problems(RunNotFound, PageTokenInvalid)
+)
+def list_attempt_logs(run: RunKey, attempt: AttemptNumber, database: DatabaseDep, paging: PagingDep) -> dict[str, Any]:
+    """List the log files of one attempt."""
     with database.read() as session:
         runs = RunRepository(session)
-        return {"logs": [resource(schemas.Log, each) for each in runs.logs(runs.id_of(run), attempt)]}
+        return paging.answer("logs", [resource(schemas.Log, each) for each in runs.logs(runs.id_of(run), attempt)])
 
 
 @router.get(

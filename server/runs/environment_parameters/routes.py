@@ -7,12 +7,13 @@ from server.kit.db.database import Session
 from server.kit.errors import InvalidEdit, RunEnded, RunNotFound
 from server.kit.http.bodies import BodyDep
 from server.kit.http.errors import problems
-from server.kit.http.idempotency import Answer, json_command
+from server.kit.http.idempotency import Answer, merge_patch
 from server.kit.http.parameters import RunKey
 from server.kit.http.resources import resource
-from server.kit.http.services import CommandDep, DatabaseDep
+from server.kit.http.services import DatabaseDep, EditDep
 from server.runs.environment_parameters.requests import EnvironmentParametersUpdate
 from server.runs.environment_parameters.service import ParameterService
+from server.runs.repository import RunRepository
 
 router = APIRouter(prefix="/v1/runs/{run:name}/environment_parameters", tags=["runs"])
 
@@ -27,21 +28,23 @@ def get_environment_parameters(run: RunKey, database: DatabaseDep) -> schemas.En
 @router.patch(
     "",
     response_model=schemas.EnvironmentParameters,
-    **json_command(EnvironmentParametersUpdate, RunNotFound, RunEnded, InvalidEdit),
+    **merge_patch(EnvironmentParametersUpdate, RunNotFound, RunEnded, InvalidEdit),
 )
-def update_environment_parameters(run: RunKey, body: BodyDep, command: CommandDep) -> Response:
+def update_environment_parameters(run: RunKey, body: BodyDep, command: EditDep) -> Response:
     """Request another lesson or another value of some parameters of a live run.
 
     All changes are asked for, or none. They are `pending` until the trainer has carried them out, which it says by the
     event `lesson_changed` or `parameter_changed`.
     """
     wanted = body.read(EnvironmentParametersUpdate, {})
-    return command.run(lambda session: _edited(session, run, wanted))
 
+    def edit(session: Session) -> Answer:
+        RunRepository(session).lock(run)
+        command.expects(lambda: _read(session, run))
+        found = ParameterService(session).edit(run, wanted.parameters)
+        return Answer(200, _read(session, found.id))
 
-def _edited(session: Session, run: str, wanted: EnvironmentParametersUpdate) -> Answer:
-    found = ParameterService(session).edit(run, wanted.parameters)
-    return Answer(200, _read(session, found.id))
+    return command.run(edit)
 
 
 def _read(session: Session, run: str) -> schemas.EnvironmentParameters:

@@ -14,7 +14,7 @@ from server.config.environment_parameters import Lesson, LessonUnknown, describe
 from server.config.problems import join_path, show
 from server.config.run import RunConfig
 from server.kit.db.database import Session
-from server.kit.errors import InvalidEdit, Problem, RunEnded
+from server.kit.errors import InvalidEdit, Problem
 from server.kit.states import TERMINAL
 from server.runs.environment_parameters.models import ParameterEdit
 from server.runs.environment_parameters.repository import ParameterRepository
@@ -53,13 +53,8 @@ class ParameterService:
         Raises RunNotFound, RunEnded, InvalidEdit.
         """
         config = RunConfig.model_validate(self._runs.get(run).config)
-        found = self._runs.lock(run)
-        if found.state in TERMINAL:
-            raise RunEnded(
-                found.id,
-                found.state,
-                "; `starting_lesson` in its configuration says with which lesson a parameter begins",
-            )
+        hint = "; `starting_lesson` in its configuration says with which lesson a parameter begins"
+        found = self._runs.lock_live(run, hint)
         lessons = config.lessons()
         if problems := [each for name, change in wanted.items() for each in _problems(where, name, change, lessons)]:
             raise InvalidEdit(problems)

@@ -3,14 +3,14 @@
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Response
-from pydantic import Field
 
 from ludus import schemas
 from server.kit.db.database import Database
 from server.kit.errors import RunNotFound
 from server.kit.http.auth import AuthDep, AuthenticatedRequest
-from server.kit.http.errors import Responses, TooManyStreams, problems
+from server.kit.http.errors import PageTokenInvalid, Responses, TooManyStreams, problems
 from server.kit.http.event_stream import MEDIA_TYPE
+from server.kit.http.listing import ListPage, PagingDep, next_token
 from server.kit.http.parameters import RunKey
 from server.kit.http.resources import list_of, resource
 from server.kit.http.services import DatabaseDep, shared
@@ -26,7 +26,6 @@ StreamsDep = Annotated[EventStreams, Depends(shared(EventStreams))]
 
 MAX_SEQ = 2**31 - 1
 MAX_POSITION = 2**53
-MAX_PAGE_SIZE = 1000
 
 AfterSeq = Annotated[int, Query(ge=0, le=MAX_SEQ, description="Only events after this one.")]
 LastEventId = Annotated[
@@ -55,7 +54,6 @@ def _messages(ids: str, kinds: list[str], data: str) -> dict[str, Any]:
 
 
 MESSAGES = _messages("The event's `seq`.", ["message", "end", "error"], "An `Event`.")
-NEXT = "Ask with this as `after_seq` for more; null when there is no more now."
 STREAM: Responses = {
     200: {
         "description": "Messages with the event's `seq` as id and its JSON as data; comments when nothing happens; a "
@@ -76,8 +74,8 @@ PROJECT_STREAM: Responses = {
 
 @router.get(
     "/events",
-    response_model=list_of("EventPage", schemas.Event, "events", next_after_seq=(int | None, Field(description=NEXT))),
-    responses={204: STREAM[204], **problems(RunNotFound, TooManyStreams)},
+    response_model=list_of("EventPage", schemas.Event, "events", ListPage),
+    responses={204: STREAM[204], **problems(RunNotFound, PageTokenInvalid, TooManyStreams)},
     openapi_extra={"responses": {"200": {"content": MESSAGES}}},
 )
 def list_events(
@@ -85,21 +83,19 @@ def list_events(
     database: DatabaseDep,
     streams: StreamsDep,
     auth: AuthDep,
+    paging: PagingDep,
     after_seq: AfterSeq = 0,
-    page_size: Annotated[int, Query(ge=0, description=f"0 = the default; at most {MAX_PAGE_SIZE}.")] = 100,
     accept: Annotated[str, Header(include_in_schema=False)] = "",
     last_event_id: LastEventId = None,
 ) -> dict[str, Any] | Response:
     """Return a run's events, oldest first; with `Accept: text/event-stream` the same as `/events:stream`."""
     if MEDIA_TYPE in accept:
         return _stream(database, streams, auth, run, after_seq if last_event_id is None else last_event_id)
-    limit = min(page_size or 100, MAX_PAGE_SIZE)
     with database.read() as session:
         run_id = RunRepository(session).id_of(run)
-        found = EventRepository(session).page(run_id, after_seq, limit + 1)
-    more = len(found) > limit
-    events = [resource(schemas.Event, event) for event in found[:limit]]
-    return {"events": events, "next_after_seq": events[-1].seq if more else None}
+        found = EventRepository(session).page(run_id, max(after_seq, paging.after("events")), paging.size + 1)
+    events = [resource(schemas.Event, event) for event in found[: paging.size]]
+    return {"events": events, "next_page_token": next_token("events", events[-1].seq if found[paging.size :] else None)}
 
 
 @router.get(

@@ -6,14 +6,14 @@ from pydantic import Field
 from ludus import schemas
 from ludus.schemas.states import RunState
 from server.kit.db.database import Session
-from server.kit.errors import RunNotFound
+from server.kit.errors import RunEnded, RunNotFound, RunNotRunning
 from server.kit.http.bodies import BodyDep
 from server.kit.http.errors import problems
 from server.kit.http.fields import Write
 from server.kit.http.idempotency import Answer, json_command
 from server.kit.http.parameters import RunKey
 from server.kit.http.services import CommandDep, DatabaseDep
-from server.runs.profiles.errors import ProfileNotFound, RunNotTraining
+from server.runs.profiles.errors import ProfileNotFound
 from server.runs.profiles.repository import ProfileRepository
 from server.runs.repository import RunRepository
 
@@ -31,7 +31,7 @@ class ProfileWrite(Write):
     ":profile",
     status_code=202,
     response_model=schemas.Profile,
-    **json_command(ProfileWrite, RunNotFound, RunNotTraining, required=False),
+    **json_command(ProfileWrite, RunNotFound, RunEnded, RunNotRunning, required=False),
 )
 def profile_run(run: RunKey, body: BodyDep, command: CommandDep) -> Response:
     """Sample the stacks of the trainer and its collectors, without stopping them.
@@ -42,9 +42,9 @@ def profile_run(run: RunKey, body: BodyDep, command: CommandDep) -> Response:
     seconds = (body.read(ProfileWrite, {}) if body.content else ProfileWrite()).seconds
 
     def ask(session: Session) -> Answer:
-        found = RunRepository(session).lock(run)
+        found = RunRepository(session).lock_live(run)
         if found.state != RunState.RUNNING:
-            raise RunNotTraining(found.id, found.state)
+            raise RunNotRunning(found.id, found.state, "be profiled")
         asked = ProfileRepository(session).add(found, seconds)
         return Answer(202, asked, f"/v1/runs/{found.id}/profile")
 

@@ -47,7 +47,7 @@ function load(runs, key, parameters) {
     const turn = Promise.all([last, new Promise((done) => setTimeout(done, TOGETHER))]);
     const answer = turn.then(() => {
       if (waiting.get(name)?.keys === keys) waiting.delete(name);
-      return get("v1/series", { run: runs, key: [...keys], points: POINTS, common_steps: true, ...parameters });
+      return get("v1/series", { runs, keys: [...keys], points: POINTS, common_steps: true, ...parameters });
     });
     last = answer.then(() => {}, () => {});
     batch = { keys, answer };

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from ludus.cli import demonstration, exits
-from ludus.cli.options import name_of
 from ludus.client import Client, NotFound, ProblemAnswer
 from ludus.demonstrations import read, thin, write
 from tests.ludus.cli.conftest import Invoke, as_json
@@ -126,13 +125,6 @@ def test_what_cannot_be_merged_names_both_shapes(world: World, tmp_path: Path) -
 
         with pytest.raises(ProblemAnswer, match=r"\(3,\).*\(2,\)"):
             client.demonstrations.merge(ids)
-
-
-@pytest.mark.parametrize(
-    ("file_name", "name"), [("expert.demo", "expert"), ("my best (2).npz", "my-best-2-"), ("...", "file")]
-)
-def test_a_file_gives_its_name_as_far_as_names_go(file_name: str, name: str) -> None:
-    assert name_of(Path(file_name)) == name
 
 
 def test_a_folder_is_uploaded_file_by_file_in_the_order_of_the_names(cli: Invoke, tmp_path: Path) -> None:

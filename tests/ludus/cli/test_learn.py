@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from ludus.cli.learn_options import LearnError, LearnSettings, parse, read_settings
-from ludus.cli.learn_run import PLACES, recordings, run_name, server_document
+from ludus.cli.learn_run import PLACES, recordings, server_document
 from ludus.client import Client
 from ludus.demonstrations import write
 from ludus.mlagents.results.folder import pack
@@ -193,13 +193,6 @@ def test_flags_that_were_removed_are_warned_of(folder: Path) -> None:
     settings = told(folder, "ppo.yaml", "--torch", "--tensorflow", "--train")
 
     assert len(settings.warnings) == 3
-
-
-@pytest.mark.parametrize(
-    ("run_id", "name"), [("first", "first"), ("Soccer 1/b", "Soccer-1-b"), ("_x", "x"), ("ü", None), ("...", None)]
-)
-def test_a_run_id_names_the_run_as_far_as_names_go(run_id: str, name: str | None) -> None:
-    assert run_name(run_id) in ({name, "-"} if name is None else {name})
 
 
 def test_a_demo_path_is_a_file_or_all_recordings_of_a_folder(tmp_path: Path) -> None:

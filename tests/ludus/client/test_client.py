@@ -39,8 +39,8 @@ def test_a_list_fetches_pages_as_needed_and_stops_at_its_limit(client: Client, w
     for _ in range(5):
         client.runs.create(CARTPOLE, tags=["paged"])
 
-    assert len(list(client.runs.list(filter="tag = paged"))) == 5
-    assert len(list(client.runs.list(filter="tag = paged", limit=3))) == 3
+    assert len(list(client.runs.list(filter="tags = paged"))) == 5
+    assert len(list(client.runs.list(filter="tags = paged", limit=3))) == 3
 
 
 def test_a_plan_queues_nothing(client: Client) -> None:

@@ -37,6 +37,13 @@ BODIES: dict[str, Any] = {
     "POST /v1/ladders/{ladder:name}/matches": {"participants": [{"player": "a"}, {"player": "b"}], "outcome": "win"},
 }
 """What routes need in order to get as far as their row."""
+QUERIES: dict[str, dict[str, str]] = {
+    "/v1/runs/{run:name}/metrics/series": {"key": "reward"},
+    "/v1/configs/{name:name}:diff": {"old": "1", "new": "1"},
+    "/v1/series": {"runs": "our-run", "keys": "reward"},
+    "/v1/runs:compare": {"runs": "our-run"},
+}
+"""What some routes demand in their query."""
 
 
 def token_of(world: World, scope: str, project: str = "default") -> dict[str, str]:
@@ -57,7 +64,7 @@ def filled(route: APIRoute, **values: str) -> str:
 
 def asked(world: World, method: str, route: APIRoute, headers: dict[str, str], **values: str) -> httpx.Response:
     body = BODIES.get(f"{method} {route.path}", {}) if method in {"POST", "PATCH", "PUT"} else None
-    parameters = {"key": "Environment/Cumulative Reward", "old": "1", "new": "1"}
+    parameters = QUERIES.get(route.path)
     if body is not None and route.path == "/v1/checkpoints":
         return world.http.request(method, filled(route, **values), headers=headers, content=b"x")
     with world.http.stream(method, filled(route, **values), headers=headers, json=body, params=parameters) as answer:

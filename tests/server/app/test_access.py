@@ -230,7 +230,7 @@ def test_all_projects_at_once_can_be_read_and_not_added_to(world: World, ours: d
     assert world.http.get("/v1/runs", headers=token_of(world, "admin") | every).status_code == 403
     for wrong in ("", "a b", "../x", "x" * 65):
         answer = world.http.get("/v1/runs", headers={"Ludus-Project": wrong})
-        assert (answer.status_code, answer.json()["code"]) == (400, "invalid_project"), wrong
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid_project"), wrong
 
 
 def test_a_link_names_its_project_in_its_query_and_a_change_does_not(world: World, ours: dict[str, str]) -> None:

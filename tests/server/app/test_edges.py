@@ -37,8 +37,8 @@ def test_every_error_has_a_status_and_a_code_of_its_own() -> None:
         ("DELETE", "/v1/runs", 405, "method_not_allowed"),
         ("GET", "/v1/runs/nobody", 404, "run_not_found"),
         ("GET", "/v1/runs/no%00body", 422, "invalid_request"),
-        ("GET", "/v1/runs?filter=x", 400, "invalid_filter"),
-        ("GET", "/v1/runs?order_by=config", 400, "invalid_order"),
+        ("GET", "/v1/runs?filter=x", 422, "invalid_filter"),
+        ("GET", "/v1/runs?order_by=config", 422, "invalid_order"),
         ("GET", "/v1/runs?page_size=x", 422, "invalid_request"),
         ("POST", "/v1/runs", 415, "unsupported_media_type"),
     ],
@@ -49,13 +49,16 @@ def test_every_way_to_fail_has_the_same_shape(world: World, method: str, path: s
     problem = Problem.model_validate(answer.json())
     assert answer.headers["content-type"] == "application/problem+json"
     assert (answer.status_code, problem.status, problem.code) == (status, status, code)
-    assert problem.type == f"urn:ludus:problem:{code}"
+    assert problem.type == f"/problems/{code}"
     assert problem.request_id == answer.headers["x-request-id"]
+    meaning = world.http.get(problem.type).json()
+    assert (meaning["code"], meaning["status"]) == (code, status)
+    assert meaning["meaning"]
 
 
 def test_a_method_that_is_not_allowed_says_which_are(http: httpx.Client) -> None:
-    assert http.put("/v1/runs").headers["allow"] == "GET, POST"
-    assert http.post("/v1/runs/nobody").headers["allow"] == "DELETE, GET, PATCH"
+    assert http.put("/v1/runs").headers["allow"] == "GET, HEAD, OPTIONS, POST"
+    assert http.post("/v1/runs/nobody").headers["allow"] == "DELETE, GET, HEAD, OPTIONS, PATCH"
 
 
 def test_a_callers_request_id_is_kept_if_it_is_sane(http: httpx.Client) -> None:

@@ -143,7 +143,7 @@ TABLE: dict[str, list[Step]] = {
 """What each project does, by resource. Names are the same in both, wherever names can be chosen."""
 
 REFUSALS = {
-    "run": ["run_not_running", "run_not_training", "profile_not_found", "illegal_transition", "assessment_not_found"],
+    "run": ["run_not_running", "run_not_running", "profile_not_found", "assessment_not_found"],
     "alias": ["alias_not_found"],
     "configuration": ["config_not_found"],
     "ladder": ["ladder_not_found", "invalid_config", "ladder_exists", "ladder_in_use"],
@@ -185,7 +185,7 @@ class Told:
         """Note an answer."""
         telling = ("location", "idempotency-replayed", "retry-after", "etag")
         headers = {name: answer.headers[name] for name in telling if name in answer.headers}
-        if headers.get("etag", "").startswith("W/"):  # a hash of the body, which is compared itself
+        if "etag" in headers and "repr-digest" not in answer.headers:  # a hash of the body, which is compared itself
             del headers["etag"]
         text = _VOLATILE.sub(self._replaced, f"{answer.status_code} {headers} {answer.text}")
         self.answers.setdefault(resource, []).append(f"{step[0]} {step[1]}: {text.replace(self.project, 'PROJECT')}")

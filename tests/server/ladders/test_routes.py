@@ -89,7 +89,7 @@ def test_players_and_ratings_are_listed(http: httpx.Client, run: str) -> None:
 def test_a_history_runs_over_matches_steps_and_times(http: httpx.Client, run: str) -> None:
     answer = http.get("/v1/ladders/played/ratings/history", params={"points": 4}).json()
     (series,) = answer["series"]
-    named = http.get("/v1/ladders/played/ratings/history", params={"player": [3, 2]}).json()["series"]
+    named = http.get("/v1/ladders/played/ratings/history", params={"players": [3, 2]}).json()["series"]
 
     assert (series["id"], series["total"], series["games"], series["matches"]) == (1, 8, [2, 4, 6, 8], [2, 4, 6, 8])
     assert series["steps"] == [200, 400, 600, 800]
@@ -103,7 +103,7 @@ def test_a_history_runs_over_matches_steps_and_times(http: httpx.Client, run: st
 
 def test_payoffs_have_both_sides_of_every_pair(http: httpx.Client, run: str) -> None:
     found = http.get("/v1/ladders/played/payoffs").json()
-    few = http.get("/v1/ladders/played/payoffs", params={"player": [1, 3]}).json()
+    few = http.get("/v1/ladders/played/payoffs", params={"players": [1, 3]}).json()
 
     # snapshot 1 plays the odd matches: win, loss, win, loss; snapshot 0 the even ones: draw, win, draw, win
     assert [each["id"] for each in found["players"]] == [1, 2, 3]
@@ -135,7 +135,7 @@ def test_matches_come_in_pages_with_their_players(http: httpx.Client, run: str) 
         "step": 800,
     }
     refused = http.get("/v1/ladders/played/matches", params={"filter": "rated = maybe"})
-    assert (refused.status_code, refused.json()["code"]) == (400, "invalid_filter")
+    assert (refused.status_code, refused.json()["code"]) == (422, "invalid_filter")
 
 
 def test_a_reported_match_is_rated(http: httpx.Client, world: World) -> None:
@@ -209,7 +209,7 @@ def test_names_that_are_taken_or_unknown_are_refused_by_name(http: httpx.Client,
     twice = post(http, f"{refusals}/players", {"name": "ann", "kind": "scripted"})
     unknown = post(http, "/v1/ladders/nowhere/players", {"name": "ann", "kind": "scripted"})
     nameless = post(http, "/v1/ladders", {"description": "?"})
-    stranger = http.get(f"{refusals}/ratings/history", params={"player": 9})
+    stranger = http.get(f"{refusals}/ratings/history", params={"players": 9})
 
     codes = [(each.status_code, each.json()["code"]) for each in (taken, twice, unknown, nameless, stranger)]
     assert codes == [

@@ -22,7 +22,7 @@ def config(behavior: str = "CartPole", **section: Any) -> dict[str, Any]:
 
 
 def compare(world: World, *runs: str, **query: Any) -> dict[str, Any]:
-    answer = world.http.get("/v1/runs:compare", params={"run": runs, **query})
+    answer = world.http.get("/v1/runs:compare", params={"runs": runs, **query})
     assert answer.status_code == 200, answer.text
     return dict(answer.json())
 
@@ -73,9 +73,9 @@ def test_each_run_comes_once_by_id_or_name_with_the_wanted_numbers(world: World,
     ("query", "status", "code"),
     [
         ({}, 422, "invalid_request"),
-        ({"run": ["nobody"]}, 404, "run_not_found"),
-        ({"run": [f"r{number}" for number in range(201)]}, 422, "invalid_request"),
-        ({"run": ["plain"], "metrics": ["reward@mean"]}, 422, "invalid_query"),
+        ({"runs": ["nobody"]}, 404, "run_not_found"),
+        ({"runs": [f"r{number}" for number in range(201)]}, 422, "invalid_request"),
+        ({"runs": ["plain"], "metrics": ["reward@mean"]}, 422, "invalid_query"),
     ],
     ids=["no run", "unknown run", "too many", "no metric"],
 )

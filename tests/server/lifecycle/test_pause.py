@@ -4,7 +4,7 @@ import pytest
 
 from ludus.schemas.states import RunState, StopReason
 from server.kit.db.database import Database
-from server.kit.errors import IllegalTransition
+from server.kit.errors import RunEnded
 from server.kit.states import Intent
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.errors import RunEnding, RunNotPaused
@@ -144,7 +144,7 @@ def test_a_run_that_is_about_to_end_does_not_pause(database: Database, verb: str
 def test_a_run_that_has_ended_does_not_pause(database: Database) -> None:
     make_ledger(database, name="run").move(RunState.SUCCEEDED)
 
-    with pytest.raises(IllegalTransition, match="is SUCCEEDED and cannot become PAUSED"):
+    with pytest.raises(RunEnded, match="is SUCCEEDED: it has ended"):
         do(database, "pause", "run")
 
 

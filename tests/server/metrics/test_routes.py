@@ -62,7 +62,7 @@ def test_many_series_come_in_one_answer_with_the_same_steps(world: World) -> Non
     series = asked(
         world.http.get(
             "/v1/series",
-            params={"run": ["many-2", first.run_id], "key": [REWARD, "Policy/Entropy"], "common_steps": True},
+            params={"runs": ["many-2", first.run_id], "keys": [REWARD, "Policy/Entropy"], "common_steps": True},
         )
     )
 
@@ -81,14 +81,14 @@ def test_many_series_come_in_one_answer_with_the_same_steps(world: World) -> Non
 def test_a_run_that_is_named_twice_counts_once(world: World) -> None:
     run = trained(world, "twice", [1.0]).run_id
 
-    assert len(asked(world.http.get("/v1/series", params={"run": ["twice", run], "key": REWARD}))) == 1
+    assert len(asked(world.http.get("/v1/series", params={"runs": ["twice", run], "keys": REWARD}))) == 1
 
 
 def test_a_run_without_the_metric_has_no_series_and_an_unknown_run_is_said(world: World) -> None:
     run = world.create(name="silent")["id"]
 
-    assert asked(world.http.get("/v1/series", params={"run": run, "key": REWARD})) == []
-    answer = world.http.get("/v1/series", params={"run": [run, "nobody"], "key": REWARD})
+    assert asked(world.http.get("/v1/series", params={"runs": run, "keys": REWARD})) == []
+    answer = world.http.get("/v1/series", params={"runs": [run, "nobody"], "keys": REWARD})
     assert (answer.status_code, answer.json()["code"]) == (404, "run_not_found")
     assert "nobody" in answer.json()["detail"]
 
@@ -100,11 +100,11 @@ def test_more_series_than_an_answer_may_have_are_refused_with_their_number(world
         for key in keys:
             trainer.measure(key, [1.0], behavior)
 
-    answer = world.http.get("/v1/series", params={"run": "broad", "key": keys})
+    answer = world.http.get("/v1/series", params={"runs": "broad", "keys": keys})
 
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_query")
     assert "300 series, more than 200" in answer.json()["detail"]
-    assert len(asked(world.http.get("/v1/series", params={"run": "broad", "key": keys, "behavior": "One"}))) == 150
+    assert len(asked(world.http.get("/v1/series", params={"runs": "broad", "keys": keys, "behavior": "One"}))) == 150
 
 
 def test_an_answer_that_has_not_changed_has_no_body(world: World) -> None:

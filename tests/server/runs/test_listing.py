@@ -102,7 +102,7 @@ def expected(query: ListQuery) -> list[str]:
 
     def fits(row: dict[str, Any], condition: Condition) -> bool:
         test = compare[condition.operator]
-        if condition.field != "tag":
+        if condition.field != "tags":
             return bool(test(row[condition.field], condition.value))
         quantifier = any if condition.operator is EQ else all
         return quantifier(test(tag, condition.value) for tag in row["tags"])
@@ -119,11 +119,11 @@ CONDITIONS = [
     Condition("name", EQ, "beta_%-3"),
     Condition("name", EQ, "beta_%*"),
     Condition("name", NE, "alpha*"),
-    Condition("tag", EQ, "t1"),
-    Condition("tag", EQ, "rare"),
-    Condition("tag", EQ, "r*"),
-    Condition("tag", NE, "t1"),
-    Condition("tag", EQ, "absent"),
+    Condition("tags", EQ, "t1"),
+    Condition("tags", EQ, "rare"),
+    Condition("tags", EQ, "r*"),
+    Condition("tags", NE, "t1"),
+    Condition("tags", EQ, "absent"),
     Condition("stop_reason", EQ, "diverged"),
     Condition("stop_reason", NE, "diverged"),
     Condition("kind", EQ, "train"),

@@ -217,7 +217,7 @@ def test_over_http_values_are_named_as_asked_and_pages_are_bound_to_the_metric(w
     world.create(name="listed-none", tags=["listed"])
 
     def get(**query: Any) -> Any:
-        return world.http.get("/v1/runs", params={"filter": "tag = listed", **query})
+        return world.http.get("/v1/runs", params={"filter": "tags = listed", **query})
 
     plain = get().json()["runs"]
     page = get(metrics=[f"{REWARD}@max", REWARD, "no"], order_by="metric desc", page_size=1).json()

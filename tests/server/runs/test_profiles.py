@@ -41,6 +41,6 @@ def test_only_a_running_run_is_profiled(world: World) -> None:
     none = world.http.get(f"/v1/runs/{run}/profile")
     trainer.ledger.move(RunState.SUCCEEDED)
 
-    assert (waiting.status_code, waiting.json()["code"]) == (409, "run_not_training")
+    assert (waiting.status_code, waiting.json()["code"]) == (409, "run_not_running")
     assert (none.status_code, none.json()["code"]) == (404, "profile_not_found")
-    assert world.http.post(f"/v1/runs/{run}:profile").json()["code"] == "run_not_training"
+    assert world.http.post(f"/v1/runs/{run}:profile").json()["code"] == "run_ended"

@@ -166,7 +166,7 @@ def test_nothing_is_sent_to_a_page(world: World) -> None:
     for path in ("/", "/ui", "/ui/runs"):
         answer, _ = ask(world, path, "POST", Authorization="Bearer boss")
 
-        assert (answer.status, answer.headers["allow"]) == (405, "GET, HEAD")
+        assert (answer.status, answer.headers["allow"]) == (405, "GET, HEAD, OPTIONS")
 
 
 @pytest.mark.parametrize("address", ["/", "/ui/runs", f"/ui/static/{RELEASE}/app.js", f"/ui/static/{RELEASE}/icon.svg"])

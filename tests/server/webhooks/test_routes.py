@@ -45,7 +45,7 @@ def test_a_webhook_is_made_listed_read_changed_and_deleted(http: httpx.Client, w
     made = answer.json()
     path = answer.headers["location"]
 
-    changed = http.patch(path, json={"events": ["*"], "run": "", "tag": "ci", "enabled": False, "description": "x"})
+    changed = http.patch(path, json={"events": ["*"], "run": None, "tag": "ci", "enabled": False, "description": "x"})
     listed = http.get("/v1/webhooks", params={"filter": "tag = ci AND enabled = false"}).json()["webhooks"]
 
     assert (answer.status_code, path) == (201, f"/v1/webhooks/{made['id']}")

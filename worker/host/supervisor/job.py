@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from server.config.run import RunConfig
 from server.kit.listening import GatewaySettings
 from server.kit.settings import WorkerSettings
+from server.kit.validation import in_words
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.claims.claim import Claim
 from worker.host.supervisor.attempt_log import NAME as LOG_NAME
@@ -22,7 +23,7 @@ class ConfigUnreadable(Exception):
     """This release cannot read the stored configuration of a run: a newer api has stored it."""
 
     def __init__(self, error: ValidationError) -> None:
-        mistakes = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+        mistakes = "; ".join(f"{'.'.join(map(str, one['loc']))}: {in_words(one)}" for one in error.errors())
         super().__init__(
             f"this worker cannot read the run's configuration ({mistakes}): its release is older than that of the api "
             "that stored it; upgrade the worker"

@@ -79,7 +79,7 @@ function makeToken(reload) {
     if (made) return html`${once}<${Secret} label="Token" text=${made} />`;
     return html`<${Form} action="Make it" stays carryOut=${make}>
       <div class="field"><label for="token-name">Name: who or what uses it</label>
-        <input id="token-name" type="text" required pattern="[A-Za-z0-9][A-Za-z0-9._\\-]*" value=${name}
+        <input id="token-name" type="text" required pattern="[\\p{L}\\p{N}][\\p{L}\\p{M}\\p{N}._\\-]*" value=${name}
           onInput=${withValue(setName)} /></div>
       <div class="field"><label for="token-scope">It may</label>
         <select id="token-scope" value=${scope} onChange=${withValue(setScope)}>${choices(SCOPES)}</select></div>

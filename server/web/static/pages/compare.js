@@ -25,7 +25,7 @@ export default function Compare() {
   const ids = list("runs").slice(0, MOST);
   const by = text("by");
   useKeys(CHART_KEYS);
-  const query = { run: ids, metrics: [REWARD] };
+  const query = { runs: ids, metrics: [REWARD] };
   const answer = useGet("v1/runs:compare", query, { seconds: 15, wanted: ids.length > 0 });
   const comparison = answer.data;
   const runs = /** @type {any[]} */ (comparison?.runs ?? []);

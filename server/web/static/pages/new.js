@@ -12,8 +12,8 @@ import { ask } from "../parts/dialog.js";
 const CALM = 400;
 /** What one can begin with, and how many of it. */
 const LISTS = { presets: 200, configs: 200, runs: 20 };
-const NAME = /^[A-Za-z0-9][A-Za-z0-9._-]*$/;
-const NAME_RULE = "A name has letters, digits, dots, underscores and hyphens, no spaces, and begins with a letter or digit.";
+const NAME = /^[\p{L}\p{N}][\p{L}\p{M}\p{N}._-]*$/u;
+const NAME_RULE = "A name has letters and digits of any alphabet, dots, underscores and hyphens, no spaces, and no sign in front.";
 /** Height of a line of the editor, in pixels; the style sheet says the same. */
 const LINE = 19;
 
@@ -128,7 +128,7 @@ export default function NewRun() {
   const mistake = (/** @type {any} */ each) => doubt(each, each.line ? `line ${each.line}: ` : "");
   const mistakes = problems.length === 1 ? "One mistake" : `${problems.length} mistakes`;
   const misnamed = Boolean(name) && !NAME.test(name);
-  const suggested = name.trim().replaceAll(/[^A-Za-z0-9._-]+/g, "-").replace(/^[^A-Za-z0-9]+/, "") || "run";
+  const suggested = name.trim().normalize("NFC").replaceAll(/[^\p{L}\p{M}\p{N}._-]+/gu, "-").replace(/^[^\p{L}\p{N}]+/u, "") || "run";
   const valid = checked === source && source.trim() && !problems.length;
   const weights = "Its weights do not come along: the run begins with untrained networks, unless";
   return html`<div class="head"><h1>${parent ? `New run like ${plain(parent, 120)}` : "New run"}</h1></div>

@@ -109,7 +109,7 @@ function rewardOf({ metrics, kind }) {
 /** @param {{runs: any[]}} props */
 function Running({ runs }) {
   const ids = runs.slice(0, 30).map((run) => run.id);
-  const { data } = useGet("v1/series", { run: ids, key: REWARD, points: 40 }, { seconds: 10 });
+  const { data } = useGet("v1/series", { runs: ids, keys: REWARD, points: 40 }, { seconds: 10 });
   return html`<table class="stack"><tbody>
     ${runs.map((run) => {
       const series = data?.series.find((/** @type {any} */ each) => each.run_id === run.id);

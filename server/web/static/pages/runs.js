@@ -28,7 +28,7 @@ const ORDERS = {
 function filter() {
   const conditions = [];
   if (text("state")) conditions.push(`state = ${text("state")}`);
-  if (text("tag")) conditions.push(`tag = ${quoted(text("tag"))}`);
+  if (text("tag")) conditions.push(`tags = ${quoted(text("tag"))}`);
   if (text("q")) conditions.push(`name = ${quoted(`${text("q")}*`)}`);
   if (text("filter")) conditions.push(text("filter"));
   return conditions.join(" AND ");
@@ -170,7 +170,7 @@ function Table({ runs, metrics, selected, toggle, toggleAll, whole, current, ord
 /** The curves of the reward, by run. @param {any[]} runs @returns {Map<string, (number|null)[]>} */
 function useCurves(runs) {
   const ids = runs.filter((run) => run.step > 0).map((run) => run.id);
-  const query = { run: ids, key: REWARD, points: 40 };
+  const query = { runs: ids, keys: REWARD, points: 40 };
   const { data } = useGet("v1/series", query, { seconds: 30, wanted: ids.length > 0 });
   return new Map((data?.series ?? []).map((/** @type {any} */ each) => [each.run_id, each.values]));
 }
@@ -187,7 +187,7 @@ function short(metric) {
  */
 function useDiffering(runs) {
   const ids = runs.map((run) => run.id).join();
-  const query = { run: runs.map((run) => run.id) };
+  const query = { runs: runs.map((run) => run.id) };
   const { data } = useGet("v1/runs:compare", query, { seconds: null, wanted: runs.length > 1 });
   if (data?.runs.map((/** @type {any} */ run) => run.id).join() !== ids) return [];
   const differing = /** @type {{path: string, values: unknown[]}[]} */ (data.differing);

@@ -109,7 +109,7 @@ export function setAlias(checkpoint, done = () => {}) {
     const what = html`<code>${checkpoint}</code>`;
     return html`<${Form} action="Set it" disabled=${!data} carryOut=${carryOut}>
       <div class="field"><label for="alias">Alias</label>
-        <input id="alias" type="text" list="aliases" required pattern="[A-Za-z0-9][A-Za-z0-9._\\-]*"
+        <input id="alias" type="text" list="aliases" required pattern="[\\p{L}\\p{N}][\\p{L}\\p{M}\\p{N}._\\-]*"
           value=${name} onInput=${withValue(setName)} />
         <datalist id="aliases">
           ${aliases.map((each) => html`<option key=${each.name} value=${each.name}></option>`)}

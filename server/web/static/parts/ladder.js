@@ -80,7 +80,7 @@ function Ratings({ ratings }) {
 /** @param {{path: string, players: number[], live: boolean}} props */
 function History({ path, players, live }) {
   const kind = text("over", "game");
-  const { data } = useGet(`${path}/ratings/history`, { player: players, points: 200 }, { seconds: live ? 10 : null });
+  const { data } = useGet(`${path}/ratings/history`, { players, points: 200 }, { seconds: live ? 10 : null });
   const colored = /** @type {any[]} */ (data?.series ?? []).map((each, i) => ({ ...each, color: colorOf(i) }));
   const series = colored.filter(({ steps }) => kind !== "step" || !steps.includes(null)); // not those from outside
   const seconds = (/** @type {string} */ time) => Date.parse(time) / 1000;
@@ -107,7 +107,7 @@ function History({ path, players, live }) {
 
 /** @param {{path: string, players: number[], live: boolean}} props */
 function Payoffs({ path, players, live }) {
-  const { data } = useGet(`${path}/payoffs`, { player: players }, { seconds: live ? 10 : null });
+  const { data } = useGet(`${path}/payoffs`, { players }, { seconds: live ? 10 : null });
   const found = /** @type {any[]} */ (data?.players ?? []);
   const heading = html`<h2>Who beats whom</h2>`;
   if (!found.length) return html`<section class="card">${heading}<p class="empty">No rated match yet.</p></section>`;

@@ -119,7 +119,7 @@ def test_only_a_running_run_is_asked(world: World) -> None:
 
     assert (answer.status_code, answer.json()["code"]) == (409, "run_not_running")
     assert "is QUEUED" in answer.json()["detail"]
-    assert "it has no checkpoint" in answer.json()["detail"]
+    assert "only a RUNNING run can write a checkpoint" in answer.json()["detail"]
     world.http.post(f"/v1/runs/{run}:cancel")
 
 

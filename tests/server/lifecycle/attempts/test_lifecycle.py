@@ -19,14 +19,13 @@ from hypothesis.stateful import (
 from hypothesis.strategies import booleans, integers, sampled_from
 
 from ludus.schemas.states import RunState, StopReason
-from server.checkpoints.errors import RunNotRunning
 from server.checkpoints.requests.repository import CheckpointRequestRepository
 from server.checkpoints.requests.service import CheckpointRequestService
 from server.controller.controller import Controller
 from server.controller.notifier import WakeUpNotifier
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
-from server.kit.errors import IllegalTransition, LeaseLost, RunEnded
+from server.kit.errors import IllegalTransition, LeaseLost, RunEnded, RunNotRunning
 from server.kit.settings import Settings
 from server.kit.states import LEASED, TERMINAL, TRANSITIONS, Intent
 from server.lifecycle.attempts.repository import AttemptLedger
@@ -210,7 +209,7 @@ class Life(RuleBasedStateMachine):
         try:
             with self._database.write() as session:
                 after = RunService(session, self._wake_up).pause(self._id)
-        except IllegalTransition:
+        except RunEnded:
             assert before.state in TERMINAL
         except RunEnding:
             assert before.intent in {Intent.STOP, Intent.CANCEL} or before.state == RunState.STOPPING
@@ -228,8 +227,10 @@ class Life(RuleBasedStateMachine):
         try:
             with self._database.write() as session:
                 after = RunService(session, self._wake_up).resume(self._id)
+        except RunEnded:
+            assert before.state in TERMINAL
         except RunNotPaused:
-            assert before.state != RunState.PAUSED
+            assert before.state not in {RunState.PAUSED, *TERMINAL}
         else:
             assert before.state == RunState.PAUSED
             assert (after.state, after.stop_reason, after.intent) == (RunState.QUEUED, None, None)
@@ -277,8 +278,10 @@ class Life(RuleBasedStateMachine):
         try:
             with self._database.write() as session:
                 request = CheckpointRequestService(session).ask(self._id)
+        except RunEnded:
+            assert before.state in TERMINAL
         except RunNotRunning:
-            assert before.state != RunState.RUNNING
+            assert before.state not in {RunState.RUNNING, *TERMINAL}
         else:
             assert before.state == RunState.RUNNING
             self._requests = sorted({*self._requests, request.seq})
@@ -327,13 +330,11 @@ class Life(RuleBasedStateMachine):
 
     def _wish(self, verb: str, goal: RunState) -> None:
         before = self._run()
-        try:
-            with self._database.write() as session:
-                after = getattr(RunService(session, RecordingWakeUp()), verb)(self._id)
-        except IllegalTransition:
-            assert before.state in TERMINAL
-            return
-        if before.state in LEASED:
+        with self._database.write() as session:
+            after = getattr(RunService(session, RecordingWakeUp()), verb)(self._id)
+        if before.state in TERMINAL:
+            assert (after.state, after.stop_reason) == (before.state, before.stop_reason)
+        elif before.state in LEASED:
             assert after.state == before.state
             assert after.intent in {Intent.CANCEL, verb}, "a pause is outranked"
         else:

@@ -23,11 +23,11 @@ def test_a_run_is_renamed_and_tagged_and_found_by_both(world: World, ended: bool
 
     answer = patch(world, run, name=f"after-{ended}", add_tags=["new", "kept"], remove_tags=["old", "never"]).json()
 
-    found = world.http.get("/v1/runs", params={"filter": f"tag = new AND name = after-{ended}"}).json()["runs"]
+    found = world.http.get("/v1/runs", params={"filter": f"tags = new AND name = after-{ended}"}).json()["runs"]
     events = world.http.get(f"/v1/runs/{run}/events").json()["events"][-2:]
     assert (answer["name"], answer["tags"]) == (f"after-{ended}", ["kept", "new"])
     assert [each["id"] for each in found] == [run]
-    assert world.http.get("/v1/runs", params={"filter": f"tag = old AND name = after-{ended}"}).json()["runs"] == []
+    assert world.http.get("/v1/runs", params={"filter": f"tags = old AND name = after-{ended}"}).json()["runs"] == []
     assert world.http.get(f"/v1/runs/after-{ended}").json()["id"] == run
     assert world.http.get(f"/v1/runs/{name}").status_code == 404
     assert [(each["type"], each["data"]) for each in events] == [

@@ -109,11 +109,12 @@ def test_pages_of_events_follow_each_other(world: World) -> None:
         trainer.ledger.event("counted", f"{i}")
 
     seqs: list[int] = []
-    after: int | None = 0
-    while after is not None:
-        page = world.http.get(f"/v1/runs/{run['id']}/events", params={"after_seq": after, "page_size": 3}).json()
+    token, more = "", True
+    while more:
+        page = world.http.get(f"/v1/runs/{run['id']}/events", params={"page_token": token, "page_size": 3}).json()
         seqs += [item["seq"] for item in page["events"]]
-        after = page["next_after_seq"]
+        token = page["next_page_token"]
+        more = bool(token)
 
     assert seqs == list(range(1, 8))
 
