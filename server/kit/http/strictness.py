@@ -37,10 +37,11 @@ async def refuse_unknown_parameters(request: Request) -> None:
 
 
 def _parameters(route: APIRoute) -> dict[str, bool]:
-    key = f"{sorted(route.methods)} {route.path}"
+    methods = route.methods or set()
+    key = f"{sorted(methods)} {route.path}"
     if key not in _known:
         _known[key] = dict(_walk(route.dependant))
-        if route.methods <= READING:
+        if methods <= READING:
             _known[key]["project"] = False  # in a link, in place of the header
     return _known[key]
 
