@@ -211,18 +211,6 @@ class RunEnded(Conflict, code="run_ended"):
     )
 
 
-class RunNotRunning(Conflict, code="run_not_running"):
-    """Something was asked of a run that only one that is running does."""
-
-    run_id: str
-    state: str
-    deed: str
-    """A verb with its object."""
-    hint: str = ""
-    details = ("run_id", "state")
-    sentence = "Run {run_id} is {state}: only a RUNNING run can {deed}. Wait for RUNNING (`?wait=RUNNING`){hint}."
-
-
 class Invalid(LudusError, code="invalid"):
     """The input is wrong in itself."""
 

@@ -14,7 +14,7 @@ from server.metrics.repository import MetricRepository
 from tests.factories import RecordingWakeUp, make_checkpoint, make_claim, make_ledger, pack_metrics, read_run
 
 BEFORE = "0025"
-KEY = "reward"
+KEY = "Environment/Cumulative Reward"
 MAXIMUM = ListedMetric.parse(f"{KEY}@max")
 PREVIOUS_CHUNK = [
     *("run_id", "behavior", "key", "attempt", "number"),

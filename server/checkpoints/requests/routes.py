@@ -9,12 +9,13 @@ from server.checkpoints.errors import CheckpointRequestNotFound
 from server.checkpoints.requests.repository import CheckpointRequestRepository
 from server.checkpoints.requests.service import CheckpointRequestService
 from server.kit.db.database import Session
-from server.kit.errors import RunEnded, RunNotFound, RunNotRunning
+from server.kit.errors import RunEnded, RunNotFound
 from server.kit.http.errors import problems
 from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer
 from server.kit.http.parameters import RunKey
 from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, DatabaseDep
+from server.runs.errors import RunNotRunning
 from server.runs.repository import RunRepository
 
 router = APIRouter(prefix="/v1/runs/{run:name}", tags=["runs"])

@@ -10,7 +10,7 @@ from server.checkpoints.repository import CheckpointRepository
 from server.checkpoints.requests.models import CheckpointRequest
 from server.checkpoints.requests.repository import CheckpointRequestRepository
 from server.kit.db.database import Session
-from server.kit.errors import RunNotRunning
+from server.runs.errors import RunNotRunning
 from server.runs.events.repository import Note, ask
 from server.runs.repository import RunRepository
 

@@ -6,13 +6,14 @@ from pydantic import Field
 from ludus import schemas
 from ludus.schemas.states import RunState
 from server.kit.db.database import Session
-from server.kit.errors import RunEnded, RunNotFound, RunNotRunning
+from server.kit.errors import RunEnded, RunNotFound
 from server.kit.http.bodies import BodyDep
 from server.kit.http.errors import problems
 from server.kit.http.fields import Write
 from server.kit.http.idempotency import Answer, json_command
 from server.kit.http.parameters import RunKey
 from server.kit.http.services import CommandDep, DatabaseDep
+from server.runs.errors import RunNotRunning
 from server.runs.profiles.errors import ProfileNotFound
 from server.runs.profiles.repository import ProfileRepository
 from server.runs.repository import RunRepository

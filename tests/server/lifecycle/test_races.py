@@ -17,7 +17,7 @@ from server.checkpoints.requests.models import CheckpointRequest
 from server.checkpoints.requests.repository import CheckpointRequestRepository
 from server.checkpoints.requests.service import CheckpointRequestService
 from server.kit.db.database import Database
-from server.kit.errors import LeaseLost, LudusError, RunEnded, RunNotRunning
+from server.kit.errors import LeaseLost, LudusError, RunEnded
 from server.kit.states import TRANSITIONS, Intent
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.claims.claim import Claim
@@ -28,6 +28,7 @@ from server.lifecycle.service import RunService
 from server.runs.amendments.repository import AmendmentRepository
 from server.runs.amendments.requests import RunChanges
 from server.runs.amendments.service import AmendmentService
+from server.runs.errors import RunNotRunning
 from server.runs.events.repository import EventRepository
 from server.runs.models import Run
 from server.runs.repository import RunRepository

@@ -25,7 +25,7 @@ from server.controller.controller import Controller
 from server.controller.notifier import WakeUpNotifier
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
-from server.kit.errors import IllegalTransition, LeaseLost, RunEnded, RunNotRunning
+from server.kit.errors import IllegalTransition, LeaseLost, RunEnded
 from server.kit.settings import Settings
 from server.kit.states import LEASED, TERMINAL, TRANSITIONS, Intent
 from server.lifecycle.attempts.repository import AttemptLedger
@@ -35,6 +35,7 @@ from server.lifecycle.leases.repository import LeaseRepository
 from server.lifecycle.service import RunService
 from server.runs.amendments.requests import RunChanges
 from server.runs.amendments.service import AmendmentService
+from server.runs.errors import RunNotRunning
 from server.runs.events.repository import EventRepository
 from server.runs.models import Run
 from server.runs.repository import RunRepository
