@@ -263,6 +263,10 @@ def progress_line(result: Result) -> str:
             lead = f", Elo {high:+.0f} or less"
         case _:
             lead = ""
+    if result.mean is not None:
+        lead += f", mean returns {number(result.mean)} and {number(result.champion_mean)}"
+        if result.difference_low is not None:
+            lead += f" (difference {number(result.difference_low)} to {number(result.difference_high)})"
     return (
         f"{result.games} games{', paired' if result.paired else ''}: {result.wins} won, {result.draws} drawn, "
         f"{result.losses} lost{lead}, LLR {result.llr:+.2f} ({result.llr_lower:+.2f} to {result.llr_upper:+.2f})"

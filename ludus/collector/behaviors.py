@@ -177,7 +177,7 @@ class Behaviors:
             for runner, agent_index in session.agent_indexes.values()
             if runner is evaluation
         }
-        if not agent_indexes or (message.team is not None and message.team not in agent_indexes):
+        if not agent_indexes or message.team not in {None, commands.CHAMPION_ALONE, *agent_indexes}:
             return  # another one has taken its place, and has not begun to play
         session.own_parameters = message.parameters
         session.reset()

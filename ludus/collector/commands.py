@@ -2,11 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from ludus.collector.arena import ArenaLayout
 from ludus.collector.messages import Message
 from ludus.protocol.environment_parameters import ParameterValue
+
+CHAMPION_ALONE: Final = -1
+"""In place of a team in an evaluation: the champion plays all of them."""
 
 
 @dataclass(frozen=True, slots=True)

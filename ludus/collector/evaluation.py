@@ -169,11 +169,12 @@ class EvaluationRunner(PolicyRunner):
     ) -> None:
         """Begin an episode batch of a simulator that was just reset; `team` is the team of the candidate.
 
-        Without a team the candidate plays all of them, and the one with the lowest number is watched.
+        Without a team the candidate plays all of them, with one that no side has the champion does; then the one with
+        the lowest number is watched.
         """
         for number, agent_index in agent_indexes.items():
             self.candidates[agent_index.number] = team is None or number == team
-        watched = agent_indexes[min(agent_indexes) if team is None else team]
+        watched = agent_indexes[team if team in agent_indexes else min(agent_indexes)]
         self.episode_batches.begin(watched, session_id, episode_batch)
 
     def _forward(self, batch: Batch, memory: Floats | None) -> Acted:

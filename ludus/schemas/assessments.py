@@ -24,8 +24,19 @@ class MatchResult:
     """Of the candidate."""
     draws: int
     losses: int
+    compare: Literal["outcome", "return"] = "outcome"
+    """`return`: both played a game of one player in turn, and the higher return won."""
     paired: bool
-    """Games count in pairs with the same seed and swapped sides; otherwise each game counts alone."""
+    """Games count in pairs with the same seed and swapped sides, or compare returns of the same seed; otherwise each
+    game counts alone."""
+    mean: float | None = None
+    """Of the candidate's returns, where these are compared."""
+    champion_mean: float | None = None
+    """Of the champion's."""
+    difference_low: float | None = None
+    """Lower end of the 95 % interval of the difference of both means."""
+    difference_high: float | None = None
+    """Upper end."""
     pairs: tuple[int, ...] | None = None
     """Number of pairs in which the candidate got 0, 1, 2, 3 and 4 half points."""
     score: float | None = None

@@ -1,6 +1,6 @@
 """Runs that evaluate frozen policies instead of training: `match` against another one, `evaluate` alone."""
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -21,7 +21,7 @@ SEED_PARAMETER: Final = (
 
 
 class MatchSettings(Section):
-    """Two policies of one behavior play against each other until a sequential test accepts one hypothesis."""
+    """Two policies of one behavior are compared, game by game, until a sequential test accepts one hypothesis."""
 
     candidate: Own[CheckpointId] = Field(description=f"The checkpoint under test. {NAMES}")
     champion: Own[CheckpointId]
@@ -41,10 +41,14 @@ class MatchSettings(Section):
     seed_parameter: Own[ParameterName | None] = Field(
         default=None,
         description=f"{SEED_PARAMETER} Games then count in pairs of one seed with swapped sides; null = each by "
-        "itself.",
+        "itself. Returns are then compared of one seed; null = of the simulators' own seeds.",
     )
     ladder: Own[LadderName | None] = None
-    """A shared ladder on which the games count, too, by its name."""
+    """A shared ladder on which the games count, too, by its name; for games of two sides."""
+    compare: Own[Literal["outcome", "return"]] = "outcome"
+    """`outcome`: the policies play against each other. `return`: they play a game of one player in turn, with the same
+    seeds; the policy with the higher return wins, and each two episodes count as one game.
+    """
 
     @field_validator("champion")
     @classmethod
@@ -52,6 +56,13 @@ class MatchSettings(Section):
         if champion == info.data.get("candidate"):
             raise config_error("contradiction", f"is {champion}, the candidate itself; name another checkpoint")
         return champion
+
+    @field_validator("compare")
+    @classmethod
+    def _alone(cls, compare: str, info: ValidationInfo) -> str:
+        if compare == "return" and info.data.get("ladder") is not None:
+            raise config_error("contradiction", "is return, and a ladder counts games of two sides; leave ladder out")
+        return compare
 
     @field_validator("elo1")
     @classmethod

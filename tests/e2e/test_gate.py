@@ -197,6 +197,41 @@ def test_an_evaluation_plays_its_episodes_and_decides(
     assert found["mean_length"] == found["mean"], "CartPole pays 1 for each step"
 
 
+@pytest.mark.long
+def test_a_game_of_one_player_is_asked_whether_it_got_worse_and_promotes(
+    stack: LudusUp, client: Client, play: Callable[..., Player]
+) -> None:
+    config: dict[str, Any] = {
+        "behaviors": {
+            "CartPole": {
+                "trainer_type": "ppo",
+                "hyperparameters": {"batch_size": 32, "buffer_size": 256},
+                "network_settings": {"hidden_units": 16},
+                "max_steps": 512,
+                "checkpoint_interval": 256,
+            }
+        }
+    }
+    run = client.runs.create(config, name="steady")
+    play(run.id, game="gymnasium:CartPole-v1")
+    assert client.runs.wait(run.id, timeout=60).state == "SUCCEEDED"
+    newest, *_, oldest = (each.id for each in client.checkpoints.list(run.id))
+    client.aliases.set("steady-champion", oldest)
+
+    options = ["--game", "gymnasium:CartPole-v1", "--gateway", stack.gateway, "--timeout", "100s", "--seed", "5"]
+    question = ["--against", "steady-champion", "--promote", "--max-games", "12", "--elo0", "-1000", "--elo1", "-500"]
+    arguments = ["evaluate", newest, *question, "--json", *options]
+    result = CliRunner().invoke(ludus, arguments, env={"LUDUS_SERVER": stack.api})
+
+    found = json.loads(result.stdout)["result"]
+    assert (found["kind"], found["compare"], found["paired"]) == ("match", "return", True), result.output
+    assert 0 < found["games"] <= 12
+    assert found["wins"] + found["draws"] + found["losses"] == found["games"]
+    assert found["difference_low"] <= found["mean"] - found["champion_mean"] <= found["difference_high"]
+    promoted = client.aliases.get("steady-champion").checkpoint_id
+    assert (result.exit_code == Exit.OK) == (found["verdict"] == "pass") == (promoted == newest), result.output
+
+
 @pytest.mark.learning
 @pytest.mark.timeout(400)
 def test_a_trained_policy_passes_the_gate_against_its_own_older_snapshot(

@@ -205,8 +205,8 @@ class CollectorPool:
     ) -> None:
         """Begin an evaluation batch on a simulator; `EvaluationEnded` reports its games.
 
-        The candidate plays `team`, the champion the others; None: the candidate plays alone. Only this simulator gets
-        `parameters`. If the simulator leaves, the batch is dropped. Never blocks.
+        The candidate plays `team`, the champion the others; None: the candidate plays alone, -1: the champion does.
+        Only this simulator gets `parameters`. If the simulator leaves, the batch is dropped. Never blocks.
         """
         with self._lock:
             self._behaviors[behavior].begin_evaluation(session_id, episode_batch, team, parameters)

@@ -28,7 +28,8 @@ class EvaluationBatch:
     number: int
     """Counts from 0: batches are counted in this order, whichever ends first."""
     team: int | None
-    """Place, from 0, of the candidate's team among the teams of the game; None: there is one team only."""
+    """Place, from 0, of the candidate's team among the teams of the game; None: it plays alone, or
+    CHAMPION_ALONE."""
     seed: int | None
     """The source of the episodes' seeds; None where simulators take none."""
 

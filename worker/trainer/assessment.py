@@ -14,7 +14,7 @@ from typing import Final
 import torch
 
 from ludus.collector.arena import Arena
-from ludus.collector.commands import NetworkSpec, PolicySpec
+from ludus.collector.commands import CHAMPION_ALONE, NetworkSpec, PolicySpec
 from ludus.collector.layout import UnsupportedSpec
 from ludus.collector.messages import EndedGame, EvaluationEnded, SimulatorStarted
 from ludus.protocol.codes import CloseCode
@@ -150,7 +150,7 @@ class Assessment:
         """Report a simulator with too few or too many teams; fail the run where no other has played."""
         there = f"team{'s' if len(teams) > 1 else ''} {', '.join(map(str, teams))} of {self._settings.behavior}"
         if self._evaluator.teams == 1:
-            message = f"A simulator brings {there}: an evaluation has one side only; both play in a match"
+            message = f"A simulator brings {there}: the games of this assessment have one side"
         else:
             message = (
                 f"A simulator brings {there}: a match is between two. Let the game announce both sides (`NAME?team=0`, "
@@ -179,7 +179,8 @@ class Assessment:
         self._playing[session_id] = batch
         name = self._settings.seed_parameter
         parameters = {} if name is None or batch.seed is None else {name: Constant(float(batch.seed))}
-        team = None if batch.team is None else self._teams[session_id][batch.team]
+        alone = batch.team is None or batch.team == CHAMPION_ALONE
+        team = batch.team if alone else self._teams[session_id][batch.team or 0]
         self._attempt.pool.begin_evaluation(self._settings.behavior, session_id, number, team, parameters)
 
     def batch_ended(self, event: EvaluationEnded) -> None:

@@ -3,7 +3,9 @@
 import json
 
 import pytest
+from pydantic import ValidationError
 
+from ludus.collector.commands import CHAMPION_ALONE
 from ludus.collector.messages import EndedGame
 from ludus.protocol import batches
 from server.config.assessment import MatchSettings
@@ -137,3 +139,73 @@ def test_what_counts_is_numbered_with_the_candidates_side() -> None:
     counted = match.count(match.batch(1), [EndedGame(batches.Outcome.LOSS, 0.0, 5, truncated=False)])
 
     assert counted == [(1, 0, "win"), (2, 1, "loss")]
+
+
+def returns(evaluator: MatchEvaluator, *values: float) -> None:
+    """Play the next batch, with an episode for each return."""
+    games = [EndedGame(batches.Outcome.DRAW, value, 5, truncated=False) for value in values]
+    assert evaluator.count(evaluator.batch(evaluator.next_batch), games) == []
+
+
+def alone(saved: dict[str, object] | None = None, **bounds: float) -> MatchEvaluator:
+    settings = MatchSettings(
+        candidate=CANDIDATE,
+        champion=CHAMPION,
+        behavior="CartPole",
+        seed_parameter="seed",
+        compare="return",
+        **{"elo0": -40.0, "elo1": 0.0, **bounds},  # type: ignore[arg-type]
+    )
+    return MatchEvaluator(settings, seed=3, saved=saved)
+
+
+def test_a_game_of_one_player_is_played_by_each_policy_in_turn_with_one_seed() -> None:
+    match = alone()
+
+    planned = [match.batch(number) for number in range(4)]
+
+    assert match.teams == 1
+    assert [batch.team for batch in planned] == [None, CHAMPION_ALONE, None, CHAMPION_ALONE]
+    assert planned[0].seed == planned[1].seed != planned[2].seed == planned[3].seed
+
+
+def test_the_higher_return_wins_a_game_and_the_interval_is_that_of_the_differences() -> None:
+    match = alone()
+
+    returns(match, 10.0, 5.0, 7.0)
+    returns(match, 8.0, 5.0, 9.0)
+    result = match.result()
+
+    assert (result["wins"], result["draws"], result["losses"], result["games"]) == (1, 1, 1, 3)
+    assert (result["mean"], result["champion_mean"]) == pytest.approx((22 / 3, 22 / 3))
+    # differences 2, 0, -2: mean 0, variance 8 / 3, standard error sqrt(8 / 3 / 2)
+    assert result["difference_high"] == pytest.approx(1.96 * (8 / 3 / 2) ** 0.5)
+    assert result["difference_low"] == -result["difference_high"]
+
+
+def test_an_equal_policy_is_not_worse_and_a_worse_one_is() -> None:
+    for mine, verdict in ((500.0, "pass"), (400.0, "fail")):
+        match = alone()
+        while match.verdict is None:
+            returns(match, *[mine] * 8)
+            returns(match, *[500.0] * 8)
+        assert match.verdict == verdict
+        assert match.result()["games"] < 200
+
+
+def test_another_attempt_goes_on_between_the_two_halves_of_a_game() -> None:
+    whole, match = alone(), alone()
+    returns(match, 3.0, 1.0)
+    again = alone(saved=json.loads(json.dumps(match.state())))
+
+    for each in (whole, again):
+        if each is whole:
+            returns(each, 3.0, 1.0)
+        returns(each, 2.0, 2.0)
+
+    assert again.result() == whole.result()
+
+
+def test_returns_are_not_compared_on_a_ladder() -> None:
+    with pytest.raises(ValidationError, match="leave ladder out"):
+        MatchSettings(candidate=CANDIDATE, champion=CHAMPION, behavior="B", ladder="league", compare="return")
