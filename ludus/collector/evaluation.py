@@ -174,7 +174,7 @@ class EvaluationRunner(PolicyRunner):
         """
         for number, agent_index in agent_indexes.items():
             self.candidates[agent_index.number] = team is None or number == team
-        watched = agent_indexes[team if team in agent_indexes else min(agent_indexes)]
+        watched = agent_indexes[team if team is not None and team in agent_indexes else min(agent_indexes)]
         self.episode_batches.begin(watched, session_id, episode_batch)
 
     def _forward(self, batch: Batch, memory: Floats | None) -> Acted:

@@ -40,7 +40,13 @@ class MatchEvaluator(Evaluator):
         self.paired = self._seeded and not self._alone
         """Whether games count in pairs."""
         self.teams = 1 if self._alone else 2
-        nothing = {"next_episode_batch": 0, "games": [0, 0, 0], "pairs": [0] * 5, "waiting": [], "returns": [0.0] * 3}
+        nothing: dict[str, Any] = {
+            "next_episode_batch": 0,
+            "games": [0, 0, 0],
+            "pairs": [0] * 5,
+            "waiting": [],
+            "returns": [0.0] * 3,
+        }
         saved = nothing | dict(saved or {})
         super().__init__(seed, saved["next_episode_batch"])
         self._games: list[int] = list(saved["games"])
