@@ -30,7 +30,8 @@ def test_the_page_of_gates_has_every_code_that_a_gate_ends_with_once_its_run_is_
 
 
 @pytest.mark.parametrize(
-    ("text", "others"), [(HELP, {*VERDICTS.values()} - {*OUTCOMES.values()}), (VERDICT_HELP, {Exit.UNMET})]
+    ("text", "others"),
+    [(HELP, {*VERDICTS.values()} - {*OUTCOMES.values()}), (VERDICT_HELP, {Exit.UNMET, Exit.NO_METRIC, Exit.WARNED})],
 )
 def test_help_has_every_code_but_those_of_the_other_commands(text: str, others: set[Exit]) -> None:
     assert {int(code) for code in re.findall(r"^ +(\d+)  ", text, re.MULTILINE)} == {*Exit} - others

@@ -76,7 +76,7 @@ def test_a_checkpoint_that_cannot_be_written_is_a_failure(cli: Invoke, trainer: 
     waiting = world.create()["id"]
     refused = cli("run", "checkpoint", waiting)
     assert refused.exit_code == Exit.REFUSED
-    assert "only a RUNNING run writes a checkpoint" in refused.stderr
+    assert "only a RUNNING run can write a checkpoint" in refused.stderr
     world.http.post(f"/v1/runs/{waiting}:cancel")
 
     late = cli("run", "checkpoint", trainer.run_id, "--timeout", "0.1")

@@ -123,7 +123,11 @@ def test_every_exit_code_is_in_the_help() -> None:
 
     verdicts = {exits.Exit.FAILED_GATE, exits.Exit.UNDECIDED}
     assert listed("run", "wait") == set(exits.Exit) - verdicts
-    assert listed("gate") == listed("evaluate") == set(exits.Exit) - {exits.Exit.UNMET}
+    assert (
+        listed("gate")
+        == listed("evaluate")
+        == set(exits.Exit) - {exits.Exit.UNMET, exits.Exit.NO_METRIC, exits.Exit.WARNED}
+    )
 
 
 def test_a_command_of_the_server_says_what_it_needs_where_it_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,14 +81,6 @@ def test_an_invalid_configuration_is_not_stored(configs: ConfigService) -> None:
         configs.prepare(name="walker")
 
 
-@pytest.mark.parametrize("name", ["", " a", "a/b", ".a", "a b", "x" * 201, "ä", "a\n"])
-def test_a_name_can_stand_in_an_address(configs: ConfigService, name: str) -> None:
-    with pytest.raises(InvalidConfig) as caught:
-        configs.store(name, "behaviors: {A: {}}")
-
-    assert [problem.path for problem in caught.value.problems] == ["name"]
-
-
 def test_two_versions_are_compared_resolved(configs: ConfigService) -> None:
     configs.store("walker", "behaviors: {A: {}}")
     configs.store("walker", "behaviors: {A: {hyperparameters: {learning_rate_schedule: constant}}}")

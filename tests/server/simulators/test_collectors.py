@@ -37,7 +37,7 @@ def test_an_attempt_that_is_over_has_no_collectors(world: World) -> None:
     during = world.http.get(url).json()
     trainer.finish(RunState.SUCCEEDED)
 
-    assert before == world.http.get(url).json() == {"collectors": []}
+    assert before == world.http.get(url).json() == {"collectors": [], "next_page_token": before["next_page_token"]}
     assert [each["kind"] for each in during["collectors"]] == ["local", "edge"]
 
 
