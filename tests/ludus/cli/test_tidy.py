@@ -52,7 +52,7 @@ def test_runs_are_listed_with_metrics_and_sorted_by_one(cli: Invoke, world: Worl
     assert "CARTPOLE:REWARD@MAX" in table[0]
     assert next(line.split()[6:8] for line in table if "lucky" in line) == ["3", "90"]
     assert names(by_last) == ["steady", "lucky", "waiting"]
-    assert names(by_best) == ["lucky", "steady"]
+    assert names(by_best) == ["lucky", "steady", "waiting"]
     assert names(by_name) == ["lucky", "steady", "waiting"]
     assert as_json(cli(*listed, "--metric", "reward@min", "--order-by", "reward@min", "--json"))[0]["metrics"] == {
         f"{REWARD}@min": 1.0

@@ -65,7 +65,6 @@ def test_no_hidden_layer_still_builds_one_as_in_ml_agents() -> None:
             DISCRETE,
             {},
         ),
-        ("observation_empty", (ObservationSpec((0,)),), DISCRETE, {}),
         ("observation_dtype_unsupported", (ObservationSpec((4,), dtype="uint8"),), DISCRETE, {}),
         (
             "goal_signal_unsupported",
