@@ -6,6 +6,7 @@ a number is a number; but true and false are not, and a whole number with a frac
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
@@ -140,4 +141,4 @@ CheckpointId: TypeAlias = Annotated[str, Form("the id of a checkpoint (ckpt_...)
 DemonstrationId: TypeAlias = Annotated[
     str, Form("the id of an uploaded demonstration (dem_...)", r"^dem_[0-9a-z]{26}$")
 ]
-LadderName: TypeAlias = Annotated[Text, NAME]
+LadderName: TypeAlias = Annotated[Text, replace(NAME, words=f"the name of a ladder: {NAME.words}")]

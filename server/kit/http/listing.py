@@ -77,7 +77,11 @@ class Paging:
     def __init__(
         self,
         page_size: Annotated[
-            int, Query(ge=0, description=f"Maximum number of items; at most, and by default, {MAX_PAGE_SIZE}.")
+            int,
+            Query(
+                ge=0,
+                description=f"Maximum number of items; above {MAX_PAGE_SIZE}, the default, it is lowered to that.",
+            ),
         ] = MAX_PAGE_SIZE,
         page_token: Annotated[
             str, Query(max_length=MAX_TOKEN_LENGTH, description="`next_page_token` of the page before.")

@@ -243,8 +243,8 @@ def test_a_link_names_its_project_in_its_query_and_a_change_does_not(world: Worl
     assert world.http.get("/v1/runs", params=linked, headers=stranger).json()["code"] == "project_forbidden"
     header = {"Ludus-Project": "theirs"}
     assert world.http.get(f"/v1/runs/{ours['run']}", params=linked, headers=header).status_code == 404
-    made = world.http.post("/v1/runs", json={"config": CARTPOLE}, params=linked).json()
-    assert made["project"] == "default"
+    made = world.http.post("/v1/runs", json={"config": CARTPOLE}, params=linked)
+    assert (made.status_code, made.json()["errors"][0]["path"]) == (422, "project"), "else it would be another one's"
 
 
 def test_a_small_project_among_many_runs_is_listed_in_order(world: World) -> None:

@@ -472,7 +472,7 @@ def test_a_connection_that_has_carried_many_requests_still_takes_one_whose_body_
 
 
 def test_a_client_that_leaves_within_its_body_is_no_failure_of_the_server(world: World) -> None:
-    head = b"POST /v1/runs?left HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    head = b"POST /v1/runs?name=left HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     host, port = world.server.removeprefix("http://").split(":")
     with structlog.testing.capture_logs() as lines:
         with socket.create_connection((host, int(port)), timeout=10) as connection:

@@ -139,15 +139,16 @@ def test_series_and_comparisons_are_answered_where_all_runs_are_the_bound_one(
     world: World, ours: dict[str, str], others: dict[str, str], tokens: Any, path: str, field: str, id_: str
 ) -> None:
     def asked_for(*runs: str) -> httpx.Response:
-        query = [("key", "Environment/Cumulative Reward"), *(("run", run) for run in runs)]
+        keys = [("keys", "reward")] if path == "/v1/series" else []
+        query = [*keys, *(("runs", run) for run in runs)]
         return world.http.get(path, params=query, headers=tokens["run"])
 
     own = asked_for(ours["run"], ours["run"])
     assert {each[id_] for each in own.json()[field]} == {ours["run"]}
     for runs in ((), ("our-run",), (others["run"],), (ours["run"], others["run"]), (ours["run"], "our-run")):
         assert code_of(asked_for(*runs)) == "token_bound", runs
-    assert code_of(world.http.get("/v1/runs", params={"run": ours["run"]}, headers=tokens["run"])) == "token_bound"
-    assert code_of(world.http.get(path, params={"run": ours["ladder"]}, headers=tokens["ladder"])) == "token_bound"
+    assert code_of(world.http.get("/v1/runs", params={"runs": ours["run"]}, headers=tokens["run"])) == "token_bound"
+    assert code_of(world.http.get(path, params={"runs": ours["ladder"]}, headers=tokens["ladder"])) == "token_bound"
 
 
 def test_a_token_of_a_run_reads_the_ladder_of_its_self_play_and_no_other(world: World, ours: dict[str, str]) -> None:

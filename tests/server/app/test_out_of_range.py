@@ -104,8 +104,8 @@ OWN_PAGE = {"Sec-Fetch-Site": "same-origin"}
 """Requests of the server's own pages have it, and browsers sign in from those alone."""
 FILES = {"POST /v1/checkpoints", "POST /v1/demonstrations"}
 """Their bodies are files."""
-REQUIRED = {"key": "Environment/Cumulative Reward", "old": "1", "new": "1"}
-LENIENT = re.compile(r"above \d+ it is lowered|at most \d+\.")
+REQUIRED = {"key": "reward", "keys": "reward", "runs": "finished", "old": "1", "new": "1"}
+LENIENT = re.compile(r"above \d+(, the default,)? it is lowered|at most \d+\.")
 """Of descriptions: a number that is too large is lowered."""
 
 

@@ -58,7 +58,7 @@ def measured(database: Database, name: str, **values: list[float]) -> None:
 @pytest.mark.parametrize(
     ("text", "behavior", "key", "which"),
     [
-        ("reward", None, "reward", "last"),
+        ("reward", None, "Environment/Cumulative Reward", "last"),
         ("Walker:Losses/Value Loss@min", "Walker", "Losses/Value Loss", "min"),
         ("a@max", None, "a", "max"),
     ],
