@@ -37,7 +37,16 @@ from tests.factories import RecordingWakeUp
 from tests.migrated import migrated_file, share_compiled
 from tests.waiting import eventually
 
-CARTPOLE: dict[str, Any] = {"behaviors": {"CartPole": {"trainer_type": "ppo", "max_steps": 10000}}}
+CARTPOLE: dict[str, Any] = {
+    "behaviors": {
+        "CartPole": {
+            "trainer_type": "ppo",
+            "hyperparameters": {"buffer_size": 1024, "batch_size": 128},
+            "max_steps": 10000,
+            "summary_freq": 1000,
+        }
+    }
+}
 
 
 def build_services(home: Path, *, limits: StreamLimits | None = None, **settings: Any) -> Services:
