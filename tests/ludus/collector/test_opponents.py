@@ -83,7 +83,7 @@ def test_steps_of_opponents_are_counted_and_neither_recorded_nor_told_as_episode
         game.play({RED: [0], BLUE: [0, 1, 2]})
     game.play({}, end={BLUE: [End(0)], RED: [End(0)]})
 
-    assert pitch.assignment.take_counts() == (12, 0, 0)
+    assert pitch.assignment.take_counts() == (12, 1, 0)  # one of the three has ended, and did not win
     assert pitch.assignment.take_counts() == (0, 0, 0)
     assert pitch.assignment.recorder.take_episodes() is None
     assert pitch.assignment.recorder.segments.take() is None
