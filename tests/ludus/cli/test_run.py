@@ -60,7 +60,8 @@ def test_a_seed_is_an_option_of_its_own(cli: Invoke, config: str) -> None:
 def test_validate_only_prints_every_default(cli: Invoke, config: str) -> None:
     result = cli("run", "create", config, "--validate-only")
 
-    assert yaml.safe_load(result.stdout)["behaviors"]["CartPole"]["hyperparameters"]["buffer_size"] == 10240
+    hyperparameters = yaml.safe_load(result.stdout)["behaviors"]["CartPole"]["hyperparameters"]
+    assert (hyperparameters["buffer_size"], hyperparameters["num_epoch"]) == (1024, 3)
 
 
 def test_mistakes_in_a_configuration_come_one_a_line(cli: Invoke) -> None:
@@ -68,7 +69,7 @@ def test_mistakes_in_a_configuration_come_one_a_line(cli: Invoke) -> None:
 
     assert result.exit_code == Exit.REFUSED
     assert "2 mistakes [invalid_config]" in result.stderr
-    assert "  behaviors.X.max_stepz: " in result.stderr
+    assert "<stdin>:1: behaviors.X.max_stepz: " in result.stderr
     assert "max_steps" in result.stderr
 
 
