@@ -135,7 +135,7 @@ def test_a_run_is_created_with_a_preset(client: Client) -> None:
 
 def test_configurations_are_stored_compared_and_used(client: Client) -> None:
     first = client.configs.create("stored", "# mine\nbehaviors: {CartPole: {}}\n", description="a")
-    second = client.configs.create("stored", CARTPOLE)
+    second = client.configs.create("stored", "behaviors: {CartPole: {max_steps: 10000}}\n")
 
     assert (first.version, second.version) == (1, 2)
     assert client.configs.get("stored", 1).source.startswith("# mine")
