@@ -141,7 +141,7 @@ def warnings_of(config: RunConfig) -> list[Problem]:
 def _about(section: TrainerConfig) -> Iterator[Finding]:
     """Yield advice with paths below the section."""
     for one in futile(section):
-        yield one.path, "doubtful", f"{one.message} {one.remedy}"
+        yield one.path, "doubtful", f"{one.message} {one.remedy}".removesuffix(".")  # as all warnings
     rates = {"learning_rate": section.hyperparameters.learning_rate}
     if isinstance(section, PPOConfig):
         rates["critic_learning_rate"] = section.hyperparameters.critic_learning_rate or 0.0

@@ -31,7 +31,7 @@ HORIZONS: Final = 20.0
 LEAST_REVIEWS: Final = 3
 LEAST_PAIRS: Final = 1500
 MANY_REVIEWS: Final = 5
-MANY_PAIRS: Final = 4000
+MANY_PAIRS: Final = 2500
 """Evidence on an ignored action: with an entropy near its maximum, and without."""
 NEAR_MAXIMUM: Final = 0.9
 """Share of the possible entropy."""

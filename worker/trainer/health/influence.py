@@ -24,13 +24,13 @@ from worker.learning.functional.distributions import branch_bounds
 
 Matrix = NDArray[np.float64]
 
-FEATURES: Final = 96
+FEATURES: Final = 48
 """Random features beside the linear ones."""
 MOST_ELEMENTS: Final = 48
 """Elements of the observations that are looked at: those that vary most often."""
 LEAST_PAIRS: Final = 256
 """Steps with a successor that a review needs."""
-LEAST_PROBABILITY: Final = 0.02
+LEAST_PROBABILITY: Final = 0.005
 """Smaller probabilities count as this, so that no single step outweighs all others."""
 MOST_DEVIATIONS: Final = 10.0
 """Standard deviations from the mean at which values are cut off."""

@@ -28,6 +28,8 @@ SAMPLE_STEPS, SHORT_SAMPLE_STEPS = 1024, 512
 """Most steps of a sample, and fewest: rounds that are shorter are collected until they are so many."""
 SAMPLE_NUMBERS: Final = 4_000_000
 """Most numbers of a sample's observations: of pictures there are fewer steps."""
+SCORES: Final = 20
+"""How often a run compares actions with what followed, at most."""
 MISSES: Final = 3
 
 
@@ -66,6 +68,8 @@ class HealthMonitor:
         self._sampled = False
         """Whether this period has its sample."""
         self._next_review = 0
+        self._next_scores = 0
+        """Step from which actions are compared with what followed again: that costs the most."""
         self._facts: dict[str, Fact] = {}
         self._misses: dict[str, int] = {}
         self.reviews = 0
@@ -118,8 +122,10 @@ class HealthMonitor:
         evidence.agents = max(evidence.agents, agents)
         evidence.observed.add(sample)
         evidence.played.rewards.add(sample)
-        for name, found in scores(sample, evidence.spec.actions).items():
-            evidence.influence.setdefault(name, Score()).add(sample.steps, found)
+        if evidence.step >= self._next_scores:
+            self._next_scores = evidence.step + evidence.config.max_steps // SCORES
+            for name, found in scores(sample, evidence.spec.actions).items():
+                evidence.influence.setdefault(name, Score()).add(sample.steps, found)
 
     def updated(self, measured: Mapping[str, float], rollout: Rollout) -> None:
         """Take the measurements of an update. Raise `LimitCrossed` where a limit of the configuration says so."""
@@ -183,6 +189,7 @@ class HealthMonitor:
             "sample": [part.state_dict() for part in self._sample],
             "sampled": self._sampled,
             "next_review": self._next_review,
+            "next_scores": self._next_scores,
             "facts": [list(fact) for fact in self._facts.values()],
             "misses": dict(self._misses),
         }
@@ -199,5 +206,6 @@ class HealthMonitor:
         self._sample = [Rollout(**part) for part in state["sample"]]
         self._steps = sum(part.steps for part in self._sample)
         self._sampled, self._next_review = state["sampled"], state["next_review"]
+        self._next_scores = state["next_scores"]
         self._facts = {fact[0]: Fact(*fact) for fact in state["facts"]}
         self._misses = dict(state["misses"])
