@@ -82,7 +82,7 @@ def test_diff_shows_what_differs_and_nothing_else(cli: Invoke, world: World) -> 
 
     assert found["config"] == {
         "behaviors.CartPole.max_steps": [10000, 99],
-        "behaviors.CartPole.summary_freq": [50000, 10],
+        "behaviors.CartPole.summary_freq": [1000, 10],
     }
     assert found["metrics"] == {f"CartPole {REWARD}": [1.0, None]}
     assert found["fingerprint"]["gpus"] == [None, ["H200"]]

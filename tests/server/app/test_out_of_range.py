@@ -46,7 +46,7 @@ EXISTING: dict[str, str] = {}
 BASES: dict[str, Any] = {
     "POST /v1/runs": {
         "config": {**CARTPOLE, "seed": 1, "environment_parameters": {"mass": 1.0}},
-        "overrides": {"behaviors.CartPole.summary_freq": 1000},
+        "overrides": {"behaviors.CartPole.time_horizon": 128},
         "name": "n",
         "tags": ["t"],
         "priority": 1,

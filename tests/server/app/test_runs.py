@@ -25,7 +25,7 @@ def test_a_created_run_waits_with_its_configuration_resolved(world: World) -> No
     assert answer.status_code == 201
     assert answer.headers["location"] == f"/v1/runs/{run['id']}"
     assert (run["state"], run["name"], run["tags"]) == ("QUEUED", "first", ["a", "b"])
-    assert run["config"]["behaviors"]["CartPole"]["hyperparameters"]["batch_size"] == 1024
+    assert run["config"]["behaviors"]["CartPole"]["time_horizon"] == 64
     assert run["config"]["seed"] == run["seed"]
     assert world.services.wake_up.woken[-1] == run["id"]  # type: ignore[attr-defined]
 

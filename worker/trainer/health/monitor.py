@@ -165,9 +165,13 @@ class HealthMonitor:
         self._next_review = (evidence.step // evidence.period + 1) * evidence.period
         found = facts_of(evidence)
         for code in list(self._facts):
-            self._misses[code] = 0 if code in found else self._misses.get(code, 0) + 1
-            if self._misses[code] >= MISSES or (evidence.ended and code not in found):
-                del self._facts[code], self._misses[code]
+            misses = 0 if code in found else self._misses.pop(code, 0) + 1
+            if misses >= MISSES or (misses and evidence.ended):
+                del self._facts[code]
+            elif misses:
+                self._misses[code] = misses
+            else:
+                self._misses.pop(code, None)
         for code, fact in found.items():
             since = self._facts[code].since if code in self._facts else fact.since
             self._facts[code] = fact._replace(since=evidence.step if since is None else since)

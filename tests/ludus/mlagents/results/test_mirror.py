@@ -21,7 +21,15 @@ from tests.server.app.world import Trainer, World
 REWARD, STD = "Environment/Cumulative Reward", "Environment/Cumulative Reward Std"
 SPEED, LENGTH = "Performance/Agent Steps per Second", "Environment/Episode Length"
 CONFIG: dict[str, Any] = {
-    "behaviors": {"A": {"trainer_type": "ppo", "max_steps": 1000, "summary_freq": 100, "keep_checkpoints": 2}}
+    "behaviors": {
+        "A": {
+            "trainer_type": "ppo",
+            "hyperparameters": {"batch_size": 250, "buffer_size": 500},
+            "max_steps": 1000,
+            "summary_freq": 100,
+            "keep_checkpoints": 2,
+        }
+    }
 }
 FILES = {"A.onnx": b"a model", "state.safetensors": b"weights", "state.json": b"{}"}
 

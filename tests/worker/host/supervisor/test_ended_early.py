@@ -198,8 +198,8 @@ def test_a_configuration_with_keys_of_a_newer_release_ends_the_attempt_with_what
 
     assert (read_run(database, "run").state, attempt.outcome) == (RunState.RECOVERING, "trainer_error")
     assert attempt.detail == (
-        "this worker cannot read the run's configuration (simulators.colour: Extra inputs are not permitted): its "
-        "release is older than that of the api that stored it; upgrade the worker"
+        "this worker cannot read the run's configuration (simulators.colour: is not known here): its release is "
+        "older than that of the api that stored it; upgrade the worker"
     )
 
 
