@@ -201,7 +201,11 @@ function options(latest, tip, width) {
     legend: { show: false },
     scales: { x: { time: false }, y: { distr: log ? 3 : 1, auto: false } },
     axes: [
-      { ...axis, size: 30, values: texts((values) => (kind === "step" ? ticks(values, count) : values.map((at) => xText(kind, at)))) },
+      {
+        ...axis,
+        size: 30,
+        values: texts((values) => (kind === "step" ? ticks(values, count) : values.map((at) => xText(kind, at)))),
+      },
       { ...axis, size: 58, values: texts((values) => ticks(values)) },
     ],
     cursor: {

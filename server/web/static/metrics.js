@@ -63,7 +63,10 @@ const FAMILIES = Object.entries(MEANINGS).flatMap(([name, meaning]) => {
   return pattern.includes(".+") ? [[new RegExp(`^${pattern}$`), meaning]] : [];
 });
 
-/** The meaning of a metric, and how it looks in training that goes well; "" for one of a game's own. @param {string} key */
+/**
+ * The meaning of a metric, and how it looks in training that goes well; "" for one of a game's own.
+ * @param {string} key
+ */
 export function meaningOf(key) {
   const known = /** @type {Record<string, string>} */ (MEANINGS);
   return known[key] ?? FAMILIES.find(([pattern]) => pattern.test(key))?.[1] ?? "";

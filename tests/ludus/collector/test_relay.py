@@ -40,7 +40,7 @@ def files(request: pytest.FixtureRequest) -> dict[str, Path]:
 def collectors(files: dict[str, Path], database: Database) -> Iterator[Learner]:
     named = {name: str(file) for name, file in files.items()}
     with learner(**named, ticket_key=KEY.encode(), advertise_host="localhost") as trainer:
-        add_run(database, trainer.endpoints[0].address, name="1")
+        add_run(database, trainer.endpoints[0].address, name="1", generation=0)
         yield trainer
 
 
@@ -93,7 +93,7 @@ def test_a_gateway_relays_to_a_collector_whose_certificate_is_for_a_name_and_not
     named = {name: str(file) for name, file in files.items()}
     pod = "127.0.0.2"  # the certificate is for localhost and 127.0.0.1
     with learner(**named, ticket_key=KEY.encode(), bind_host=pod, advertise_host=pod) as trainer:
-        add_run(database, trainer.endpoints[0].address, name="1")
+        add_run(database, trainer.endpoints[0].address, name="1", generation=0)
         with gateway(database, **files, tls_ca=CERTIFICATE) as front, pytest.raises(CannotConnect, match="TLS_CA"):
             asyncio.run(asyncio.wait_for(dialer(front, files, patience=0.5).play(), 30))
         with gateway(database, **files, tls_ca=CERTIFICATE, tls_name="localhost") as front:

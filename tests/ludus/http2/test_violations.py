@@ -1,7 +1,6 @@
 """What breaks HTTP/2 ends its own connection, with a reason; nobody else notices."""
 
 import asyncio
-from collections.abc import Callable
 
 import hpack
 import pytest
@@ -212,7 +211,11 @@ _FRAMES = st.builds(
 def test_frames_at_random_never_stop_the_server(sent: list[bytes]) -> None:
     async def call() -> None:
         failures: list[object] = []
-        note: Callable[[object, dict[str, object]], None] = lambda _, context: failures.append(context)  # noqa: E731
+
+        def note(_: object, context: dict[str, object]) -> None:
+            if "PollerCompletionQueue" not in str(context["message"]):  # gRPC's, of the loop of an earlier example
+                failures.append(context)
+
         asyncio.get_running_loop().set_exception_handler(note)
         async with serving() as (port, _):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -92,7 +92,12 @@ def gateway(database: Database) -> Iterator[GatewayThread]:
 
 
 def add_run(
-    database: Database, *addresses: str, state: str = "RUNNING", name: str = "catch", edge: str | None = None
+    database: Database,
+    *addresses: str,
+    state: str = "RUNNING",
+    name: str = "catch",
+    edge: str | None = None,
+    generation: int = 3,
 ) -> str:
     """Insert a run in its first attempt, whose collectors listen on `addresses`; edge collectors stream to `edge`."""
     run_id = f"run-{name}"
@@ -113,7 +118,7 @@ def add_run(
         )
         session.flush()
         endpoints: list[dict[str, Any]] = [
-            {"address": address, "index": index, "generation": 3} for index, address in enumerate(addresses)
+            {"address": address, "index": index, "generation": generation} for index, address in enumerate(addresses)
         ]
         if edge:
             endpoints.append({"address": edge, "index": -1, "edge": True})

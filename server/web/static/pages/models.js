@@ -34,8 +34,8 @@ export default function Models() {
         No alias yet. An alias, such as <b>champion</b>, ${meaning}<code>ludus checkpoint alias</code>.<//>`}
     </section>
     <h2>The best model of each run <small>the run that changed last first</small></h2>
-    <p><input type="search" size="28" placeholder="Run's name begins with" aria-label="Run's name begins with" value=${words}
-      onChange=${withValue((q) => set({ q, pages: null }))} /></p>
+    <p><input type="search" size="28" placeholder="Run's name begins with" aria-label="Run's name begins with"
+      value=${words} onChange=${withValue((q) => set({ q, pages: null }))} /></p>
     <${Failure} problem=${answer.problem} />
     ${runs.length ? cardTable(runs, [
       ["run", (run) => html`<a href=${runHref(run, "models")}>${plain(run.name, 160)}</a><br /><${State} run=${run} />`,

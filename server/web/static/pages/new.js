@@ -13,7 +13,8 @@ const CALM = 400;
 /** What one can begin with, and how many of it. */
 const LISTS = { presets: 200, configs: 200, runs: 20 };
 const NAME = /^[\p{L}\p{N}][\p{L}\p{M}\p{N}._-]*$/u;
-const NAME_RULE = "A name has letters and digits of any alphabet, dots, underscores and hyphens, no spaces, and no sign in front.";
+const NAME_RULE =
+  "A name has letters and digits of any alphabet, dots, underscores and hyphens, no spaces, and no sign in front.";
 /** Height of a line of the editor, in pixels; the style sheet says the same. */
 const LINE = 19;
 
@@ -128,17 +129,21 @@ export default function NewRun() {
   const mistake = (/** @type {any} */ each) => doubt(each, each.line ? `line ${each.line}: ` : "");
   const mistakes = problems.length === 1 ? "One mistake" : `${problems.length} mistakes`;
   const misnamed = Boolean(name) && !NAME.test(name);
-  const suggested = name.trim().normalize("NFC").replaceAll(/[^\p{L}\p{M}\p{N}._-]+/gu, "-").replace(/^[^\p{L}\p{N}]+/u, "") || "run";
+  const joined = name.trim().normalize("NFC").replaceAll(/[^\p{L}\p{M}\p{N}._-]+/gu, "-");
+  const suggested = joined.replace(/^[^\p{L}\p{N}]+/u, "") || "run";
   const valid = checked === source && source.trim() && !problems.length;
   const weights = "Its weights do not come along: the run begins with untrained networks, unless";
   return html`<div class="head"><h1>${parent ? `New run like ${plain(parent, 120)}` : "New run"}</h1></div>
-    ${parent && html`<p class="sentence">The configuration of ${plain(parent, 120)}, every default filled in. ${weights}${" "}
+    ${parent && html`<p class="sentence">The configuration of ${plain(parent, 120)}, every default filled in.
+      ${" "}${weights}${" "}
       <code>checkpoint_settings.resume_from</code> names a checkpoint (all of it, at its step), or
       ${" "}<code>initialize_from</code> of a behavior (the networks alone, at step 0).</p>`}
     <form onSubmit=${create}>
       <div class="row" style=${{ marginBottom: "12px" }}>
         <label>Begin with <select onChange=${withValue(choose)}>
-          <option value="">${parent ? `the run ${plain(parent, 80)}` : "a configuration of mine: paste it below"}</option>
+          <option value="">
+            ${parent ? `the run ${plain(parent, 80)}` : "a configuration of mine: paste it below"}
+          </option>
           ${Object.entries(sources).map(([label, found]) => found.length > 0 &&
           html`<optgroup key=${label} label=${label}>${choices(Object.fromEntries(found))}</optgroup>`)}
         </select></label>
@@ -156,7 +161,9 @@ export default function NewRun() {
         <label title=${NAME_RULE}>Name <input type="text" value=${name} placeholder="the run's id"
           onInput=${withValue(setName)} aria-describedby="name-rule" /></label>
         <label>Tags <input type="text" value=${tags} placeholder="nightly, ci" onInput=${withValue(setTags)} /></label>
-        <button class="main" disabled=${busy || !source.trim() || problems.length > 0 || misnamed}>Start the run</button>
+        <button class="main" disabled=${busy || !source.trim() || problems.length > 0 || misnamed}>
+          Start the run
+        </button>
       </div>
       <small id="name-rule">${misnamed
         ? html`<b>${NAME_RULE}</b> <button type="button" class="quiet" onClick=${() => setName(suggested)}>

@@ -135,7 +135,8 @@ function Table({ runs, metrics, selected, toggle, toggleAll, whole, current, ord
       <thead><tr>
         <th scope="col"><input type="checkbox" aria-label="Select all of this page" checked=${whole}
           onChange=${toggleAll} /></th>
-        ${head("state", "state")}${head("name", "name")}<th scope="col">curve of the reward</th>${head("step", "progress")}
+        ${head("state", "state")}${head("name", "name")}<th scope="col">curve of the reward</th>
+        ${head("step", "progress")}
         ${metrics.map((/** @type {string} */ each) => {
           const title = [each, meaningOf(each.split("@")[0])].filter(Boolean).join(": ");
           const column = { field: "metric", name: short(each), metric: each, active: each === sorts, title };
@@ -145,8 +146,8 @@ function Table({ runs, metrics, selected, toggle, toggleAll, whole, current, ord
         <th scope="col">tags</th>${head("created_at", "created")}
       </tr></thead>
       <tbody>
-        ${runs.map((/** @type {any} */ run, /** @type {number} */ i) => html`<tr key=${run.id} aria-selected=${selected.includes(run.id)}
-          class=${run.id === current ? "current" : ""}>
+        ${runs.map((/** @type {any} */ run, /** @type {number} */ i) => html`<tr key=${run.id}
+          aria-selected=${selected.includes(run.id)} class=${run.id === current ? "current" : ""}>
           <td><input type="checkbox" aria-label=${`Select ${run.name}`} checked=${selected.includes(run.id)}
             onChange=${() => toggle(run.id)} /></td>
           <td><${State} run=${run} /></td>

@@ -35,8 +35,9 @@ export function LadderView({ ladder, live, empty = "No player has joined this la
   const chosen = withValue((by) => set({ by: by === "ordinal desc" ? null : by }));
   return html`<div class="row" style=${{ marginBottom: "10px" }}>
       <label>order <select value=${order} onChange=${chosen}>${choices(ORDERS)}</select></label>
-      <small>rated through match ${count(data.rated_through)} of ${count(data.matches)}; bars are μ ± 2 σ. Ladder Elo counts
-        the rated matches between these players; the training Elo of a run's Overview is the trainer's own, against the
+      <small>rated through match ${count(data.rated_through)} of ${count(data.matches)}; bars are μ ± 2 σ.
+        Ladder Elo counts the rated matches between these players; the training Elo of a run's Overview is
+        the trainer's own, against the
         snapshots of its window.</small>
     </div>
     <${Ratings} ratings=${ratings} />
@@ -165,5 +166,6 @@ function Matches({ path, live }) {
       ["participants", (each) => each.participants.map(side), "name"],
       ["outcome", outcome],
       ["played", (each) => ago(each.at), "small"],
-    ]) : html`<${Missing} ...${answer}>${words ? "No match fits this filter." : unrated ? "No match yet." : "No rated match yet."}<//>`}</section>`;
+    ]) : html`<${Missing} ...${answer}>
+      ${words ? "No match fits this filter." : unrated ? "No match yet." : "No rated match yet."}<//>`}</section>`;
 }

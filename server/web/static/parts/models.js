@@ -67,17 +67,24 @@ export function scoreOf({ scored_by: by, steps }) {
   return `mean return of the last ${episodes}${since}`;
 }
 
-/** The sound checkpoint of a run with the highest score, the newest where none has one. @param {any} run @param {unknown} [again] */
+/**
+ * The sound checkpoint of a run with the highest score, the newest where none has one.
+ * @param {any} run @param {unknown} [again]
+ */
 function useBest(run, again) {
   const when = { seconds: null, again: [again, run.state] };
   const answer = useGet(`v1/runs/${run.id}/checkpoints`, { order_by: "score desc", page_size: 5 }, when);
   return { answer, best: answer.data?.checkpoints.find((/** @type {any} */ each) => !each.damage) };
 }
 
-/** The best checkpoint of a run: its score, and the files to put into the game. @param {{run: any, again?: unknown}} props */
+/**
+ * The best checkpoint of a run: its score, and the files to put into the game.
+ * @param {{run: any, again?: unknown}} props
+ */
 export function BestModel({ run, again }) {
   const { answer, best: checkpoint } = useBest(run, again);
-  const newest = useGet(`v1/runs/${run.id}/checkpoints`, { page_size: 1 }, { seconds: null, again: [again, run.state] });
+  const when = { seconds: null, again: [again, run.state] };
+  const newest = useGet(`v1/runs/${run.id}/checkpoints`, { page_size: 1 }, when);
   if (!checkpoint) return noneYet(answer);
   const saved = `${ago(checkpoint.created_at)} at step ${count(checkpoint.step)}`;
   const later = newest.data?.checkpoints[0];
@@ -107,7 +114,8 @@ export function Checkpoints({ run, live }) {
   const { best } = useBest(run, answer.data);
   const found = answer.data?.checkpoints ?? [];
   if (!found.length) return noneYet(answer);
-  return html`<${CheckpointTable} checkpoints=${found} best=${best?.score != null ? best.id : ""} reload=${answer.reload} />`;
+  const marked = best?.score != null ? best.id : "";
+  return html`<${CheckpointTable} checkpoints=${found} best=${marked} reload=${answer.reload} />`;
 }
 
 /** @param {{checkpoints: any[], best: string, reload: () => void}} props */

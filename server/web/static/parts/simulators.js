@@ -26,8 +26,10 @@ export function HowToJoin({ run, open }) {
   const behaviors = Object.keys(run.config.behaviors ?? {});
   const behavior = behaviors.length === 1 ? ` --behavior ${argument(behaviors[0])}` : "";
   const named = plain(behaviors.join(", "), 200);
-  const needed = behaviors.length ? `It has to play ${behaviors.length === 1 ? "the behavior" : "the behaviors"} ${named}. ` : "";
-  const settings = "From another machine, set LUDUS_SIMULATOR_SERVER to the gateway's address, and LUDUS_SIMULATOR_TOKEN.";
+  const noun = behaviors.length === 1 ? "the behavior" : "the behaviors";
+  const needed = behaviors.length ? `It has to play ${noun} ${named}. ` : "";
+  const settings =
+    "From another machine, set LUDUS_SIMULATOR_SERVER to the gateway's address, and LUDUS_SIMULATOR_TOKEN.";
   return html`<details class="card" open=${open}>
     <summary>How a game joins this run</summary>
     <p>A Unity build, or without <code>--env</code> the Editor:${" "}
