@@ -154,7 +154,8 @@ export function share(bound) {
       const sees = `Whoever has this link sees ${what} for ${days} ${days === 1 ? "day" : "days"}. `;
       return html`<p>${sees}It is shown only now; the tokens in Admin end it earlier.</p>
         ${LOOPBACK.test(location.hostname) && html`<p class="note">
-          ${location.hostname} is every machine itself: the link opens only in a browser on this one. For colleagues, serve at an address of the network with tokens
+          ${location.hostname} is every machine itself: the link opens only in a browser on this one.
+          For colleagues, serve at an address of the network with tokens
           (docs/security.md), open these pages there, and share again.</p>`}
         <${Secret} label="Link" text=${link} />`;
     }
