@@ -35,7 +35,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 
 from server.kit.db.once import GATHERS, begin_once, ended, gather
-from server.kit.db.outages import leave_read_only_servers, takes_no_writes, translated
+from server.kit.db.outages import leave_read_only, takes_no_writes, translated
 from server.kit.db.projects import ProjectSession, info_of
 from server.kit.errors import DatabaseUnavailable
 from server.kit.settings import DatabaseSettings
@@ -269,6 +269,8 @@ def _sqlite_engine(url: URL, synchronous: str, busy_seconds: float, pool_size: i
 
     event.listen(engine, "connect", connected)
     event.listen(engine, "begin", begun)
+    if writes:
+        leave_read_only(engine, _READS)
     return engine
 
 
@@ -343,7 +345,7 @@ def _postgresql_engine(
     event.listen(engine, "begin", begun)
     gather(engine, f"BEGIN; {limits}")
     _ping_doubtful_connections(engine)
-    leave_read_only_servers(engine, _READS)
+    leave_read_only(engine, _READS)
     return engine
 
 

@@ -84,15 +84,19 @@ def is_outage(error: DBAPIError, *, writes: bool) -> bool:
     return state.startswith(PASSING) and (writes or state != READ_ONLY)
 
 
-def leave_read_only_servers(engine: Engine, reads: str) -> None:
-    """Give up all connections with a server that takes no writes: after a failover they would lead to it for ever.
+def leave_read_only(engine: Engine, reads: str) -> None:
+    """Give up all connections that take no writes: after a failover they would lead to the former primary for ever, and
+    SQLite opens a file whose permissions are missing for reading, and keeps it so.
 
     `reads` is the execution option of transactions that must not write.
     """
 
     def failed(context: ExceptionContext) -> None:
         error: Any = context.original_exception
-        if getattr(error, "sqlstate", None) != READ_ONLY or context.connection is None:
+        refused = getattr(error, "sqlstate", None) == READ_ONLY or (
+            getattr(error, "sqlite_errorname", "").startswith("SQLITE_READONLY")
+        )
+        if not refused or context.connection is None:
             return
         if not context.connection.get_execution_options().get(reads):
             context.is_disconnect = True  # the pool is emptied
