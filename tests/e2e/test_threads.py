@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from ludus.client import Client
+from ludus.client.errors import ServerUnreachable
 from ludus.threads import THREAD_FAILED
 from tests.e2e.stack import LudusUp, Player, cartpole, wait_for_step
 from tests.waiting import eventually
@@ -82,7 +83,7 @@ def test_each_process_ends_with_any_of_its_threads_and_the_run_goes_on(
                 process = find()
                 fail(process)
                 assert logged(stack, process.pid, name), f"the end of the {name}'s thread is not in a log"
-                step = eventually(lambda: client.runs.get(run.id).step, "the api answers again")
+                step = eventually(lambda: step_of(client, run.id), "the api answers again")
                 wait_for_step(client, run, step + 600)
             details = [attempt.detail for attempt in client.runs.attempts(run.id)]
             assert any(f"exit code {THREAD_FAILED}" in (detail or "") for detail in details), details
@@ -92,6 +93,14 @@ def test_each_process_ends_with_any_of_its_threads_and_the_run_goes_on(
             player.kill()
     told = (stack.home / "up.out").read_text()
     assert told.count(f"exit code {THREAD_FAILED}") >= 4, told
+
+
+def step_of(client: Client, run: str) -> int | None:
+    """Return the step of a run; None while the api, whose process may have ended a moment ago, does not answer."""
+    try:
+        return client.runs.get(run).step
+    except ServerUnreachable:
+        return None
 
 
 def the(processes: list[psutil.Process]) -> psutil.Process:
