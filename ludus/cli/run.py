@@ -215,7 +215,7 @@ def show(client: Client, *, run: str, with_config: bool, as_json: bool) -> None:
         for event in events:
             echo(event_line(event))
 
-    print_answer({"run": record, "metrics": metrics}, show, as_json=as_json)
+    print_answer({**vars(record), "metrics": metrics}, show, as_json=as_json)
 
 
 def _ending_command(handler: Callable[[Client, str], Run]) -> Callable[..., None]:

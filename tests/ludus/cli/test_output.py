@@ -52,7 +52,7 @@ def test_json_and_yaml_say_the_same_in_every_encoding(world: World, run: str, en
             command, env=environment(world, PYTHONIOENCODING=encoding), capture_output=True, check=True
         ).stdout
 
-    assert list(json.loads(printed("--json"))["run"]["config"]["behaviors"]) == ["Jäger 猫"]
+    assert list(json.loads(printed("--json"))["config"]["behaviors"]) == ["Jäger 猫"]
     assert list(yaml.safe_load(printed("--config"))["behaviors"]) == ["Jäger 猫"]
 
 

@@ -143,7 +143,7 @@ def test_show_tells_the_essentials(cli: Invoke, world: World) -> None:
     assert "1 connected, 4 agents" in text
     assert "12.5" in text
     assert "run_started" in text
-    assert as_json(cli("run", "show", "shown", "--json"))["run"]["id"] == trainer.run_id
+    assert as_json(cli("run", "show", "shown", "--json"))["id"] == trainer.run_id
     assert "max_steps: 10000" in cli("run", "show", "shown", "--config").stdout
 
 
@@ -158,7 +158,7 @@ def test_show_says_whose_turn_it_is_in_self_play_and_how_the_policies_are_rated(
     assert facts["learning team"].strip() == "1"
     assert facts["training Elo"].strip() == "Striker 1204.3, Goalie 1195.0"
     assert "learning team" not in before.stdout
-    assert as_json(cli("run", "show", "turns", "--json"))["run"]["self_play"] == {
+    assert as_json(cli("run", "show", "turns", "--json"))["self_play"] == {
         "learning_team": 1,
         "elo": {"Striker": 1204.26, "Goalie": 1195.0},
     }

@@ -177,7 +177,7 @@ def test_an_assessment_that_nobody_can_play_is_cancelled_and_has_no_verdict(
     assert result.exit_code == Exit.STALLED
     assert "does not continue by itself. It waits for: Simulators: no simulator has joined for 11 min" in result.stderr
     assert "is cancelled" in result.stderr
-    assert as_json(cli("run", "show", f"idle-{command}", "--json"))["run"]["intent"] == "cancel"
+    assert as_json(cli("run", "show", f"idle-{command}", "--json"))["intent"] == "cancel"
 
 
 def test_what_a_run_waits_for_stands_in_show_list_and_watch(cli: Invoke, world: World) -> None:

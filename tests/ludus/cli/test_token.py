@@ -45,7 +45,7 @@ def test_a_token_for_one_run_or_ladder_reads_this_one_alone(cli: Invoke) -> None
     of_run = made(cli, "for-ann", "--scope", "read", "--run", "shown", "--expires", "30d")
     of_ladder = made(cli, "for-bob", "--scope", "read", "--ladder", "shown-league")
 
-    assert as_json(cli("run", "show", run, "--json", "--token", of_run))["run"]["id"] == run
+    assert as_json(cli("run", "show", run, "--json", "--token", of_run))["id"] == run
     assert "shown" in cli("run", "show", run, "--token", of_run).stdout
     refused = cli("run", "list", "--token", of_run)
     assert (refused.exit_code, run in refused.stderr) == (exits.Exit.REFUSED, True)
