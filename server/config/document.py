@@ -61,13 +61,14 @@ _MERGE: Final = object()
 """Stands for the key `<<`."""
 
 
-def parse_document(document: Document) -> dict[str, Any]:
+def parse_document(document: Document, repeated: list[tuple[Path, Any]] | None = None) -> dict[str, Any]:
     """Read a configuration document (YAML or JSON text, or a mapping of plain values) into a tree of its own.
 
-    Raises InvalidConfig. Nothing is executed, and time and memory are bounded by the limits of this module, which are
-    checked while the text is read.
+    A key that stands twice in a mapping is refused. With `repeated`, only one with another value is: the others are
+    added to it, as path and value. Raises InvalidConfig. Nothing is executed, and time and memory are bounded by the
+    limits of this module, which are checked while the text is read.
     """
-    value = document if isinstance(document, Mapping) else read(decode(document))
+    value = document if isinstance(document, Mapping) else read(decode(document), repeated)
     if value is None:
         _refuse("empty_document", "the document is empty; it needs at least `behaviors`")
     if not isinstance(value, Mapping):
@@ -112,10 +113,10 @@ def _explained(problem: str, text: str, mark: Any) -> str:
     return f"no value can begin with the character {rest[0]!r}; put the value in quotes"
 
 
-def read(text: str) -> object:
+def read(text: str, repeated: list[tuple[Path, Any]] | None = None) -> object:
     """Parse text that begins like a JSON object as JSON, and anything else, or broken JSON, as YAML.
 
-    Raises InvalidConfig.
+    `repeated` is that of `parse_document`. Raises InvalidConfig.
     """
     if text.lstrip().startswith("{"):
         excess = find_excess(text, values=MAX_VALUES, depth=MAX_DEPTH)
@@ -129,7 +130,7 @@ def read(text: str) -> object:
     if len(_TAG_DIRECTIVE.findall(text)) > _MAX_TAG_DIRECTIVES:
         _refuse("tag_refused", "the document declares tags (`%TAG`); write plain values")
     try:
-        return _Yaml(text).document()
+        return _Yaml(text, repeated).document()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         _refuse("invalid_syntax", _explained(str(error.problem or error.context), text, mark), mark=mark)
@@ -150,8 +151,9 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 class _Yaml:
     """Builds plain values from the parser's events, so that depth, aliases and keys are checked as they come."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, repeated: list[tuple[Path, Any]] | None) -> None:
         self._loader = LOADER(text)
+        self._repeated = repeated
         self._anchors: dict[str, tuple[object, int]] = {}
         self._open: set[str | None] = set()
         self._values = 0
@@ -240,9 +242,15 @@ class _Yaml:
             if key is _MERGE:
                 self._merge(merged, self._value(self._next(), (*path, "<<")), event, path)
                 continue
-            if key in own:
+            if key in own and self._repeated is None:
                 _refuse("duplicate_key", f"the key {show(key)} stands twice; keep one", path, event.start_mark)
-            own[key] = _text_if_merge(self._value(self._next(), (*path, key)))
+            value = _text_if_merge(self._value(self._next(), (*path, key)))
+            if key in own and self._repeated is not None:
+                if show(value) != show(own[key]) or value != own[key]:
+                    message = f"the key {show(key)} stands twice, with different values; keep one"
+                    _refuse("duplicate_key", message, path, event.start_mark)
+                self._repeated.append(((*path, key), value))
+            own[key] = value
         return {**merged, **own}
 
     def _key(self, event: Any, path: Path) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from server.config.document import Document, parse_document, text_of
+from server.config.document import Document, Path, parse_document, text_of
 from server.config.positions import located
 from server.config.problems import join_path, parse_path
 from server.config.upgrade.blocks import from_blocks
@@ -49,8 +49,11 @@ def upgrade(document: Document, *, curriculum: Document | None = None, sampler: 
     is no document at all, or can't be understood as one of an older release.
     """
     notes = Notes()
+    repeated: list[tuple[Path, Any]] = []
     with located(document):
-        old = parse_document(document)
+        old = parse_document(document, repeated)
+        for path, value in repeated:
+            notes.drop(path, value, "stands twice, with the same value")
         is_modern = not old.keys().isdisjoint({"behaviors", "default_settings"})
         new = from_sections(old, notes) if is_modern else from_blocks(old, notes)
     if sampler is not None:
@@ -61,7 +64,7 @@ def upgrade(document: Document, *, curriculum: Document | None = None, sampler: 
         add_parameters(new, lessons, ("curriculum",), notes)
     if not notes.changes and not notes.dropped:
         return Upgrade(old, text_of(document, _written), (), ())
-    return Upgrade(new, _written(new), tuple(notes.changes), tuple(notes.dropped))
+    return Upgrade(new, _written(new), tuple(notes.changes.values()), tuple(notes.dropped.values()))
 
 
 def _parse_beside(document: Document, name: str) -> dict[str, Any]:

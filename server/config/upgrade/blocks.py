@@ -9,7 +9,16 @@ from server.config.document import Path
 from server.config.network import MemorySettings, NetworkSettings
 from server.config.problems import show
 from server.config.upgrade.environment_parameters import CURRICULUM_KEYS, add_parameters, read_curricula
-from server.config.upgrade.keys import NO_LONGER, RENAMED, SIGNAL_UPDATES, UNKNOWN, UPDATES, modernise, replace_updates
+from server.config.upgrade.keys import (
+    NO_LONGER,
+    PER_AGENT,
+    RENAMED,
+    SIGNAL_UPDATES,
+    UNKNOWN,
+    UPDATES,
+    modernise,
+    replace_updates,
+)
 from server.config.upgrade.notes import Notes, mapping_at, refuse
 from server.config.values import OWN, Section
 
@@ -20,10 +29,6 @@ def _keys(section: type[Section]) -> list[str]:
 
 
 _STEPS: Final = {"max_steps", "summary_freq", "buffer_init_steps"}
-_PER_AGENT: Final = (
-    "files of 2019 counted steps of the simulation, and steps of agents count now: multiply it by the number of agents "
-    "in the scene if the file is that old"
-)
 _CLONES: Final = {"offline_bc", "online_bc", "imitation"}
 _MEMORY: Final = _keys(MemorySettings)
 _CURIOSITY: Final = {"curiosity_strength": "strength", "curiosity_enc_size": "encoding_size"}
@@ -185,7 +190,7 @@ class _Block:
         known = set(keys)
         found = {key: self._take(key) for key in list(self._left) if key in known}
         for key in found:
-            why = _PER_AGENT if key in _STEPS else "has its place there now"
+            why = PER_AGENT if key in _STEPS else "has its place there now"
             self._notes.moved(("*", key), ("behaviors", "*", section, key), why)
         if found:
             self._new[section] = found
@@ -212,7 +217,7 @@ class _Block:
         if new != key:
             self._notes.moved(self._at(key), self._there(key, new), "the key's new name")
         elif key in _STEPS and self._new["trainer_type"] != "clone":
-            self._notes.moved(("*", key), ("behaviors", "*", key), _PER_AGENT)
+            self._notes.moved(("*", key), ("behaviors", "*", key), PER_AGENT)
         self._new[new] = self._take(key)
 
     def _note_clone(self) -> None:

@@ -40,6 +40,10 @@ NO_LONGER: Final = {
 UPDATES: Final = ("train_interval", "num_update", "num_updates", "reward_signal_num_update")
 SIGNAL_UPDATES: Final = ("reward_signal_num_update", "reward_signal_steps_per_update")
 """A key of `reward_signals` beside the signals, up to 0.16: how often SAC updates the learned signals."""
+PER_AGENT: Final = (
+    "files of 2019 counted steps of the simulation, and steps of agents count now: multiply it by the number of agents "
+    "in the scene if the file is that old"
+)
 
 
 class _Place(Protocol):
@@ -83,6 +87,7 @@ def replace_updates(section: dict[str, Any], signals: Any, at: Callable[[str], P
         section[new_key] = ratio = _ratio(written.get("train_interval", 1), written.get(key, 1), paths[key])
         for old_key, value in written.items():
             why = f"agent steps per gradient step: train_interval / {key} (1 where not given)"
+            why += f"; {PER_AGENT}" if old_key == "train_interval" else ""
             notes.changed(paths[old_key], (*to, new_key), value, ratio, why)
 
 

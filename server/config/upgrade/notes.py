@@ -33,10 +33,13 @@ class Dropped:
 
 @dataclass(slots=True)
 class Notes:
-    """The changes so far; a change that concerns many behaviors alike is listed once."""
+    """The changes so far; a change that concerns many behaviors alike is listed once.
 
-    changes: list[Rewritten] = field(default_factory=list)
-    dropped: list[Dropped] = field(default_factory=list)
+    The keys of both are their values as text: a hostile document has tens of thousands, with values of any type.
+    """
+
+    changes: dict[str, Rewritten] = field(default_factory=dict)
+    dropped: dict[str, Dropped] = field(default_factory=dict)
 
     def moved(self, path: Path, to: Path, why: str = "has its place there now") -> None:
         """Add a change of only the place."""
@@ -45,14 +48,12 @@ class Notes:
     def changed(self, path: Path, to: Path, old: Any, new: Any, why: str) -> None:
         """Add a rewritten key."""
         change = Rewritten(join_path(path), join_path(to), old, new, why)
-        if change not in self.changes:
-            self.changes.append(change)
+        self.changes.setdefault(repr(change), change)
 
     def drop(self, path: Path, value: Any, why: str) -> None:
         """Add a dropped key."""
         drop = Dropped(join_path(path), value, why)
-        if drop not in self.dropped:
-            self.dropped.append(drop)
+        self.dropped.setdefault(repr(drop), drop)
 
 
 def refuse(path: Path, code: str, message: str) -> InvalidConfig:

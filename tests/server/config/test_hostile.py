@@ -29,6 +29,8 @@ DOCUMENTS = {
     + "]}}\nbehaviors:\n"
     + "".join(f" k{n}: {{}}\n" for n in range(250)),
     "parameters": "behaviors: {b: {}}\nenvironment_parameters:\n" + "".join(f" p{n}: 1\n" for n in range(45_000)),
+    "unknown keys of an old behavior": "A:\n trainer: ppo\n" + "".join(f" k{n}: 1\n" for n in range(40_000)),
+    "keys of a behavior that stand twice": "behaviors:\n A:\n" + "".join(f"  k{n}: 1\n" * 2 for n in range(20_000)),
     "keys that stand twice": "{" + ",".join(['"k":1'] * 170_000) + "}",
     "levels": "[" * 500_000,
     "levels of JSON": '{"a":' * 200_000,

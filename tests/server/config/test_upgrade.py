@@ -362,6 +362,32 @@ def test_steps_of_2019_were_those_of_the_simulation_and_the_report_says_so() -> 
     assert told == ["*.buffer_init_steps", "*.max_steps", "*.summary_freq"]
 
 
+def test_intervals_of_2019_counted_steps_of_the_simulation_and_the_report_says_so() -> None:
+    upgraded = upgrade("Ball: {trainer: sac, train_interval: 64, num_update: 2}")
+    assert upgraded.document["behaviors"]["Ball"]["hyperparameters"]["steps_per_update"] == 32
+    reasons = {change.path: change.why for change in upgraded.changes}
+    assert "multiply it by the number of agents" in reasons["Ball.train_interval"]
+    assert "multiply it by the number of agents" not in reasons["Ball.num_update"]
+
+
+@pytest.mark.parametrize(
+    "text", ["A: {trainer: sac, tau: 0.1, tau: 0.1}", '{"A": {"trainer": "sac", "tau": 0.1, "tau": 0.1}}']
+)
+def test_a_key_that_stands_twice_with_one_value_is_reported(text: str) -> None:
+    upgraded = upgrade(text)
+    assert upgraded.document["behaviors"]["A"]["hyperparameters"]["tau"] == 0.1
+    assert [(drop.path, drop.value, drop.why) for drop in upgraded.dropped] == [
+        ("A.tau", 0.1, "stands twice, with the same value")
+    ]
+
+
+@pytest.mark.parametrize("other", ["0.2", "true", "1"])
+def test_a_key_that_stands_twice_with_two_values_is_refused(other: str) -> None:
+    with pytest.raises(InvalidConfig) as refused:
+        upgrade(f"A: {{trainer: sac, tau: 1.0, tau: {other}}}")
+    assert [(problem.path, problem.code) for problem in refused.value.problems] == [("A", "duplicate_key")]
+
+
 def test_a_file_with_the_template_alone_is_of_today() -> None:
     document = {"default_settings": {"trainer_type": "ppo", "max_steps": 400}}
 
