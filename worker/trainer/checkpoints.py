@@ -70,6 +70,8 @@ class _Writing:
     message: CheckpointWritten
     """The report to the supervisor once it is written."""
     written: Future[_Models]
+    experiences: dict[str, int]
+    """Behavior -> number of experiences in the replay buffer that is saved with it."""
 
 
 class Checkpoints:
@@ -169,7 +171,9 @@ class Checkpoints:
         for learner in self._attempt.learners.values():
             learner.checkpointed()
         written = self._writer.submit(_write, folder, state, models, models_optional=models_optional)
-        self._writing = _Writing(message, written)
+        saved = {name: state[name]["algorithm"].get("replay") for name in learners}
+        experiences = {name: len(replay["steps"][0]) for name, replay in saved.items() if replay is not None}
+        self._writing = _Writing(message, written, experiences)
         log.debug("checkpoint_begun", folder=message.folder, reason=reason, step=message.step, copied=self._copied)
 
     def _finish_writing(self) -> str | None:
@@ -195,6 +199,8 @@ class Checkpoints:
             self._attempt.report("model_left_out", f"{name}: {why}", level="warning")
         self._attempt.supervisor.post(writing.message.model_copy(update={"models": models.described}))
         log.debug("checkpoint_written", folder=folder, step=writing.message.step)
+        for name, count in writing.experiences.items():
+            log.info("replay_buffer_saved", behavior=name, experiences=count, folder=folder)
         return folder
 
     def state(self, collectors: Sequence[State] = ()) -> dict[str, Any]:

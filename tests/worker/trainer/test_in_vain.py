@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from ludus.protocol.spec import BehaviorSpec
 from tests.worker.rollouts import make_spec
 from tests.worker.trainer.supervisor_port import Supervisor
 from tests.worker.trainer.test_clone import show
-from worker.trainer.checkpoint import save
 from worker.trainer.loop import Trainer
 from worker.trainer.messages import Job
 
@@ -64,7 +64,7 @@ def test_pink_noise_without_continuous_actions_is_said_to_have_no_effect(
     ("saves", "loads", "told"),
     [(True, True, False), (False, True, True), (True, False, True), (False, False, True)],
 )
-def test_a_resumed_sac_without_its_replay_buffer_says_so_in_ml_agents_words(
+def test_a_sac_says_that_its_replay_buffer_was_saved_and_resumed_without_it_in_ml_agents_words(
     tmp_path: Path, saves: bool, loads: bool, told: bool
 ) -> None:
     spec = make_spec(branches=(3,))
@@ -75,15 +75,15 @@ def test_a_resumed_sac_without_its_replay_buffer_says_so_in_ml_agents_words(
 
     first = make_trainer(Supervisor(cancels=True), tmp_path / "first", section(saves), device="cpu")
     first._registry.register(spec)
-    (tmp_path / "checkpoint").mkdir()
-    save(tmp_path / "checkpoint", first._checkpoints.state())
+    with structlog.testing.capture_logs() as logged:
+        checkpoint = first._checkpoints.write("requested")
+    counts = [(line["behavior"], line["experiences"]) for line in logged if line["event"] == "replay_buffer_saved"]
+    assert counts == ([("Echo", 0)] if saves else [])
     first._attempt.pool.close("collector_closing", "the test is over", rejoin=False)
 
     supervisor = Supervisor(cancels=True)
     config = {"behaviors": {"Echo": section(loads)}, "torch_settings": {"device": "cpu"}}
-    job = Job(
-        run_id="run", attempt=2, config=config, seed=1, scratch=str(tmp_path), resume_from=str(tmp_path / "checkpoint")
-    )
+    job = Job(run_id="run", attempt=2, config=config, seed=1, scratch=str(tmp_path), resume_from=checkpoint)
     again = Trainer(job, supervisor, [])
     again._registry.register(spec)
     again._attempt.pool.close("collector_closing", "the test is over", rejoin=False)
