@@ -28,7 +28,7 @@ COMPOSE_SECRETS := POSTGRES_PASSWORD=x LUDUS_API__TOKEN=x LUDUS_GATEWAY__TOKEN=x
 PIP := $(PY) -m pip --disable-pip-version-check --quiet --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup constraints demo test test-all test-orders test-services browser gpu faults chaos learn learn-quick results soak bench lint format types imports protos check-generated \
+.PHONY: help setup constraints demo test test-all test-orders test-services browser gpu faults chaos learn learn-quick results soak bench lint format types imports audit protos check-generated \
 	deployment deployment-quick cases locks check-migrations api docs pictures check-docs compose-check containers wheel wheel-check clean
 
 help: ## Print this list
@@ -114,6 +114,9 @@ types: setup ## Check types (mypy strict)
 
 imports: setup ## Check the import rules (import-linter)
 	@$(BIN)/lint-imports --no-logo
+
+audit: setup ## Compare every pinned package with the known advisories (osv.dev, or .ci/advisories.txt without a network)
+	@$(PY) .ci/audit.py
 
 protos: setup ## Generate ludus/protocol from the .proto files
 	@$(PY) proto/generate.py
