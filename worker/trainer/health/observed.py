@@ -61,15 +61,17 @@ class Observed:
 
     def __init__(self, spec: BehaviorSpec) -> None:
         self._specs = spec.observations
-        self._sensors = [Sensor() for _ in spec.observations]
+        self._sensors = {index: Sensor() for index, sensor in enumerate(spec.observations) if prod(sensor.shape)}
+        """By index; sensors of no numbers say nothing."""
         self.samples = 0
         """Steps that were looked at."""
 
     def add(self, sample: Rollout) -> None:
         """Look at some steps."""
         self.samples += sample.steps
-        for spec, sensor, column in zip(self._specs, self._sensors, sample.observations, strict=True):
-            values = column.numpy().reshape(sample.steps, -1)
+        for index, sensor in self._sensors.items():
+            spec = self._specs[index]
+            values = sample.observations[index].numpy().reshape(sample.steps, -1)
             least, greatest = values.min(0), values.max(0)
             sensor.least = least if sensor.least is None else np.minimum(sensor.least, least)
             sensor.greatest = greatest if sensor.greatest is None else np.maximum(sensor.greatest, greatest)
@@ -91,7 +93,8 @@ class Observed:
         that always reach their end (the constant is the least or greatest value of its neighbours, too).
         """
         found = []
-        for index, (spec, sensor) in enumerate(zip(self._specs, self._sensors, strict=True)):
+        for index, sensor in self._sensors.items():
+            spec = self._specs[index]
             if sensor.least is None or sensor.greatest is None or not _informs(spec):
                 continue
             fixed = sensor.least == sensor.greatest
@@ -108,36 +111,40 @@ class Observed:
     def is_blind(self) -> bool:
         """Whether no observation at all has ever changed."""
         return all(
-            sensor.least is not None and bool((sensor.least == sensor.greatest).all()) for sensor in self._sensors
+            sensor.least is not None and bool((sensor.least == sensor.greatest).all())
+            for sensor in self._sensors.values()
         )
 
     def large(self, *, vectors: bool) -> Element | None:
         """Return the element that is too large most, in the last sample; of vectors only if they are not normalized."""
         found = [
             Element(_name(spec, index), _place(spec, int(sensor.beyond[1])), sensor.beyond[0], len(spec.shape))
-            for index, (spec, sensor) in enumerate(zip(self._specs, self._sensors, strict=True))
+            for index, spec, sensor in ((index, self._specs[index], sensor) for index, sensor in self._sensors.items())
             if sensor.beyond and sensor.beyond[2] > OUTLIERS and (vectors or len(spec.shape) != 1)
         ]
         return max(found, key=lambda element: element.value, default=None)
 
     def small(self) -> float | None:
         """Return the greatest magnitude of the last sample, if all that varies is too small; else None."""
-        if self.is_blind() or not all(sensor.beyond for sensor in self._sensors):
+        if self.is_blind() or not all(sensor.beyond for sensor in self._sensors.values()):
             return None
-        greatest = max(sensor.beyond[0] for sensor in self._sensors)
+        greatest = max(sensor.beyond[0] for sensor in self._sensors.values())
         return greatest if greatest < SMALL else None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
         return {
             "samples": self.samples,
-            "sensors": [[one.least, one.greatest, list(one.beyond), one.measures] for one in self._sensors],
+            "sensors": {
+                index: [sensor.least, sensor.greatest, list(sensor.beyond), sensor.measures]
+                for index, sensor in self._sensors.items()
+            },
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from the result of `state_dict`."""
         self.samples = state["samples"]
-        self._sensors = [Sensor(*one) for one in state["sensors"]]
+        self._sensors = {index: Sensor(*one) for index, one in state["sensors"].items()}
 
     def _stuck(self, sensor: Sensor, fixed: NDArray[np.bool_]) -> Iterator[int]:
         """Yield the constant elements of a vector of measurements."""
