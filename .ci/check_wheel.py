@@ -18,7 +18,7 @@ heavy = {"torch", "fastapi", "sqlalchemy", "celery", "server", "worker", "pydant
 sys.exit(f"the SDK imported {sorted(heavy)}" if heavy else 0)
 """
 
-PLAYED = """
+GAME = """
 import subprocess, sys
 from ludus.sdk import Actions, ActionSpec, BehaviorSpec, ObservationSpec, Simulation, connect
 
@@ -29,8 +29,11 @@ class Game(Simulation):
         builder.request_decision(0, [0.0])
 
     def step(self, builder, actions):
-        builder.request_decision(0, [0.0], 1.0)
+        builder.end_episode(0, [0.0], 1.0)
+        builder.request_decision(0, [0.0])
+"""
 
+PLAYED = f"""{GAME}
 command = [sys.executable, "-m", "ludus.cli", "fake-server", "--port", "0", "--steps", "5", "--streams", "1"]
 server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 try:
@@ -42,6 +45,14 @@ finally:
     server.kill()  # it would keep the output open of which the caller waits for the end
 """
 
+CLIENT = f"""{GAME}
+from ludus.sdk import SimulatorError
+given = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+try:
+    sys.exit(0 if connect(Game(), run=given["--run"], server=given["--server"]).finished else 1)
+except SimulatorError as error:
+    sys.exit(str(error))
+"""
 
 COLLECTING = """
 import sys
@@ -93,7 +104,7 @@ def main() -> None:
         constraints = ROOT / "constraints.txt"
         run(python, *pip[1:], "install", "--constraint", constraints, wheel, cwd=folder)
         help_text = run(folder / "venv" / "bin" / "ludus", "--help", cwd=folder)
-        for command in ("run", "config", "checkpoint", "simulate", "collect", "proto", "fake-server"):
+        for command in ("run", "config", "checkpoint", "simulate", "collect", "proto", "fake-server", "contract"):
             if f"\n  {command} " not in help_text:
                 sys.exit(f"`ludus --help` of the light installation does not name `{command}`:\n{help_text}")
         if "\n  up " in help_text:
@@ -104,6 +115,7 @@ def main() -> None:
             if (folder / "contract" / file).read_bytes() != (ROOT / "proto" / file).read_bytes():
                 sys.exit(f"`ludus proto` writes another {file} than the repository has")
         run(python, "-c", PLAYED, cwd=folder)
+        run(folder / "venv" / "bin" / "ludus", "contract", "--", python, "-c", CLIENT, cwd=folder)
 
         edge = (python, *pip[1:], "install", "--no-compile", "--constraint", constraints)
         run(*edge, "--target", folder / "edge", f"{wheel}[collect]", cwd=folder)

@@ -22,6 +22,8 @@ PARENT: Final = "LUDUS_PARENT_PID"
 LAST_LINES_SECONDS: Final = 1.0
 """Time-out of `end` for the last lines. They end later if the child left a process that keeps the pipe open."""
 POLL_SECONDS: Final = 0.02
+TAIL_LINES: Final = 8
+TAIL_BYTES: Final = 8192
 _ON_LINUX: Final = sys.platform.startswith("linux")
 # A child that leads a group does not get the Ctrl-C of this terminal.
 _NEW_GROUP: Final = int(getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0))
@@ -202,6 +204,17 @@ def describe_exit(code: int) -> str:
         return f"signal {signal.Signals(-code).name}"
     except ValueError:  # a real-time signal has no name
         return f"signal {-code}"
+
+
+def last_lines(file: Path) -> list[str]:
+    """Return the last lines of a file of output that are not blank; none if it cannot be read."""
+    try:
+        with file.open("rb") as stream:
+            stream.seek(max(file.stat().st_size - TAIL_BYTES, 0))
+            text = stream.read().decode(errors="replace")
+    except OSError:
+        return []
+    return [line.rstrip() for line in text.splitlines() if line.strip()][-TAIL_LINES:]
 
 
 def _signal_at_death_of(parent: int) -> None:

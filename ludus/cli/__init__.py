@@ -22,6 +22,7 @@ CLIENT_COMMANDS: Mapping[str, str] = {
     "checkpoint": "ludus.cli.checkpoint:checkpoint",
     "collect": "ludus.cli.collect:collect",
     "config": "ludus.cli.config:config",
+    "contract": "ludus.cli.contract:contract",
     "evaluate": "ludus.cli.gate:evaluate",
     "events": "ludus.cli.events:events",
     "fake-server": "ludus.cli.fake_server:fake_server",

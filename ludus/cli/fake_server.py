@@ -13,10 +13,10 @@ import grpc
 
 from ludus.cli.exits import Exit
 from ludus.cli.files import read_text
-from ludus.cli.options import ASSIGNMENT, EXISTING_FILE, Parsed, option
+from ludus.cli.options import ASSIGNMENT, EXISTING_FILE, Parsed, option, visual_encoder_option
 from ludus.cli.render import echo
 from ludus.protocol.options import MAX_MESSAGE_BYTES
-from ludus.sdk.fake_server import ENDINGS, Behaviour, FakeServer
+from ludus.sdk.contract.fake_server import ENDINGS, Behaviour, FakeServer
 
 TICK_SECONDS: Final = 0.05
 WILDCARDS: Final = {"0.0.0.0", "::", "[::]"}  # noqa: S104  compared with
@@ -91,6 +91,7 @@ def _read_script(file: str) -> tuple[Any, ...]:
     default=(),
     help="Actions to take in turn, one JSON object a line. [random]",
 )
+@visual_encoder_option
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, help="Seed of the actions, and of simulators.")
 @click.option(
     "--max-message-bytes",

@@ -12,6 +12,7 @@ import yaml
 
 from ludus.cli.plain_yaml import read_yaml
 from ludus.cli.require import parse_requirement
+from ludus.collector.networks.convolutions import MINIMUM_SIZES
 from ludus.protocol.credentials import CLIENT_TOKEN, SIMULATOR_TOKEN
 from ludus.protocol.options import DEFAULT_SERVER
 
@@ -177,6 +178,14 @@ connect_timeout_option = option(
     type=click.FloatRange(min=0),
     default=300.0,
     help="Seconds to keep trying while the gateway cannot be reached.",
+)
+
+
+visual_encoder_option = option(
+    "--vis-encode-type",
+    type=click.Choice([*MINIMUM_SIZES]),
+    default="simple",
+    help="The visual encoder of the run, which says how small pictures may be.",
 )
 
 

@@ -8,11 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from ludus.child_process import ChildProcess
+from ludus.child_process import ChildProcess, last_lines
 from ludus.games.executable import ExecutableNotFound, own_log
 
-TAIL_LINES: Final = 8
-TAIL_BYTES: Final = 8192
 LOCAL: Final = ("localhost", "127.0.0.1", "::1")
 EXEMPT_VARIABLES: Final = ("no_proxy", "NO_PROXY", "no_grpc_proxy")
 """Variables with the hosts that need no proxy, for C, .NET and gRPC. The last one hides the first one from gRPC."""
@@ -75,7 +73,7 @@ class Player(ChildProcess):
         """Return the last lines of the log and of the output, for people; empty without any."""
         said = []
         for title, file in ((f"its log, {self.log}, ends with", self.log), ("it printed", self._output)):
-            if file is not None and (lines := _last_lines(file)):
+            if file is not None and (lines := last_lines(file)):
                 said.append("\n    ".join([f"{title}:", *lines]))
         return "\n".join(said)
 
@@ -113,13 +111,3 @@ def player_environment(environment: Mapping[str, str]) -> dict[str, str]:
         if name in changed or name != "no_grpc_proxy":
             changed[name] = ",".join([*hosts, *(host for host in LOCAL if host not in hosts)])
     return changed
-
-
-def _last_lines(file: Path) -> list[str]:
-    try:
-        with file.open("rb") as stream:
-            stream.seek(max(file.stat().st_size - TAIL_BYTES, 0))
-            text = stream.read().decode(errors="replace")
-    except OSError:
-        return []
-    return [line.rstrip() for line in text.splitlines() if line.strip()][-TAIL_LINES:]

@@ -1,7 +1,8 @@
 """The rules of `ludus.v1` that a server checks in a client's messages, beside those of a single step (`codec`).
 
 The collector and the gateway check with these functions, and so does the fake server for client authors
-(`ludus.sdk.fake_server`): a message that passes there passes here, and each violation has the same code and sentence.
+(`ludus.sdk.contract.served_stream`): a message that passes there passes here, and each violation has the same code and
+sentence.
 """
 
 import re

@@ -19,11 +19,25 @@ import pytest
 from click.testing import CliRunner
 
 from ludus.cli import ludus
+from ludus.collector.layout import ActorLayout, UnsupportedSpec
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.contract import MAX_UNADMITTED_STEPS
 from ludus.protocol.options import REASON_METADATA
-from ludus.sdk import CannotConnect, CloseCode, DecisionBatch, SessionRefused, connect
-from ludus.sdk.fake_server import Behaviour, FakeServer
+from ludus.sdk import (
+    Actions,
+    ActionSpec,
+    BehaviorSpec,
+    CannotConnect,
+    CloseCode,
+    DecisionBatch,
+    ObservationSpec,
+    ResetInfo,
+    SessionRefused,
+    Simulation,
+    StepBuilder,
+    connect,
+)
+from ludus.sdk.contract.fake_server import Behaviour, FakeServer
 from tests.ludus.collector.stack import SPEC, Simulator
 from tests.ludus.collector.test_malformed import MISTAKES
 from tests.toys.catch import Catch
@@ -232,7 +246,7 @@ def test_each_mistake_has_the_name_that_a_real_server_gives_it(strict: Server, m
 
 
 def test_a_stream_whose_client_does_not_end_it_is_ended_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ludus.sdk.fake_stream.LINGER_SECONDS", 0.2)
+    monkeypatch.setattr("ludus.sdk.contract.fake_stream.LINGER_SECONDS", 0.2)
     listening, over = queue.SimpleQueue[FakeServer](), threading.Event()
 
     async def serve() -> None:
@@ -450,6 +464,37 @@ def test_a_game_that_sends_nan_is_refused_and_the_command_fails() -> None:
         "not_finite: behavior 'Catcher', decisions: observation 0 (board) holds NaN or infinity for agent 0"
         in server.violations[0]
     )
+
+
+class Retina(Simulation):
+    """A game with a picture of 8 x 8."""
+
+    behaviors = (BehaviorSpec("Retina", (ObservationSpec((1, 8, 8)),), ActionSpec(continuous_size=1)),)
+
+    def reset(self, builder: StepBuilder, start: ResetInfo) -> None:
+        builder.request_decision(0, [np.zeros((1, 8, 8), np.float32)])
+
+    def step(self, builder: StepBuilder, actions: Actions) -> None:
+        builder.request_decision(0, [np.zeros((1, 8, 8), np.float32)])
+
+
+def test_a_picture_that_is_too_small_for_the_runs_encoder_is_refused_as_by_a_real_server() -> None:
+    with Server("--streams", "1") as server:
+        with pytest.raises(SessionRefused) as raised:
+            connect(Retina(), run="catch", server=server.address)
+
+        assert server.end() == 1
+    with pytest.raises(UnsupportedSpec) as real:
+        ActorLayout.of(Retina.behaviors[0], {})
+    assert raised.value.code == CloseCode.BAD_SPEC
+    assert server.violations == [f"stream 0: bad_spec: {real.value}"]
+
+
+def test_a_picture_that_is_large_enough_for_the_runs_encoder_is_accepted() -> None:
+    with Server("--steps", "5", "--streams", "1", "--vis-encode-type", "match3") as server:
+        assert connect(Retina(), run="catch", server=server.address).finished
+
+        assert server.end() == 0
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,13 @@
 """The example in JavaScript, which was written from proto/README.md alone, passes the compliance kit."""
 
 import json
-import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.contract.scenarios import SCENARIOS, Scenario
-from tests.fakes import FakeServer
+from ludus.sdk.contract.kit import try_client
+from ludus.sdk.contract.scenarios import SCENARIOS, Scenario
 
 NODE = Path(__file__).parents[2] / "examples" / "node"
 SECONDS = 60
@@ -21,24 +19,10 @@ def test_the_javascript_client(scenario: Scenario) -> None:
     node = shutil.which("node")
     assert node is not None
     assert (NODE / "node_modules").is_dir(), "run `npm ci` in examples/node first"
-    environment = {key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")}
 
-    with FakeServer(*scenario.scripts, join=scenario.join) as server:
-        result = subprocess.run(
-            [node, "catch.js", "--run", "contract", "--server", server.address],
-            cwd=NODE,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
+    verdict = try_client(scenario, [node, str(NODE / "catch.js")], SECONDS)
 
-    assert server.violations == [], result.stdout + result.stderr
-    assert len(server.streams) == len(scenario.scripts)
-    assert scenario.least_joins <= len(server.joins) <= scenario.most_joins
-    assert (result.returncode == 0) is scenario.succeeds, result.stdout + result.stderr
-    scenario.check(server)
+    assert not verdict.problems, "\n".join([verdict.sentence, *verdict.printed])
 
 
 def test_the_examples_dependencies_are_exact() -> None:

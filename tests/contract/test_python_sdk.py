@@ -3,21 +3,17 @@
 import pytest
 
 from ludus.sdk import SimulatorError, connect
-from tests.contract.scenarios import SCENARIOS, Scenario
-from tests.fakes import FakeServer
+from ludus.sdk.contract.kit import evaluate, serve
+from ludus.sdk.contract.scenarios import RUN, SCENARIOS, Scenario
 from tests.toys.catch import Catch
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_the_python_client(scenario: Scenario) -> None:
-    with FakeServer(*scenario.scripts, join=scenario.join) as server:
+    with serve(scenario) as server:
         try:
-            succeeded = connect(Catch(), run="contract", server=server.address).finished
+            succeeded = connect(Catch(), run=RUN, server=server.address).finished
         except SimulatorError:
             succeeded = False
 
-    assert server.violations == []
-    assert len(server.streams) == len(scenario.scripts)
-    assert scenario.least_joins <= len(server.joins) <= scenario.most_joins
-    assert succeeded is scenario.succeeds
-    scenario.check(server)
+    assert [*evaluate(scenario, server, succeeded=succeeded, ending="an error")] == []

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import numpy as np
 
+from ludus.collector.networks.convolutions import MINIMUM_SIZES
 from ludus.collector.settings import CollectorSettings
 from ludus.protocol import contract, options, specs
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codec import BehaviorLayout, CloseCode, decode_actions, decode_step, spec_from_message
+from ludus.sdk.contract.scenarios import SCENARIOS
 from server.gateway import calls
 from server.gateway import errors as gateway_errors
 from server.gateway.errors import STATUS
@@ -58,6 +60,19 @@ def test_every_reason_of_a_failed_join_is_listed_with_its_status() -> None:
     documented = {cells[0].strip("`"): cells[1] for cells in table if cells[0].startswith("`") and "†" not in cells[0]}
 
     assert documented == {**expected, "internal_error": "INTERNAL"}
+
+
+def test_each_scenario_of_the_kit_names_a_section_of_the_page() -> None:
+    for scenario in SCENARIOS:
+        assert section(scenario.section)
+        assert not scenario.rule.endswith(".")
+
+
+def test_the_smallest_pictures_of_each_encoder_are_those_of_the_code() -> None:
+    text = " ".join(section("5. Specs and tensors").split())
+
+    for encoder, minimum in MINIMUM_SIZES.items():
+        assert f"{minimum} for `{encoder}`" in text
 
 
 def test_limits_are_those_of_the_code() -> None:

@@ -7,9 +7,9 @@ from types import ModuleType
 import pytest
 
 from ludus.sdk import connect
+from ludus.sdk.contract.scripted import ScriptedServer, finish_after
 from server.config.document import parse_document
 from server.config.resolution import resolve
-from tests.fakes import FakeServer, finish_after
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -33,7 +33,7 @@ def test_the_example_has_fewer_than_60_lines() -> None:
 
 
 def test_agents_of_the_example_come_and_go(example: ModuleType) -> None:
-    with FakeServer(finish_after(500)) as server:
+    with ScriptedServer(finish_after(500)) as server:
         ending = connect(example.Field(), run="foragers", server=server.address)
 
     assert server.violations == []
@@ -51,7 +51,7 @@ def test_the_configuration_of_the_example_names_its_behavior(example: ModuleType
 def test_the_example_with_pictures_has_continuous_and_discrete_actions_and_plays() -> None:
     lantern = imported("lantern")
 
-    with FakeServer(finish_after(200)) as server:
+    with ScriptedServer(finish_after(200)) as server:
         ending = connect(lantern.Lantern(), run="lantern", server=server.address)
 
     assert server.violations == []

@@ -18,7 +18,7 @@ from ludus.demonstrations import read
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.credentials import CLIENT_TOKEN, SIMULATOR_TOKEN
-from tests.fakes import FakeServer, Peer, Script, assign, finish_after, refuse
+from ludus.sdk.contract.scripted import Peer, Script, ScriptedServer, assign, finish_after, refuse
 from tests.waiting import eventually
 
 CARTPOLE = "gymnasium:CartPole-v1"
@@ -51,7 +51,7 @@ def run(capfd: pytest.CaptureFixture[str]) -> Run:
 
 
 def test_every_process_plays_all_its_environments_until_the_run_is_finished(run: Run) -> None:
-    with FakeServer(finish_after(30), finish_after(30), token="secret") as server:
+    with ScriptedServer(finish_after(30), finish_after(30), token="secret") as server:
         code, errors = run(
             CARTPOLE,
             "--run",
@@ -88,7 +88,7 @@ def test_every_process_plays_all_its_environments_until_the_run_is_finished(run:
 def test_the_token_comes_from_the_command_line_or_the_more_specific_variable(
     run: Run, options: list[str], environment: dict[str, str]
 ) -> None:
-    with FakeServer(finish_after(3), token="secret") as server:
+    with ScriptedServer(finish_after(3), token="secret") as server:
         code, errors = run(CARTPOLE, "--run", "cartpole", "--server", server.address, *options, **environment)
 
     assert code == 0, errors
@@ -97,7 +97,7 @@ def test_the_token_comes_from_the_command_line_or_the_more_specific_variable(
 def test_a_process_that_crashes_is_started_again(run: Run, tmp_path: Path) -> None:
     crashes = tmp_path / "crashes"
     crashes.write_text("1")
-    with FakeServer(forever, finish_after(10)) as server:
+    with ScriptedServer(forever, finish_after(10)) as server:
         code, errors = run(
             "gymnasium:tests.toys.crashing:Crashing-v0",
             *("--run", "crashing", "--server", server.address),
@@ -112,7 +112,7 @@ def test_a_process_that_crashes_is_started_again(run: Run, tmp_path: Path) -> No
 def test_a_game_that_crashes_tells_its_run_why_with_the_line_of_its_own_code(run: Run, tmp_path: Path) -> None:
     crashes = tmp_path / "crashes"
     crashes.write_text("1")
-    with FakeServer(forever, finish_after(10)) as server:
+    with ScriptedServer(forever, finish_after(10)) as server:
         run(
             "gymnasium:tests.toys.crashing:Crashing-v0",
             *("--run", "crashing", "--server", server.address),
@@ -131,7 +131,7 @@ def test_a_process_that_crashes_too_often_is_given_up(
     monkeypatch.setattr("ludus.cli.simulate.FIRST_PAUSE_SECONDS", 0.1)
     crashes = tmp_path / "crashes"
     crashes.write_text("9")
-    with FakeServer(forever, forever) as server:
+    with ScriptedServer(forever, forever) as server:
         code, errors = run(
             "gymnasium:tests.toys.crashing:Crashing-v0",
             *("--run", "crashing", "--server", server.address, "--restarts", "1"),
@@ -162,12 +162,12 @@ def closing(code: CloseCode) -> Script:
     ("code", "expected"), [(CloseCode.RUN_FAILED, 4), pytest.param(CloseCode.RUN_CANCELLED, 5, marks=pytest.mark.long)]
 )
 def test_the_exit_code_says_how_the_run_ended(run: Run, code: CloseCode, expected: int) -> None:
-    with FakeServer(closing(code)) as server:
+    with ScriptedServer(closing(code)) as server:
         assert run(CARTPOLE, "--run", "cartpole", "--server", server.address)[0] == expected
 
 
 def test_a_behavior_that_the_run_does_not_have_is_answered_with_the_option_that_renames_it(run: Run) -> None:
-    with FakeServer(closing(CloseCode.BEHAVIOR_NOT_CONFIGURED)) as server:
+    with ScriptedServer(closing(CloseCode.BEHAVIOR_NOT_CONFIGURED)) as server:
         code, errors = run(CARTPOLE, "--run", "cartpole", "--server", server.address)
 
     assert code == 1
@@ -175,10 +175,10 @@ def test_a_behavior_that_the_run_does_not_have_is_answered_with_the_option_that_
 
 
 def test_processes_that_say_the_same_are_heard_once(run: Run) -> None:
-    def no_such_run(_: FakeServer, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:
+    def no_such_run(_: ScriptedServer, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:
         refuse(context, grpc.StatusCode.NOT_FOUND, "run_not_found", f"There is no run {request.run!r}.")
 
-    with FakeServer(join=no_such_run) as server:
+    with ScriptedServer(join=no_such_run) as server:
         code, errors = run(CARTPOLE, "--run", "nothing", "--count", "2", "--server", server.address)
 
     assert code == 1
@@ -195,7 +195,7 @@ def test_a_gateway_out_of_reach_has_an_exit_code(run: Run) -> None:
 @pytest.fixture
 def playing() -> Iterator[tuple["subprocess.Popen[str]", list[psutil.Process]]]:
     """A command whose two processes play."""
-    with FakeServer(forever, forever) as server:
+    with ScriptedServer(forever, forever) as server:
         process = start(CARTPOLE, "--run", "cartpole", "--count", "2", "--server", server.address)
         eventually(lambda: sum(peer.last_step > 5 for peer in server.streams) == 2)
         yield process, psutil.Process(process.pid).children()
@@ -252,7 +252,7 @@ def test_what_cannot_be_simulated_is_a_usage_error(source: str, problem: str) ->
 class TestPettingZoo:
     def test_every_player_of_every_game_is_an_agent_and_can_be_recorded(self, run: Run, tmp_path: Path) -> None:
         record = tmp_path / "shown.npz"
-        with FakeServer(finish_after(40)) as server:
+        with ScriptedServer(finish_after(40)) as server:
             code, errors = run(
                 TICTACTOE, "--run", "t", "--envs", "3", "--server", server.address, "--record", str(record)
             )
@@ -269,7 +269,7 @@ class TestPettingZoo:
         assert int(shown.complete.sum()) == peer.episodes
 
     def test_a_scripted_team_is_played_in_the_simulator_and_its_games_are_counted(self, run: Run) -> None:
-        with FakeServer(finish_after(60)) as server:
+        with ScriptedServer(finish_after(60)) as server:
             code, errors = run(
                 TICTACTOE,
                 *("--run", "t", "--envs", "2", "--server", server.address),
@@ -302,7 +302,7 @@ class TestPettingZoo:
             yield from peer.play(1)
             yield peer.close()
 
-        with FakeServer(seeding) as server:
+        with ScriptedServer(seeding) as server:
             process = start(
                 "pettingzoo:noting:Noting",
                 *("--run", "t", "--server", server.address, "--seed-parameter", "opening"),
@@ -319,7 +319,7 @@ class TestPettingZoo:
             yield peer.welcome({"opening": 0.5})
             peer.step()
 
-        with FakeServer(half) as server:
+        with ScriptedServer(half) as server:
             code, errors = run(
                 TICTACTOE, "--run", "t", "--server", server.address, "--seed-parameter", "opening", "--restarts", "3"
             )
@@ -340,7 +340,7 @@ class TestPettingZoo:
         ],
     )
     def test_what_cannot_be_is_refused_before_anything_dials(self, arguments: list[str], problem: str) -> None:
-        with FakeServer() as server:
+        with ScriptedServer() as server:
             result = CliRunner().invoke(simulate, [TICTACTOE, "--run", "t", "--server", server.address, *arguments])
 
         assert result.exit_code == 2
@@ -387,7 +387,7 @@ def test_a_missing_gymnasium_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 class TestRecording:
     def test_what_every_process_played_is_a_demonstration_at_the_end(self, run: Run, tmp_path: Path) -> None:
-        with FakeServer(finish_after(60), finish_after(60)) as server:
+        with ScriptedServer(finish_after(60), finish_after(60)) as server:
             code, errors = run(
                 CARTPOLE,
                 *("--run", "cartpole", "--server", server.address),
@@ -404,7 +404,7 @@ class TestRecording:
 
     def test_a_kill_loses_at_most_the_running_episodes(self, tmp_path: Path) -> None:
         path = tmp_path / "shown.npz"
-        with FakeServer(forever) as server:
+        with ScriptedServer(forever) as server:
             process = start(CARTPOLE, "--run", "cartpole", "--server", server.address, "--record", str(path))
             eventually(lambda: sum(peer.episodes for peer in server.streams) >= 20)
             ended = sum(peer.episodes for peer in server.streams)
@@ -419,7 +419,7 @@ class TestRecording:
         path = tmp_path / "shown.npz"
         steps = []
         for _ in range(2):
-            with FakeServer(finish_after(40)) as server:
+            with ScriptedServer(finish_after(40)) as server:
                 run(CARTPOLE, "--run", "cartpole", "--server", server.address, "--record", str(path))
             steps.append(read(path).steps)
 
@@ -463,7 +463,7 @@ class TestPythonGames:
         self, run: Run, tmp_path: Path, source: str, options: tuple[str, ...], running: dict[str, set[int]]
     ) -> None:
         several = "--count" in options
-        with FakeServer(finish_after(80), finish_after(80)) as server:
+        with ScriptedServer(finish_after(80), finish_after(80)) as server:
             code, errors = run(
                 source, "--run", "m", "--server", server.address, "--record", str(tmp_path / "shown.npz"), *options
             )
@@ -476,7 +476,7 @@ class TestPythonGames:
             assert read(tmp_path / name).action_masks is not None
 
     def test_a_team_of_ones_own_game_can_be_scripted(self, run: Run) -> None:
-        with FakeServer(finish_after(60)) as server:
+        with ScriptedServer(finish_after(60)) as server:
             code, errors = run(
                 *(f"python:{MAZES}:Race", "--run", "m", "--server", server.address, "--scripted", "1=random")
             )
@@ -492,7 +492,7 @@ class TestPythonGames:
             "    def step(self, action):\n"
             "        raise RuntimeError('the floor gave way')\n"
         )
-        with FakeServer(forever) as server:
+        with ScriptedServer(forever) as server:
             code, errors = run(
                 *(f"python:{tmp_path / 'broken.py'}", "--run", "m", "--server", server.address, "--restarts", "0"),
                 PYTHONPATH=str(Path.cwd()),
@@ -522,7 +522,7 @@ class TestPythonGames:
         self, run: Run, tmp_path: Path, method: str, expected: str
     ) -> None:
         (tmp_path / "old.py").write_text(f"from tests.toys.mazes import Maze\nclass Old(Maze):\n    {method}")
-        with FakeServer(forever) as server:
+        with ScriptedServer(forever) as server:
             code, errors = run(
                 *(f"python:{tmp_path / 'old.py'}", "--run", "m", "--server", server.address),
                 PYTHONPATH=str(Path.cwd()),
@@ -544,14 +544,14 @@ class TestPythonGames:
         assert "write def reset(self, *, seed=None, options=None)" in " ".join(result.output.split())
 
     def test_a_simulator_of_a_queued_run_says_that_it_waits_and_for_what(self, run: Run) -> None:
-        def queued(server: FakeServer, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:
+        def queued(server: ScriptedServer, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:
             if len(server.joins) < 3:
                 return pb.JoinResponse(
                     wait=pb.Wait(reason="Run m is QUEUED: no slot is free.", retry_after_seconds=0.1)
                 )
             return assign(server, request, context)
 
-        with FakeServer(finish_after(5), join=queued) as server:
+        with ScriptedServer(finish_after(5), join=queued) as server:
             code, errors = run(f"python:{MAZES}:Maze", "--run", "m", "--server", server.address)
 
         assert code == 0, errors

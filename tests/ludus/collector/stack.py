@@ -20,6 +20,7 @@ from ludus.collector.settings import CollectorSettings
 from ludus.collector.snapshots.state import State
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codec import array_to_tensor, spec_to_message
+from ludus.protocol.options import TICKET_METADATA
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from tests.segments import columns_of, rows_of
 from worker.collectors.acting import POLICIES
@@ -185,11 +186,14 @@ def learner(**settings: object) -> Iterator[Learner]:
 class Simulator:
     """A client that sends what it is told to, right or wrong."""
 
-    def __init__(self, address: str, session_id: str | None = None) -> None:
+    def __init__(self, address: str, session_id: str | None = None, *, ticket: str | None = None) -> None:
+        """`ticket` goes into the metadata of the stream."""
         self.session_id = session_id or f"sim-{next(_session_ids)}"
         self._channel = grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
         self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._call = self._channel.stream_stream(METHOD)(iter(self._outgoing.get, None), timeout=STREAM_SECONDS)
+        metadata = None if ticket is None else ((TICKET_METADATA, ticket),)
+        outgoing = iter(self._outgoing.get, None)
+        self._call = self._channel.stream_stream(METHOD)(outgoing, timeout=STREAM_SECONDS, metadata=metadata)
         self.step_id = 0
 
     def send_bytes(self, data: bytes) -> None:

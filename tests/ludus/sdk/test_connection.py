@@ -28,14 +28,14 @@ from ludus.sdk import (
     StepBuilder,
     connect,
 )
+from ludus.sdk.contract.scenarios import close_for_rejoin, reset_between, unreachable, wait_twice
+from ludus.sdk.contract.scripted import RUN_ID, Peer, ScriptedServer, assign, finish_after, refuse
 from ludus.sdk.errors import Failure, GameMistake
 from ludus.sdk.join import MISTAKES, JoinClient, Target
-from tests.contract.scenarios import close_for_rejoin, reset_between, unreachable, wait_twice
-from tests.fakes import RUN_ID, FakeServer, Peer, assign, finish_after, refuse
 from tests.toys.catch import Catch
 
 
-def play(game: Catch, server: FakeServer) -> None:
+def play(game: Catch, server: ScriptedServer) -> None:
     ending = connect(game, run="catch", server=server.address)
     assert server.violations == []
     assert ending.finished
@@ -43,7 +43,7 @@ def play(game: Catch, server: FakeServer) -> None:
 
 def test_a_game_learns_its_seed_and_number_once_and_its_parameters_each_time() -> None:
     game = Catch()
-    with FakeServer(reset_between) as server:
+    with ScriptedServer(reset_between) as server:
         play(game, server)
 
     assert game.starts == [
@@ -54,14 +54,14 @@ def test_a_game_learns_its_seed_and_number_once_and_its_parameters_each_time() -
 
 def test_a_game_begins_anew_after_a_reconnection() -> None:
     game = Catch()
-    with FakeServer(close_for_rejoin, finish_after(3)) as server:
+    with ScriptedServer(close_for_rejoin, finish_after(3)) as server:
         play(game, server)
 
     assert [start.first for start in game.starts] == [True, False]
 
 
 def test_an_ending_says_what_was_played() -> None:
-    with FakeServer(finish_after(20)) as server:
+    with ScriptedServer(finish_after(20)) as server:
         ending = connect(Catch(agents=2), run="catch", server=server.address, label="two paddles")
 
     assert ending.code is CloseCode.RUN_FINISHED
@@ -74,17 +74,17 @@ def test_an_ending_says_what_was_played() -> None:
 
 
 def test_a_collector_that_died_is_no_reason_to_ask_for_relay() -> None:
-    def join(server: FakeServer, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:
+    def join(server: ScriptedServer, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:
         return unreachable(server, request, context) if len(server.joins) == 2 else assign(server, request, context)
 
-    with FakeServer(close_for_rejoin, finish_after(3), join=join) as server:
+    with ScriptedServer(close_for_rejoin, finish_after(3), join=join) as server:
         play(Catch(), server)
 
     assert [join.relay for join in server.joins] == [False, False, False]
 
 
 def test_a_simulator_that_was_placed_comes_back_to_the_same_run_whatever_is_called_so_by_then() -> None:
-    with FakeServer(close_for_rejoin, finish_after(3)) as server:
+    with ScriptedServer(close_for_rejoin, finish_after(3)) as server:
         play(Catch(), server)
 
     assert [join.run for join in server.joins] == ["catch", RUN_ID]
@@ -147,12 +147,12 @@ def test_patience_begins_when_the_connection_is_lost_and_not_before() -> None:
             yield from peer.play(1)
         yield peer.close(CloseCode.COLLECTOR_CLOSING, "an upgrade")
 
-    def join(server: FakeServer, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:
+    def join(server: ScriptedServer, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:
         if len(server.joins) == 2:
             refuse(context, grpc.StatusCode.UNAVAILABLE, "database_unavailable", "the database does not answer")
         return assign(server, request, context)
 
-    with FakeServer(play_for_long, finish_after(3), join=join) as server:
+    with ScriptedServer(play_for_long, finish_after(3), join=join) as server:
         ending = connect(Catch(), run="catch", server=server.address, connect_timeout_seconds=0.9)
 
     assert ending.finished
@@ -167,7 +167,7 @@ class Reporting(Catch):
 
 
 def test_reports_reach_the_server() -> None:
-    with FakeServer(finish_after(5)) as server:
+    with ScriptedServer(finish_after(5)) as server:
         play(Reporting(), server)
 
     assert {(stat.key, stat.value, stat.aggregation) for stat in server.stats} == {("Game/Ticks", 1.0, Aggregation.SUM)}
@@ -192,7 +192,7 @@ class Sleepy(Catch):
 
 
 def test_a_game_goes_on_while_no_agent_waits() -> None:
-    with FakeServer(finish_after(10)) as server:
+    with ScriptedServer(finish_after(10)) as server:
         play(Sleepy(), server)
 
 
@@ -202,7 +202,7 @@ def test_a_close_is_heard_while_no_agent_waits() -> None:
             if len(actions):
                 super().step(builder, actions)
 
-    with FakeServer(finish_after(1)) as server:
+    with ScriptedServer(finish_after(1)) as server:
         play(Endless(), server)
 
 
@@ -215,7 +215,7 @@ class Faulty(Catch):
 def test_a_mistake_of_the_game_ends_connect_with_its_own_error() -> None:
     game = Faulty()
 
-    with FakeServer(finish_after(5)) as server, pytest.raises(ValueError, match="asked for an action twice"):
+    with ScriptedServer(finish_after(5)) as server, pytest.raises(ValueError, match="asked for an action twice"):
         connect(game, run="catch", server=server.address)
 
     assert game.closed == 1
@@ -238,7 +238,7 @@ class Masked(Catch):
 
 def test_masks_reach_the_server() -> None:
     game = Masked(agents=2)
-    with FakeServer(finish_after(4)) as server:
+    with ScriptedServer(finish_after(4)) as server:
         play(game, server)
 
     assert set(game.moves[:2]) == {0}
@@ -253,7 +253,7 @@ def test_a_message_that_the_server_would_refuse_is_not_sent() -> None:
         yield welcome
         yield from peer.play(1)
 
-    with FakeServer(script) as server, pytest.raises(SessionRefused, match="fewer agents per process"):
+    with ScriptedServer(script) as server, pytest.raises(SessionRefused, match="fewer agents per process"):
         connect(Catch(agents=50), run="catch", server=server.address)
 
 
@@ -266,7 +266,7 @@ def test_a_message_too_large_for_grpcs_default_passes() -> None:
         yield from peer.play(1)
         yield peer.close()
 
-    with FakeServer(script) as server:
+    with ScriptedServer(script) as server:
         play(Catch(), server)
 
 
@@ -282,7 +282,7 @@ connect(Catch(), run="catch", server=sys.argv[1])
     ("configuration", "heard"), [("", True), ("import logging; logging.basicConfig(level=logging.ERROR)", False)]
 )
 def test_a_program_that_has_not_configured_logging_hears_that_it_waits(configuration: str, heard: bool) -> None:
-    with FakeServer(finish_after(3), join=wait_twice) as server:
+    with ScriptedServer(finish_after(3), join=wait_twice) as server:
         done = subprocess.run(
             [sys.executable, "-c", configuration + PROGRAM, server.address],
             capture_output=True,
@@ -322,7 +322,7 @@ def answers_in_parts(peer: Peer) -> Iterator[pb.ConnectResponse]:
     for _ in range(5):
         number, _batches = peer.step()
         for agent in (1, 0):
-            peer.waiting["Together"].discard(agent)
+            peer.stop_waiting("Together", [agent])
             one = ActionBatch(
                 "Together", np.array([agent], np.int32), np.zeros((1, 0), np.float32), np.zeros((1, 1), np.int32)
             )
@@ -332,7 +332,7 @@ def answers_in_parts(peer: Peer) -> Iterator[pb.ConnectResponse]:
 
 def test_a_game_in_which_all_move_at_once_is_stepped_with_all_answers() -> None:
     game = Together()
-    with FakeServer(answers_in_parts) as server:
+    with ScriptedServer(answers_in_parts) as server:
         play(game, server)  # type: ignore[arg-type]
 
     assert game.moves[:4] == [[0, 1]] * 4
@@ -341,7 +341,7 @@ def test_a_game_in_which_all_move_at_once_is_stepped_with_all_answers() -> None:
 def test_a_game_that_asks_for_agents_that_wait_is_told_what_to_set() -> None:
     game = Together()
     game.waits_for_all = False
-    with FakeServer(answers_in_parts) as server, pytest.raises(GameMistake, match="set `waits_for_all = True`"):
+    with ScriptedServer(answers_in_parts) as server, pytest.raises(GameMistake, match="set `waits_for_all = True`"):
         connect(game, run="together", server=server.address)
 
     (report,) = server.reports
@@ -354,7 +354,7 @@ def test_a_crash_is_reported_before_the_stream_ends_and_raised() -> None:
         def step(self, builder: StepBuilder, actions: Actions) -> None:
             raise TimeoutError("level file missing")
 
-    with FakeServer(answers_in_parts) as server, pytest.raises(TimeoutError, match="level file missing"):
+    with ScriptedServer(answers_in_parts) as server, pytest.raises(TimeoutError, match="level file missing"):
         connect(Falling(), run="together", server=server.address)
 
     (report,) = server.reports

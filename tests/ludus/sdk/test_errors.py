@@ -15,9 +15,9 @@ import pytest
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codes import CloseCode
 from ludus.sdk import CannotConnect, SessionRefused, connect
+from ludus.sdk.contract.scenarios import refuse_spec
+from ludus.sdk.contract.scripted import ScriptedServer, finish_after, refuse
 from ludus.sdk.errors import unreachable
-from tests.contract.scenarios import refuse_spec
-from tests.fakes import FakeServer, finish_after, refuse
 from tests.ports import free_port
 from tests.toys.catch import Catch
 
@@ -67,7 +67,7 @@ def variables(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 def test_a_missing_token_is_said_with_the_variables_that_may_hold_it(variables: pytest.MonkeyPatch) -> None:
     variables.setenv("LUDUS_SIMULATOR_TOKEN", "")
-    with FakeServer(token="secret") as server:
+    with ScriptedServer(token="secret") as server:
         code, sentence = trouble(server.address)
 
     assert code == "unauthenticated"
@@ -88,7 +88,7 @@ def test_a_wrong_token_is_said_with_where_it_came_from(
 ) -> None:
     for name, value in environment.items():
         variables.setenv(name, value)
-    with FakeServer(token="secret") as server:
+    with ScriptedServer(token="secret") as server:
         code, sentence = trouble(server.address, token=given)
 
     assert code == "unauthenticated"
@@ -105,7 +105,7 @@ def test_one_variable_is_enough_and_the_one_of_simulators_wins(
     for name, value in environment.items():
         variables.setenv(name, value)
 
-    with FakeServer(finish_after(3), token="secret") as server:
+    with ScriptedServer(finish_after(3), token="secret") as server:
         ending = connect(Catch(), run="catch", server=server.address)
 
     assert ending.code is CloseCode.RUN_FINISHED
@@ -114,10 +114,10 @@ def test_one_variable_is_enough_and_the_one_of_simulators_wins(
 def test_a_token_without_the_scope_is_said_with_where_it_came_from(variables: pytest.MonkeyPatch) -> None:
     variables.setenv("LUDUS_TOKEN", "of-a-reader")
 
-    def forbid(_: FakeServer, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:
+    def forbid(_: ScriptedServer, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:
         refuse(context, grpc.StatusCode.PERMISSION_DENIED, "scope_missing", "This token is not for simulators.")
 
-    with FakeServer(join=forbid) as server:
+    with ScriptedServer(join=forbid) as server:
         code, sentence = trouble(server.address)
 
     assert code == "scope_missing"
@@ -125,10 +125,10 @@ def test_a_token_without_the_scope_is_said_with_where_it_came_from(variables: py
 
 
 def test_an_unknown_run_is_named() -> None:
-    def no_such_run(_: FakeServer, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:
+    def no_such_run(_: ScriptedServer, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:
         refuse(context, grpc.StatusCode.NOT_FOUND, "run_not_found", f"There is no run {request.run!r}.")
 
-    with FakeServer(join=no_such_run) as server:
+    with ScriptedServer(join=no_such_run) as server:
         assert trouble(server.address) == ("run_not_found", "There is no run 'catch'.")
 
 
@@ -167,7 +167,7 @@ def test_another_grpc_server() -> None:
 
 
 def test_tls_where_the_server_speaks_none() -> None:
-    with FakeServer() as server:
+    with ScriptedServer() as server:
         code, sentence = trouble(f"localhost:{server.port}", ca_file=TLS / "localhost.pem")
 
     assert code == "tls_mismatch"
@@ -203,17 +203,20 @@ def test_no_tls_where_the_server_wants_it(tls_address: str) -> None:
 
 
 def test_a_refused_spec_repeats_the_servers_sentence() -> None:
-    with FakeServer(refuse_spec) as server, pytest.raises(SessionRefused, match="Catcher has 4 observations") as error:
+    with (
+        ScriptedServer(refuse_spec) as server,
+        pytest.raises(SessionRefused, match="Catcher has 4 observations") as error,
+    ):
         connect(Catch(), run="catch", server=server.address)
 
     assert error.value.code == "spec_conflict"
 
 
 def test_a_run_that_ended_before_is_an_ending() -> None:
-    def ended(_: FakeServer, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:
+    def ended(_: ScriptedServer, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:
         refuse(context, grpc.StatusCode.FAILED_PRECONDITION, "run_ended", "the run has ended", "CANCELLED")
 
-    with FakeServer(join=ended) as server:
+    with ScriptedServer(join=ended) as server:
         ending = connect(Catch(), run="catch", server=server.address)
 
     assert ending.code is CloseCode.RUN_CANCELLED
@@ -324,7 +327,7 @@ def test_the_simulation_is_closed_in_any_case(free_address: str) -> None:
     game = Catch()
     with pytest.raises(CannotConnect):
         connect(game, run="catch", server=free_address, connect_timeout_seconds=0)
-    with FakeServer(finish_after(3)) as server:
+    with ScriptedServer(finish_after(3)) as server:
         connect(game, run="catch", server=server.address)
 
     assert game.closed == 2

@@ -7,7 +7,7 @@ import pytest
 
 from ludus.adapters.python import make_simulation
 from ludus.sdk import Simulation, connect
-from tests.fakes import FakeServer, finish_after
+from ludus.sdk.contract.scripted import ScriptedServer, finish_after
 
 PAGE = (Path(__file__).parents[3] / "docs" / "sdk.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
@@ -20,7 +20,7 @@ def test_a_game_of_the_page_plays_in_a_run(tmp_path: Path, block: str, game: str
     file.write_text(block)
     simulation: Simulation = make_simulation(f"{file}:{game}")
 
-    with FakeServer(finish_after(300)) as server:
+    with ScriptedServer(finish_after(300)) as server:
         ending = connect(simulation, run="page", server=server.address)
 
     assert server.violations == []

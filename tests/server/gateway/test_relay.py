@@ -15,6 +15,7 @@ from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.options import REASON_METADATA, TICKET_METADATA, server_options
 from ludus.protocol.tickets import TicketClaims, sign
 from ludus.sdk.connection import SimulatorConnection
+from ludus.sdk.contract.scripted import ScriptedServer, finish_after
 from ludus.sdk.join import Target
 from server.gateway import relay
 from server.gateway.main import start
@@ -22,7 +23,6 @@ from server.kit.db.database import Database
 from server.kit.listening import GatewaySettings
 from server.kit.ports import CannotStart
 from server.simulators.repository import Placement
-from tests.fakes import FakeServer, finish_after
 from tests.ports import free_port
 from tests.server.gateway.conftest import KEY, TOKEN, GatewayThread, add_run
 from tests.toys.catch import Catch
@@ -86,7 +86,7 @@ def test_any_bytes_pass_unchanged(gateway: GatewayThread) -> None:
 
 
 def test_a_simulator_plays_through_the_gateway(gateway: GatewayThread) -> None:
-    with FakeServer(finish_after(20), behind_gateway=True) as collector:
+    with ScriptedServer(finish_after(20), behind_gateway=True) as collector:
         add_run(gateway.database, collector.address)
         dialer = SimulatorConnection(Catch(), Target(gateway.address, "catch", TOKEN))
         dialer.join_client.relay = True

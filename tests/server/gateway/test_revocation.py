@@ -14,6 +14,7 @@ from ludus.games.unity.messages import GOODBYE
 from ludus.protocol.options import COLLECTOR_SERVICE, TICKET_METADATA
 from ludus.schemas.tokens import Scope
 from ludus.sdk.connection import SimulatorConnection
+from ludus.sdk.contract.scripted import ScriptedServer, finish_after
 from ludus.sdk.errors import CannotConnect
 from ludus.sdk.join import Target
 from server.access.tokens.repository import TokenRepository
@@ -21,7 +22,6 @@ from server.access.tokens.service import TokenService
 from server.kit import token_watcher
 from server.kit.db.database import Database
 from server.kit.principal import everything
-from tests.fakes import FakeServer, finish_after
 from tests.server.gateway.conftest import TOKEN, GatewayThread, add_run
 from tests.server.gateway.test_calls import Collector, call, until_over
 from tests.server.gateway.test_collectors import join as join_collector
@@ -122,7 +122,7 @@ def test_a_ticket_of_a_revoked_token_opens_nothing_for_long(gateway: GatewayThre
 
 
 def test_a_simulator_is_told_and_does_not_come_back(gateway: GatewayThread, token: str) -> None:
-    with FakeServer(finish_after(10**9), behind_gateway=True) as collector:
+    with ScriptedServer(finish_after(10**9), behind_gateway=True) as collector:
         add_run(gateway.database, collector.address)
         dialer = SimulatorConnection(Catch(), Target(gateway.address, "catch", token))
         dialer.join_client.relay = True

@@ -1,8 +1,8 @@
-"""One stream of the fake server: checks and prints each message, answers with random or scripted actions."""
+"""One stream of the fake server: prints each message, answers with random or scripted actions."""
 
 import asyncio
 import time
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,48 +13,37 @@ import numpy as np
 from ludus.play.players import RandomPlayer
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.batches import ActionBatch, BehaviorBatch, DecisionBatch, Floats, Ints
-from ludus.protocol.codec import BehaviorLayout, decode_stats, decode_step, encode_actions, spec_from_message
-from ludus.protocol.codes import CloseCode, ProtocolError
+from ludus.protocol.codec import decode_stats, encode_actions, spec_from_message
+from ludus.protocol.codes import CloseCode
 from ludus.protocol.contract import (
     HELLO_SECONDS,
-    MAX_AGENTS,
-    MAX_UNADMITTED_STEPS,
     check_first,
     check_hello,
-    check_introduction,
     check_saved,
-    check_step_order,
-    conflict,
-    decision_pending,
     hello_timeout,
     parse_request,
-    same_spec,
     step_timeout,
-    too_many_agents,
-    too_many_unadmitted,
 )
 from ludus.protocol.options import TICKET_METADATA
 from ludus.protocol.spec import BehaviorSpec
-from ludus.sdk.fake_text import agents_text, shortened, step_text
+from ludus.sdk.contract.fake_text import agents_text, step_text
+from ludus.sdk.contract.served_stream import LATER_MESSAGE, RUN_ID, ServedStream
 
 if TYPE_CHECKING:
-    from ludus.sdk.fake_server import FakeServer
+    from ludus.sdk.contract.fake_server import FakeServer
 
-RUN_ID: Final = "run-fake"
 LINGER_SECONDS: Final = 5.0
 """How long a stream stays open after Close, unless its client ends it. Real servers allow 1 s; a loaded developer's
 machine may take longer."""
 BREAKS: Final = "break"
 """The ending of a run that breaks the stream off, without `Close`."""
-FUTURE: Final = bytes([0xA2, 0x06, 0x02, 0x08, 0x01])
-"""A ConnectResponse with nothing but field 100, which no version has yet."""
 
 
-class FakeStream:
+class FakeStream(ServedStream):
     """The server's end of one stream."""
 
     def __init__(self, server: "FakeServer", name: str, context: Any) -> None:
-        self.session_id = ""
+        super().__init__(server.specs, server.behaviour.vis_encode_type)
         self.greeted = False
         self.breaks = False
         """Whether the stream ends without Close."""
@@ -65,13 +54,8 @@ class FakeStream:
         self._context = context
         self._reading: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         """The next message of the client."""
-        self._specs: dict[str, BehaviorSpec] = {}
-        self._layouts: dict[str, BehaviorLayout] = {}
         self._players: dict[str, RandomPlayer] = {}
-        self._running: defaultdict[str, set[int]] = defaultdict(set)
-        self._waiting: defaultdict[str, dict[int, int]] = defaultdict(dict)
-        """By behavior: agent that waits -> the step in which it asked."""
-        self._step_id = self._reset_id = self._saves = self._answered = self._scripted = 0
+        self._saves = self._steps = self._scripted = 0
         self._resumes = False
         self._resumed_agents: dict[str, set[int]] | None = None
         """Agents that waited at the position in Welcome; None after the first step."""
@@ -79,10 +63,6 @@ class FakeStream:
         """Steps whose answer waits for Saved."""
         self._due: deque[tuple[float, int, list[BehaviorBatch]]] = deque()
         """Steps with the times of their answers. Messages are read meanwhile, as by a real server."""
-        self._heard: set[str] = set()
-        """Behaviors that have been answered."""
-        self._unadmitted: defaultdict[str, int] = defaultdict(int)
-        """Steps of each behavior that came before its first answer."""
         self._owed_since: float | None = None
         """Time of the answer to a step whose agents have not asked again."""
 
@@ -148,7 +128,7 @@ class FakeStream:
                 if not request.announce.behaviors:
                     self._violation("Announce names no behavior; it introduces at least one")
                 for message in request.announce.behaviors:
-                    self._introduce(spec_from_message(message), "Announce")
+                    self._announce(spec_from_message(message), "Announce")
             case "saved":
                 check_first(greeted=self.greeted)
                 return await self._saved(request.saved)
@@ -183,44 +163,32 @@ class FakeStream:
         )
         await self._write(pb.ConnectResponse(welcome=welcome))
         for spec in specs:
-            self._introduce(spec, "Hello")
+            self._announce(spec, "Hello")
 
-    def _introduce(self, spec: BehaviorSpec, message: str) -> None:
+    def _announce(self, spec: BehaviorSpec, message: str) -> None:
         observations = ", ".join(f"{part.dtype} {list(part.shape)}" for part in spec.observations)
         self._say(
             f"{message}: behavior {spec.name!r} sees {observations}; {spec.actions.continuous_size} continuous "
             f"actions, branches {list(spec.actions.discrete_branches)}"
         )
-        check_introduction(spec, self._specs)
-        common = self._server.specs.setdefault(spec.behavior, spec)
-        if not same_spec(common, spec):
-            raise ProtocolError(CloseCode.SPEC_CONFLICT, conflict(common, spec))
-        self._specs.setdefault(spec.name, spec)
-        self._layouts.setdefault(spec.name, BehaviorLayout(spec))
+        self.introduce(spec)
         self._players.setdefault(spec.name, RandomPlayer(spec.actions, self._behaviour.seed))
 
     async def _step(self, step: pb.Step) -> tuple[CloseCode, str] | None:
-        check_step_order(step, last_step=self._step_id, last_reset=self._reset_id)
-        self._step_id = step.step_id
-        batches = decode_step(step, self._layouts)
+        batches = self.read_step(step)
         stats = decode_stats(step)
         self._say(f"step {step.step_id}: {'; '.join(step_text(batches, stats)) or 'nothing'}")
         self._check_resumed(step, batches)
-        if step.reset_id < self._reset_id:
-            self._say(f"  ignored: it names reset {step.reset_id}, the last one is {self._reset_id}")
+        if step.reset_id < self.reset_id:
+            self._say(f"  ignored: it names reset {step.reset_id}, the last one is {self.reset_id}")
             return None
         for batch in batches:
-            self._account(batch)
+            self.account(batch, lambda what: self._say(f"  ignored: {what}"))
         self._server.steps += 1
         self._owed_since = None
         asks = [batch for batch in batches if batch.decisions is not None]
         if not asks:
             return None
-        for batch in asks:
-            if batch.behavior not in self._heard:
-                self._unadmitted[batch.behavior] += 1
-                if self._unadmitted[batch.behavior] > MAX_UNADMITTED_STEPS:
-                    raise too_many_unadmitted()
         if self._held:
             self._held.append((step.step_id, asks))  # another step in flight while a Save is unanswered
             return None
@@ -248,54 +216,24 @@ class FakeStream:
         else:
             self._say("  it went back to where it was")
 
-    def _account(self, batch: BehaviorBatch) -> None:
-        """Record the agents that play and wait; print the parts that a server ignores. Raises ProtocolError."""
-        running, waiting = self._running[batch.behavior], self._waiting[batch.behavior]
-        if batch.terminals is not None:
-            ended = set(batch.terminals.agent_ids.tolist())
-            if ended - running:
-                self._say(
-                    f"  ignored: the end of agents {shortened(sorted(ended - running))}, which have no running episode"
-                )
-            running -= ended
-            for agent in ended:
-                waiting.pop(agent, None)
-        if batch.decisions is not None:
-            agents = batch.decisions.agent_ids.tolist()
-            pending = [agent for agent in agents if agent in waiting]
-            if pending:
-                raise decision_pending(pending[0])
-            rewards = zip(agents, batch.decisions.rewards.tolist(), strict=True)
-            paid = [agent for agent, reward in rewards if reward and agent not in running]
-            if paid:
-                self._say(
-                    f"  ignored: the rewards of agents {shortened(paid)}, whose episode begins with this decision"
-                )
-            running |= set(agents)
-            waiting.update(dict.fromkeys(agents, self._step_id))
-            if len(running) > MAX_AGENTS:
-                raise too_many_agents()
-
     async def _respond(self, step_id: int, asks: list[BehaviorBatch]) -> tuple[CloseCode, str] | None:
         """Answer a step, or send a Reset, a Save or the end of the run in its place."""
         if self._held:
             self._held.append((step_id, asks))
             return None
-        behaviour, self._answered = self._behaviour, self._answered + 1
-        if behaviour.steps is not None and self._answered > behaviour.steps:
+        behaviour, self._steps = self._behaviour, self._steps + 1
+        if behaviour.steps is not None and self._steps > behaviour.steps:
             self.breaks = behaviour.ending == BREAKS
             return self._server.end_run()
-        if behaviour.reset_every is not None and self._answered % behaviour.reset_every == 0:
-            self._reset_id += 1
-            self._running.clear()
-            self._waiting.clear()
+        if behaviour.reset_every is not None and self._steps % behaviour.reset_every == 0:
+            self.begin_reset()
             self._due.clear()
             parameters = self._parameters()
-            self._say(f"  sent: Reset {self._reset_id}, environment parameters {parameters}")
-            reset = pb.Reset(reset_id=self._reset_id, environment_parameters=parameters)
+            self._say(f"  sent: Reset {self.reset_id}, environment parameters {parameters}")
+            reset = pb.Reset(reset_id=self.reset_id, environment_parameters=parameters)
             await self._write(pb.ConnectResponse(reset=reset))
             return None
-        if self._resumes and behaviour.save_every is not None and self._answered % behaviour.save_every == 0:
+        if self._resumes and behaviour.save_every is not None and self._steps % behaviour.save_every == 0:
             self._saves += 1
             self._held.append((step_id, asks))
             self._say(f"  sent: Save {self._saves}")
@@ -307,7 +245,7 @@ class FakeStream:
     async def _saved(self, saved: pb.Saved) -> tuple[CloseCode, str] | None:
         self._say(f"Saved {saved.save_id}: {len(saved.position)} bytes")
         check_saved(saved, asked=self._saves)
-        waiting = {name: set(agents) for name, agents in self._waiting.items() if agents}
+        waiting = {name: set(agents) for name, agents in self.waiting.items() if agents}
         self._server.positions[self.session_id] = (saved.position, waiting)
         held, self._held = self._held, []
         for step_id, asks in held:
@@ -316,19 +254,18 @@ class FakeStream:
 
     async def _answer(self, step_id: int, asks: Sequence[BehaviorBatch]) -> None:
         if self._behaviour.future:
-            await self._context.write(FUTURE)
+            await self._context.write(LATER_MESSAGE)
         whole = []
         for name, decisions, _ in asks:
             assert decisions is not None
             # Agents that have ended since do not wait for this step any more: their answers would be void.
-            agents, waiting = decisions.agent_ids.tolist(), self._waiting[name]
+            agents, waiting = decisions.agent_ids.tolist(), self.waiting[name]
             there = np.array([waiting.get(agent) == step_id for agent in agents], np.bool_)
             if not there.any():
                 continue
             continuous, discrete = self._act(name, decisions)
             whole.append(ActionBatch(name, decisions.agent_ids[there], continuous[there], discrete[there]))
-            self._waiting[name] = {agent: step for agent, step in waiting.items() if step != step_id}
-            self._heard.add(name)
+            self.stop_waiting(name, decisions.agent_ids[there].tolist())
         if not whole:
             return
         if self._behaviour.split:
@@ -350,7 +287,7 @@ class FakeStream:
         continuous, discrete = self._players[name].act(decisions)
         if not self._behaviour.script:
             return continuous, discrete
-        starts = self._layouts[name].branch_starts.tolist()
+        starts = self.layouts[name].branch_starts.tolist()
         for row in range(len(decisions.agent_ids)):
             moves, choices = self._behaviour.script[self._scripted % len(self._behaviour.script)]
             self._scripted += 1
@@ -358,7 +295,7 @@ class FakeStream:
                 continuous[row, column] = value
             for branch, choice in enumerate(choices[: discrete.shape[1]]):
                 masks = decisions.action_masks
-                within = choice < self._specs[name].actions.discrete_branches[branch]
+                within = choice < self.specs[name].actions.discrete_branches[branch]
                 if within and (masks is None or masks[row, starts[branch] + choice]):
                     discrete[row, branch] = choice
                 else:
@@ -367,7 +304,7 @@ class FakeStream:
         return continuous, discrete
 
     def _parameters(self) -> dict[str, float]:
-        return {name: value + self._reset_id for name, value in self._behaviour.parameters.items()}
+        return {name: value + self.reset_id for name, value in self._behaviour.parameters.items()}
 
     async def _write(self, response: pb.ConnectResponse) -> None:
         await self._context.write(response.SerializeToString())

@@ -1,100 +1,97 @@
-"""Stand-ins that keep the contract they stand in for: a scripted gateway and collector over real gRPC.
+"""A server that plays a script to each stream of a client: gateway and collector in one, over real gRPC.
 
-`FakeServer` follows proto/README.md from the server's side and checks everything that a client sends; what it finds is
-in `violations`. A script is a generator that is handed a `Peer`, waits for messages with its methods and yields
-responses.
+`ScriptedServer` follows proto/README.md from the server's side and checks everything that a client sends; it collects
+the violations in `violations`. A script is a generator that is handed a `Peer`, waits for messages with its methods and
+yields responses.
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NoReturn, Self
+from typing import Final, NoReturn, Self
 
 import grpc
 import numpy as np
 
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol import simulation_pb2_grpc as rpc
-from ludus.protocol.codec import (
-    ActionBatch,
-    BehaviorBatch,
-    BehaviorLayout,
-    CloseCode,
-    ProtocolError,
-    decode_stats,
-    decode_step,
-    encode_actions,
-    spec_from_message,
-)
+from ludus.protocol.batches import ActionBatch, BehaviorBatch, StatValue
+from ludus.protocol.codec import decode_stats, encode_actions, spec_from_message
+from ludus.protocol.codes import CloseCode, ProtocolError
+from ludus.protocol.contract import check_first, check_hello
 from ludus.protocol.options import REASON_METADATA, STATE_METADATA, TICKET_METADATA, server_options
+from ludus.protocol.spec import BehaviorSpec
+from ludus.sdk.contract.fake_text import shortened
+from ludus.sdk.contract.served_stream import RUN_ID, ServedStream
 
 Script = Callable[["Peer"], Iterator[pb.ConnectResponse]]
-Joiner = Callable[["FakeServer", pb.JoinRequest, grpc.ServicerContext], pb.JoinResponse]
+JoinHandler = Callable[["ScriptedServer", pb.JoinRequest, grpc.ServicerContext], pb.JoinResponse]
 
-RUN_ID = "run-fake"
-TICKET = "fake-ticket"
-SECONDS = 20
-LAST_WORDS_SECONDS = 0.5
+TICKET: Final = "fake-ticket"
+STOP_SECONDS: Final = 20
+LAST_WORDS_SECONDS: Final = 0.5
 
 
 class Violation(Exception):
-    """A client broke the contract."""
+    """A client did not do what the script waits for."""
 
 
-class Peer:
+class Peer(ServedStream):
     """One stream, seen by the server: receives and checks messages, builds responses."""
 
     def __init__(
-        self, server: "FakeServer", requests: Iterator[pb.ConnectRequest], context: grpc.ServicerContext
+        self, server: "ScriptedServer", requests: Iterator[pb.ConnectRequest], context: grpc.ServicerContext
     ) -> None:
+        super().__init__(server.specs, server.visual_encoder)
         self.server = server
         self.context = context
         self.metadata = dict(context.invocation_metadata())
-        self.layouts: dict[str, BehaviorLayout] = {}
-        self.waiting: dict[str, set[int]] = {}
-        self.running: dict[str, set[int]] = {}
-        """Agents whose episode runs."""
-        self.episodes = 0
-        self.reset_id = 0
-        self.last_step = 0
-        self.session_id = ""
+        self.awaits = "Hello"
+        """The message that the script waits for."""
         self._requests = requests
 
     def hello(self) -> pb.Hello:
         """Wait for Hello, the first message."""
         message = self._next()
-        self._check(message.HasField("hello"), f"the first message is {message.WhichOneof('message')}, not hello")
+        check_first(greeted=message.HasField("hello"))
         hello = message.hello
-        self._check(hello.protocol_version == 1, f"protocol version {hello.protocol_version}")
-        self._check(self.metadata.get(TICKET_METADATA) == hello.ticket, f"metadata {TICKET_METADATA} is not the ticket")
+        check_hello(hello, greeted=False)
+        if self.metadata.get(TICKET_METADATA) != hello.ticket:
+            raise Violation(f"the metadata {TICKET_METADATA} is not the ticket in Hello; both must be the assignment's")
         if not self.server.behind_gateway:
-            self._check(hello.session_id in self.server.session_ids, f"session id {hello.session_id!r} never joined")
-            self._check(hello.ticket == TICKET, f"ticket {hello.ticket!r}")
+            if hello.session_id not in self.server.session_ids:
+                raise Violation(f"the session id {hello.session_id!r} in Hello is none with which Join was called")
+            if hello.ticket != TICKET:
+                raise ProtocolError(CloseCode.BAD_TICKET, "the ticket is none of this server's")
         self.session_id = hello.session_id
         self._announce(hello.behaviors)
         return hello
 
     def step(self) -> tuple[int, list[BehaviorBatch]]:
-        """Wait for a step that obeys the last Reset and in which somebody asks for an action."""
+        """Wait for a step that obeys the last Reset and in which an agent asks for an action."""
+        self.awaits = "a step in which an agent asks" + (f", with reset_id {self.reset_id}" if self.reset_id else "")
         while True:
             message = self._next()
             if message.HasField("announce"):
                 self._announce(message.announce.behaviors)
                 continue
-            self._check(message.HasField("step"), f"{message.WhichOneof('message')} instead of a step")
+            if not message.HasField("step"):
+                kind = message.WhichOneof("message") or "a message of an unknown kind"
+                raise ProtocolError(CloseCode.UNEXPECTED_MESSAGE, f"{kind} came where a step was expected")
             step = message.step
-            self._check(step.step_id > self.last_step, f"step {step.step_id} follows step {self.last_step}")
-            self.last_step = step.step_id
+            batches = self.read_step(step)
             if step.reset_id < self.reset_id:
+                self.awaits = f"a step with reset_id {self.reset_id}; the last one has {step.reset_id}, and is ignored"
                 continue
-            batches = decode_step(step, self.layouts)
             self.server.stats.extend(decode_stats(step))
             for batch in batches:
-                self._account(batch)
+                self._check_ends(batch)
+                self.account(batch)
             if any(batch.decisions is not None for batch in batches):
                 return step.step_id, batches
 
     def welcome(self, parameters: dict[str, float] | None = None) -> pb.ConnectResponse:
+        """Return Welcome."""
         return pb.ConnectResponse(
             welcome=pb.Welcome(
                 run_id=RUN_ID,
@@ -114,12 +111,13 @@ class Peer:
         return pb.ConnectResponse(actions=encode_actions(step_id, parts))
 
     def reset(self, parameters: dict[str, float] | None = None) -> pb.ConnectResponse:
-        self.reset_id += 1
-        self.waiting.clear()
-        self.running.clear()
+        """Return the next Reset, after which no agent plays or waits."""
+        self.begin_reset()
         return pb.ConnectResponse(reset=pb.Reset(reset_id=self.reset_id, environment_parameters=parameters or {}))
 
     def close(self, code: CloseCode = CloseCode.RUN_FINISHED, reason: str = "enough") -> pb.ConnectResponse:
+        """Return Close."""
+        self.awaits = "the client's end"
         return pb.ConnectResponse(close=pb.Close(code=code, reason=reason, rejoin=code.rejoin))
 
     def play(self, steps: int) -> Iterator[pb.ConnectResponse]:
@@ -128,35 +126,28 @@ class Peer:
             yield self.answer(*self.step(), name_agents=False)
 
     def _next(self) -> pb.ConnectRequest:
-        for message in self._requests:
-            return message
-        raise Violation("the client ended the stream")
+        try:
+            for message in self._requests:
+                return message
+        except grpc.RpcError:
+            raise Violation("the client broke the stream off") from None
+        raise Violation("the client half-closed the stream, and has not been told to leave")
 
-    def _announce(self, specs: Any) -> None:
+    def _announce(self, specs: Iterable[pb.BehaviorSpec]) -> None:
         for message in specs:
-            spec = spec_from_message(message)
-            self.layouts[spec.name] = BehaviorLayout(spec)
+            self.introduce(spec_from_message(message))
 
-    def _account(self, batch: BehaviorBatch) -> None:
-        waiting = self.waiting.setdefault(batch.behavior, set())
-        running = self.running.setdefault(batch.behavior, set())
-        if batch.terminals is not None:
-            ended = set(batch.terminals.agent_ids.tolist())
-            self._check(ended <= running, f"agents {ended - running} ended episodes that never began")
-            waiting -= ended
-            running -= ended
-            self.episodes += len(ended)
-        if batch.decisions is not None:
-            asking = set(batch.decisions.agent_ids.tolist())
-            self._check(not asking & waiting, f"agents {asking & waiting} ask while they wait")
-            waiting |= asking
-            running |= asking
+    def _check_ends(self, batch: BehaviorBatch) -> None:
+        """Refuse the end of an episode that never began: a real server ignores it, but its author did not mean it."""
+        ended = set() if batch.terminals is None else set(batch.terminals.agent_ids.tolist())
+        if never_began := ended - self.running[batch.behavior]:
+            raise Violation(f"a step ends episodes of agents {shortened(sorted(never_began))}, which never began")
 
     def _act(self, batch: BehaviorBatch, rows: slice, name_agents: bool) -> ActionBatch:
         decisions, spec = batch.decisions, self.layouts[batch.behavior].spec
         assert decisions is not None
         ids = decisions.agent_ids[rows]
-        self.waiting[batch.behavior] -= set(ids.tolist())
+        self.stop_waiting(batch.behavior, ids.tolist())
         discrete = np.zeros((len(ids), len(spec.actions.discrete_branches)), np.int32)
         if decisions.action_masks is not None:
             starts = self.layouts[batch.behavior].branch_starts.tolist()
@@ -166,13 +157,9 @@ class Peer:
         continuous = np.zeros((len(ids), spec.actions.continuous_size), np.float32)
         return ActionBatch(batch.behavior, ids if name_agents else None, continuous, discrete)
 
-    def _check(self, fact: object, problem: str) -> None:
-        if not fact:
-            raise Violation(problem)
-
 
 def finish_after(steps: int) -> Script:
-    """Script: welcome, answer so many steps, finish the run."""
+    """Return the script that welcomes, answers so many steps and finishes the run."""
 
     def script(peer: Peer) -> Iterator[pb.ConnectResponse]:
         peer.hello()
@@ -183,8 +170,8 @@ def finish_after(steps: int) -> Script:
     return script
 
 
-def assign(server: "FakeServer", request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:
-    """Joiner: the run is ready."""
+def assign(server: "ScriptedServer", request: pb.JoinRequest, _: grpc.ServicerContext) -> pb.JoinResponse:
+    """Answer Join with an assignment: the run is ready."""
     return pb.JoinResponse(
         assignment=pb.Assignment(
             address="" if request.relay else server.address,
@@ -206,43 +193,49 @@ def refuse(
     raise AssertionError("abort returns never")
 
 
-class FakeServer(rpc.SimulationServiceServicer):
+class ScriptedServer(rpc.SimulationServiceServicer):
     """Gateway and collector in one, on a free port of the loopback.
 
     The first stream plays the first script, the second one the second, and so on. `behind_gateway` makes it a collector
-    alone, whose simulators joined and got their tickets elsewhere.
+    alone, whose simulators joined and got their tickets elsewhere. `visual_encoder` says how small pictures may be.
     """
 
     def __init__(
         self,
         *scripts: Script,
-        join: Joiner = assign,
+        join: JoinHandler = assign,
         token: str | None = None,
         port: int = 0,
         behind_gateway: bool = False,
+        visual_encoder: str = "simple",
     ) -> None:
         self.behind_gateway = behind_gateway
+        self.visual_encoder = visual_encoder
+        self.specs: dict[str, BehaviorSpec] = {}
+        """The announced spec of each behavior: all streams must agree."""
         self.joins: list[pb.JoinRequest] = []
         self.reports: list[pb.ReportRequest] = []
         self.streams: list[Peer] = []
         self.violations: list[str] = []
-        self.stats: list[Any] = []
+        self.stats: list[StatValue] = []
         self._scripts = scripts
         self._join = join
         self._token = token
         self._lock = threading.Lock()
         self._server = grpc.server(ThreadPoolExecutor(16), options=server_options())
-        rpc.add_SimulationServiceServicer_to_server(self, self._server)
+        rpc.add_SimulationServiceServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]  # generated
         self.port = self._server.add_insecure_port(f"127.0.0.1:{port}")
         self.address = f"127.0.0.1:{self.port}"
 
     @property
     def session_ids(self) -> set[str]:
+        """The session ids with which Join was called."""
         return {join.session_id for join in self.joins}
 
     def Join(  # noqa: N802  gRPC's name
         self, request: pb.JoinRequest, context: grpc.ServicerContext
     ) -> pb.JoinResponse:
+        """Record the call; answer as the handler says."""
         with self._lock:
             self.joins.append(request)
         given = dict(context.invocation_metadata()).get("authorization")
@@ -251,23 +244,30 @@ class FakeServer(rpc.SimulationServiceServicer):
         return self._join(self, request, context)
 
     def Report(self, request: pb.ReportRequest, _: grpc.ServicerContext) -> pb.ReportResponse:  # noqa: N802  likewise
+        """Record the call."""
         self.reports.append(request)
         return pb.ReportResponse()
 
     def Connect(  # noqa: N802  gRPC's name
         self, request_iterator: Iterator[pb.ConnectRequest], context: grpc.ServicerContext
     ) -> Iterator[pb.ConnectResponse]:
+        """Play the stream's script; record what the client does wrong, and close the stream then."""
         peer = Peer(self, request_iterator, context)
         with self._lock:
             self.streams.append(peer)
             number = len(self.streams) - 1
         if number >= len(self._scripts):
-            self.violations.append(f"stream {number} was opened, only {len(self._scripts)} were expected")
+            self.violations.append(
+                f"stream {number} was opened, and {len(self._scripts)} were expected (they count from 0)"
+            )
             yield peer.close(CloseCode.RUN_FAILED, "one stream too many")
             return
         try:
             yield from self._scripts[number](peer)
-        except (Violation, ProtocolError) as problem:
+        except ProtocolError as error:
+            self.violations.append(f"stream {number}: {error.code.value}: {error.message}")
+            yield peer.close(error.code, error.message)
+        except Violation as problem:
             self.violations.append(f"stream {number}: {problem}")
             yield peer.close(CloseCode.RUN_FAILED, str(problem))
         # gRPC forgets what a client has not read when the call ends while it writes: let it read the Close first.
@@ -280,4 +280,4 @@ class FakeServer(rpc.SimulationServiceServicer):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.stop(grace=0.5).wait(SECONDS)
+        self._server.stop(grace=0.5).wait(STOP_SECONDS)

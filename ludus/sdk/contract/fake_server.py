@@ -1,7 +1,6 @@
 """A server for testing clients: gateway and collector of `ludus.v1` in one; it checks messages and trains nothing.
 
-It makes the checks of the real ones, with the same functions (`ludus.protocol.contract`, `ludus.protocol.codec`),
-answers with random valid actions, and on demand does the same as runs: reset simulators, make them wait, end, break
+It answers with random valid actions, and on demand does the same as runs: reset simulators, make them wait, end, break
 off. It prints each message in words, and each violation with its code.
 """
 
@@ -27,7 +26,8 @@ from ludus.protocol.options import (
     server_options,
 )
 from ludus.protocol.spec import BehaviorSpec
-from ludus.sdk.fake_stream import BREAKS, RUN_ID, FakeStream, metadata_of
+from ludus.sdk.contract.fake_stream import BREAKS, FakeStream, metadata_of
+from ludus.sdk.contract.served_stream import RUN_ID
 
 RETRY_SECONDS: Final = 0.2
 LAST_WORDS_SECONDS: Final = 0.5
@@ -77,6 +77,8 @@ class Behaviour:
     """Environment parameters; each Reset adds 1 to them, so that they differ."""
     script: Sequence[tuple[Sequence[float], Sequence[int]]] = ()
     """Continuous and discrete actions that are taken in turn, in place of random ones."""
+    vis_encode_type: str = "simple"
+    """The visual encoder of the run's `network_settings`, which says how small pictures may be."""
     seed: int = 0
     max_message_bytes: int = MAX_MESSAGE_BYTES
     step_timeout_seconds: float = 60.0

@@ -1,0 +1,114 @@
+"""The server's end of a stream in a test server: what its client has announced, and which agents play and wait.
+
+It refuses a message that a real server refuses, with the same functions and the same code.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from ludus.collector.layout import ActorLayout, UnsupportedSpec
+from ludus.protocol import simulation_pb2 as pb
+from ludus.protocol.batches import BehaviorBatch
+from ludus.protocol.codec import BehaviorLayout, decode_step
+from ludus.protocol.codes import CloseCode, ProtocolError
+from ludus.protocol.contract import (
+    MAX_AGENTS,
+    MAX_UNADMITTED_STEPS,
+    check_introduction,
+    check_step_order,
+    conflict,
+    decision_pending,
+    same_spec,
+    too_many_agents,
+    too_many_unadmitted,
+)
+from ludus.protocol.spec import BehaviorSpec
+from ludus.sdk.contract.fake_text import shortened
+
+RUN_ID: Final = "run-fake"
+LATER_MESSAGE: Final = bytes([0xA2, 0x06, 0x02, 0x08, 0x01])
+"""A ConnectResponse with nothing but field 100, which no version has yet."""
+
+
+class ServedStream:
+    """The record of one stream. Its methods raise ProtocolError with the code with which a real server closes it."""
+
+    def __init__(self, run_specs: dict[str, BehaviorSpec], visual_encoder: str) -> None:
+        """`run_specs` has the spec of each behavior of the run, on which all streams must agree."""
+        self.session_id = ""
+        self.specs: dict[str, BehaviorSpec] = {}
+        self.layouts: dict[str, BehaviorLayout] = {}
+        self.running: defaultdict[str, set[int]] = defaultdict(set)
+        """By behavior: agents whose episode runs."""
+        self.waiting: defaultdict[str, dict[int, int]] = defaultdict(dict)
+        """By behavior: agent that waits -> the step in which it asked."""
+        self.answered: set[str] = set()
+        """Behaviors that have been answered."""
+        self.episodes = 0
+        """Episodes that have ended."""
+        self.last_step = self.reset_id = 0
+        self._run_specs = run_specs
+        self._visual_encoder = visual_encoder
+        self._unadmitted: defaultdict[str, int] = defaultdict(int)
+        """Steps of each behavior that came before its first answer."""
+
+    def introduce(self, spec: BehaviorSpec) -> None:
+        """Record a behavior of Hello or Announce."""
+        check_introduction(spec, self.specs)
+        common = self._run_specs.setdefault(spec.behavior, spec)
+        if not same_spec(common, spec):
+            raise ProtocolError(CloseCode.SPEC_CONFLICT, conflict(common, spec))
+        try:
+            ActorLayout.of(spec, {"vis_encode_type": self._visual_encoder})
+        except UnsupportedSpec as error:
+            raise ProtocolError(CloseCode.BAD_SPEC, str(error)) from error
+        self.specs.setdefault(spec.name, spec)
+        self.layouts.setdefault(spec.name, BehaviorLayout(spec))
+
+    def read_step(self, step: pb.Step) -> list[BehaviorBatch]:
+        """Return the parts of a step that may come now."""
+        check_step_order(step, last_step=self.last_step, last_reset=self.reset_id)
+        self.last_step = step.step_id
+        return decode_step(step, self.layouts)
+
+    def account(self, batch: BehaviorBatch, ignored: Callable[[str], Any] = lambda _: None) -> None:
+        """Record the agents that play and wait after a part of the last step; tell `ignored` what has no effect."""
+        running, waiting = self.running[batch.behavior], self.waiting[batch.behavior]
+        if batch.terminals is not None:
+            ended = set(batch.terminals.agent_ids.tolist())
+            if ended - running:
+                ignored(f"the end of agents {shortened(sorted(ended - running))}, which have no running episode")
+            self.episodes += len(ended & running)
+            running -= ended
+            for agent in ended:
+                waiting.pop(agent, None)
+        if batch.decisions is not None:
+            agents = batch.decisions.agent_ids.tolist()
+            pending = [agent for agent in agents if agent in waiting]
+            if pending:
+                raise decision_pending(pending[0])
+            rewards = zip(agents, batch.decisions.rewards.tolist(), strict=True)
+            paid = [agent for agent, reward in rewards if reward and agent not in running]
+            if paid:
+                ignored(f"the rewards of agents {shortened(paid)}, whose episode begins with this decision")
+            running |= set(agents)
+            waiting.update(dict.fromkeys(agents, self.last_step))
+            if len(running) > MAX_AGENTS:
+                raise too_many_agents()
+            if batch.behavior not in self.answered:
+                self._unadmitted[batch.behavior] += 1
+                if self._unadmitted[batch.behavior] > MAX_UNADMITTED_STEPS:
+                    raise too_many_unadmitted()
+
+    def stop_waiting(self, behavior: str, agents: Iterable[int]) -> None:
+        """Record that agents are answered."""
+        self.answered.add(behavior)
+        for agent in agents:
+            self.waiting[behavior].pop(agent, None)
+
+    def begin_reset(self) -> None:
+        """Record a Reset: no agent plays or waits."""
+        self.reset_id += 1
+        self.running.clear()
+        self.waiting.clear()
