@@ -74,4 +74,4 @@ class DemonstrationRepository(Repository):
 
 def ref(demonstration: Demonstration) -> DemonstrationRef:
     """Return a demonstration as a value that outlives the session."""
-    return DemonstrationRef(demonstration.id, demonstration.path, demonstration.sha256)
+    return DemonstrationRef(demonstration.id, demonstration.name, demonstration.path, demonstration.sha256)

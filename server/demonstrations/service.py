@@ -11,7 +11,7 @@ from server.config.run import RunConfig
 from server.demonstrations.errors import DemonstrationInUse
 from server.demonstrations.files import Inspected
 from server.demonstrations.models import Demonstration
-from server.demonstrations.repository import DemonstrationRepository
+from server.demonstrations.repository import DemonstrationRepository, ref
 from server.demonstrations.specs import spec_from_json, spec_to_json
 from server.kit.artifacts.publication import Stored
 from server.kit.artifacts.repository import GivenUpFileRepository
@@ -113,8 +113,8 @@ def _problems(named: Sequence[tuple[Path, str]], found: Mapping[str, Demonstrati
             check_fit(
                 spec_from_json(demonstration.spec),
                 spec_from_json(first.spec),
-                what=f"demonstration {each}",
-                whose=f"demonstration {first.id}",
+                what=f"demonstration {ref(demonstration).label}",
+                whose=f"demonstration {ref(first).label}",
             )
         except DemonstrationError as error:
             yield Problem(here, "contradiction", error.problem)

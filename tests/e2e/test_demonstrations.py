@@ -95,7 +95,7 @@ def test_a_run_whose_demonstration_is_damaged_fails_with_the_reason(
 
     assert (ended.state, ended.stop_reason) == ("FAILED", "trainer_error")
     assert ended.stop_detail is not None
-    assert f"demonstration {demonstration} has the SHA-256" in ended.stop_detail
+    assert f"demonstration shown ({demonstration}) has the SHA-256" in ended.stop_detail
 
 
 @pytest.mark.long
@@ -132,7 +132,7 @@ def test_a_demonstration_that_does_not_fit_the_game_ends_its_run_and_is_named(
     client: Client, play: Callable[..., Player], tmp_path: Path
 ) -> None:
     write(make_demonstration(make_spec(vector(2), branches=(2,))), tmp_path / "narrow.npz")
-    narrow = client.demonstrations.upload(tmp_path / "narrow.npz").id
+    narrow = client.demonstrations.upload(tmp_path / "narrow.npz", name="narrow").id
     run = client.runs.create(imitating(narrow))
     player = play(run.id)
 
@@ -141,7 +141,7 @@ def test_a_demonstration_that_does_not_fit_the_game_ends_its_run_and_is_named(
     assert (ended.state, ended.stop_reason, ended.step) == ("FAILED", "invalid_config", 0)
     (refusal,) = [event for event in client.events.list(run.id) if event.type == "behavior_refused"]
     assert refusal.message.startswith("behaviors.CartPole.behavioral_cloning.demonstrations[0]: ")
-    assert f"of demonstration {narrow} has shape (2,)" in refusal.message
+    assert f"of demonstration narrow ({narrow}) has shape (2,)" in refusal.message
     assert "of behavior 'CartPole' has shape (4,)" in refusal.message
     assert ended.stop_detail == refusal.message
     assert [attempt.outcome for attempt in client.runs.attempts(run.id)] == ["invalid_config"], "it is not tried again"

@@ -59,9 +59,10 @@ class DeviceMissing(ValueError):
 class Demonstrations:
     """The demonstrations that a job brought along. Each file is read once, when it is first asked for."""
 
-    def __init__(self, paths: Mapping[str, str]) -> None:
-        """`paths`: where the demonstration with each id lies."""
+    def __init__(self, paths: Mapping[str, str], labels: Mapping[str, str] | None = None) -> None:
+        """`paths`: where the demonstration with each id lies; `labels`: its name and id in messages."""
         self._paths = paths
+        self._labels = labels or {}
         self._known: dict[tuple[str, bool], list[Demonstration]] = {}
 
     def of(self, section: FromDemonstrations, key: str = "") -> list[Demonstration]:
@@ -81,7 +82,7 @@ class Demonstrations:
         """
         for at, name, demonstration in self._named(section, key):
             with _blaming(at):
-                check_fit(demonstration.spec, spec, what=f"demonstration {name}")
+                check_fit(demonstration.spec, spec, what=f"demonstration {self._labels.get(name, name)}")
         return DemonstrationBuffer(self.of(section, key), spec, device)
 
     def _named(self, section: FromDemonstrations, key: str) -> Iterator[tuple[str, str, Demonstration]]:

@@ -65,6 +65,8 @@ class Job(_Frozen):
     """PEM file of the authority of simulators' certificates; given, they must show one."""
     demonstrations: dict[str, str] = Field(default_factory=dict)
     """Where each demonstration of the configuration lies, by its id."""
+    demonstration_labels: dict[str, str] = Field(default_factory=dict)
+    """What each is called in messages, by its id."""
     checkpoints: dict[str, str] = Field(default_factory=dict)
     """The folder of each checkpoint that behaviors begin with (`initialize_from`) or play against
     (`self_play.opponents`), by its id."""

@@ -55,7 +55,7 @@ class BehaviorRegistry:
         self._parameters = parameters
         self._selfplay = selfplay
         self._sources = Sources(attempt.job.checkpoints)
-        self._demonstrations = Demonstrations(attempt.job.demonstrations)
+        self._demonstrations = Demonstrations(attempt.job.demonstrations, attempt.job.demonstration_labels)
         self._device = choose_device(settings, count_gpus())
         self._bf16 = settings.bf16 and self._device.type == "cuda"
         self._collector_device = str(choose_collector_device(settings, count_gpus()))

@@ -52,7 +52,7 @@ def fetch_demonstrations(
         for demonstration in demonstrations:
             target = folder / demonstration.path.rpartition("/")[2]
             if problem := _fetched(store, demonstration.path, target, demonstration.sha256):
-                raise DemonstrationUnusable(f"the file of demonstration {demonstration.id} {problem}")
+                raise DemonstrationUnusable(f"the file of demonstration {demonstration.label} {problem}")
             found[demonstration.id] = str(target)
     return found
 

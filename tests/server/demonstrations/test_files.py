@@ -26,7 +26,7 @@ def files(store: FolderStore) -> DemonstrationFiles:
 def keep(store: FolderStore, folder: Path, name: str, **overrides: object) -> DemonstrationRef:
     write(make_demonstration(**overrides), folder / "made.npz")  # type: ignore[arg-type]  # the maker's own keywords
     store.publish(folder / "made.npz", f"demonstrations/{name}/{name}.npz")
-    return DemonstrationRef(name, f"demonstrations/{name}/{name}.npz", "")
+    return DemonstrationRef(name, name, f"demonstrations/{name}/{name}.npz", "")
 
 
 @pytest.mark.parametrize(("suffix", "name"), [(".npz", "ludus"), (".demo", "mlagents")])
@@ -105,7 +105,7 @@ def test_more_than_there_is_cannot_be_drawn(files: DemonstrationFiles, store: Fo
 
 def test_a_file_that_is_missing_is_said_to_be(files: DemonstrationFiles, tmp_path: Path) -> None:
     with pytest.raises(ArtifactNotFound):
-        files.subsample(DemonstrationRef("dem_x", "demonstrations/x/x.npz", ""), tmp_path / "sample.npz", count=1)
+        files.subsample(DemonstrationRef("dem_x", "x", "demonstrations/x/x.npz", ""), tmp_path / "sample.npz", count=1)
 
 
 def test_a_published_file_stays_only_if_its_row_does(

@@ -121,8 +121,8 @@ def test_demonstrations_of_one_section_have_to_fit_each_other(database: Database
 def test_demonstrations_of_all_sections_of_a_behavior_have_to_fit_each_other(
     database: Database, tmp_path: Path
 ) -> None:
-    two = add(database, tmp_path, make_demonstration(make_spec(vector(2), continuous=1)))
-    three = add(database, tmp_path, make_demonstration(make_spec(vector(3), continuous=1)))
+    two = add(database, tmp_path, make_demonstration(make_spec(vector(2), continuous=1)), "two numbers")
+    three = add(database, tmp_path, make_demonstration(make_spec(vector(3), continuous=1)), "three numbers")
     signals = {"extrinsic": {}, "gail": [{"demonstrations": [two]}, {"demonstrations": [three]}]}
     document = {
         "behaviors": {
@@ -142,7 +142,7 @@ def test_demonstrations_of_all_sections_of_a_behavior_have_to_fit_each_other(
     )
     assert {path: problem.code for path, problem in found.items()} == {in_a: "contradiction", in_b: "contradiction"}
     for problem in found.values():
-        for part in (two, three, "(2,)", "(3,)"):
+        for part in (f"two numbers ({two})", f"three numbers ({three})", "(2,)", "(3,)"):
             assert part in problem.message
     assert check(database, {"behaviors": {"C": document["behaviors"]["C"]}}) == [three]
 

@@ -19,7 +19,7 @@ def store(tmp_path: Path) -> FolderStore:
 
 
 def ref(name: str = "dem_1", sha256: str = hashlib.sha256(b"shown").hexdigest()) -> DemonstrationRef:
-    return DemonstrationRef(name, f"demonstrations/{name}/{name}.npz", sha256)
+    return DemonstrationRef(name, f"walk of {name}", f"demonstrations/{name}/{name}.npz", sha256)
 
 
 def test_demonstrations_lie_in_the_folder_under_their_ids(store: FolderStore, tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_a_run_without_demonstrations_fetches_none(store: FolderStore, tmp_path:
 
 
 def test_a_file_that_is_missing_is_named(store: FolderStore, tmp_path: Path) -> None:
-    with pytest.raises(DemonstrationUnusable, match="demonstration dem_2 is missing"):
+    with pytest.raises(DemonstrationUnusable, match=r"demonstration walk of dem_2 \(dem_2\) is missing"):
         fetch_demonstrations(store, [ref("dem_2")], tmp_path / "scratch")
 
 

@@ -80,6 +80,7 @@ def prepare(
         **files,
         ticket_key=None if key is None else key.get_secret_value().encode().hex(),
         demonstrations=transfer.fetch(partial(fetch_demonstrations, transfer.store, recorded, demonstrations)),
+        demonstration_labels={demonstration.id: demonstration.label for demonstration in recorded},
         checkpoints={
             each.id: str(transfer.fetch(partial(fetch, transfer.store, each, scratch / "initial" / each.id)))
             for each in ledger.initial_checkpoints()

@@ -135,16 +135,17 @@ class Observed:
         """Return the state for a checkpoint."""
         return {
             "samples": self.samples,
-            "sensors": {
-                index: [sensor.least, sensor.greatest, list(sensor.beyond), sensor.measures]
-                for index, sensor in self._sensors.items()
-            },
+            "sensors": [
+                [sensor.least, sensor.greatest, list(sensor.beyond), sensor.measures]
+                for sensor in self._sensors.values()
+            ],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from the result of `state_dict`."""
         self.samples = state["samples"]
-        self._sensors = {index: Sensor(*one) for index, one in state["sensors"].items()}
+        saved = zip(self._sensors, state["sensors"], strict=True)
+        self._sensors = {index: Sensor(*values) for index, values in saved}
 
     def _stuck(self, sensor: Sensor, fixed: NDArray[np.bool_]) -> Iterator[int]:
         """Yield the constant elements of a vector of measurements."""

@@ -1,6 +1,8 @@
 """A monitor takes whatever a game may show and ask for: it names findings, and never ends a run by itself."""
 
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from pydantic import TypeAdapter
 from ludus.protocol.spec import BehaviorSpec
 from server.config.behavior import BehaviorConfig, ReinforcementConfig
 from tests.worker.rollouts import make_spec, random_rollout
+from worker.trainer.checkpoint import load, save
 from worker.trainer.health.monitor import HealthMonitor
 
 CONFIG: TypeAdapter[ReinforcementConfig] = TypeAdapter(BehaviorConfig)
@@ -53,7 +56,9 @@ def test_whatever_a_game_shows_is_reviewed_to_the_end(
         monitor.episode(float(rollout.rewards.sum()), rollout.steps)
         monitor.learned()
     again = HealthMonitor(config, spec)
-    again.load_state_dict(monitor.state_dict())
+    with TemporaryDirectory() as folder:
+        save(Path(folder), monitor.state_dict())
+        again.load_state_dict(load(Path(folder)))
     again.conclude()
     monitor.conclude()
     assert again.facts == monitor.facts
