@@ -52,7 +52,8 @@ class StopReason(StrEnum):
     STORAGE_UNAVAILABLE = "storage_unavailable"
     """The artifact store refused the last checkpoint (no bucket, no right to write), or failed."""
     CHECKPOINT_DAMAGED = "checkpoint_damaged"
-    """Every checkpoint that the run could go on from is damaged or missing; the events say which files."""
+    """Every checkpoint that the run could go on from, or one that its configuration names, is damaged or missing; the
+    events say which files."""
     MEMORY_LIMIT = "memory_limit"
     """Trainers outgrew `worker.trainer_memory_bytes`, or the kernel killed them for want of memory, again and again,
     without a new checkpoint in between."""

@@ -73,11 +73,9 @@ class CheckpointRepository(Repository):
         columns = {**self.COLUMNS, "score": last_without(Checkpoint.score, query.order)}
         return select_page(self._session, statement, query, columns, Checkpoint.id)
 
-    def newest(self, run_id: str, *, below: Checkpoint | None = None) -> Checkpoint | None:
-        """Return the checkpoint to resume from, or None. With `below`, the next best after that one."""
-        query = self._good(run_id)
-        if below is not None:
-            query = query.where(Checkpoint.id != below.id, Checkpoint.created_at <= below.created_at)
+    def newest(self, run_id: str, *, without: Collection[str] = ()) -> Checkpoint | None:
+        """Return the checkpoint to resume from, which is none of `without`, or None."""
+        query = self._good(run_id).where(Checkpoint.id.not_in(without))
         order = (Checkpoint.attempt.desc(), Checkpoint.step.desc(), Checkpoint.created_at.desc(), Checkpoint.id.desc())
         return self._session.scalars(query.order_by(*order).limit(1)).one_or_none()
 

@@ -1,12 +1,14 @@
 """The checkpoints that an attempt writes, and the requests for checkpoints that it answers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
+from server.checkpoints.models import Checkpoint
 from server.checkpoints.refs import CheckpointRef, NewCheckpoint
 from server.checkpoints.repository import CheckpointRepository, ref
 from server.checkpoints.requests.repository import CheckpointRequestRepository
 from server.checkpoints.retention.repository import RetentionRepository
 from server.checkpoints.score import overall_score
+from server.checkpoints.service import CheckpointService
 from server.config.run import KeepBest
 from server.kit.db.database import Session
 from server.runs.attempts.repository import AttemptFence
@@ -77,8 +79,14 @@ class CheckpointWriter:
         with self._fence.write() as (session, run):
             return RetentionRepository(session).retire_beyond(run, keep)
 
-    def resume_instead(self, damaged: str, why: str) -> CheckpointRef | None:
-        """Give up on a checkpoint that cannot be restored; return the next best, or None if no good one is left."""
+    def next_best(self, without: Collection[str]) -> CheckpointRef | None:
+        """Return the checkpoint to resume from if those of `without` cannot be restored. Not fenced."""
+        with self._fence.database.read() as session:
+            row = CheckpointRepository(session).newest(self._fence.run_id, without=without)
+            return ref(row) if row else None
+
+    def resume_instead(self, damaged: str, why: str) -> None:
+        """Give up on a checkpoint that cannot be restored: the attempt resumes from the next best, if there is one."""
         with self._fence.write() as (session, run):
             checkpoints = CheckpointRepository(session)
             checkpoints.mark_damaged(checkpoints.get(run.id, damaged), why)
@@ -89,7 +97,13 @@ class CheckpointWriter:
             message = f"Checkpoint {damaged} cannot be restored: {why}."
             note = Note("checkpoint_damaged", message, "error", {"checkpoint_id": damaged, **resume})
             self._fence.record(session, note)
-            return ref(row) if row else None
+
+    def mark_initial_damaged(self, checkpoint_id: str, why: str) -> None:
+        """Mark a checkpoint that the configuration names, of any run. Not fenced: its files are what they are."""
+        with self._fence.database.write() as session:
+            row = session.get(Checkpoint, checkpoint_id)  # an uploaded one has no such mark
+            if row is not None and row.deleted_at is None:
+                CheckpointService(session).verified(row.run_id, row.id, [why])
 
     def requested(self) -> int | None:
         """Return the number of the request for a checkpoint that is pending; None without one. Not fenced."""

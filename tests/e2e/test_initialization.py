@@ -93,6 +93,8 @@ def test_a_run_whose_checkpoint_is_damaged_fails_with_the_reason(
 
     ended = client.runs.wait(client.runs.create(clone(demonstration, initialize_from=uploaded)).id, timeout=60)
 
-    assert (ended.state, ended.stop_reason) == ("FAILED", "trainer_error")
+    assert (ended.state, ended.stop_reason, ended.attempt) == ("FAILED", "checkpoint_damaged", 1)
     assert ended.stop_detail is not None
-    assert "checkpoint.pt (21 bytes) has the SHA-256" in ended.stop_detail
+    assert (
+        f"names checkpoint {uploaded}, which is damaged: checkpoint.pt (21 bytes) has the SHA-256" in ended.stop_detail
+    )

@@ -52,7 +52,7 @@ class FolderStore:
 
     def open(self, path: str, start: int = 0) -> BufferedIOBase:
         """Open a file for reading from a byte on. Raises ArtifactNotFound."""
-        with _translated_errors(path):
+        with _translated_errors(path, remedy="let this process read it"):
             try:
                 file = self._file(path).open("rb")
             except FileNotFoundError:  # deleted since it was looked for
@@ -62,7 +62,7 @@ class FolderStore:
 
     def size(self, path: str) -> int:
         """Return a file's size in bytes. Raises ArtifactNotFound."""
-        with _translated_errors(path):
+        with _translated_errors(path, remedy="let this process read it"):
             return self._file(path).stat().st_size
 
     def download_url(self, path: str, size: int) -> None:
@@ -108,6 +108,8 @@ class FolderStore:
     def _file(self, path: str) -> Path:
         """Return a file in the folder. Raises ArtifactNotFound, also for what a symbolic link puts outside."""
         target = self._root / check_path(path)
+        if not self._root.is_dir():  # not mounted: it says nothing about its files
+            raise StorageUnavailable(f"there is no folder {self._root}")
         if not target.is_file() or not target.resolve().is_relative_to(self._root.resolve()):
             raise ArtifactNotFound(path)
         return target
@@ -127,8 +129,10 @@ class FolderStore:
 
 
 @contextmanager
-def _translated_errors(path: str, size: Callable[[], int] = int) -> Iterator[None]:
-    """Raise an error that an operator understands for no space, no right to write, and a disk that fails."""
+def _translated_errors(
+    path: str, size: Callable[[], int] = int, remedy: str = "let this process write there"
+) -> Iterator[None]:
+    """Raise an error that an operator understands for no space, no right to read or write, and a disk that fails."""
     try:
         yield
     except OSError as error:
@@ -137,7 +141,7 @@ def _translated_errors(path: str, size: Callable[[], int] = int) -> Iterator[Non
             case errno.ENOSPC | errno.EDQUOT:
                 raise StorageFull(path, size()) from error
             case errno.EACCES | errno.EPERM | errno.EROFS:
-                raise StorageRefused(f"{what}: {error.filename}", "let this process write there") from error
+                raise StorageRefused(f"{what}: {error.filename}", remedy) from error
         if error.errno in AWAY:
             raise StorageUnavailable(f"{what}: {error.filename or path}") from error
         raise

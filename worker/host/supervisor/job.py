@@ -8,13 +8,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from server.config.run import RunConfig
+from server.kit.errors import StorageRefused, StorageUnavailable
 from server.kit.listening import GatewaySettings
 from server.kit.settings import WorkerSettings
 from server.kit.validation import in_words
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.claims.claim import Claim
 from worker.host.supervisor.attempt_log import NAME as LOG_NAME
-from worker.host.supervisor.transfers import ArtifactTransfer
+from worker.host.supervisor.transfers import RETRY_SECONDS, ArtifactTransfer
 from worker.trainer.messages import Job
 from worker.trainer.restore import CheckpointUnusable, fetch, fetch_demonstrations
 
@@ -81,27 +82,54 @@ def prepare(
         ticket_key=None if key is None else key.get_secret_value().encode().hex(),
         demonstrations=transfer.fetch(partial(fetch_demonstrations, transfer.store, recorded, demonstrations)),
         demonstration_labels={demonstration.id: demonstration.label for demonstration in recorded},
-        checkpoints={
-            each.id: str(transfer.fetch(partial(fetch, transfer.store, each, scratch / "initial" / each.id)))
-            for each in ledger.initial_checkpoints()
-        },
+        checkpoints=_initial_checkpoints(ledger, transfer, scratch / "initial"),
         policies=ledger.assessment.policies(config),
         assessed=ledger.assessment.state(),
     )
 
 
+def _initial_checkpoints(ledger: AttemptLedger, transfer: ArtifactTransfer, folder: Path) -> dict[str, str]:
+    """Fetch the checkpoints that the configuration names; return the folder of each, by its id.
+
+    Raises CheckpointUnusable, once the checkpoint is marked as damaged: no other configuration is to name it.
+    """
+    folders = {}
+    for checkpoint in ledger.initial_checkpoints():
+        try:
+            fetched = transfer.fetch(partial(fetch, transfer.store, checkpoint, folder / checkpoint.id))
+        except CheckpointUnusable as error:
+            ledger.checkpoints.mark_initial_damaged(checkpoint.id, str(error))
+            message = f"the configuration names checkpoint {checkpoint.id}, which is damaged: {error}; name another one"
+            raise CheckpointUnusable(message) from error
+        folders[checkpoint.id] = str(fetched)
+    return folders
+
+
 def _newest_good(claim: Claim, ledger: AttemptLedger, transfer: ArtifactTransfer, folder: Path) -> str | None:
     """Fetch the newest checkpoint that is good; return its folder, or None where the run has never had one.
 
-    Raises NoGoodCheckpoint: a new beginning would discard checkpoints that were acknowledged.
+    A checkpoint that the store does not let this process read counts as damaged if the store hands out another one. If
+    it hands out none, the store is at fault, and no checkpoint is marked. Raises NoGoodCheckpoint (a new beginning
+    would discard checkpoints that were acknowledged), StorageRefused, StorageUnavailable.
     """
-    checkpoint, damaged = claim.resume, list[str]()
-    while checkpoint is not None:
+    checkpoint, damaged = claim.resume, dict[str, str]()
+    refusal: StorageRefused | StorageUnavailable | None = None
+    fetched = None
+    while checkpoint is not None and fetched is None:
+        patience = RETRY_SECONDS if refusal is None else 0.0
         try:
-            return str(transfer.fetch(partial(fetch, transfer.store, checkpoint, folder)))
+            fetched = transfer.fetch(partial(fetch, transfer.store, checkpoint, folder), patience)
         except CheckpointUnusable as error:
-            damaged.append(f"{checkpoint.id}: {error}")
-            checkpoint = ledger.checkpoints.resume_instead(checkpoint.id, str(error))
-    if damaged or ledger.checkpoints.exist():
-        raise NoGoodCheckpoint(damaged)
-    return None
+            damaged[checkpoint.id] = str(error)
+        except (StorageRefused, StorageUnavailable) as error:
+            refusal = refusal or error
+            damaged[checkpoint.id] = error.detail
+        if fetched is None:
+            checkpoint = ledger.checkpoints.next_best(without=damaged)
+    if fetched is None and refusal is not None:
+        raise refusal
+    for each, why in damaged.items():
+        ledger.checkpoints.resume_instead(each, why)
+    if fetched is None and (damaged or ledger.checkpoints.exist()):
+        raise NoGoodCheckpoint([f"{each}: {why}" for each, why in damaged.items()])
+    return None if fetched is None else str(fetched)

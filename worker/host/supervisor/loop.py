@@ -138,11 +138,11 @@ class Supervisor:
             port = config.simulators.unity_port
             with nullcontext() if port is None else hold_port(port):
                 return self._execute(warm, config)
-        except (DemonstrationUnusable, CheckpointUnusable, PortTaken) as error:
+        except (DemonstrationUnusable, PortTaken) as error:
             return Finished(outcome="failed", reason=StopReason.TRAINER_ERROR, detail=str(error))
         except ConfigUnreadable as error:  # a worker of the api's release may take the run next
             return _lost(str(error), StopReason.TRAINER_ERROR)
-        except NoGoodCheckpoint as error:
+        except (CheckpointUnusable, NoGoodCheckpoint) as error:
             return Finished(outcome="failed", reason=StopReason.CHECKPOINT_DAMAGED, detail=str(error))
         except StorageFull as error:
             return Finished(outcome="failed", reason=StopReason.STORAGE_FULL, detail=str(error))
