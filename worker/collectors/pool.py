@@ -311,6 +311,8 @@ class CollectorPool:
     def _handle(self, child: CollectorProcess, message: Message) -> None:
         """Handle a control message; most are passed on to the learner as they are."""
         match message:
+            case messages.EvaluationEnded() if message.session_id not in child.simulators:
+                log.warning("session_of_another_named", index=child.index, session_id=message.session_id)
             case (
                 messages.GhostStepsPlayed()
                 | messages.MatchesEnded()

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ludus.collector.arena import Arena
-from ludus.collector.commands import OpponentAssignment, PolicySpec
+from ludus.collector.commands import NetworkSpec, OpponentAssignment, PolicySpec
 from ludus.collector.messages import BehaviorAnnounced
 from ludus.collector.service import METHOD
 from ludus.collector.settings import CollectorSettings
@@ -55,11 +55,13 @@ class Learner:
         assignment: OpponentAssignment | None = None,
         policies: Mapping[int, npt.NDArray[np.float32]] | None = None,
         kept: Sequence[State] = (),
+        evaluated: bool = False,
     ) -> None:
         """With `opposition` behaviors are in self-play from their admission on; `policies` are the weights it names.
 
-        Without them all opponents play what the policy that learns begins with.
+        Without them all opponents play what the policy that learns begins with. `evaluated`: nothing is learned.
         """
+        self.evaluated = evaluated
         self.assignment = assignment
         self.policies = policies or {}
         self.pool = CollectorPool(settings)
@@ -128,7 +130,11 @@ class Learner:
             self.head,
             device=self.device,
             self_play=self.assignment is not None,
+            evaluated=(NetworkSpec(self.network, self.head),) if self.evaluated else (),
         )
+        if self.evaluated:
+            self.pool.admit(spec, program, arena, [self.weights(spec)])
+            return
         self.pool.admit(spec, program, arena)
         if self.assignment is not None:
             own = self.weights(spec)
@@ -174,7 +180,7 @@ class Learner:
 @contextmanager
 def learner(**settings: object) -> Iterator[Learner]:
     """Start a learner; keywords of `Learner` and of `CollectorSettings` both."""
-    keys = ("size", "horizon", "lockstep", "network", "head", "device", "assignment", "policies", "kept")
+    keys = ("size", "horizon", "lockstep", "network", "head", "device", "assignment", "policies", "kept", "evaluated")
     own = {key: settings.pop(key) for key in keys if key in settings}
     it = Learner(CollectorSettings("run-1", 1, 7, **settings), **own)  # type: ignore[arg-type]  # by name
     try:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ludus.collector import messages
 from ludus.collector.arena import Arena
 from ludus.collector.channel import Frame
-from ludus.collector.messages import EPISODE_DTYPE, Message
+from ludus.collector.messages import EPISODE_DTYPE, EndedMatch, Message
 from ludus.collector.segments import SEGMENT_DTYPE, SegmentEnd, Segments
 from ludus.collector.snapshots.state import MAX_BYTES, unpack
 from ludus.protocol.batches import Outcome
@@ -29,6 +29,8 @@ OVERDRAFT_ROUNDS: Final = 8
 OVERDRAFT_STEPS: Final = 10_000
 MOST_ROUNDS_AHEAD: Final = 1_000
 """A round is no later than so many after the newest that was granted."""
+MOST_NUMBER: Final = 2**31 - 1
+"""The largest number of agents, simulators and teams: the database's columns have 32 bits."""
 MOST_TEXT: Final = 4_000
 """Characters of a text in a message."""
 ALLOWED: Final[frozenset[type[Message]]] = frozenset(
@@ -82,6 +84,17 @@ def read_message(frame: Frame) -> Message:
         case messages.SimulatorConnected() | messages.SimulatorStarted():
             if SESSION_ID.fullmatch(message.session_id) is None:
                 raise Violation("bad_session_id", f"{message.session_id[:80]!r} is no session id")
+            if isinstance(message, messages.SimulatorStarted):
+                _demand(
+                    0 <= message.agents <= MOST_NUMBER, f"a simulator has no number of agents in 0 to {MOST_NUMBER}"
+                )
+        case messages.SimulatorLeft() | messages.SimulatorProblem():
+            _demand(-1 <= message.number <= MOST_NUMBER, f"{message.number} is no simulator's number")
+        case messages.Stats():
+            _demand(all(each.count >= 1 for each in message.stats), "a statistic is of no value")
+        case messages.GhostStepsPlayed():
+            counts = (message.steps, message.episodes, message.won)
+            _demand(min(counts) >= 0, "a number of steps or episodes is below 0")
         case messages.TimesMeasured():
             _demand(
                 all(value >= 0 for each in (message, *message.simulators) for value in _floats(each)),
@@ -182,8 +195,8 @@ def check_columns(arena: Arena, segments: Segments, newest_version: int) -> None
     _demand(bool(((versions >= 0) & (versions <= newest_version)).all()), "a step names a version that was not sent")
 
 
-def check_episodes(payload: memoryview) -> None:
-    """Check a frame of ended episodes. Raises Violation."""
+def check_episodes(payload: memoryview, numbers: frozenset[int] | set[int], newest_version: int) -> None:
+    """Check a frame of ended episodes of the simulators with these numbers. Raises Violation."""
     if not len(payload) or len(payload) % EPISODE_DTYPE.itemsize:
         raise Violation("malformed_message", f"{len(payload):,} bytes are no records of episodes")
     records = np.frombuffer(payload, EPISODE_DTYPE)
@@ -192,6 +205,19 @@ def check_episodes(payload: memoryview) -> None:
     _demand(bool((records["length"] >= 1).all()), "an episode has no step")
     _demand(bool(np.isin(records["outcome"], [0, *(each.value for each in Outcome)]).all()), "an outcome is none")
     _demand(bool((records["closed"] >= 0).all()), "an episode counts segments below 0")
+    _demand({*records["simulator"].tolist()} <= numbers, "an episode is of a simulator that did not connect here")
+    versions = records["version"]
+    _demand(
+        bool(((versions >= 0) & (versions <= newest_version)).all()), "an episode names a version that was not sent"
+    )
+
+
+def check_match(match: EndedMatch, numbers: frozenset[int] | set[int], *, opponents_known: bool) -> None:
+    """Check a match. Raises Violation."""
+    _demand(match.simulator in numbers, "a match is of a simulator that did not connect here")
+    _demand(opponents_known, "a match names an opponent that was not sent")
+    teams = [match.team, *(team for _, team, _ in match.opponents)]
+    _demand(all(0 <= team <= MOST_NUMBER for team in teams), f"a team's number is not in 0 to {MOST_NUMBER}")
 
 
 def check_snapshot(payload: bytes) -> None:

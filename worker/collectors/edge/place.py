@@ -32,6 +32,7 @@ from worker.collectors.edge.checks import (
     Violation,
     check_columns,
     check_episodes,
+    check_match,
     check_records,
     check_snapshot,
     read_message,
@@ -54,7 +55,9 @@ class _Runner:
     """A behavior, as this place acts for it."""
 
     memory: BehaviorMemory
-    horizon: int
+    policy: commands.PolicySpec
+    opponents: set[int] = field(default_factory=set)
+    """Keys of the frozen policies that the edge collector was sent."""
     blocks: list[int] = field(default_factory=list)
     """Lent by the pool, free to be written."""
     lent: asyncio.Event = field(default_factory=asyncio.Event)
@@ -218,6 +221,7 @@ class Place:
                 return
             case commands.FrozenPolicy():
                 (fd,) = frame.descriptors
+                self._runners[message.runner].opponents.add(message.key)
                 self._put(Kind.MESSAGE, frame.payload, [unfreeze(fd).tobytes()])
                 return
             case commands.GrantSteps():
@@ -229,7 +233,7 @@ class Place:
     def _admit(self, message: commands.Admit, descriptors: Sequence[int]) -> list[bytes]:
         """Use the memory of a behavior; return the weights of the policies of an evaluation."""
         memory = self._memory.of(message, descriptors)
-        self._runners[message.runner] = _Runner(memory, message.policy.time_horizon)
+        self._runners[message.runner] = _Runner(memory, message.policy)
         return [unfreeze(fd).tobytes() for fd in descriptors[1:]] if message.policy.evaluated else []
 
     def _take_weights(self, message: commands.Weights) -> None:
@@ -255,8 +259,8 @@ class Place:
                 await self._take_segments(frame)
             case Kind.EPISODES:
                 number, payload = unpack_numbered(frame.payload)
-                self._runner(number)
-                check_episodes(payload)
+                runner = self._runner(number)
+                check_episodes(payload, self._numbers, max(runner.sent_version, 0))
                 self._send_pool(Kind.EPISODES, frame.payload)
             case Kind.SNAPSHOTS:
                 check_snapshot(frame.payload)
@@ -299,6 +303,16 @@ class Place:
                 return
             case messages.QuotaProgress():
                 self._runner(message.runner)
+            case messages.GhostStepsPlayed():
+                self._in_self_play(message.behavior)
+            case messages.MatchesEnded():
+                self._in_self_play(message.behavior)
+                for match in message.matches:
+                    known = [key in self._in_self_play(name).opponents for name, _, key in match.opponents]
+                    check_match(match, self._numbers, opponents_known=all(known))
+            case messages.EvaluationEnded():
+                if not self._playing(message.behavior).policy.evaluated:
+                    raise Violation("unexpected_message", f"{message.behavior!r} is not evaluated")
             case messages.Failed():
                 log.warning("edge_collector_failed", index=self.index, reason=message.reason)
             case _:
@@ -311,7 +325,7 @@ class Place:
         runner = self._runner(number)
         arena = runner.memory.arena
         segments = records_of(payload)
-        check_records(segments, arena, runner.horizon, self._numbers)
+        check_records(segments, arena, runner.policy.time_horizon, self._numbers)
         runner.quota.deliver(segments)
         needed = int(segments.records["blocks"].sum())
         while len(runner.blocks) < needed:  # the learner holds them all: nothing more is read from this stream
@@ -335,6 +349,18 @@ class Place:
         runner = self._runners.get(number)
         if runner is None:
             raise Violation("unexpected_message", f"runner {number} was not admitted")
+        return runner
+
+    def _playing(self, behavior: str) -> _Runner:
+        for runner in self._runners.values():
+            if runner.memory.arena.layout.spec.behavior == behavior:
+                return runner
+        raise Violation("unexpected_message", f"behavior {behavior!r} was not admitted")
+
+    def _in_self_play(self, behavior: str) -> _Runner:
+        runner = self._playing(behavior)
+        if not runner.policy.self_play:
+            raise Violation("unexpected_message", f"{behavior!r} is not in self-play")
         return runner
 
     # Sending ----------------------------------------------------------------------------------------------------

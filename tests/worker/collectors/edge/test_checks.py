@@ -105,16 +105,25 @@ def test_bytes_that_are_no_records_are_refused(size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("return", np.nan), ("group_return", np.inf), ("length", 0), ("outcome", 9), ("closed", -1)]
+    ("name", "value"),
+    [
+        ("return", np.nan),
+        ("group_return", np.inf),
+        ("length", 0),
+        ("outcome", 9),
+        ("closed", -1),
+        ("simulator", NUMBER + 1),
+        ("version", 4),
+    ],
 )
 def test_an_episode_that_cannot_be_is_refused(name: str, value: float) -> None:
     records = np.zeros(2, EPISODE_DTYPE)
     records["length"] = 5
-    check_episodes(memoryview(records.tobytes()))
+    check_episodes(memoryview(records.tobytes()), {NUMBER}, newest_version=3)
     records[1][name] = value
 
     with pytest.raises(Violation):
-        check_episodes(memoryview(records.tobytes()))
+        check_episodes(memoryview(records.tobytes()), {NUMBER}, newest_version=3)
 
 
 def bomb() -> bytes:

@@ -12,12 +12,14 @@ import pytest
 from ludus.collector import commands, messages
 from ludus.collector.arena import Arena
 from ludus.collector.channel import Frame
+from ludus.collector.commands import OpponentAssignment
 from ludus.collector.edge import VERSION
 from ludus.collector.edge.columns import gather
 from ludus.collector.edge.frames import FrameAssembler, pack
 from ludus.collector.messages import Kind, Message, pack_numbered
 from ludus.collector.segments import Segments
 from ludus.protocol import simulation_pb2 as pb
+from ludus.protocol.batches import Outcome
 from ludus.protocol.options import REASON_METADATA, TICKET_METADATA
 from ludus.protocol.tickets import TicketClaims, sign
 from tests.ludus.collector.stack import PATIENCE, SPEC, Learner, learner, player
@@ -113,13 +115,14 @@ def test_a_ticket_opens_one_stream_of_the_collector_that_it_names_and_a_copy_of_
     with learner(count=2, edge_places=2, ticket_key=key) as it:
         (endpoint,) = [each for each in it.endpoints if each.edge]
 
-        def ticket(session_id: str = "stranger", generation: int = 0) -> str:
-            address = endpoint.address
-            claims = TicketClaims("run-1", 1, session_id, 0, time.time() + 60, address, generation=generation)
-            return sign(key, claims)
+        def ticket(**changes: object) -> str:
+            claims = TicketClaims("run-1", 1, "stranger", 0, time.time() + 60, endpoint.address, generation=0)
+            return sign(key, replace(claims, **changes))  # type: ignore[arg-type]  # by name
 
         first = ticket()
-        for shown, taken in ((first, True), (first, False), (ticket(generation=1), False), (ticket("another"), False)):
+        others: list[dict[str, object]] = [{"generation": 1}, {"session_id": "another"}, {"run_id": "run-2"}]
+        others += [{"attempt": 0}, {"attempt": 2}]
+        for shown, taken in ((first, True), (first, False), *((ticket(**each), False) for each in others)):
             stranger = Stranger(endpoint.address, shown)
             if taken:
                 stranger.join()
@@ -127,6 +130,7 @@ def test_a_ticket_opens_one_stream_of_the_collector_that_it_names_and_a_copy_of_
                 stranger.tell(messages.Introduction(VERSION, "stranger", "elsewhere"))
                 assert stranger.refusal() in {"ticket_expired", "bad_ticket"}
             stranger.close()
+        assert len(it.heard(EdgeCollectorJoined)) <= 1
 
 
 def test_what_keeps_the_contract_is_delivered(run: Learner, stranger: Stranger) -> None:
@@ -296,14 +300,93 @@ def test_a_number_that_is_not_of_its_place_ends_a_stranger(run: Learner, strange
     assert stranger.refusal() == "malformed_message"
 
 
+def speed(count: int = 1) -> messages.Stats:
+    return messages.Stats((messages.StatsReported("speed", messages.Aggregation.AVERAGE, count, 1.5, 1.5, ()),))
+
+
+def match(*opponents: tuple[str, int, int], simulator: int = NUMBER) -> messages.MatchesEnded:
+    ended = messages.EndedMatch(simulator, 0, Outcome.WIN, truncated=False, settled=True, opponents=opponents)
+    return messages.MatchesEnded(SPEC.behavior, (ended,))
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        messages.EvaluationEnded(SPEC.behavior, "sim-1", 0, ()),
+        messages.EvaluationEnded("Unknown", "sim-1", 0, ()),
+        messages.GhostStepsPlayed(SPEC.behavior, 1),
+        messages.GhostStepsPlayed("Unknown", 1),
+        match(),
+        speed(count=0),
+        messages.SimulatorStarted("sim-1", (SPEC.name,), 1 << 40),
+        messages.SimulatorLeft("sim-1", 1 << 40, "left", "it is gone", 0, "here"),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_a_message_that_the_run_does_not_wait_for_ends_the_place_and_not_the_learner(
+    run: Learner, stranger: Stranger, forged: Message
+) -> None:
+    stranger.admitted()
+
+    stranger.tell(forged)
+
+    assert stranger.refusal() in {"unexpected_message", "malformed_message", "bad_experience"}
+    run.wait_for(EdgeCollectorLeft)
+    assert forged not in run.events
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        match((SPEC.behavior, 1, 4)),
+        match(("Unknown", 1, 3)),
+        match((SPEC.behavior, 1 << 31, 3)),
+        match((SPEC.behavior, 1, 3), simulator=NUMBER + 1),
+    ],
+    ids=["another attempt's opponent", "another behavior", "a team beyond all", "another's simulator"],
+)
+def test_a_match_against_a_policy_that_was_not_sent_ends_the_place(forged: messages.MatchesEnded) -> None:
+    with learner(count=1, edge_places=1, assignment=OpponentAssignment(0, {1: [3]}, [3])) as run:
+        stranger = Stranger(run.endpoints[0].address)
+        stranger.admitted()
+        honest = match((SPEC.behavior, 1, 3))
+        stranger.tell(honest)
+        run.wait_for(messages.MatchesEnded)
+
+        stranger.tell(forged)
+
+        assert stranger.refusal() in {"unexpected_message", "bad_experience"}
+        run.wait_for(EdgeCollectorLeft)
+        assert run.heard(messages.MatchesEnded) == [honest]
+        stranger.close()
+
+
+def test_the_games_of_another_collectors_simulator_are_not_a_strangers_to_report() -> None:
+    with learner(count=2, edge_places=1, evaluated=True) as run:
+        simulator = player(run.endpoints[0].address, session_id="player-1")
+        stranger = Stranger(reader_of(run))
+        number = stranger.join()
+        theirs = messages.SimulatorConnected("sim-1", number, 0, "there", "tests/1", (SPEC.name,))
+        stranger.tell(theirs, messages.BehaviorAnnounced(SPEC))
+        stranger.receive(commands.Admit)
+        forged = [messages.EvaluationEnded(SPEC.behavior, each, 0, ()) for each in ("player-1", "nobody")]
+
+        own = messages.EvaluationEnded(SPEC.behavior, "sim-1", 0, ())
+        stranger.tell(*forged, own)
+
+        assert run.wait_for(messages.EvaluationEnded) == own
+        stranger.close()
+        simulator.vanish()
+
+
 def test_a_collector_that_lags_is_reported_once_with_its_place(run: Learner, stranger: Stranger) -> None:
     stranger.admitted()
 
     stranger.tell(*[messages.CollectorLags(4711, waiting << 20) for waiting in (5, 6, 7)])
-    stranger.tell(messages.GhostStepsPlayed(SPEC.behavior, 1))
+    stranger.tell(speed())
 
     assert run.wait_for(messages.CollectorLags) == messages.CollectorLags(0, 5 << 20)
-    run.wait_for(messages.GhostStepsPlayed)
+    run.wait_for(messages.StatsReported)
     assert len(run.heard(messages.CollectorLags)) == 1, "nobody fills the events of a run with it"
 
 
@@ -318,10 +401,10 @@ def test_measured_times_arrive_with_their_place_and_no_more_often_than_an_honest
     stranger.admitted()
 
     stranger.tell(*[times() for _ in range(100)])
-    stranger.tell(messages.GhostStepsPlayed(SPEC.behavior, 1))
+    stranger.tell(speed())
 
     assert run.wait_for(messages.TimesMeasured).collector == 0
-    run.wait_for(messages.GhostStepsPlayed)
+    run.wait_for(messages.StatsReported)
     assert len(run.heard(messages.TimesMeasured)) == 1
 
 
