@@ -116,9 +116,9 @@ def _newest_good(claim: Claim, ledger: AttemptLedger, transfer: ArtifactTransfer
     refusal: StorageRefused | StorageUnavailable | None = None
     fetched = None
     while checkpoint is not None and fetched is None:
-        patience = RETRY_SECONDS if refusal is None else 0.0
+        timeout = RETRY_SECONDS if refusal is None else 0.0
         try:
-            fetched = transfer.fetch(partial(fetch, transfer.store, checkpoint, folder), patience)
+            fetched = transfer.fetch(partial(fetch, transfer.store, checkpoint, folder), timeout)
         except CheckpointUnusable as error:
             damaged[checkpoint.id] = str(error)
         except (StorageRefused, StorageUnavailable) as error:

@@ -56,7 +56,7 @@ class ArtifactTransfer:
             wait([copy], timeout=POLL_SECONDS)
         return copy.result()
 
-    def fetch(self, copy: Callable[[], Result], patience: float = RETRY_SECONDS) -> Result:
+    def fetch(self, copy: Callable[[], Result], timeout: float = RETRY_SECONDS) -> Result:
         """Bring something from the store; the lease is kept meanwhile, and a store that is away waited for.
 
         Raises what `copy` raises, LeaseLost, and Unwanted as soon as the worker or a user wants the attempt to end: it
@@ -68,7 +68,7 @@ class ArtifactTransfer:
                 return self._await_wanted(self.submit(copy))
             except StorageUnavailable as error:
                 pause = backoff.pause()
-                if backoff.failing_seconds > patience:
+                if backoff.failing_seconds > timeout:
                     raise
                 log.warning("fetch_delayed", error=str(error))
                 self._await_wanted(self.submit(partial(self._over.wait, pause)))
