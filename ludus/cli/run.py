@@ -293,6 +293,7 @@ def _facts(client: Client, record: Run) -> list[tuple[str, object]]:
         *fields(record, "id, name, project, state, waits_for", state=ended_as),
         ("priority", record.priority or None),
         ("continues", record.continues),
+        ("continued by", ", ".join(record.continued_by)),
         *fields(record, "owner, token_id, asked for=intent, reason=stop_reason, detail=stop_detail, tags"),
         ("configuration", record.config_name and f"{record.config_name}@{record.config_version}"),
         ("seed", record.seed),

@@ -58,6 +58,11 @@ COLUMNS: Final = [column.name for column in fields(Row)]
 @click.option("--from-step", type=click.IntRange(0), help="Only points from this step on.")
 @click.option("--to-step", type=click.IntRange(0), help="Only points up to this step.")
 @click.option("--common-steps", is_flag=True, help="Entries of all series cover the same steps, up to the one shown.")
+@click.option(
+    "--with-predecessors",
+    is_flag=True,
+    help="A run that continues others begins with their points, up to the checkpoints that were taken over.",
+)
 @click.option("--csv", "csv_file", metavar="FILE", help="Write CSV to FILE; `-` is standard output.")
 @json_option
 @connected
@@ -71,6 +76,7 @@ def series(
     from_step: int | None,
     to_step: int | None,
     common_steps: bool,
+    with_predecessors: bool,
     csv_file: str | None,
     as_json: bool,
 ) -> None:
@@ -91,6 +97,7 @@ def series(
         from_step=from_step,
         to_step=to_step,
         common_steps=common_steps,
+        with_predecessors=with_predecessors,
     )
     if as_json:
         print_json(found)

@@ -26,12 +26,14 @@ class Metrics(Resource):
         from_step: int | None = None,
         to_step: int | None = None,
         smoothing: float | None = None,
+        with_predecessors: bool | None = None,
     ) -> Sequence[Series]:
         """Return a metric over time, one series per behavior, down-sampled by the server to at most `points` each.
 
         With `after_step` nothing is down-sampled: the result is the first `points` (at most 5000) points beyond it.
         `from_step` and `to_step`: only the points between, both included. `smoothing` (0 to below 1) is the weight of
-        the past in `Series.smoothed`.
+        the past in `Series.smoothed`. `with_predecessors`: the series of a run that continues others begins with
+        their points, up to the checkpoints that were taken over.
         """
         parameters = without_none(
             key=key,
@@ -41,6 +43,7 @@ class Metrics(Resource):
             from_step=from_step,
             to_step=to_step,
             smoothing=smoothing,
+            with_predecessors=with_predecessors,
         )
         return self._transport.read_all(Series, self._transport.document(f"{_path(run)}/series", parameters), "series")
 
@@ -55,11 +58,12 @@ class Metrics(Resource):
         to_step: int | None = None,
         common_steps: bool = True,
         smoothing: float | None = None,
+        with_predecessors: bool | None = None,
     ) -> Sequence[Series]:
         """Return metrics of several runs over time, at most 200 series, each down-sampled to at most `points`.
 
         With `common_steps`, entry i of every series covers the same steps, and is None in those that have no point
-        there. A run that has not recorded a metric has no series of it.
+        there. A run that has not recorded a metric has no series of it. `with_predecessors` as in `series`.
         """
         parameters = without_none(
             runs=runs,
@@ -70,6 +74,7 @@ class Metrics(Resource):
             to_step=to_step,
             common_steps=common_steps,
             smoothing=smoothing,
+            with_predecessors=with_predecessors,
         )
         return self._transport.read_all(Series, self._transport.document("/v1/series", parameters), "series")
 
@@ -77,7 +82,7 @@ class Metrics(Resource):
         """Download all metrics of a run as a Parquet file to `target` and return it; pandas and polars read it.
 
         It has a row for each point: run_id, attempt, behavior, key, step, time and value. The download restarts if the
-        run records new points meanwhile.
+        run records new points meanwhile. Those of a run that it continues are in that run's own file.
         """
         return self._transport.download(f"/v1/runs/{segment(run)}/metrics.parquet", "metrics.parquet", target)
 

@@ -116,8 +116,10 @@ class Run(RunSummary):
     self_play: SelfPlay | None = None
     """Null where no behavior has `self_play`, and before the first learning team."""
     continues: str | None = None
-    """The run whose checkpoint it goes on from (`resume_from`), so that the curves of both are one; null for a run that
-    begins at step 0, and for one that only plays."""
+    """The run whose checkpoint it goes on from (`resume_from`), so that the curves of both are one
+    (`with_predecessors`); null for a run that begins at step 0, and for one that only plays."""
+    continued_by: tuple[str, ...] = ()
+    """The runs that go on from one of its checkpoints, the oldest first."""
     config: ResolvedConfig
     """The configuration with every default filled in."""
 

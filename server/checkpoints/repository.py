@@ -1,10 +1,11 @@
 """Reads and keeps the rows of checkpoints."""
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict
-from typing import Any, ClassVar, Final
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import ClassVar, Final
 
 from sqlalchemy import Select, delete, exists, func, select
+from sqlalchemy.orm import InstrumentedAttribute
 
 from ludus.schemas import ScoredBy
 from server.checkpoints.models import Checkpoint, RunInitialCheckpoint, UploadedCheckpoint
@@ -12,13 +13,13 @@ from server.checkpoints.refs import CheckpointRef, NewCheckpoint
 from server.kit.artifacts.store import FileRef
 from server.kit.db.clock import now
 from server.kit.db.ids import new_id
-from server.kit.db.keyset import Columns, last_without, select_page
+from server.kit.db.keyset import Columns, last_without, parts, select_page
 from server.kit.db.repository import Repository
 from server.kit.db.texts import storable
 from server.kit.errors import CheckpointDeleted, CheckpointNotFound
 from server.kit.listing import ListQuery, Order, Page
 from server.kit.states import TERMINAL
-from server.runs.models import Run
+from server.runs.models import BEING_DELETED, Run
 
 NEWEST_FIRST = ListQuery(Order("created_at"))
 
@@ -27,6 +28,19 @@ HAS_CHECKPOINTS: Final = exists().where(
     Checkpoint.run_id == Run.id, Checkpoint.deleted_at.is_(None), Checkpoint.damaged_at.is_(None)
 )
 """Whether a run has a checkpoint that can be used: a filter of lists of runs."""
+
+
+@dataclass(frozen=True)
+class Takeover:
+    """The beginning of a run that continues another one from a checkpoint."""
+
+    run_id: str
+    predecessor: str
+    """The run of the checkpoint."""
+    step: int
+    """Agent steps of all behaviors together at the checkpoint."""
+    steps: Mapping[str, int]
+    """Agent steps per behavior at the checkpoint. A behavior that it does not have begins at 0."""
 
 
 class CheckpointRepository(Repository):
@@ -47,13 +61,38 @@ class CheckpointRepository(Repository):
             raise CheckpointNotFound(checkpoint_id)
         return checkpoint
 
-    def continued(self, config: Mapping[str, Any]) -> str | None:
-        """Return the run that a configuration continues; None where it continues none, or only plays."""
-        settings = config.get("checkpoint_settings") or {}
-        if settings.get("inference") or not settings.get("resume_from"):
-            return None
-        checkpoint = self._session.get(Checkpoint, settings["resume_from"])
-        return None if checkpoint is None else checkpoint.run_id
+    def takeovers(self, run_ids: Collection[str]) -> dict[str, Takeover]:
+        """Return how those of these runs began that continue another one, by the run that continues."""
+        return {each.run_id: each for each in self._takeovers(RunInitialCheckpoint.run_id, run_ids)}
+
+    def successors(self, run_id: str) -> list[str]:
+        """Return the runs that continue a run, the oldest first."""
+        return [each.run_id for each in self._takeovers(Checkpoint.run_id, [run_id])]
+
+    def lineages(self, run_ids: Collection[str]) -> dict[str, list[Takeover]]:
+        """Return, for each of these runs that continues another one, the takeovers that led to it, the newest first."""
+        known: dict[str, Takeover] = {}
+        asked: Collection[str] = run_ids
+        while asked:
+            known |= (found := self.takeovers(asked))
+            asked = {each.predecessor for each in found.values()} - known.keys()
+        lineages: dict[str, list[Takeover]] = {}
+        for run_id in run_ids:
+            takeover = known.get(run_id)
+            while takeover is not None:
+                lineages.setdefault(run_id, []).append(takeover)
+                takeover = known.get(takeover.predecessor)
+        return lineages
+
+    def _takeovers(self, column: InstrumentedAttribute[str], run_ids: Collection[str]) -> Iterator[Takeover]:
+        """Iterate over takeovers by runs that name a checkpoint in `resume_from`, and do not only play."""
+        begun = (RunInitialCheckpoint.checkpoint_id == Checkpoint.id, RunInitialCheckpoint.run_id == Run.id)
+        query = select(Run.id, Run.config, Checkpoint).where(*begun, Run.id.not_in(BEING_DELETED))
+        for some in parts(sorted(run_ids)):
+            for run_id, config, checkpoint in self._session.execute(query.where(column.in_(some)).order_by(Run.id)):
+                settings = config.get("checkpoint_settings") or {}
+                if settings.get("resume_from") == checkpoint.id and not settings.get("inference"):
+                    yield Takeover(run_id, checkpoint.run_id, checkpoint.step, dict(checkpoint.steps))
 
     def get_stored(self, run_id: str, checkpoint_id: str) -> Checkpoint:
         """Return one checkpoint whose files are there. Raises CheckpointNotFound, CheckpointDeleted."""

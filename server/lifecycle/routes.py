@@ -297,8 +297,11 @@ def _read_run(session: Session, services: Services, found: Run) -> schemas.Run:
 
 
 def _resource(session: Session, run: Run, **given: object) -> schemas.Run:
-    continues = CheckpointRepository(session).continued(run.config)
-    return resource(schemas.Run, run, token_id=run.token_id or None, continues=continues, **given)
+    checkpoints = CheckpointRepository(session)
+    takeover = checkpoints.takeovers([run.id]).get(run.id)
+    continues = None if takeover is None else takeover.predecessor
+    links = {"continues": continues, "continued_by": checkpoints.successors(run.id)}
+    return resource(schemas.Run, run, token_id=run.token_id or None, **links, **given)
 
 
 def _read(services: Services, run: str) -> schemas.Run:

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
+from server.checkpoints.repository import CheckpointRepository
 from server.kit.artifacts.seekable import SeekableFile
 from server.kit.artifacts.store import ArtifactStore
 from server.kit.db.database import Database
 from server.kit.errors import ArtifactNotFound, StorageUnavailable
 from server.metrics.archive import parquet
+from server.metrics.lineage import Lineages, joined, pieces
 from server.metrics.points import EVERY_STEP, Place, Points, Series, Window, common_edges
 from server.metrics.repository import ByAttempt, MetricRepository
 from server.metrics.retention.repository import Archive, MetricRetentionRepository
@@ -33,17 +35,21 @@ class MetricReader:
         thinned: bool = True,
         common_steps: bool = False,
         smoothing: float = 0.0,
+        with_predecessors: bool = False,
     ) -> list[Series]:
         """Return the history of each key in each run and behavior, in at most `points` buckets (`Series`).
 
         Those without a point in the window are empty. `behavior`: only of this one; "" is the run as a whole. Not
         `thinned`: the first `points` points. With `common_steps`, bucket i covers the same steps in all of them. With
-        `smoothing` above 0 they have smoothed values (`server.metrics.points.smoothed`).
+        `smoothing` above 0 they have smoothed values (`server.metrics.points.smoothed`). `with_predecessors`: the
+        history of a run that continues others begins with theirs (`server.metrics.lineage`).
         """
         # What lies before the window counts in smoothed values.
         read = Window(last=window.last) if smoothing else window
-        found = self.by_attempt(run_ids, keys, behavior, read)
-        whole = {place: Points.joined(list(theirs.values())) for place, theirs in found.items()}
+        lineages = self._lineages(run_ids) if with_predecessors else {}
+        found = self.by_attempt(_with_predecessors(run_ids, lineages), keys, behavior, read)
+        recorded = {place: Points.joined(list(theirs.values())) for place, theirs in found.items()}
+        whole = {place: joined(parts, recorded) for place, parts in pieces(recorded, run_ids, lineages).items()}
         histories = {place: history.within(window) for place, history in whole.items()}
         if not thinned:
             histories = {place: history[:points] for place, history in histories.items()}
@@ -55,6 +61,15 @@ class MetricReader:
         if smoothing:
             series = [each.smooth(history, smoothing) for each, history in zip(series, whole.values(), strict=True)]
         return series
+
+    def count(
+        self, run_ids: Sequence[str], keys: Sequence[str], behavior: str | None, *, with_predecessors: bool
+    ) -> int:
+        """Return how many series `series` returns."""
+        lineages = self._lineages(run_ids) if with_predecessors else {}
+        with self._database.read() as session:
+            places = MetricRepository(session).places(_with_predecessors(run_ids, lineages), keys, behavior)
+        return len(pieces(places, run_ids, lineages))
 
     def by_attempt(
         self,
@@ -95,9 +110,18 @@ class MetricReader:
             for by_attempt in self.by_attempt([run_id], [key], behavior).values():
                 yield behavior, key, by_attempt
 
+    def _lineages(self, run_ids: Sequence[str]) -> Lineages:
+        with self._database.read() as session:
+            return CheckpointRepository(session).lineages(run_ids)
+
     def _read(self, archive: Archive, wanted: Callable[[str, str], bool], window: Window) -> dict[Place, ByAttempt]:
         file = SeekableFile(self._store, archive.path, archive.size)
         try:
             return {**parquet.read(file, archive.run_id, wanted, window)}
         except (OSError, ValueError) as error:  # pyarrow's
             raise StorageUnavailable(f"{archive.path} is damaged: {error}") from error
+
+
+def _with_predecessors(run_ids: Sequence[str], lineages: Lineages) -> list[str]:
+    predecessors = (takeover.predecessor for takeovers in lineages.values() for takeover in takeovers)
+    return list(dict.fromkeys([*run_ids, *predecessors]))

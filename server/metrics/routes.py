@@ -59,6 +59,15 @@ Smoothing = Annotated[
 ]
 
 
+WithPredecessors = Annotated[
+    bool,
+    Query(
+        description="The series of a run that continues another one (`continues`) begins with the points of that one, "
+        "up to the checkpoint that it goes on from, and so on with the runs before. `false`: only its own points."
+    ),
+]
+
+
 def window_of(
     from_step: Annotated[int, Query(ge=-1, le=NO_LIMIT, description="Only points from this step on.")] = -1,
     to_step: Annotated[int, Query(ge=-1, le=NO_LIMIT, description="Only points up to this step.")] = NO_LIMIT,
@@ -91,6 +100,7 @@ def metric_series(
     behavior: Behavior = None,
     points: PointCount = 500,
     smoothing: Smoothing = 0.0,
+    with_predecessors: WithPredecessors = False,
     after_step: Annotated[
         int | None,
         Query(
@@ -110,7 +120,14 @@ def metric_series(
     if after_step is not None:
         window = Window(max(window.first, after_step + 1), window.last)
     found = MetricReader(services.database, services.artifacts).series(
-        [run_id], [key], behavior, points, window=window, thinned=after_step is None, smoothing=smoothing
+        [run_id],
+        [key],
+        behavior,
+        points,
+        window=window,
+        thinned=after_step is None,
+        smoothing=smoothing,
+        with_predecessors=with_predecessors,
     )
     return _answer(found)
 
@@ -135,6 +152,7 @@ def series_of_runs(
     behavior: Behavior = None,
     points: PointCount = 300,
     smoothing: Smoothing = 0.0,
+    with_predecessors: WithPredecessors = False,
     common_steps: Annotated[
         bool,
         Query(
@@ -149,11 +167,19 @@ def series_of_runs(
     """
     with services.database.read() as session:
         run_ids = RunRepository(session).ids_of(runs)
-        count = len(MetricRepository(session).places(run_ids, keys, behavior))
+    reader = MetricReader(services.database, services.artifacts)
+    count = reader.count(run_ids, keys, behavior, with_predecessors=with_predecessors)
     if count > MAX_SERIES:
         raise InvalidQuery("runs", f"they have {count} series, more than {MAX_SERIES}; ask for fewer runs or metrics")
-    found = MetricReader(services.database, services.artifacts).series(
-        run_ids, keys, behavior, points, window=window, common_steps=common_steps, smoothing=smoothing
+    found = reader.series(
+        run_ids,
+        keys,
+        behavior,
+        points,
+        window=window,
+        common_steps=common_steps,
+        smoothing=smoothing,
+        with_predecessors=with_predecessors,
     )
     return _answer(found)
 
@@ -168,6 +194,7 @@ def download_metrics(run: RunKey, services: ServicesDep, wanted: DownloadRequest
 
     Columns: run_id, attempt, behavior (empty for metrics of the run as a whole), key, step, time (UTC) and value.
     Points that a later attempt superseded are left out. The file of a run has another `ETag` when it has new points.
+    It has the points of this run alone: a run that `continues` another one begins behind its checkpoint.
     """
     with services.database.read() as session:
         run_id = RunRepository(session).id_of(run)

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from playwright.sync_api import Browser, Page, Response, expect
 
-from tests.server.app.world import Trainer, World, open_world
+from tests.server.app.world import CARTPOLE, Trainer, World, open_world
 from tests.web.conftest import Watched
 from tests.web.data import REWARD, play, train
 
@@ -306,3 +306,30 @@ def test_what_a_reader_has_filtered_is_in_the_address_and_there_again(
 
     expect(page.get_by_label(label)).to_have_value(words)
     expect(page.locator("main")).to_contain_text(shown)
+
+
+def test_a_run_that_continues_another_one_is_one_curve_with_it_and_both_have_a_link_to_the_other(
+    fresh: Watched, world: World, tmp_path: Path
+) -> None:
+    first = train(world, tmp_path / "first", "first")  # it has a checkpoint at step 3000, and summaries up to 6000
+    first.finish()
+    settings = {"resume_from": world.http.get("/v1/runs/first/checkpoints/latest").json()["id"]}
+    second = world.claim(world.create({**CARTPOLE, "checkpoint_settings": settings}, name="second")["id"]).start()
+    second.measure(REWARD, [1000.0 + i for i in range(10)], first=3100)
+
+    page = fresh.open("ui/runs/second")
+    page.locator(".chart canvas").first.wait_for()
+    expect(page.locator(".head")).to_contain_text(f"continues {first.run_id} from step 3 k")
+    page.get_by_title("Table of values").first.click()
+    shown = values(page)
+    assert len(shown) == 40, "30 of the first, 10 of the second"
+    assert [float(row[1].replace(",", "")) for row in shown[-10:]] == [1000.0 + i for i in range(10)]
+
+    page.locator(".head").get_by_role("link", name=first.run_id).click()
+    expect(page.locator(".head")).to_contain_text(f"continued by {second.run_id}")
+    second.finish()
+
+    fresh.open(f"ui/compare?runs={first.run_id},{second.run_id}")
+    page.locator(".chart canvas").first.wait_for()
+    page.get_by_title("Table of values").first.click()
+    assert len(values(page)) == 60, "of both, at common steps"

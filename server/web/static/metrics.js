@@ -47,7 +47,8 @@ function load(runs, key, parameters) {
     const turn = Promise.all([last, new Promise((done) => setTimeout(done, TOGETHER))]);
     const answer = turn.then(() => {
       if (waiting.get(name)?.keys === keys) waiting.delete(name);
-      return get("v1/series", { runs, keys: [...keys], points: POINTS, common_steps: true, ...parameters });
+      const common = { points: POINTS, common_steps: true, with_predecessors: true };
+      return get("v1/series", { runs, keys: [...keys], ...common, ...parameters });
     });
     last = answer.then(() => {}, () => {});
     batch = { keys, answer };
@@ -173,9 +174,11 @@ export function drawn(series, runs, grouped, kind) {
  * @param {any} series @param {ChartedRun[]} runs @param {string} kind
  */
 function timed({ run_id: id, counts, times }, runs, kind) {
-  const start = kind === "relative" ? (runs.find((run) => run.id === id)?.started ?? 0) : 0;
   const filled = /** @type {number[]} */ ([...counts.keys()].filter((i) => counts[i]));
-  return { filled, at: filled.map((i) => Date.parse(times[i]) / 1000 - start) };
+  const seconds = filled.map((i) => Date.parse(times[i]) / 1000);
+  // The curve of a run that continues another one begins before the run.
+  const start = kind === "relative" ? Math.min(runs.find((run) => run.id === id)?.started ?? 0, seconds[0]) : 0;
+  return { filled, at: seconds.map((at) => at - start) };
 }
 
 /**

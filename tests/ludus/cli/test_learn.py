@@ -352,6 +352,8 @@ def test_a_run_goes_on_where_an_ended_one_has_left_off_and_keeps_its_files(
         result = cli("learn", "ppo.yaml", "--remote-env", "--run-id", "ended", "--resume")
 
     assert result.exit_code == 0, result.output
+    curve = cli("run", "series", "ended", "--metric", "reward", "--with-predecessors", "--csv", "-").stdout
+    assert [line.split(",")[3:6:2] for line in curve.splitlines()[1:]] == [["100", "12.5"], ["200", "12.5"]]
     assert f"[INFO] Resuming training from step {saved['step']}." in result.stdout
     run = world.http.get("/v1/runs/ended").json()
     assert run["id"] != ended, "the newest one of the name"

@@ -40,6 +40,8 @@ export default function RunPage({ parts: [name, tab = "overview"] }) {
   }, [newest]);
   const young = run !== undefined && Date.now() - Date.parse(run.started_at ?? run.created_at) < 1000 * YOUNG;
   const tick = useTick(live ? (young ? OFTEN : SELDOM) : null);
+  const taken = `v1/runs/${run?.continues}/checkpoints/${run?.config.checkpoint_settings?.resume_from}`;
+  const { data: takeover } = useGet(taken, {}, { seconds: null, wanted: Boolean(run?.continues) });
   const charts = ["charts", "overview", "lessons"].includes(tab);
   useKeys(charts ? CHART_KEYS : {});
   if (!run) return html`<${Missing} ...${answer} />`;
@@ -55,6 +57,7 @@ export default function RunPage({ parts: [name, tab = "overview"] }) {
       <${State} run=${run} />
       <small title=${moment(ended ?? began ?? created)}>${since}${run.attempt > 1 && `, attempt ${run.attempt}`}</small>
       <${Tags} tags=${run.tags} />
+      <${Lineage} run=${run} step=${takeover?.step} />
       <span class="actions"><${Actions} run=${run} reload=${answer.reload} /><${CopyLink} /></span>
     </div>
     <p class="sentence">${plain(why(run))} ${pace(run) && html`<b>${pace(run)}</b>`}</p>
@@ -67,8 +70,8 @@ export default function RunPage({ parts: [name, tab = "overview"] }) {
       })}
     </nav>
     ${tab === "overview" && assessed && html`<${Gate} run=${run} live=${live} />`}
-    ${tab === "overview" && !assessed && html`<${Overview} ...${{ run, events, tick }} duels=${opponents} />`}
-    ${tab === "charts" && html`<${Charts} ...${{ run, events, tick, live }} />`}
+    ${tab === "overview" && !assessed && html`<${Overview} ...${{ run, events, tick, takeover }} duels=${opponents} />`}
+    ${tab === "charts" && html`<${Charts} ...${{ run, events, tick, live, takeover }} />`}
     ${tab === "timeline" && html`<${Timeline} events=${events} />`}
     ${tab === "lessons" && html`<${Lessons} run=${run} live=${live} events=${events} tick=${tick} />`}
     ${tab === "opponents" && html`<${LadderView} ladder=${run.id} live=${live} empty="No match was played yet." />`}
@@ -80,9 +83,25 @@ export default function RunPage({ parts: [name, tab = "overview"] }) {
     html`<p class="empty">This run has no part "${plain(tab, 40)}". <a href=${runHref(run)}>To its overview.</a></p>`}`;
 }
 
-/** Vertical lines of the charts. @param {any[]} events @returns {import("../chart.js").Mark[]} */
-function marksOf(events) {
+/**
+ * The runs before and behind one, of which the curves are one.
+ * @param {{run: any, step: number|undefined}} props where it went on
+ */
+function Lineage({ run, step }) {
+  const link = (/** @type {string} */ id) => html` <a key=${id} href=${runHref({ id })}><code>${id}</code></a>`;
+  const from = step && ` from step ${count(step)}`;
+  return html`${run.continues && html`<small>continues${link(run.continues)}${from}</small>`}
+    ${run.continued_by.length > 0 && html`<small>continued by${run.continued_by.map(link)}</small>`}`;
+}
+
+/**
+ * Vertical lines of the charts.
+ * @param {any[]} events @param {any} takeover the checkpoint of another run where it began, or undefined
+ * @returns {import("../chart.js").Mark[]}
+ */
+function marksOf(events, takeover) {
   const found = [];
+  if (takeover) found.push({ x: Math.max(...Object.values(takeover.steps)), label: "continued", kind: "resume" });
   for (const { type, data } of events) {
     const step = data?.step ?? (data?.steps ? Math.max(...Object.values(data.steps)) : undefined);
     if (type === "lesson_changed" && step !== undefined) {
@@ -97,8 +116,8 @@ function marksOf(events) {
   return found;
 }
 
-/** @param {{run: any, events: any[], tick: number, duels: boolean}} props */
-function Overview({ run, events, tick, duels }) {
+/** @param {{run: any, events: any[], tick: number, takeover: any, duels: boolean}} props */
+function Overview({ run, events, tick, takeover, duels }) {
   const { data } = useGet(`v1/runs/${run.id}/metrics`, {}, { seconds: 2 * SELDOM, again: [run.state] });
   const metrics = /** @type {any[]} */ (data?.metrics ?? []);
   const value = (/** @type {string} */ key) => metrics.find((each) => each.key === key)?.value;
@@ -108,7 +127,7 @@ function Overview({ run, events, tick, duels }) {
   const fact = (/** @type {string} */ name, /** @type {string} */ key) =>
     html`<${Fact} name=${html`<span title=${meaningOf(key)}>${name}</span>`}>${number(value(key))}<//>`;
   const opponents = number(value("Self-play/Opponent ELO Mean"));
-  const chart = { runs: charted(run), tick, marks: marksOf(events) };
+  const chart = { runs: charted(run), tick, marks: marksOf(events, takeover) };
   const saved = useCalm(events.filter((each) => each.type === "checkpoint_saved").length, SELDOM);
   const first = run.kind === "clone" ? "Losses/Pretraining Loss" : REWARD;
   return html`${alone
@@ -165,8 +184,8 @@ function LastMatches({ run, tick }) {
     <${Outcomes} won=${ended("win")} drawn=${ended("draw")} lost=${ended("loss")} /></section>`;
 }
 
-/** @param {{run: any, events: any[], tick: number, live: boolean}} props */
-function Charts({ run, events, tick, live }) {
+/** @param {{run: any, events: any[], tick: number, live: boolean, takeover: any}} props */
+function Charts({ run, events, tick, live, takeover }) {
   const answer = useGet(`v1/runs/${run.id}/metrics`, {}, { seconds: live ? 15 : null });
   const metrics = /** @type {{key: string}[]} */ (answer.data?.metrics ?? []);
   const keys = [...new Set(metrics.map((each) => each.key))];
@@ -176,7 +195,7 @@ function Charts({ run, events, tick, live }) {
   const shown = MetricFilter.chosen(ordered, pinned);
   const none = html`No summary yet: the first one comes after <code>summary_freq</code> steps.`;
   if (!keys.length) return html`<${Missing} ...${answer}>${none}<//>`;
-  const chart = { runs: charted(run), tick, marks: marksOf(events) };
+  const chart = { runs: charted(run), tick, marks: marksOf(events, takeover) };
   return html`<${ChartTools} />
     <${MetricFilter} keys=${ordered} />
     <div class="charts">

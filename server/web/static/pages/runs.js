@@ -171,7 +171,7 @@ function Table({ runs, metrics, selected, toggle, toggleAll, whole, current, ord
 /** The curves of the reward, by run. @param {any[]} runs @returns {Map<string, (number|null)[]>} */
 function useCurves(runs) {
   const ids = runs.filter((run) => run.step > 0).map((run) => run.id);
-  const query = { runs: ids, keys: REWARD, points: 40 };
+  const query = { runs: ids, keys: REWARD, points: 40, with_predecessors: true };
   const { data } = useGet("v1/series", query, { seconds: 30, wanted: ids.length > 0 });
   return new Map((data?.series ?? []).map((/** @type {any} */ each) => [each.run_id, each.values]));
 }
