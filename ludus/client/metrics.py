@@ -2,10 +2,25 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 from ludus.client.transport import Resource, segment, without_none
 from ludus.paths import AnyPath
 from ludus.schemas import Metric, Series
+
+
+class CurveOptions(TypedDict, total=False):
+    """Further parameters of series, None as if left out."""
+
+    from_step: int | None
+    """Only points from this step on."""
+    to_step: int | None
+    """Only points up to this step."""
+    smoothing: float | None
+    """The weight of the past in `Series.smoothed`, 0 to below 1."""
+    with_predecessors: bool | None
+    """Whether the series of a run that continues others begins with their points, up to the checkpoints that were
+    taken over."""
 
 
 class Metrics(Resource):
@@ -22,29 +37,13 @@ class Metrics(Resource):
         behavior: str | None = None,
         points: int = 500,
         after_step: int | None = None,
-        *,
-        from_step: int | None = None,
-        to_step: int | None = None,
-        smoothing: float | None = None,
-        with_predecessors: bool | None = None,
+        **curve: Unpack[CurveOptions],
     ) -> Sequence[Series]:
         """Return a metric over time, one series per behavior, down-sampled by the server to at most `points` each.
 
         With `after_step` nothing is down-sampled: the result is the first `points` (at most 5000) points beyond it.
-        `from_step` and `to_step`: only the points between, both included. `smoothing` (0 to below 1) is the weight of
-        the past in `Series.smoothed`. `with_predecessors`: the series of a run that continues others begins with
-        their points, up to the checkpoints that were taken over.
         """
-        parameters = without_none(
-            key=key,
-            points=points,
-            behavior=behavior,
-            after_step=after_step,
-            from_step=from_step,
-            to_step=to_step,
-            smoothing=smoothing,
-            with_predecessors=with_predecessors,
-        )
+        parameters = without_none(key=key, points=points, behavior=behavior, after_step=after_step, **curve)
         return self._transport.read_all(Series, self._transport.document(f"{_path(run)}/series", parameters), "series")
 
     def compare(
@@ -53,28 +52,16 @@ class Metrics(Resource):
         keys: Sequence[str],
         behavior: str | None = None,
         points: int = 300,
-        *,
-        from_step: int | None = None,
-        to_step: int | None = None,
         common_steps: bool = True,
-        smoothing: float | None = None,
-        with_predecessors: bool | None = None,
+        **curve: Unpack[CurveOptions],
     ) -> Sequence[Series]:
         """Return metrics of several runs over time, at most 200 series, each down-sampled to at most `points`.
 
         With `common_steps`, entry i of every series covers the same steps, and is None in those that have no point
-        there. A run that has not recorded a metric has no series of it. `with_predecessors` as in `series`.
+        there. A run that has not recorded a metric has no series of it.
         """
         parameters = without_none(
-            runs=runs,
-            keys=keys,
-            behavior=behavior,
-            points=points,
-            from_step=from_step,
-            to_step=to_step,
-            common_steps=common_steps,
-            smoothing=smoothing,
-            with_predecessors=with_predecessors,
+            runs=runs, keys=keys, behavior=behavior, points=points, common_steps=common_steps, **curve
         )
         return self._transport.read_all(Series, self._transport.document("/v1/series", parameters), "series")
 

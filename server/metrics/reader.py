@@ -20,9 +20,11 @@ class MetricReader:
     Raises StorageUnavailable and StorageRefused where a file cannot be read.
     """
 
-    def __init__(self, database: Database, store: ArtifactStore) -> None:
+    def __init__(self, database: Database, store: ArtifactStore, *, with_predecessors: bool = False) -> None:
+        """`with_predecessors`: series of a run that continues others begin with theirs (`server.metrics.lineage`)."""
         self._database = database
         self._store = store
+        self._with_predecessors = with_predecessors
 
     def series(
         self,
@@ -35,18 +37,16 @@ class MetricReader:
         thinned: bool = True,
         common_steps: bool = False,
         smoothing: float = 0.0,
-        with_predecessors: bool = False,
     ) -> list[Series]:
         """Return the history of each key in each run and behavior, in at most `points` buckets (`Series`).
 
         Those without a point in the window are empty. `behavior`: only of this one; "" is the run as a whole. Not
         `thinned`: the first `points` points. With `common_steps`, bucket i covers the same steps in all of them. With
-        `smoothing` above 0 they have smoothed values (`server.metrics.points.smoothed`). `with_predecessors`: the
-        history of a run that continues others begins with theirs (`server.metrics.lineage`).
+        `smoothing` above 0 they have smoothed values (`server.metrics.points.smoothed`).
         """
         # What lies before the window counts in smoothed values.
         read = Window(last=window.last) if smoothing else window
-        lineages = self._lineages(run_ids) if with_predecessors else {}
+        lineages = self._lineages(run_ids)
         found = self.by_attempt(_with_predecessors(run_ids, lineages), keys, behavior, read)
         recorded = {place: Points.joined(list(theirs.values())) for place, theirs in found.items()}
         whole = {place: joined(parts, recorded) for place, parts in pieces(recorded, run_ids, lineages).items()}
@@ -62,11 +62,9 @@ class MetricReader:
             series = [each.smooth(history, smoothing) for each, history in zip(series, whole.values(), strict=True)]
         return series
 
-    def count(
-        self, run_ids: Sequence[str], keys: Sequence[str], behavior: str | None, *, with_predecessors: bool
-    ) -> int:
+    def count(self, run_ids: Sequence[str], keys: Sequence[str], behavior: str | None) -> int:
         """Return how many series `series` returns."""
-        lineages = self._lineages(run_ids) if with_predecessors else {}
+        lineages = self._lineages(run_ids)
         with self._database.read() as session:
             places = MetricRepository(session).places(_with_predecessors(run_ids, lineages), keys, behavior)
         return len(pieces(places, run_ids, lineages))
@@ -111,6 +109,8 @@ class MetricReader:
                 yield behavior, key, by_attempt
 
     def _lineages(self, run_ids: Sequence[str]) -> Lineages:
+        if not self._with_predecessors:
+            return {}
         with self._database.read() as session:
             return CheckpointRepository(session).lineages(run_ids)
 

@@ -59,15 +59,6 @@ Smoothing = Annotated[
 ]
 
 
-WithPredecessors = Annotated[
-    bool,
-    Query(
-        description="The series of a run that continues another one (`continues`) begins with the points of that one, "
-        "up to the checkpoint that it goes on from, and so on with the runs before. `false`: only its own points."
-    ),
-]
-
-
 def window_of(
     from_step: Annotated[int, Query(ge=-1, le=NO_LIMIT, description="Only points from this step on.")] = -1,
     to_step: Annotated[int, Query(ge=-1, le=NO_LIMIT, description="Only points up to this step.")] = NO_LIMIT,
@@ -77,6 +68,47 @@ def window_of(
 
 
 WindowDep = Annotated[Window, Depends(window_of)]
+
+
+def run_id_of(run: RunKey, database: DatabaseDep) -> str:
+    """Return the id of the run in the path."""
+    with database.read() as session:
+        return RunRepository(session).id_of(run)
+
+
+RunIdDep = Annotated[str, Depends(run_id_of)]
+
+
+def run_ids_of(
+    runs: Annotated[
+        list[Name],
+        Query(min_length=1, max_length=MAX_RUNS, description="Ids or names of runs; repeated."),
+    ],
+    database: DatabaseDep,
+) -> Sequence[str]:
+    """Return the ids of the runs in the query."""
+    with database.read() as session:
+        return RunRepository(session).ids_of(runs)
+
+
+RunIdsDep = Annotated[Sequence[str], Depends(run_ids_of)]
+
+
+def reader_of(
+    services: ServicesDep,
+    with_predecessors: Annotated[
+        bool,
+        Query(
+            description="The series of a run that continues another one (`continues`) begins with the points of that "
+            "one, up to the checkpoint that it goes on from, and so on with the runs before. `false`: only its own."
+        ),
+    ] = False,
+) -> MetricReader:
+    """Return the reader of histories."""
+    return MetricReader(services.database, services.artifacts, with_predecessors=with_predecessors)
+
+
+ReaderDep = Annotated[MetricReader, Depends(reader_of)]
 
 
 @router.get(
@@ -93,14 +125,13 @@ def latest_metrics(run: RunKey, database: DatabaseDep, paging: PagingDep) -> dic
 
 @router.get("/series", response_model=SERIES, responses=problems(RunNotFound))
 def metric_series(
-    run: RunKey,
-    services: ServicesDep,
+    run_id: RunIdDep,
+    reader: ReaderDep,
     key: Annotated[MetricKey, Query(description="The metric, or a short name of one: `reward`, `length`, ....")],
     window: WindowDep,
     behavior: Behavior = None,
     points: PointCount = 500,
     smoothing: Smoothing = 0.0,
-    with_predecessors: WithPredecessors = False,
     after_step: Annotated[
         int | None,
         Query(
@@ -115,21 +146,11 @@ def metric_series(
 
     A metric that the run has not recorded has no series.
     """
-    with services.database.read() as session:
-        run_id = RunRepository(session).id_of(run)
     if after_step is not None:
         window = Window(max(window.first, after_step + 1), window.last)
-    found = MetricReader(services.database, services.artifacts).series(
-        [run_id],
-        [key],
-        behavior,
-        points,
-        window=window,
-        thinned=after_step is None,
-        smoothing=smoothing,
-        with_predecessors=with_predecessors,
+    return _answer(
+        reader.series([run_id], [key], behavior, points, window=window, thinned=after_step is None, smoothing=smoothing)
     )
-    return _answer(found)
 
 
 @many.get(
@@ -139,12 +160,9 @@ def metric_series(
     openapi_extra=named_in_query("run", "runs"),
 )
 def series_of_runs(
-    services: ServicesDep,
+    run_ids: RunIdsDep,
+    reader: ReaderDep,
     window: WindowDep,
-    runs: Annotated[
-        list[Name],
-        Query(min_length=1, max_length=MAX_RUNS, description="Ids or names of runs; repeated."),
-    ],
     keys: Annotated[
         list[MetricKey],
         Query(min_length=1, max_length=MAX_SERIES, description="Metrics, or short names of some; repeated."),
@@ -152,7 +170,6 @@ def series_of_runs(
     behavior: Behavior = None,
     points: PointCount = 300,
     smoothing: Smoothing = 0.0,
-    with_predecessors: WithPredecessors = False,
     common_steps: Annotated[
         bool,
         Query(
@@ -165,23 +182,12 @@ def series_of_runs(
 
     A run without a metric has no series of it. More than 200 series: ask for fewer runs or keys.
     """
-    with services.database.read() as session:
-        run_ids = RunRepository(session).ids_of(runs)
-    reader = MetricReader(services.database, services.artifacts)
-    count = reader.count(run_ids, keys, behavior, with_predecessors=with_predecessors)
+    count = reader.count(run_ids, keys, behavior)
     if count > MAX_SERIES:
         raise InvalidQuery("runs", f"they have {count} series, more than {MAX_SERIES}; ask for fewer runs or metrics")
-    found = reader.series(
-        run_ids,
-        keys,
-        behavior,
-        points,
-        window=window,
-        common_steps=common_steps,
-        smoothing=smoothing,
-        with_predecessors=with_predecessors,
+    return _answer(
+        reader.series(run_ids, keys, behavior, points, window=window, common_steps=common_steps, smoothing=smoothing)
     )
-    return _answer(found)
 
 
 @files.get(
