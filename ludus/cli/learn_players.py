@@ -15,10 +15,13 @@ from ludus.games.engine import EngineOverrides
 from ludus.games.executable import ExecutableNotFound, find_executable
 from ludus.games.settings import EDITOR_PORT, GameSettings
 from ludus.mlagents.results.console import info
+from ludus.protocol.codes import CloseCode
 from ludus.sdk.errors import SimulatorError
 from ludus.sdk.join import Target
 
 LISTENING: Final = f"Listening on port {EDITOR_PORT}. Start training by pressing the Play button in the Unity Editor."
+REFUSALS: Final = {CloseCode.BEHAVIOR_NOT_CONFIGURED, CloseCode.BAD_SPEC}
+"""Codes of behaviors that a run refuses to train."""
 _INVITATION: Final = "press Play in the Editor"
 """The same in the words of the bridge."""
 
@@ -29,6 +32,8 @@ class Players:
     def __init__(self, settings: GameSettings, say: Callable[[str], None]) -> None:
         self.failure: str | None = None
         """The reason, once all games are given up."""
+        self.refused = False
+        """Whether the reason is that the run refuses the game's behaviors."""
         self._settings = settings
         self._handler = _Lines(say)
         self._thread = threading.Thread(target=self._run, name="games", daemon=True)
@@ -73,7 +78,7 @@ class Players:
         try:
             await play(self._settings)
         except SimulatorError as error:
-            self.failure = str(error)
+            self.failure, self.refused = str(error), error.code in REFUSALS
 
 
 class _Lines(logging.Handler):

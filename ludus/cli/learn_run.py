@@ -147,8 +147,10 @@ def follow(client: Client, mirror: Mirror, interrupts: Interrupts, players: Play
             if not stopped and (interrupts.count or (players is not None and players.failure is not None)):
                 if interrupts.count:
                     say(info("Learning was interrupted. Please wait while the graph is generated."))
-                # A run in which no game has taken a step has failed: there is nothing to save, and it is no success.
-                nothing = not interrupts.count and client.runs.get(mirror.journal.run).step == 0
+                # A run in which no game has taken a step is no success, and has nothing to save. Its trainer says so
+                # itself where it has refused the games, and names the reason.
+                given_up = not interrupts.count and players is not None and not players.refused
+                nothing = given_up and not _has_learned(client, mirror.journal.run)
                 end_run(client, mirror.journal.run, "cancel" if nothing else "stop")
                 stopped = True
             run = mirror.sync()
@@ -161,6 +163,14 @@ def follow(client: Client, mirror: Mirror, interrupts: Interrupts, players: Play
         except (ServerUnreachable, Busy) as error:
             backoff.wait(error)
         interrupts.sleep(POLL_SECONDS if not stopped else POLL_SECONDS / 4)
+
+
+def _has_learned(client: Client, name: str) -> bool:
+    """Whether a run has taken steps of its own, beyond those of the checkpoint that it goes on from."""
+    run = client.runs.get(name)
+    if run.continues is None:
+        return run.step > 0
+    return run.step > client.checkpoints.get(run.continues, run.config["checkpoint_settings"]["resume_from"]).step
 
 
 def _name(settings: LearnSettings) -> str | None:

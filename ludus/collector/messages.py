@@ -255,13 +255,16 @@ class CollectorLags(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class GhostStepsPlayed(Message):
-    """Decisions that were answered for the teams of a behavior that do not learn, since the last such message."""
+class StepsPlayed(Message):
+    """Decisions of a behavior that were answered since the last such message, and are not learned from.
+
+    They are those of the teams that do not learn, or, once nothing of the behavior is recorded, all.
+    """
 
     behavior: str
     steps: int
     episodes: int = 0
-    """Of theirs that ended."""
+    """Of these teams, that ended."""
     won: int = 0
     """How many of these they won (`ludus.collector.matches`)."""
 

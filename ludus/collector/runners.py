@@ -70,6 +70,8 @@ class PolicyRunner(ABC):
     required_version: int = -1
     """Weights must be at least this new."""
     recorded: bool = True
+    unrecorded_steps: int = 0
+    """Decisions that were answered without being recorded, and are not reported yet."""
     last_rows: int = 0
     """Agents that asked in the newest turn in which any did."""
     wanted_blocks: bool = False
@@ -266,6 +268,7 @@ class PolicyRunner(ABC):
 
     def _record(self, batch: Batch, acted: Acted) -> None:
         if not self.recorded:
+            self.unrecorded_steps += batch.rows
             self.recorder.answer_unrecorded(batch.slots, acted, self.version)
             return
         tags = self.quota.take(batch.rows)

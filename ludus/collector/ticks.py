@@ -95,6 +95,10 @@ class BatchTicks:
         if episodes is not None:
             self.report_stats()  # so that a summary has the numbers of the episodes that it has
             self._link.send(Kind.EPISODES, pack_numbered(runner.number, episodes), later=True)
+        if runner.unrecorded_steps and runner.number not in self._opponents_of:
+            # After the episodes: a summary of these steps has those that ended in them.
+            self._link.tell(messages.StepsPlayed(runner.behavior, runner.unrecorded_steps))
+            runner.unrecorded_steps = 0
         segments = runner.recorder.segments.take()
         if segments is not None:
             free = self._link.deliver(runner.number, runner.recorder.arena, segments)
@@ -109,7 +113,7 @@ class BatchTicks:
     def _report_opponents(self, opponent_runner: OpponentRunner, match_recorder: MatchRecorder) -> None:
         counts, matches = opponent_runner.take_counts(), match_recorder.take()
         if any(counts):
-            self._link.tell(messages.GhostStepsPlayed(opponent_runner.behavior, *counts))
+            self._link.tell(messages.StepsPlayed(opponent_runner.behavior, *counts))
         if matches:
             self._link.tell(messages.MatchesEnded(opponent_runner.behavior, tuple(matches)))
 

@@ -44,6 +44,8 @@ class StopReason(StrEnum):
     """No simulator has come within `simulators.startup_grace_seconds`, or all were gone for `grace_seconds`."""
     BEHAVIOR_MISSING = "behavior_missing"
     """All that connected simulators play has been learned, and none plays the behaviors that are left."""
+    BEHAVIOR_REFUSED = "behavior_refused"
+    """It was stopped before any behavior was trained, and all that its games announced were refused."""
     DIVERGED = "diverged"
     INVALID_CONFIG = "invalid_config"
     """The worker refused the configuration (for instance: a demonstration does not fit the behavior)."""

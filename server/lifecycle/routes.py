@@ -260,7 +260,10 @@ def resume_run(run: RunKey, body: BodyDep, command: CommandDep, services: Servic
     responses=problems(RunNotFound, *COMMAND_PROBLEMS),
 )
 def stop_run(run: RunKey, command: CommandDep, services: ServicesDep) -> Response:
-    """End a run well: final checkpoint and export, then SUCCEEDED with reason `user`. An ended one stays as it is."""
+    """End a run well: final checkpoint and export, then SUCCEEDED with reason `user`. An ended one stays as it is.
+
+    A run that has trained nothing, because every behavior of its games was refused, is FAILED with `behavior_refused`.
+    """
     return command.run(lambda session: _changed(session, services, RunService(session, services.wake_up).stop(run)))
 
 

@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import psutil
 import pytest
 import yaml
 
+from ludus.client import Client
 from tests.e2e.stack import LUDUS, LudusUp, Player, cartpole, environment
 from tests.ludus.mlagents.results.reading import PPO, events_in, shown
 from tests.ports import free_port
@@ -237,6 +239,37 @@ def test_builds_are_launched_play_and_are_told_to_quit(
     summaries = [json.loads(log.read_text().splitlines()[-1]) for log in sorted(results.glob("run_logs/Player-?.log"))]
     assert [summary["ending"] for summary in summaries] == ["ended", "ended"]
     assert {summary["seed"] for summary in summaries} == {5, 6}
+
+
+@pytest.mark.long
+@pytest.mark.xdist_group("stack")
+def test_a_build_whose_only_behavior_is_refused_fails_the_run_with_the_refusal_as_its_reason(
+    stack: LudusUp, client: Client, learns: list[Learn], tmp_path: Path, build: Path
+) -> None:
+    arguments = ("--env", str(build), "--base-port", str(free_port()), "--run-id", "refused", "--no-graphics")
+    learn = Learn(tmp_path, cartpole(), *arguments, *on(stack))
+    learns.append(learn)
+
+    code = learn.process.wait(180)
+
+    refusal = "the run's configuration has no behavior 'Learner', only: CartPole"
+    assert code == 1, learn.text
+    assert f"Error: the run ended as FAILED: {refusal}" in learn.text
+    run = client.runs.get("refused")
+    assert (run.state, run.stop_reason) == ("FAILED", "behavior_refused")
+    assert run.stop_detail == f"stopped on request before any behavior was trained: {refusal}"
+    junit = tmp_path / "report.xml"
+    for command in (("wait", "refused", "--junit", str(junit)), ("show", "refused")):
+        done = subprocess.run(
+            [*LUDUS, "run", *command, "--server", stack.api],
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert refusal in done.stdout + done.stderr, command
+    assert [refusal in each.attrib["message"] for each in ET.parse(junit).iter() if "message" in each.attrib] == [True]
 
 
 @pytest.mark.long

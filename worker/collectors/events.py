@@ -9,13 +9,13 @@ from ludus.collector.messages import (
     BehaviorAnnounced,
     CollectorLags,
     EvaluationEnded,
-    GhostStepsPlayed,
     MatchesEnded,
     SimulatorConnected,
     SimulatorLeft,
     SimulatorProblem,
     SimulatorStarted,
     StatsReported,
+    StepsPlayed,
     TimesMeasured,
 )
 from ludus.collector.segments import Segments
@@ -161,7 +161,7 @@ CollectorEvent = (
     | SegmentsDelivered
     | RoundCollected
     | EpisodesEnded
-    | GhostStepsPlayed
+    | StepsPlayed
     | MatchesEnded
     | EvaluationEnded
     | StatsReported

@@ -314,10 +314,7 @@ class CollectorPool:
             case messages.EvaluationEnded() if message.session_id not in child.simulators:
                 log.warning("session_of_another_named", index=child.index, session_id=message.session_id)
             case (
-                messages.GhostStepsPlayed()
-                | messages.MatchesEnded()
-                | messages.EvaluationEnded()
-                | messages.CollectorLags()
+                messages.StepsPlayed() | messages.MatchesEnded() | messages.EvaluationEnded() | messages.CollectorLags()
             ):
                 self._report(message)
             case messages.TimesMeasured():

@@ -34,6 +34,8 @@ class Attempt:
     learners: dict[str, Learner] = field(default_factory=dict)
     """By behavior, in the order in which the behaviors were announced."""
     simulators: ConnectedSimulators = field(default_factory=ConnectedSimulators)
+    refusals: dict[str, str] = field(default_factory=dict)
+    """Why behaviors were refused that simulators have announced in this attempt, by behavior."""
 
     def report(self, name: str, message: str, /, level: Level = "info", **data: object) -> None:
         """Report an event of the run: its name for programs, a sentence for people, and the facts in the sentence."""
@@ -46,6 +48,7 @@ class Attempt:
 
     def refuse(self, spec: BehaviorSpec, code: CloseCode, reason: str) -> None:
         """End the sessions that announce a behavior, and report it."""
+        self.refusals[spec.behavior] = reason
         self.pool.refuse(spec.behavior, code, reason)
         self.report("behavior_refused", reason, level="error", behavior=spec.name, code=code)
 

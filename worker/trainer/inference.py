@@ -1,8 +1,9 @@
 """Playing a behavior without learning: `checkpoint_settings.inference`, ML-Agents' `--inference`.
 
 Its agents are answered with the weights that the run began with, without a limit. Only their episodes are recorded, for
-summaries as in training. Steps count the decisions of finished episodes. The state never changes, so that no checkpoint
-is ever due. The run plays until it is stopped or has no simulators.
+summaries as in training. Steps count the answered decisions, also within an episode: agents whose episodes end together
+would move them by several summaries at once. The state never changes, so that no checkpoint is ever due. The run plays
+until it is stopped or has no simulators.
 """
 
 from collections.abc import Callable
@@ -49,11 +50,14 @@ class InferenceLearner(Learner):
         self._collectors.grant_unrecorded(self.name)
 
     def episodes_ended(self, event: EpisodesEnded) -> None:
-        """Record finished episodes, and the summaries that become due with them."""
+        """Record finished episodes."""
         for episode_return, length, group_return in event.records[["return", "length", "group_return"]].tolist():
             self.recorder.episode(episode_return, length, group_return)
-            self.step += length
-            self.recorder.advance(self.step)
+
+    def played(self, steps: int) -> None:
+        """Count answered decisions, and write the summary that becomes due with them."""
+        self.step += steps
+        self.recorder.advance(self.step)
 
     def learn(self) -> None:
         """Do nothing."""

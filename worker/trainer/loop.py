@@ -18,13 +18,13 @@ from ludus.collector.messages import (
     BehaviorAnnounced,
     CollectorLags,
     EvaluationEnded,
-    GhostStepsPlayed,
     MatchesEnded,
     SimulatorConnected,
     SimulatorLeft,
     SimulatorProblem,
     SimulatorStarted,
     StatsReported,
+    StepsPlayed,
     TimesMeasured,
 )
 from ludus.protocol.codes import CloseCode
@@ -57,6 +57,7 @@ from worker.trainer.edge_collectors import EdgeCollectorReports
 from worker.trainer.environment_parameters import EnvironmentParameters
 from worker.trainer.health.divergence import LimitCrossed
 from worker.trainer.health.reports import HealthReports
+from worker.trainer.inference import InferenceLearner
 from worker.trainer.initialization import Sources
 from worker.trainer.learner import BehaviorLearner
 from worker.trainer.messages import (
@@ -193,8 +194,12 @@ class Trainer:
                     learner.recorder.reported(event)
             case TimesMeasured():
                 self._time_meter.collected(event)
-            case GhostStepsPlayed():
-                self._selfplay.opponents_played(event)
+            case StepsPlayed():
+                learner = attempt.learners[event.behavior]
+                if isinstance(learner, InferenceLearner):
+                    learner.played(event.steps)
+                else:
+                    self._selfplay.opponents_played(event)
             case MatchesEnded():
                 self._selfplay.ended(event)
             case BehaviorAnnounced():
@@ -311,7 +316,7 @@ class Trainer:
             log.debug("command_received", command=describe(message))
             match message:
                 case Command(action="stop"):
-                    return self._ended("succeeded", StopReason.USER, "stopped on request")
+                    return self._in_vain() or self._ended("succeeded", StopReason.USER, "stopped on request")
                 case Command(action="pause"):
                     return self._checkpoints.finish("paused", StopReason.USER, "paused on request")
                 case Command(action="cancel"):
@@ -335,6 +340,14 @@ class Trainer:
         with self._time_meter.checkpointing():
             self._checkpoints.write_requested()
         return None
+
+    def _in_vain(self) -> Finished | None:
+        """Return the end of a run that is stopped and has trained nothing, as all its games were refused; else None."""
+        attempt = self._attempt
+        if not attempt.refusals or attempt.learners or attempt.job.resume_from or self._assessment is not None:
+            return None
+        detail = f"stopped on request before any behavior was trained: {'; '.join(attempt.refusals.values())}"
+        return Finished(outcome="failed", reason=StopReason.BEHAVIOR_REFUSED, detail=detail)
 
     # reports ----------------------------------------------------------------------------------------------------
 

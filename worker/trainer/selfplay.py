@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from ludus.collector.messages import GhostStepsPlayed, MatchesEnded
+from ludus.collector.messages import MatchesEnded, StepsPlayed
 from ludus.protocol.spec import team_of
 from server.ladders.refs import PlayedMatch
 from worker.collectors.events import TeamAnnounced
@@ -88,8 +88,10 @@ class SelfPlayCoordinator:
             for match in played:
                 monitor.match(match)
 
-    def opponents_played(self, event: GhostStepsPlayed) -> None:
-        """Count what the teams that do not learn have played."""
+    def opponents_played(self, event: StepsPlayed) -> None:
+        """Count what the teams that do not learn have played; of a behavior without such teams, nothing."""
+        if self.ghosts.ghost(event.behavior) is None:
+            return  # it has learned, and plays on
         self.ghosts.played(event.behavior, event.steps)
         if (monitor := self._health.monitor(event.behavior)) is not None:
             monitor.opponents_ended(event.episodes, event.won)

@@ -61,6 +61,7 @@ class WaitingLimits:
         unfinished = attempt.unfinished()
         is_idle = (
             bool(unfinished)
+            and bool(learners)  # a game with refused behaviors alone plays until it reads so
             and attempt.config.assessment is None
             and not attempt.is_inference
             and attempt.simulators.any_plays

@@ -106,6 +106,20 @@ def test_list_filters_and_shows_a_table(cli: Invoke, world: World) -> None:
     assert [run["id"] for run in by_name] == [first["id"], second["id"]]
 
 
+def test_names_that_differ_at_their_end_alone_are_told_apart_in_a_narrow_terminal(
+    cli: Invoke, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    names = [f"{'n' * 190}-{end}" for end in ("first", "other")]
+    runs = [world.create(name=name)["id"] for name in names]
+
+    table = cli("run", "list", "--filter", f"name = {names[0][:100]}*").stdout.split()
+    shown = cli("run", "show", runs[0]).stdout.split()
+
+    assert set(names) <= set(table)
+    assert names[0] in shown
+
+
 def test_list_and_show_tell_how_far_a_run_is_how_fast_and_when_it_ends(cli: Invoke, world: World) -> None:
     trainer = world.claim(world.create(name="fast")["id"]).start()
     trainer.ledger.heartbeat(60, 2500)

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from ludus.collector.commands import OpponentAssignment
-from ludus.collector.messages import GhostStepsPlayed, MatchesEnded, SimulatorStarted
+from ludus.collector.messages import MatchesEnded, SimulatorStarted, StepsPlayed
 from ludus.collector.shared_memory import freeze, unfreeze
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codec import array_to_tensor
@@ -99,7 +99,7 @@ def test_teams_are_told_of_and_each_plays_what_is_drawn_for_it(trainer: Learner)
 
     assert answers == {RED: pytest.approx(learns(trainer), abs=0.01), BLUE: 1.0}
     assert {(notice.behavior, notice.team) for notice in trainer.heard(TeamAnnounced)} == {("Duel", 0), ("Duel", 1)}
-    trainer.until(lambda: sum(notice.steps for notice in trainer.heard(GhostStepsPlayed)) == 3)
+    trainer.until(lambda: sum(notice.steps for notice in trainer.heard(StepsPlayed)) == 3)
     late = Duel(trainer.endpoints[0].address, BLUE, GREEN)
     assert late.step() == {BLUE: 1.0, GREEN: 0.0}
     trainer.wait_for(TeamAnnounced, lambda notice: notice.team == 2)
@@ -216,6 +216,6 @@ def play_unity(trainer: Learner) -> None:
     second = trainer.wait_for(MatchesEnded, lambda notice: notice.matches[0].team == 1)
     assert second.matches[0].opponents == (("Duel", 0, 1),)
     eventually(lambda: participant.player.summary.resets == 1)
-    assert sum(notice.steps for notice in trainer.heard(GhostStepsPlayed)) > 0
+    assert sum(notice.steps for notice in trainer.heard(StepsPlayed)) > 0
     summary = participant.leave()
     assert (summary.ending, summary.resets) == ("left", 1)

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from ludus.protocol.spec import BehaviorSpec
+from ludus.schemas.metrics import STEPS_PER_SECOND
 from ludus.sdk import Actions, ResetInfo, Simulation, SimulatorError, StepBuilder, connect
 from server.config.resolution import resolve
 from tests.worker.rollouts import make_spec
@@ -34,26 +35,29 @@ class Left(Exception):
 
 
 class Game(Simulation):
-    """One agent with episodes of eight steps; its player leaves after some of them."""
+    """Agents with episodes of eight steps that end together; their player leaves after some of them."""
 
-    def __init__(self, spec: BehaviorSpec, episodes: int) -> None:
+    def __init__(self, spec: BehaviorSpec, episodes: int, agents: int) -> None:
         self.behaviors = (spec,)
+        self._agents = range(agents)
         self._left = episodes
         self._tick = 0
 
     def reset(self, builder: StepBuilder, start: ResetInfo) -> None:
         del start
-        builder.request_decision(agent=0, observation=[0.5] * 3)
+        for agent in self._agents:
+            builder.request_decision(agent=agent, observation=[0.5] * 3)
 
     def step(self, builder: StepBuilder, actions: Actions) -> None:
-        assert len(list(actions)) == 1
+        assert len(list(actions)) == len(self._agents)
         self._tick += 1
-        if self._tick % 8 == 0:
-            if not self._left:
-                raise Left
-            self._left -= 1
-            builder.end_episode(agent=0, observation=[0.5] * 3, reward=1.0)
-        builder.request_decision(agent=0, observation=[0.5] * 3, reward=0.0)
+        if self._tick % 8 == 0 and not self._left:
+            raise Left
+        self._left -= self._tick % 8 == 0
+        for agent in self._agents:
+            if self._tick % 8 == 0:
+                builder.end_episode(agent=agent, observation=[0.5] * 3, reward=1.0)
+            builder.request_decision(agent=agent, observation=[0.5] * 3, reward=0.0)
 
 
 @pytest.fixture
@@ -61,13 +65,13 @@ def spec() -> BehaviorSpec:
     return replace(make_spec(observations=(3,), continuous=1), name="A")
 
 
-def play(address: str, spec: BehaviorSpec, episodes: int) -> None:
+def play(address: str, spec: BehaviorSpec, episodes: int, agents: int) -> None:
     with suppress(SimulatorError, Left):
-        connect(Game(spec, episodes), run="alone", server=address, connect_timeout_seconds=5.0)
+        connect(Game(spec, episodes, agents), run="alone", server=address, connect_timeout_seconds=5.0)
 
 
-def run(start: StartTrainer, spec: BehaviorSpec, **settings: Any) -> list[dict[str, Any]]:
-    """Run a trainer with a game that leaves after ten episodes; return what it reported."""
+def run(start: StartTrainer, spec: BehaviorSpec, agents: int = 1, **settings: Any) -> list[dict[str, Any]]:
+    """Run a trainer with a game that leaves after ten episodes of each agent; return what it reported."""
     document = {
         "seed": 1,
         "behaviors": {"A": SECTION},
@@ -79,7 +83,7 @@ def run(start: StartTrainer, spec: BehaviorSpec, **settings: Any) -> list[dict[s
         messages.append(message)
         if message["type"] == "listening":
             address = message["endpoints"][0]["address"]
-            threading.Thread(target=play, args=(address, spec, 10), daemon=True).start()
+            threading.Thread(target=play, args=(address, spec, 10, agents), daemon=True).start()
     return messages
 
 
@@ -90,14 +94,35 @@ def test_nothing_is_learnt_or_saved_and_the_run_ends_with_its_last_player(
 
     assert (messages[-1]["outcome"], messages[-1]["reason"]) == ("succeeded", "completed")
     assert "no simulator plays any more" in messages[-1]["detail"]
-    assert points_of(messages, "Environment/Cumulative Reward") == dict.fromkeys((16, 32, 48, 64, 80), 1.0), (
-        "summaries beyond max_steps too"
-    )
+    rewards = points_of(messages, "Environment/Cumulative Reward")
+    assert set(rewards) <= {16, 32, 48, 64, 80}
+    assert max(rewards) == 80, "summaries beyond max_steps too"
+    assert set(rewards.values()) == {1.0}
     assert set(points_of(messages, "Policy/Version").values()) == {0.0}
     kinds = {message["type"] for message in messages}
     assert "checkpoint_written" not in kinds
     (admitted,) = [message for message in messages if message.get("name") == "behavior_admitted"]
     assert admitted["message"] == "Behavior A plays without learning from step 0"
+
+
+def test_agents_whose_episodes_end_together_are_in_one_summary(start: StartTrainer, spec: BehaviorSpec) -> None:
+    """Twelve agents whose episodes have eight decisions: 96 decisions end at once, and a summary is due every 16."""
+    messages = run(start, spec, agents=12, inference=True)
+
+    rewards = points_of(messages, "Environment/Cumulative Reward")
+    lengths = points_of(messages, "Environment/Episode Length")
+    times = [
+        point["at"]
+        for message in messages
+        if message["type"] == "metrics"
+        for point in message["points"]
+        if point["key"] == "Environment/Cumulative Reward"
+    ]
+    assert set(rewards.values()) == {1.0}
+    assert set(lengths.values()) == {8.0}
+    assert len(rewards) <= 10, "there were ten ends of episodes, each of twelve agents"
+    assert len(set(times)) == len(rewards)
+    assert max(points_of(messages, STEPS_PER_SECOND)) >= 10 * 96
 
 
 CHECKPOINT = f"ckpt_{'0' * 26}"

@@ -27,11 +27,15 @@ WAITS = "No simulator plays White; all else has been learned. The run waits for 
 
 
 class Stopper(Listener):
-    """Wants the run to stop when it hears that a behavior is missing."""
+    """Wants the run to stop when it hears of an event."""
+
+    def __init__(self, event: str = "behavior_missing") -> None:
+        super().__init__()
+        self._event = event
 
     def post(self, message: Message) -> None:
         super().post(message)
-        if isinstance(message, EventRecord) and message.name == "behavior_missing":
+        if isinstance(message, EventRecord) and message.name == self._event:
             self._inbox.append(Command(action="stop"))
 
 
@@ -83,6 +87,34 @@ def test_a_run_whose_startup_grace_is_null_says_that_it_waits_without_limit(tmp_
     assert (finished.outcome, finished.reason) == ("succeeded", "user")
     (event,) = [event for event in listener.events if event.name == "behavior_missing"]
     assert event.message == f"{WAITS}without limit (simulators.startup_grace_seconds)"
+
+
+def test_a_run_that_is_stopped_after_its_games_were_refused_has_failed_and_names_the_refusal(tmp_path: Path) -> None:
+    listener = Stopper("behavior_refused")
+
+    finished = end_of(tmp_path, listener, ("Red",), 600.0)
+
+    assert (finished.outcome, finished.reason) == ("failed", "behavior_refused")
+    assert finished.detail == (
+        "stopped on request before any behavior was trained: the run's configuration has no behavior 'Red', only: "
+        "Black, White"
+    )
+    assert "behavior_missing" not in {event.name for event in listener.events}, "nothing has been learned"
+
+
+def test_a_run_that_has_trained_is_stopped_as_ever_though_another_game_was_refused(tmp_path: Path) -> None:
+    listener = Stopper("behavior_refused")
+    run = Run({**CONFIG, "simulators": {"startup_grace_seconds": 600.0}}, tmp_path)
+    (spec, other) = (behavior for board in (Board(("Black",), 1), Board(("Red",), 1)) for behavior in board.behaviors)
+    trainer = Trainer(run.job(), listener, [])
+    for each in (spec, other):
+        trainer._registry.register(each)
+
+    finished = trainer._apply_commands()
+
+    trainer._attempt.pool.close("collector_closing", "the test is over", rejoin=False)
+    assert finished is not None
+    assert (finished.outcome, finished.reason) == ("succeeded", "user")
 
 
 def test_a_run_whose_behaviors_are_all_played_misses_none(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ ALLOWED: Final[frozenset[type[Message]]] = frozenset(
         messages.QuotaProgress,
         messages.CollectorLags,
         messages.TimesMeasured,
-        messages.GhostStepsPlayed,
+        messages.StepsPlayed,
         messages.MatchesEnded,
         messages.EvaluationEnded,
         messages.WeightsRead,
@@ -92,7 +92,7 @@ def read_message(frame: Frame) -> Message:
             _demand(-1 <= message.number <= MOST_NUMBER, f"{message.number} is no simulator's number")
         case messages.Stats():
             _demand(all(each.count >= 1 for each in message.stats), "a statistic is of no value")
-        case messages.GhostStepsPlayed():
+        case messages.StepsPlayed():
             counts = (message.steps, message.episodes, message.won)
             _demand(min(counts) >= 0, "a number of steps or episodes is below 0")
         case messages.TimesMeasured():

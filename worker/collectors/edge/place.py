@@ -56,6 +56,8 @@ class _Runner:
 
     memory: BehaviorMemory
     policy: commands.PolicySpec
+    recorded: bool = True
+    """Whether the edge collector records what it answers."""
     opponents: set[int] = field(default_factory=set)
     """Keys of the frozen policies that the edge collector was sent."""
     blocks: list[int] = field(default_factory=list)
@@ -224,6 +226,8 @@ class Place:
                 self._runners[message.runner].opponents.add(message.key)
                 self._put(Kind.MESSAGE, frame.payload, [unfreeze(fd).tobytes()])
                 return
+            case commands.Unrecorded():
+                self._runners[message.runner].recorded = False
             case commands.GrantSteps():
                 self._runners[message.runner].quota.grant(message.round, message.steps, message.size)
             case _:
@@ -303,8 +307,9 @@ class Place:
                 return
             case messages.QuotaProgress():
                 self._runner(message.runner)
-            case messages.GhostStepsPlayed():
-                self._in_self_play(message.behavior)
+            case messages.StepsPlayed():
+                if self._playing(message.behavior).recorded:
+                    self._in_self_play(message.behavior)
             case messages.MatchesEnded():
                 self._in_self_play(message.behavior)
                 for match in message.matches:

@@ -205,7 +205,7 @@ def test_a_message_of_a_collector_is_read_as_it_was_sent(message: Message) -> No
         (Frame(Kind.MESSAGE, b"Alive\n[1]"), "malformed_message"),
         (Frame(Kind.MESSAGE, b"\xff\xfe\n{}"), "malformed_message"),
         (frame_of(commands.Release()), "unexpected_message"),
-        (frame_of(messages.GhostStepsPlayed("Walker", "many")), "malformed_message"),  # type: ignore[arg-type]
+        (frame_of(messages.StepsPlayed("Walker", "many")), "malformed_message"),  # type: ignore[arg-type]
         (frame_of(messages.QuotaProgress(0, 1, 2, used="yes")), "malformed_message"),  # type: ignore[arg-type]
         (frame_of(messages.QuotaProgress(0, 1, 2**70, used=True)), "malformed_message"),
         (frame_of(messages.SimulatorStarted("no session id!", (), 1)), "bad_session_id"),

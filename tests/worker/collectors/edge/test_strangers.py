@@ -314,8 +314,8 @@ def match(*opponents: tuple[str, int, int], simulator: int = NUMBER) -> messages
     [
         messages.EvaluationEnded(SPEC.behavior, "sim-1", 0, ()),
         messages.EvaluationEnded("Unknown", "sim-1", 0, ()),
-        messages.GhostStepsPlayed(SPEC.behavior, 1),
-        messages.GhostStepsPlayed("Unknown", 1),
+        messages.StepsPlayed(SPEC.behavior, 1),
+        messages.StepsPlayed("Unknown", 1),
         match(),
         speed(count=0),
         messages.SimulatorStarted("sim-1", (SPEC.name,), 1 << 40),
