@@ -197,7 +197,7 @@ class TrainerConnection:
         self._connection.close()
 
     def _read(self, lease_seconds: float) -> None:
-        reason = f"the supervisor has been silent for {lease_seconds:g} s"
+        reason = f"the supervisor has been silent for {lease_seconds:g} s (LUDUS_WORKER__LEASE_SECONDS)"
         try:
             while (frame := self._reader.read(lease_seconds)) is not None:
                 message = decode_for_trainer(frame)

@@ -126,7 +126,7 @@ def test_a_silent_supervisor_ends_the_trainer_within_one_lease(ends: Ends) -> No
     ends.start(lease=0.3)
 
     assert ends.silenced.wait(5.0)
-    assert ends.silences == ["the supervisor has been silent for 0.3 s"]
+    assert ends.silences == ["the supervisor has been silent for 0.3 s (LUDUS_WORKER__LEASE_SECONDS)"]
 
 
 def test_a_supervisor_that_beats_keeps_the_trainer_alive_past_the_lease(ends: Ends) -> None:

@@ -63,6 +63,8 @@ class Lease:
             except Unavailable as error:
                 log.warning("heartbeat_failed", error=str(error))
         if now >= self._answered + self._settings.outage_seconds:
-            why = f"the database has not answered for {self._settings.outage_seconds:g} s (worker.outage_seconds)"
+            why = (
+                f"the database has not answered for {self._settings.outage_seconds:g} s (LUDUS_WORKER__OUTAGE_SECONDS)"
+            )
             raise LeaseLost(self._claim.run_id, self._claim.attempt, why)
         return renewal

@@ -209,11 +209,14 @@ class Supervisor:
                 if self._command == "cancel":
                     return Finished(outcome="cancelled", reason=StopReason.USER)
                 seconds = self._settings.stop_seconds
-                return _lost(f"the trainer took more than {seconds:g} s for its last checkpoint")
+                why = f"the trainer took more than {seconds:g} s for its last checkpoint"
+                return _lost(f"{why} (LUDUS_WORKER__STOP_SECONDS)")
             if not self._listens and now - started > self._settings.startup_seconds:
-                return _lost(f"the trainer took more than {self._settings.startup_seconds:g} s to start")
+                seconds = self._settings.startup_seconds
+                return _lost(f"the trainer took more than {seconds:g} s to start (LUDUS_WORKER__STARTUP_SECONDS)")
             if self._listens and now - last_message > self._settings.silence_seconds:
-                return _lost(f"the trainer reported nothing for {self._settings.silence_seconds:g} s")
+                seconds = self._settings.silence_seconds
+                return _lost(f"the trainer reported nothing for {seconds:g} s (LUDUS_WORKER__SILENCE_SECONDS)")
 
     # intents and requests of users ------------------------------------------------------------------------------------
 

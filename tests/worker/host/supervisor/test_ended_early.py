@@ -66,19 +66,19 @@ WAYS = {
     "never listens": Way(
         SLOW,
         "trainer_lost",
-        "took more than 0.5 s to start",
+        "took more than 0.5 s to start (LUDUS_WORKER__STARTUP_SECONDS)",
         {"startup_seconds": 0.5},
     ),
     "silent": Way(
         MUTE,
         "trainer_lost",
-        "reported nothing for 0.5 s",
+        "reported nothing for 0.5 s (LUDUS_WORKER__SILENCE_SECONDS)",
         {"silence_seconds": 0.5},
     ),
     "deaf while the worker shuts down": Way(
         DEAF,
         "trainer_lost",
-        "took more than 1 s for its last checkpoint",
+        "took more than 1 s for its last checkpoint (LUDUS_WORKER__STOP_SECONDS)",
         {"stop_seconds": 1.0},
         stopping=True,
     ),
@@ -233,7 +233,7 @@ def test_a_worker_that_gives_up_on_its_database_says_so(database: Database) -> N
 
     lease = Lease(claim, ledger, settings)
     time.sleep(0.5)  # allow: sleep, because the outage lasts as long as the worker puts up with
-    with pytest.raises(LeaseLost, match=r"the database has not answered for 0.5 s \(worker.outage_seconds\)"):
+    with pytest.raises(LeaseLost, match=r"the database has not answered for 0.5 s \(LUDUS_WORKER__OUTAGE_SECONDS\)"):
         lease.keep()
 
 
