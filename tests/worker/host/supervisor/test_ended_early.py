@@ -54,7 +54,7 @@ WAYS = {
     "more memory, and then deaf": Way(
         DEAF,
         "memory_limit",
-        "may hold 1 MiB. Then the trainer took more than 1 s for its last checkpoint.",
+        "may hold 1 MiB. Then the trainer took more than 1 s for its last checkpoint (LUDUS_WORKER__STOP_SECONDS).",
         {"trainer_memory_bytes": 2**20, "stop_seconds": 1.0},
     ),
     "killed by the kernel for want of memory": Way(
