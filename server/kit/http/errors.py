@@ -196,7 +196,10 @@ class UnsupportedMediaType(RequestError, code="unsupported_media_type"):
         "Accept-Patch": "application/merge-patch+json",
     }
     given: str
-    sentence = "A body of type {given!r:.102} is not understood. Send application/json or application/yaml."
+    sentence = (
+        "A body of type {given!r:.102} is not understood. Send application/json or application/yaml; a PATCH may be "
+        "application/merge-patch+json, too."
+    )
 
 
 class UnsupportedFileType(UnsupportedMediaType):
