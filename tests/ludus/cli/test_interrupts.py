@@ -1,0 +1,54 @@
+"""Ctrl-C ends the command without a traceback, however early it comes."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+INTERRUPTED = """
+import importlib.abc, os, signal, sys
+
+class Interrupts(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+        return None
+
+sys.meta_path.insert(0, Interrupts())
+"""
+"""`sitecustomize`: what a user does while a module is imported."""
+
+
+@pytest.mark.parametrize(
+    ("module", "code"),
+    [("ludus.cli", -signal.SIGINT), ("click", -signal.SIGINT), ("ludus.threads", -signal.SIGINT), ("ludus.cli.run", 1)],
+)
+def test_an_interrupt_of_an_import_ends_the_command_without_a_traceback(tmp_path: Path, module: str, code: int) -> None:
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPTED.format(module=module))
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    ended = subprocess.run(
+        [sys.executable, "-m", "ludus", "run", "list"],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        check=False,
+        timeout=60,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert (ended.returncode, b"Traceback" in ended.stderr) == (code, False), ended.stderr
+
+
+def test_a_command_whose_shell_ignores_interrupts_goes_on_ignoring_them(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPTED.format(module="click"))
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    ended = subprocess.run(
+        [sys.executable, "-m", "ludus", "--version"],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        check=False,
+        timeout=60,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    )
+    assert (ended.returncode, ended.stdout[:6]) == (0, b"ludus,"), ended.stderr
