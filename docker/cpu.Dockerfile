@@ -27,9 +27,10 @@ COPY proto proto
 RUN mkdir ludus server worker && touch ludus/__init__.py server/__init__.py worker/__init__.py
 
 FROM base AS server-packages
-COPY docker/server.lock docker/server.lock
+COPY docker/server.lock docker/prune docker/
 RUN pip install --require-hashes --no-deps --requirement docker/server.lock \
-    && pip install --no-deps --no-build-isolation --editable .
+    && pip install --no-deps --no-build-isolation --editable . \
+    && sh docker/prune
 
 FROM server-packages AS server-sbom
 RUN python -m venv /opt/sbom && /opt/sbom/bin/pip install 'cyclonedx-bom==7.5.0' \
@@ -49,10 +50,11 @@ CMD ["server"]
 
 FROM base AS worker-packages
 ARG PIP_EXTRA_INDEX_URL
-COPY docker/worker.lock docker/worker.lock
+COPY docker/worker.lock docker/prune docker/
 RUN pip install --require-hashes --no-deps --requirement docker/worker.lock \
     && pip install --constraint constraints.txt torch \
-    && pip install --no-deps --no-build-isolation --editable .
+    && pip install --no-deps --no-build-isolation --editable . \
+    && sh docker/prune
 
 FROM worker-packages AS worker-sbom
 RUN python -m venv /opt/sbom && /opt/sbom/bin/pip install 'cyclonedx-bom==7.5.0' \

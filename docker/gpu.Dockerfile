@@ -28,11 +28,12 @@ COPY --chmod=755 docker/health /usr/local/bin/ludus-health
 WORKDIR /opt/ludus
 COPY pyproject.toml constraints.txt README.md ./
 COPY proto proto
-COPY docker/worker.lock docker/worker.lock
+COPY docker/worker.lock docker/prune docker/
 RUN mkdir ludus server worker && touch ludus/__init__.py server/__init__.py worker/__init__.py \
     && pip install --require-hashes --no-deps --requirement docker/worker.lock \
     && pip install --constraint constraints.txt torch \
-    && pip install --no-deps --no-build-isolation --editable .
+    && pip install --no-deps --no-build-isolation --editable . \
+    && sh docker/prune
 
 FROM packages AS sbom
 RUN python3 -m venv /opt/sbom && /opt/sbom/bin/pip install 'cyclonedx-bom==7.5.0' \
