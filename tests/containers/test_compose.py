@@ -44,7 +44,6 @@ pytestmark = [
     pytest.mark.containers,
     pytest.mark.slow,
     pytest.mark.timeout(3600),
-    pytest.mark.xdist_group("containers"),
     pytest.mark.skipif(not has_images(), reason="needs a container engine with the images of docker-compose.yml"),
 ]
 
