@@ -1,4 +1,5 @@
-"""The controller: takes runs from lost workers, wakes workers for waiting runs, and records why runs cannot start.
+"""The controller: takes runs from lost workers, wakes workers for waiting runs, lends slots of runs without games, and
+records why runs cannot start.
 
 Any number of controllers may run: every action is decided again in the database, under the run's lock.
 
@@ -39,6 +40,7 @@ from server.kit.tracing import open_tracer
 from server.kit.wake_up import WakeUp
 from server.ladders.ratings.job import RatingJob
 from server.lifecycle.leases.repository import ExpiredLease, LeaseRepository
+from server.lifecycle.lending.job import lend_slots
 from server.metrics.compaction.job import CompactionJob
 from server.metrics.repository import MetricRepository
 from server.metrics.retention.job import MetricRetentionJob
@@ -122,6 +124,7 @@ class Controller:
         try:
             self._reap()
             self._explain()
+            lend_slots(self._database, self._policy, self._lease_seconds)
             self._renew_extremes()
         except Unavailable as error:
             outcome = error.code

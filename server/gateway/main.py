@@ -105,7 +105,7 @@ async def _serve(settings: Settings, database: Database) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    placement = Placement(database, WakeUpQueue(make_celery(settings)))
+    placement = Placement(database, WakeUpQueue(make_celery(settings)), 2 * settings.gateway.hold_seconds)
     tracer = open_tracer(settings.telemetry, "gateway")
     server, gateway, port = await start(settings.gateway, placement, tracer)
     heartbeat = LoopHeartbeat(HANGS_SECONDS)

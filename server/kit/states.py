@@ -13,7 +13,7 @@ S = RunState
 TRANSITIONS: Mapping[RunState, frozenset[RunState]] = {
     S.CREATED: frozenset({S.QUEUED, S.CANCELLED}),
     S.QUEUED: frozenset({S.STARTING, S.PAUSED, S.CANCELLED, S.SUCCEEDED}),
-    S.STARTING: frozenset({S.RUNNING, S.PAUSING, S.STOPPING, S.RECOVERING, S.FAILED, S.CANCELLED}),
+    S.STARTING: frozenset({S.RUNNING, S.QUEUED, S.PAUSING, S.STOPPING, S.RECOVERING, S.FAILED, S.CANCELLED}),
     S.RUNNING: frozenset({S.PAUSING, S.STOPPING, S.RECOVERING, S.SUCCEEDED, S.FAILED, S.CANCELLED}),
     S.PAUSING: frozenset({S.PAUSED, S.STOPPING, S.RECOVERING, S.FAILED, S.CANCELLED}),
     S.PAUSED: frozenset({S.QUEUED, S.STOPPING, S.SUCCEEDED, S.CANCELLED}),
@@ -39,7 +39,8 @@ class Intent(StrEnum):
 
     NONE = "none"
     RELEASE = "release"
-    """Checkpoint, then RECOVERING: another slot takes the run (an operator drains this one)."""
+    """Checkpoint, then RECOVERING: another slot takes the run (an operator drains this one). QUEUED if the slot is lent
+    (`server.lifecycle.lending`)."""
     PAUSE = "pause"
     """Checkpoint, then PAUSED with reason `user`; the worker is free."""
     STOP = "stop"

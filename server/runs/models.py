@@ -125,6 +125,9 @@ class Run(Owned, Base):
     requests: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
     """Raised by each request to the run's trainer (`server.runs.events.repository.ask`): heartbeats return it, and the
     supervisor reads the requests only when it has moved."""
+    awaited_until: Mapped[float | None] = mapped_column(Timestamp)
+    """Until then a game counts as waiting for the run: the gateway writes it while a simulator asks for its place
+    (`server.simulators.repository.Placement`). Infinite for a run that needs no game."""
 
     step: Mapped[int] = column_property(
         func.coalesce(of_lease(Lease.step, id), stored_step)  # noqa: A003  # the column above
@@ -157,6 +160,7 @@ class Run(Owned, Base):
         partial_index(
             "ix_runs_share", "project", "token_id", "owner", "demand", "priority", "queued_at", "id", where=WAITING_SQL
         ),
+        partial_index("ix_runs_awaited", "awaited_until", where=WAITING_SQL),
         partial_index("ix_runs_training", "project", "token_id", "owner", where=LEASED_SQL),
     )
 
@@ -171,6 +175,7 @@ BEHIND = (
     Run.max_steps,
     Run.health,
     Run.requests,
+    Run.awaited_until,
 )
 """Columns that may lie behind the first page of a row in SQLite. Lists and fenced writes leave them out."""
 

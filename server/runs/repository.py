@@ -1,5 +1,6 @@
 """Runs in the database: queries of the API, inserts, and the building blocks of commands."""
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
@@ -21,7 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import defer
 from sqlalchemy.orm.attributes import set_committed_value
 
-from ludus.schemas.states import RunState
+from ludus.schemas.states import RunKind, RunState
 from server.config.run import RunConfig
 from server.kit.db.clock import DAY_SECONDS, now
 from server.kit.db.ids import new_id
@@ -243,6 +244,7 @@ class RunRepository(Repository):
             max_steps=new.config.max_steps,
             created_at=now(),
             queued_at=now(),
+            awaited_until=math.inf if new.config.kind is RunKind.CLONE else None,
             stored_updated_at=now(),
         )
         self._session.add(run)

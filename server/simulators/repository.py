@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -15,6 +16,7 @@ from server.kit.db.keyset import Columns, compare, opaque, parts, rarest, select
 from server.kit.db.projects import project_of
 from server.kit.db.repository import Repository, upsert
 from server.kit.db.texts import storable
+from server.kit.errors import Unavailable
 from server.kit.listing import ListQuery, Operator, Page
 from server.kit.states import LEASED, TERMINAL
 from server.kit.wake_up import WakeUp
@@ -26,6 +28,8 @@ from server.simulators.last_words.repository import keep_last_words
 from server.simulators.models import Simulator
 
 JOINED, CONNECTED, LEFT = "joined", "connected", "left"
+RENEW_SHARE: Final = 0.75
+"""It is written again that a game waits for a run once less than this share of the time for which it counts is left."""
 _KEYS: Final = select(Simulator.run_id, Simulator.session_id)
 
 
@@ -72,12 +76,21 @@ JoinAnswer = NotReady | Assigned
 
 
 class Placement:
-    """Gives simulators places in runs. Each call is one transaction; waiting simulators cost only reads."""
+    """Gives simulators places in runs. Each call is one transaction.
 
-    def __init__(self, database: Database, wake_up: WakeUp | None = None) -> None:
-        """`wake_up` wakes workers for a run that continues; without one the controller wakes them."""
+    Waiting simulators cost only reads, but one write now and then for each run: it is taken before runs without games
+    (`Run.awaited_until`).
+    """
+
+    def __init__(self, database: Database, wake_up: WakeUp | None = None, awaited_seconds: float = 60.0) -> None:
+        """`wake_up` wakes workers for a run that continues; without one the controller wakes them.
+
+        A game counts as waiting for `awaited_seconds` after its question: twice as long as it takes to the next one.
+        """
         self._database = database
         self._wake_up = wake_up
+        self._awaited_seconds = awaited_seconds
+        self._unmarked = func.coalesce(Run.awaited_until, 0.0) < now() + RENEW_SHARE * awaited_seconds
 
     @property
     def database(self) -> Database:
@@ -112,9 +125,12 @@ class Placement:
         with self._database.read() as session:
             found = RunRepository(session).without_config(run)
             waiting = _waiting(found, _endpoints(session, found))
+            marked = waiting is None or self._is_marked(session, found.id)
         if _lost_its_simulators(found):
             return self._wake(found.id)
         if waiting is not None:
+            if not marked:
+                self._mark(found.id)
             return waiting
         # Many simulators join a run that starts: the run is locked for as long as four messages take.
         with self._database.write(gathers=True) as session:
@@ -142,14 +158,31 @@ class Placement:
             attempt = session.get(Attempt, (found.id, found.attempt))
             if waiting is None:
                 return Assigned(found.id, found.attempt, 0, _for(endpoints, edge=True), {})
+            marked = self._is_marked(session, found.id)
         if _lost_its_simulators(found):
             return self._wake(found.id, edge=True)
+        if not marked:
+            self._mark(found.id)
         if attempt is not None and attempt.ended_at is None:
             if attempt.places_problem is not None:
                 raise PlacesUnavailable(found.id, attempt.places_problem)
             if not attempt.places_asked and collectors.get("local") != 0:  # without local collectors they are open
                 self._ask_for_places(found.id, found.attempt)
         return waiting
+
+    def _is_marked(self, session: Session, run_id: str) -> bool:
+        """Return whether it is written for long enough that a game waits for a run."""
+        return session.scalar(select(Run.id).where(Run.id == run_id, self._unmarked)) is None
+
+    def _mark(self, run_id: str) -> None:
+        """Write that a game waits for a run. Not if the run is locked, or nothing can be written: the game asks again.
+
+        The race: the games of a run begin to wait together. One of them writes.
+        """
+        unmarked = select(Run.id).where(Run.id == run_id, self._unmarked).with_for_update(skip_locked=True)
+        mark = update(Run).where(Run.id == unmarked.scalar_subquery())
+        with suppress(Unavailable), self._database.write(once=True) as session:
+            session.execute(mark.values(awaited_until=now() + self._awaited_seconds), execution_options=UNTRACKED)
 
     def _ask_for_places(self, run_id: str, attempt: int) -> None:
         """Ask the trainer of an attempt for places.
@@ -201,7 +234,8 @@ class Placement:
             run = lock_run(session, run_id)
             if _lost_its_simulators(run):
                 message = "A simulator came back; the run waits for a worker again."
-                move(session, run, RunState.QUEUED, Note("run_queued", message))
+                awaited_until = now() + self._awaited_seconds
+                move(session, run, RunState.QUEUED, Note("run_queued", message), awaited_until=awaited_until)
                 if self._wake_up is not None:
                     wake = self._wake_up.wake
                     after_commit(session, lambda: wake(run_id))

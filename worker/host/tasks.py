@@ -200,7 +200,7 @@ class Slot:
                 self._train(claim)
             finally:
                 self._shared.set_busy(self._number, busy=False)
-                if self._limits.once:
+                if self._limits.once and not self._has_lent(claim):
                     self._shared.finish()
             if not self._shared.finished:
                 self._warm.prepare()
@@ -230,6 +230,13 @@ class Slot:
                 self._supervisor.run(self._warm)
             finally:
                 self._supervisor = None
+
+    def _has_lent(self, claim: Claim) -> bool:
+        """Return whether a run only lent its slot, which takes the other one next."""
+        try:
+            return self._queue.has_lent(claim)
+        except LudusError:
+            return False
 
     def _pass_on(self, another: AnotherSlot | None) -> None:
         """Wake another slot for a run that it serves: this one has received the wake-up, and does not take the run."""

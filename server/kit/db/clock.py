@@ -40,7 +40,7 @@ class later(FunctionElement[float]):  # noqa: N801  # reads as the SQL function 
     type = Timestamp
     inherit_cache = True
 
-    def __init__(self, one: Mapped[float], other: ColumnElement[float]) -> None:
+    def __init__(self, one: Mapped[float] | ColumnElement[float], other: ColumnElement[float]) -> None:
         super().__init__(one, other)
 
 

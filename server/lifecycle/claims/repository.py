@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Any, NamedTuple
 
-from sqlalchemy import bindparam, insert, update
+from sqlalchemy import bindparam, insert, select, update
 from sqlalchemy.orm import Session
 
 from ludus.schemas.states import RunKind, RunState
@@ -175,6 +175,12 @@ class RunQueue:
         leaving = [one.run_id for one in heads if leaves(Demand.parse(one.demand), offer, others)]
         self._left = {run_id: self._left.get(run_id, now) for run_id in leaving}
         return {run_id for run_id, since in self._left.items() if now - since < self._policy.best_fit_seconds}
+
+    def has_lent(self, claim: Claim) -> bool:
+        """Return whether the run of an attempt that has ended waits again because its slot is lent."""
+        with self._database.read(once=True) as session:
+            same = (Run.id == claim.run_id, Run.attempt == claim.attempt)
+            return session.scalar(select(Run.state).where(*same)) == RunState.QUEUED
 
     def waiting(self, offer: Offer) -> str | None:
         """Return a run that waits for a worker and that a slot with this offer serves; None if there is none."""

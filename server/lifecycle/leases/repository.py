@@ -32,7 +32,7 @@ from server.kit.db.texts import storable
 from server.kit.states import EVENT_OF, LEASED, Intent
 from server.runs.bottleneck.times import TimeSpent
 from server.runs.events.repository import UNTRACKED, Note, lock_run, move
-from server.runs.models import Attempt, Lease, Run
+from server.runs.models import Attempt, Event, Lease, Run
 from server.simulators.repository import SimulatorRepository
 from server.workers.models import Worker
 
@@ -40,6 +40,9 @@ SHOW_SECONDS: Final = 300.0
 """How often the holder of a lease writes it where the release before `0027` looks."""
 SHOWN_LEASE_SECONDS: Final = 3 * SHOW_SECONDS
 """The lease that it shows there."""
+
+SLOT_LENT: Final = "slot_lent"
+"""Type of the event that an attempt's slot is lent."""
 
 
 @dataclass(frozen=True)
@@ -187,12 +190,18 @@ def end_without_result(
 
     A user's request outlives the attempt: a run that was to be cancelled is CANCELLED, one that was to be stopped is
     SUCCEEDED with its newest checkpoint, one that was to pause is PAUSED. Otherwise the run is RECOVERING, until
-    `restart_budget` restarts without progress are spent; `counts` says whether this one is charged.
+    `restart_budget` restarts without progress are spent; `counts` says whether this one is charged. One whose slot is
+    lent has had no game, so that nothing was interrupted: it is QUEUED, where it was.
     """
     intent = run.intent
+    lent = run.state == RunState.STARTING and intent == Intent.RELEASE and not counts and _is_lent(session, run)
     end_attempt(session, run, outcome, detail)
     if intent == Intent.CANCEL:
         return finish(session, run, RunState.CANCELLED, StopReason.USER, detail)
+    if lent:
+        note = Note(EVENT_OF[RunState.QUEUED], "The run has lent its slot, and waits again, in its former place.")
+        move(session, run, RunState.QUEUED, note, queued_at=Run.queued_at, intent=None)
+        return RunState.QUEUED
     spent = run.restarts_without_progress + (1 if counts else 0)
     if counts and intent not in {Intent.STOP, Intent.PAUSE} and spent > restart_budget:
         reason = StopReason(outcome) if outcome in set(StopReason) else StopReason.WORKER_LOST
@@ -207,6 +216,12 @@ def end_without_result(
     if intent == Intent.PAUSE:
         return finish(session, run, RunState.PAUSED, StopReason.USER, why)
     return RunState.RECOVERING
+
+
+def _is_lent(session: Session, run: Run) -> bool:
+    """Return whether the slot of a run's present attempt was lent."""
+    lent = (Event.run_id == run.id, Event.attempt == run.attempt, Event.type == SLOT_LENT)
+    return bool(session.scalar(select(exists().where(*lent))))
 
 
 def apply_intent(session: Session, run: Run, intent: str | None) -> None:

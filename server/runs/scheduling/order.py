@@ -6,11 +6,15 @@
 3. Then the token with the fewest runs in training, and of one token's runs the owner with the fewest.
 4. The run that has waited longest.
 
+A run that is ready to train, because a game waits for it or it needs none, counts as having waited `aging_seconds`
+longer. So it goes before others of the same priority, and no run waits for ever for a game to come first.
+
 Project and token come from the authenticated request. Owner and priority are free text and a free number, so they
 only order runs that would compete with each other anyway: they never gain anything over another project, and the owner
 nothing over another token. Quotas bind projects and tokens; a run beyond one of them is passed over.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -63,6 +67,14 @@ class InTraining:
         """Return how many runs of an owner are in training, of those that one token created in one project."""
         return self._owners.get(account, 0)
 
+    def after(self, end: Account, begin: Account | None = None) -> "InTraining":
+        """Return the numbers once a run of one account has ended, and one of another has begun."""
+        counts = Counter(self._owners)
+        counts[end] -= 1
+        if begin is not None:
+            counts[begin] += 1
+        return InTraining(counts)
+
 
 def quota_reached(account: Account, running: InTraining, policy: SchedulingSettings) -> str | None:
     """Say which quota keeps an account's runs waiting; None where none does."""
@@ -103,7 +115,7 @@ def obstacle(
 
 @dataclass(frozen=True)
 class Waiting:
-    """The run that has waited longest of one account, with one demand and one priority."""
+    """The run that has waited longest of one account, with one demand and one priority; or of those that are ready."""
 
     run_id: str
     account: Account
@@ -111,11 +123,15 @@ class Waiting:
     priority: int
     queued_at: float
     """On the database's clock."""
+    ready: bool = False
+    """Whether it could train at once: a game waits for it, or it needs none."""
 
     @property
-    def group(self) -> tuple[str, str, str, str, int]:
-        """Account, demand and priority. Runs of one group differ in nothing but the time for which they have waited."""
-        return (*self.account, self.demand, self.priority)
+    def group(self) -> tuple[str, str, str, str, int, bool]:
+        """Account, demand, priority, and whether only runs that are ready are meant. Else, runs of one group differ in
+        nothing but the time for which they have waited.
+        """
+        return (*self.account, self.demand, self.priority, self.ready)
 
 
 def in_order(
@@ -131,11 +147,14 @@ def in_order(
     `now` is the database's time; `hint` is the run that the wake-up named, which decides between equals only.
     """
 
+    def since(one: Waiting) -> float:
+        return one.queued_at - policy.aging_seconds * one.ready
+
     def in_project(one: Waiting) -> tuple[int, int, int, float, bool, str]:
-        waited = max(0.0, now - one.queued_at)
+        waited = max(0.0, now - since(one))
         priority = one.priority + int(waited // policy.aging_seconds)
         tokens, owners = running.of_token(one.account.token_id), running.of_owner(one.account)
-        return (-priority, tokens, owners, one.queued_at, one.run_id != hint, one.run_id)
+        return (-priority, tokens, owners, since(one), one.run_id != hint, one.run_id)
 
     allowed = [
         one
@@ -151,6 +170,6 @@ def in_order(
     def of_project(one: Waiting) -> tuple[int, float, bool, str]:
         following = next_of[one.account.project]
         count = running.of_project(one.account.project)
-        return (count, following.queued_at, following.run_id != hint, one.account.project)
+        return (count, since(following), following.run_id != hint, one.account.project)
 
     return sorted(ordered, key=of_project)  # stable: the order within a project stays

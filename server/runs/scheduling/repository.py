@@ -24,8 +24,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import aliased
 
-from ludus.schemas.states import RunState
-from server.kit.db.clock import now
+from server.kit.db.clock import later, now
 from server.kit.db.once import UNREAD
 from server.kit.db.repository import Repository
 from server.runs.events.repository import Note, record
@@ -56,7 +55,7 @@ class Look(NamedTuple):
     """The queue at one moment, as a slot sees it that wants a run."""
 
     heads: Sequence[Waiting]
-    """`WaitingRuns.heads`."""
+    """`WaitingRuns.heads`; then the first of those that are ready, once more."""
     running: InTraining
     clock: float
     """On the database's clock."""
@@ -101,7 +100,7 @@ class WaitingRuns(Repository):
         ):
             account = Account(project, token_id, owner)
             if kind == _WAITS:
-                heads.append(Waiting(run_id, account, demand, priority, at or 0))
+                heads.append(Waiting(run_id, account, demand, priority, at or 0, bool(count)))
             elif kind == _TRAINS:
                 running[account] = count
             else:
@@ -117,6 +116,13 @@ class WaitingRuns(Repository):
         return [
             Waiting(run_id, Account(*account), demand, priority, queued_at or 0)
             for run_id, *account, demand, priority, queued_at in self._session.execute(_HEADS)
+        ]
+
+    def ready(self) -> list[Waiting]:
+        """Return all waiting runs that are ready to train, the one that has waited longest first."""
+        return [
+            Waiting(run_id, Account(*account), demand, priority, queued_at or 0, ready=True)
+            for run_id, *account, demand, priority, queued_at in self._session.execute(_READY)
         ]
 
     def demands(self) -> Sequence[tuple[Account, str]]:
@@ -159,15 +165,15 @@ class WaitingRuns(Repository):
 
     def take(self, head: Waiting) -> tuple[Run, float] | None:
         """Return the oldest run of a head's group that no other transaction has locked, and since when it waits: since
-        it was queued, or since the last heartbeat of the attempt that was interrupted. It is locked until the commit.
+        it was queued, or since the last heartbeat of an attempt after that. It is locked until the commit.
         """
-        interrupted = (Attempt.run_id == Run.id, Attempt.number == Run.attempt)
-        since = case(
-            (Run.state == RunState.RECOVERING, select(Attempt.heartbeat_at).where(*interrupted).scalar_subquery()),
-            else_=Run.queued_at,
-        )
-        same = (column == value for column, value in zip(_GROUP, head.group, strict=True))
-        query = select(Run, func.coalesce(since, now())).where(text(f"runs.{WAITING_SQL}"), *same)
+        newest = (Attempt.run_id == Run.id, Attempt.number == Run.attempt)
+        last_beat = select(Attempt.heartbeat_at).where(*newest).scalar_subquery()
+        since = later(func.coalesce(Run.queued_at, now()), func.coalesce(last_beat, 0.0))
+        same = (column == value for column, value in zip(_GROUP, head.group[:-1], strict=True))
+        query = select(Run, since).where(text(f"runs.{WAITING_SQL}"), *same)
+        if head.ready:
+            query = query.where(_IS_READY)
         first = query.order_by(Run.queued_at, Run.id).limit(1).with_for_update(of=Run, skip_locked=True)
         found = self._session.execute(first, execution_options={"populate_existing": True}).one_or_none()
         return None if found is None else (found[0], found[1])
@@ -208,6 +214,7 @@ def _unit(number: int) -> ColumnElement[bool]:
 
 _ACCOUNT = (Run.project, Run.token_id, Run.owner)
 _GROUP = (*_ACCOUNT, Run.demand, Run.priority)
+_IS_READY = Run.awaited_until > select(now()).scalar_subquery()  # computed once: then the index is asked
 
 
 def _head(*conditions: ColumnElement[bool]) -> Select[str]:
@@ -237,6 +244,7 @@ def _heads() -> Select[Any]:
 
 # SQLAlchemy takes longer to build them than the databases to answer them.
 _HEADS = _heads()
+_READY = select(Run.id, *_GROUP, Run.queued_at).where(text(f"runs.{WAITING_SQL}"), _IS_READY).order_by(Run.queued_at)
 _RUNNING = select(*_ACCOUNT, func.count()).where(text(LEASED_SQL)).group_by(*_ACCOUNT)
 _WAITS, _TRAINS, _MOMENT = range(3)
 """Kinds of rows of `look_at`."""
@@ -250,9 +258,13 @@ def look_at(barred: ColumnElement[bool], beside: ColumnElement[bool] | None = No
     """
     no_text, no_number, no_count = cast(null(), String), cast(null(), Integer), cast(null(), BigInteger)
     no_time = cast(null(), Double)
+    place = func.row_number().over(partition_by=_GROUP, order_by=(Run.queued_at, Run.id)).label("place")
+    ready = _READY.order_by(None).add_columns(place).subquery().c
+    columns = [column for column in ready if column is not ready.place]
     also = no_number if beside is None else case((beside, 1), else_=0)
     return union_all(
         _HEADS.with_only_columns(literal(_WAITS), Run.id, *_GROUP, Run.queued_at, no_count),
+        select(literal(_WAITS), *columns, cast(1, BigInteger)).where(ready.place == 1),
         _RUNNING.with_only_columns(literal(_TRAINS), no_text, *_ACCOUNT, no_text, no_number, no_time, func.count()),
         select(literal(_MOMENT), *[no_text] * 5, also, now(), case((barred, 1), else_=0)),
     )

@@ -269,7 +269,7 @@ def test_a_run_whose_answer_stays_the_same_is_not_asked_about_again_and_again(
 def test_beyond_the_limit_a_join_is_answered_at_once_and_such_simulators_come_back_at_different_times(
     database: Database,
 ) -> None:
-    run_id = add_run(database, state="QUEUED")
+    run_id, other = add_run(database, state="QUEUED"), add_run(database, state="QUEUED", name="other")
     settings = GatewaySettings(
         port=0, token=SecretStr(TOKEN), ticket_key=SecretStr(KEY), hold_seconds=LONG, held_joins=10
     )
@@ -285,6 +285,10 @@ def test_beyond_the_limit_a_join_is_answered_at_once_and_such_simulators_come_ba
         assert max(seconds) - min(seconds) > 0.2 * LONG  # of 30 in a range of 0.5, by chance once in 10^10
         assert held(gateway) == 10
         assert gateway.gateway.telemetry.not_held._value.get() == 30
+        ask(gateway, "late", run="other").result(60)
+        assert held(gateway) == 10
+        with database.read() as session:
+            assert all(session.get_one(Run, run).awaited_until for run in (run_id, other)), "held or not, they wait"
         set_run(database, run_id, "RUNNING", "worker-1:41000")
         assert {call.result(60).assignment.address for call in calls} == {"worker-1:41000"}
         assert held(gateway) == 0

@@ -179,6 +179,7 @@ def test_a_simulator_that_comes_back_wakes_the_run_and_a_worker(database: Databa
 
     assert isinstance(answer, NotReady)
     assert read_run(database, "run").state == RunState.QUEUED
+    assert read_run(database, "run").awaited_until is not None, "it goes before runs without a game"
     assert wake_up.woken == [read_run(database, "run").id]
 
 

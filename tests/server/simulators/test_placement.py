@@ -12,7 +12,8 @@ from server.runs.events.repository import EventRepository
 from server.runs.models import Run
 from server.simulators.errors import RunClosed, SimulatorNotFound
 from server.simulators.repository import Assigned, NotReady, Placement, SimulatorRepository
-from tests.factories import make_claim, make_ledger, make_run, read_run
+from tests.conftest import POSTGRESQL_ONLY
+from tests.factories import CONFIG, make_claim, make_ledger, make_run, read_run
 
 ENDPOINTS = [{"address": "host:1", "index": 0}, {"address": "host:2", "index": 1}]
 
@@ -237,3 +238,61 @@ def test_a_refused_session_leaves_an_event_even_if_nobody_knows_the_simulator(da
         ("simulator_left", "info", "left"),
         ("simulator_refused", "warning", "spec_conflict"),
     ]
+
+
+def awaited_seconds(database: Database, run: str) -> float:
+    """Return for how many seconds a game still counts as waiting for a run; negative: it is over."""
+    with database.read() as session:
+        return (read_run(database, run).awaited_until or 0.0) - SimulatorRepository(session).clock()
+
+
+def test_a_game_that_waits_marks_its_run_for_a_while_and_writes_once_in_a_quarter_of_it(database: Database) -> None:
+    placement = Placement(database, awaited_seconds=1000)
+    make_run(database, name="run")
+    placement.join("run", "inc")
+    first = read_run(database, "run").awaited_until
+    assert 990 < awaited_seconds(database, "run") <= 1000
+
+    placement.join("run", "another")
+    assert read_run(database, "run").awaited_until == first
+    shift_mark(database, -260)
+    placement.join("run", "another")
+
+    assert 990 < awaited_seconds(database, "run") <= 1000
+
+
+def shift_mark(database: Database, seconds: float) -> None:
+    with database.write() as session:
+        session.execute(update(Run).values(awaited_until=Run.awaited_until + seconds))
+
+
+def test_a_game_waits_until_the_trainer_listens_and_one_that_gets_a_place_writes_no_mark(
+    database: Database, placement: Placement
+) -> None:
+    ledger = make_ledger(database, name="run", state=RunState.STARTING)
+    assert isinstance(placement.join("run", "inc"), NotReady)
+    assert awaited_seconds(database, "run") > 0
+    ledger.listening(ENDPOINTS)
+    shift_mark(database, -1000)
+
+    assert isinstance(placement.join("run", "inc"), Assigned)
+    assert awaited_seconds(database, "run") < 0
+
+
+def test_an_edge_collector_that_waits_marks_its_run(database: Database, placement: Placement) -> None:
+    make_run(database, name="run", config={**CONFIG, "simulators": {"collectors": {"edge": 1}}})
+
+    assert isinstance(placement.place_collector("run"), NotReady)
+    assert awaited_seconds(database, "run") > 0
+
+
+@pytest.mark.parametrize("database_url", POSTGRESQL_ONLY, indirect=True)
+def test_a_game_does_not_wait_for_a_run_that_is_locked_to_mark_it(database: Database) -> None:
+    run = make_run(database, name="run")
+    impatient = Database(database.url, busy_seconds=30)
+    with database.write() as session:
+        session.execute(update(Run).where(Run.id == run.id).values(name="run"))
+
+        assert isinstance(Placement(impatient).join("run", "inc"), NotReady)
+    impatient.close()
+    assert awaited_seconds(database, "run") < 0, "it asks again"

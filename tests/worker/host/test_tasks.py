@@ -15,8 +15,11 @@ from sqlalchemy import delete, select
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
 from server.kit.queue import WakeUpQueue, make_celery
+from server.kit.scheduling import SchedulingSettings
 from server.kit.settings import Settings
+from server.lifecycle.lending.job import lend_slots
 from server.lifecycle.service import RunService
+from server.runs.events.repository import EventRepository
 from server.runs.models import Lease
 from server.workers.models import Worker
 from server.workers.repository import WorkerRepository
@@ -131,6 +134,27 @@ def test_a_worker_of_one_run_takes_a_run_that_waits_without_a_message_and_exits_
     ended = read_run(database, first.id)
     assert (ended.state, ended.stop_reason, ended.attempt) == ("SUCCEEDED", "completed", 1), ended.stop_detail
     assert (read_run(database, second.id).state, read_run(database, second.id).attempt) == ("QUEUED", 0)
+
+
+def test_a_worker_of_one_run_that_lends_its_slot_executes_the_other_run_before_it_exits(
+    database: Database, tmp_path: Path
+) -> None:
+    first = make_run(database, name="first")
+    with started(tmp_path, "--once") as worker:
+        eventually(lambda: read_run(database, first.id).state == "STARTING")
+        demonstration = add(database, tmp_path)
+        clones = make_run(database, name="clones", config=clone(demonstration), demonstrations=[demonstration])
+
+        lend_slots(database, SchedulingSettings(), 60)
+        assert worker.wait(120) == 0
+
+    assert read_run(database, clones.id).state == "SUCCEEDED"
+    back = read_run(database, first.id)
+    assert (back.state, back.attempt, back.queued_at) == ("QUEUED", 1, first.queued_at)
+    with database.read() as session:
+        said = {event.type: event.message for event in EventRepository(session).page(first.id)}
+    assert said["slot_lent"] == "Slot lent to run clones, which needs no game; no game has joined this one yet."
+    assert said["run_queued"] == "The run has lent its slot, and waits again, in its former place."
 
 
 def test_a_worker_of_one_run_whose_run_is_cancelled_exits_as_after_any_other(

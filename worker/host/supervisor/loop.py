@@ -228,7 +228,8 @@ class Supervisor:
                         self._send_command(trainer, "release", self._settings.stop_seconds)
                 case Intent.RELEASE:
                     if self._command is None:
-                        self._send_command(trainer, "release", self._settings.stop_seconds, "its worker is drained")
+                        why = "it was asked to hand its slot back"
+                        self._send_command(trainer, "release", self._settings.stop_seconds, why)
                 case Intent.PAUSE:
                     if self._command is None:
                         self._move(RunState.PAUSING, StopReason.USER, "A user asked to pause the run.")

@@ -182,6 +182,22 @@ def test_a_claim_reads_one_run_for_each_group_however_many_wait(crowd: Database)
     assert "Sort" not in plan
 
 
+def test_a_run_whose_game_waits_is_claimed_first_and_found_in_an_index_of_its_own(crowd: Database) -> None:
+    with crowd.write() as session:
+        session.execute(text("UPDATE runs SET awaited_until = 1 WHERE id = 'run_1001'"))
+        session.execute(text("UPDATE runs SET awaited_until = 1e12 WHERE id = 'run_1002'"))
+
+    plan = explain(crowd, lambda session: WaitingRuns(session).ready())
+    with crowd.read() as session:
+        assert [run.run_id for run in WaitingRuns(session).ready()] == ["run_1002"], "the other one's game went away"
+    claim = RunQueue(crowd).claim("worker", 10, offer=Offer(1))
+
+    assert "ix_runs_awaited" in plan
+    assert not re.search(r"(SCAN|Seq Scan on) runs", plan)
+    assert claim is not None
+    assert claim.run_id == "run_1002"
+
+
 def test_a_claim_that_finds_nothing_looks_at_kinds_of_slots_however_many_slots_there_are(crowd: Database) -> None:
     for name, gpus in (("idle", ()), ("graphics", ("GPU-a",)), ("cordoned", ("GPU-b", "GPU-c"))):
         register(crowd, name, *gpus)

@@ -25,8 +25,9 @@ def waiting(
     demand: str = "",
     priority: int = 0,
     waited: float = 0,
+    ready: bool = False,
 ) -> Waiting:
-    return Waiting(run_id, Account(project, token, owner), demand, priority, NOW - waited)
+    return Waiting(run_id, Account(project, token, owner), demand, priority, NOW - waited, ready)
 
 
 def order(
@@ -53,6 +54,46 @@ def test_a_run_of_low_priority_is_not_kept_waiting_for_ever() -> None:
 
     assert order(*runs, aging_seconds=60) == ["patient", "urgent"]
     assert order(*runs, aging_seconds=3600) == ["urgent", "patient"]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["tok_1", "tok_2"]), st.sampled_from(["ada", "bob"]), st.floats(0, 3599), st.booleans()
+        )
+    ),
+    st.integers(0, 3),
+    st.integers(0, 3),
+)
+def test_of_a_projects_runs_of_one_priority_those_whose_games_wait_go_first_within_an_hour(
+    runs: list[tuple[str, str, float, bool]], of_ada: int, of_bob: int
+) -> None:
+    queue = [
+        waiting(str(number), token=token, owner=owner, waited=waited, ready=ready)
+        for number, (token, owner, waited, ready) in enumerate(runs)
+    ]
+
+    ready = [
+        queue[int(run_id)].ready
+        for run_id in order(*queue, running={("default", "tok_1", "ada"): of_ada, ("default", "tok_2", "bob"): of_bob})
+    ]
+
+    assert ready == sorted(ready, reverse=True)
+
+
+def test_a_game_that_waits_outweighs_an_hour_of_waiting_and_no_more() -> None:
+    """So a run whose games are started when it has a slot is not kept waiting for ever."""
+    runs = [waiting("game", ready=True, waited=10), waiting("patient", waited=3700), waiting("pushed", priority=2)]
+
+    assert order(*runs) == ["pushed", "patient", "game"]
+    assert order(*runs, aging_seconds=4000) == ["pushed", "game", "patient"]
+
+
+def test_a_game_that_waits_decides_between_projects_that_have_equally_many_in_training() -> None:
+    runs = [waiting("old", project="a", waited=60), waiting("game", project="b", ready=True)]
+
+    assert order(*runs) == ["game", "old"]
+    assert order(*runs, running={("b", "", ""): 1}) == ["old", "game"]
 
 
 def test_a_project_with_fewer_runs_goes_first_whatever_priority_another_one_gives_its_runs() -> None:

@@ -1,0 +1,1 @@
+"""Slots of runs without games that are lent to runs whose games wait."""
