@@ -40,7 +40,7 @@ from server.kit.tracing import open_tracer
 from server.kit.wake_up import WakeUp
 from server.ladders.ratings.job import RatingJob
 from server.lifecycle.leases.repository import ExpiredLease, LeaseRepository
-from server.lifecycle.lending.job import lend_slots
+from server.lifecycle.lending.repository import lend_slots
 from server.metrics.compaction.job import CompactionJob
 from server.metrics.repository import MetricRepository
 from server.metrics.retention.job import MetricRetentionJob

@@ -34,8 +34,8 @@ class SchedulingSettings(Group):
     """
 
     aging_seconds: Seconds = 3600
-    """A waiting run gains one step of priority each time this number of seconds passes, so no run waits for ever. A game
-    that waits for its run counts as much.
+    """A waiting run gains one step of priority each time this number of seconds passes, so no run waits for ever. A
+    game that waits for its run counts as much.
     """
     runs_per_project: int | None = Field(default=None, ge=0)
     """Maximum number of runs of one project in training at once. Default: no limit."""

@@ -17,7 +17,7 @@ from server.kit.db.migrate import upgrade_database
 from server.kit.queue import WakeUpQueue, make_celery
 from server.kit.scheduling import SchedulingSettings
 from server.kit.settings import Settings
-from server.lifecycle.lending.job import lend_slots
+from server.lifecycle.lending.repository import lend_slots
 from server.lifecycle.service import RunService
 from server.runs.events.repository import EventRepository
 from server.runs.models import Lease

@@ -19,7 +19,7 @@ from ludus.schemas.states import RunKind, RunState
 from server.kit.db.clock import now
 from server.kit.db.database import Database
 from server.kit.scheduling import SchedulingSettings
-from server.kit.states import LEASED, Intent
+from server.kit.states import CLAIMABLE, LEASED, Intent
 from server.lifecycle.leases.repository import SLOT_LENT
 from server.runs.events.repository import Note, lock_run
 from server.runs.models import Attempt, Run
@@ -56,6 +56,7 @@ _LENDERS = (
     .where(or_(_WITHOUT_GAME, _ASKED))
     .order_by(Attempt.started_at)
 )
+_BORROWER = select(Run.id, Run.project, Run.name, Run.kind).where(Run.state.in_(CLAIMABLE))
 
 
 def lend_slots(database: Database, policy: SchedulingSettings, lease_seconds: float) -> None:
@@ -71,9 +72,10 @@ def lend_slots(database: Database, policy: SchedulingSettings, lease_seconds: fl
         WaitingRuns(session).lock_queue()
         for lender, ready in _due(session, policy, lease_seconds):
             run = lock_run(session, lender.run.run_id, patient=False)
-            if run is None or session.execute(_LENDERS.where(Run.id == run.id, _WITHOUT_GAME)).first() is None:
+            borrower = session.execute(_BORROWER.where(Run.id == ready.run_id)).one_or_none()
+            still = session.execute(_LENDERS.where(Run.id == lender.run.run_id, _WITHOUT_GAME)).first()
+            if run is None or still is None or borrower is None:
                 continue
-            borrower = RunRepository(session).without_config(ready.run_id)
             name = f"run {borrower.name}" if borrower.project == run.project else "a run of another project"
             why = "which needs no game" if borrower.kind == RunKind.CLONE else "whose game waits"
             data = {"run_id": borrower.id} if borrower.project == run.project else {}

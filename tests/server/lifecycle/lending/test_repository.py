@@ -12,7 +12,7 @@ from server.kit.states import Intent
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.blocked.repository import BlockedRepository
 from server.lifecycle.claims.repository import RunQueue
-from server.lifecycle.lending.job import lend_slots
+from server.lifecycle.lending.repository import lend_slots
 from server.lifecycle.service import RunService
 from server.runs.events.repository import EventRepository
 from server.runs.models import Attempt, Run
