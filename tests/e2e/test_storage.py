@@ -66,6 +66,15 @@ def fill(folder: Path) -> Path:
             return filler
 
 
+def remount(folder: Path, how: str) -> None:
+    """Let nothing write to a disk (`ro`), or let it again (`rw`)."""
+
+    def done() -> bool:  # a file that is open for writing keeps it from becoming read-only
+        return subprocess.run(["mount", "-o", f"remount,{how}", str(folder)], check=False).returncode == 0
+
+    eventually(done, f"the disk is {how}")
+
+
 def failures(client: Client, run: Run) -> list[str]:
     events = client.events.list(run.id)
     return [event.data["code"] for event in events if event.type == "checkpoint_failed"]
@@ -153,3 +162,34 @@ def test_a_full_disk_costs_checkpoints_until_there_is_room_again_and_nothing_tha
         assert (ended.state, ended.attempt) == ("SUCCEEDED", 1)
         assert set(failures(client, run)) == {"storage_full"}
         assert client.checkpoints.verify(run.id).sound
+
+
+def test_a_read_only_store_costs_checkpoints_until_it_takes_writes_again_and_the_run_says_so(
+    tmp_path: Path, small_disk: Path
+) -> None:
+    with running(tmp_path / "home", LUDUS_STORAGE__ROOT=str(small_disk)) as (stack, client):
+        run = client.runs.create(cartpole(keep_checkpoints=100))
+        with playing(stack, run):
+            eventually(lambda: client.checkpoints.list(run.id), "a checkpoint", 90)
+            remount(small_disk, "ro")
+            eventually(lambda: failures(client, run), "a checkpoint is refused", 60)
+            kept = client.checkpoints.list(run.id)
+            max(stack.processes("worker.trainer"), key=lambda each: each.cpu_times().user).kill()
+            eventually(lambda: client.runs.get(run.id).attempt == 2, "it resumes from what it can read", 60)
+            (_, second) = sorted(client.runs.attempts(run.id), key=lambda attempt: attempt.number)
+            assert second.resumed_from in {each.id for each in kept}
+            wait_for_step(client, run, second.resume_step + 600)
+
+            remount(small_disk, "rw")
+            step = client.runs.get(run.id).step
+            eventually(lambda: client.checkpoints.get(run.id).step > step, "a checkpoint is saved again", 60)
+            client.runs.stop(run.id)
+            ended = client.runs.wait(run.id, timeout=60)
+
+        assert (ended.state, ended.attempt) == ("SUCCEEDED", 2)
+        assert set(failures(client, run)) == {"storage_refused"}
+        (refused, *_) = [event for event in client.events.list(run.id) if event.type == "checkpoint_failed"]
+        assert "Read-only file system" in refused.message
+        assert "To mend it, let this process write there" in refused.message
+        assert {each.id for each in kept} <= {each.id for each in client.checkpoints.list(run.id)}
+        assert all(client.checkpoints.verify(run.id, each.id).sound for each in client.checkpoints.list(run.id))
