@@ -16,6 +16,7 @@ from typing import Any
 import onnxruntime
 import pytest
 
+from ludus.client import ApiError
 from ludus.schemas import Run
 from tests.deployment.deployment import ADDRESSES, S3_PORT, TABLE, WORKERS, Deployment, table_of_ports
 from tests.deployment.hosts import Process, skip_without_namespaces
@@ -272,3 +273,117 @@ def _idle(deployment: Deployment) -> set[str]:
         and time.time() - one.heartbeat_at.timestamp() < 5
         and deployment.healthy("worker", one.host)
     }
+
+
+NOTICED_SECONDS = 60.0
+"""Within this time each side notices that the other one has vanished without a word, and goes on after its return."""
+
+
+def names_of(deployment: Deployment, *without: str) -> None:
+    """Let all hosts resolve the names of the deployment, but these."""
+    lines = [f"{address} {name}\n" for name, address in ADDRESSES.items() if name not in without]
+    (deployment.folder / "hosts").write_text("".join(["127.0.0.1 localhost\n", *lines]))  # the file that hosts see
+
+
+@pytest.mark.slow
+def test_names_that_do_not_resolve_for_a_while_are_named_and_waited_for(
+    deployment: Deployment, games: list[Process]
+) -> None:
+    run = deployment.ask(lambda client: client.runs.create(cartpole(ENDLESS), name="names"))
+    games.append(deployment.simulate("games", "names"))
+    eventually(lambda: state(deployment, run).step >= 2000, "it has a checkpoint", 90)
+    data = deployment.hosts["data"]
+    servers = {"api": "control", "gateway": "control", "controller": "control", "worker": worker_of(deployment, run)}
+    before = {role: len(deployment.log(role, host)) for role, host in servers.items()}
+    names_of(deployment, "postgres", "redis", "s3", "control")
+    try:
+        deployment.switch.pull(data)  # connections end, and new ones need the names
+        late = deployment.simulate("home", "names")
+        games.append(late)
+        eventually(
+            lambda: all(
+                "failed to resolve host 'postgres'" in deployment.log(role, servers[role])[before[role] :]
+                for role in ("controller", "worker")
+            ),
+            "the name is in the logs",
+            NOTICED_SECONDS,
+        )
+        eventually(
+            lambda: "the host name in 'control:7070' cannot be resolved" in deployment.log("simulate", "home"),
+            "the game says which name it needs",
+            NOTICED_SECONDS,
+        )
+    finally:
+        names_of(deployment)
+        deployment.switch.plug(data)
+
+    step = eventually(lambda: state_or_none(deployment, run), "the api answers", NOTICED_SECONDS).step
+    saved = deployment.ask(lambda client: client.checkpoints.get(run.id)).step
+    eventually(lambda: state(deployment, run).step >= step + 1000, "it trains on", NOTICED_SECONDS)
+    eventually(
+        lambda: deployment.ask(lambda client: client.checkpoints.get(run.id)).step > saved,
+        "a checkpoint is stored",
+        NOTICED_SECONDS,
+    )
+    assert late.poll() is None
+    for role, host in servers.items():
+        assert deployment.roles[role, host].poll() is None, f"{role} has ended"
+        assert "Traceback" not in deployment.log(role, host)[before[role] :]
+    assert ended_by(deployment, run) <= {"lease_expired"}
+    deployment.ask(lambda client: client.runs.stop(run.id))
+    finished(deployment, run)
+
+
+def ended_by(deployment: Deployment, run: Run) -> set[str]:
+    """Return how former attempts ended. Leases are 4 s here: it may take longer to connect to a host that is back."""
+    attempts = deployment.ask(lambda client: client.runs.attempts(run.id))
+    return {one.outcome for one in attempts if one.outcome is not None}
+
+
+def state_or_none(deployment: Deployment, run: Run) -> Run | None:
+    """Return the run; None while the api does not answer."""
+    with suppress(ApiError):
+        return state(deployment, run)
+    return None
+
+
+@pytest.mark.slow
+def test_a_peer_that_vanishes_without_a_word_is_noticed_and_comes_back(
+    deployment: Deployment, games: list[Process]
+) -> None:
+    lasting = {**cartpole(ENDLESS), "simulators": {"grace_seconds": 600}}
+    run = deployment.ask(lambda client: client.runs.create(lasting, name="silence"))
+    games += [deployment.simulate("games", "silence"), deployment.simulate("games", "silence", "--collect", "here")]
+
+    def connected() -> int:
+        return len(deployment.ask(lambda client: client.simulators.list(run.id, "connected")))
+
+    def collectors() -> set[str]:
+        return {each.kind for each in deployment.ask(lambda client: client.runs.collectors(run.id))}
+
+    eventually(lambda: connected() == 2 and "edge" in collectors(), "both games play", 90)
+    worker = worker_of(deployment, run)
+    deployment.switch.pull(deployment.hosts["games"])
+    try:
+        eventually(lambda: connected() == 0, "the worker has noticed", NOTICED_SECONDS)
+        eventually(lambda: "edge" not in collectors(), "the learner has noticed", NOTICED_SECONDS)
+    finally:
+        deployment.switch.plug(deployment.hosts["games"])
+    eventually(lambda: connected() == 2 and "edge" in collectors(), "both games are back", NOTICED_SECONDS)
+
+    deployment.switch.pull(deployment.hosts["data"])
+    try:
+        eventually(lambda: state_or_none(deployment, run) is None, "the api says that it has no database", 30)
+        eventually(
+            lambda: '"event": "heartbeat_failed"' in deployment.log("worker", worker),
+            "the worker notices",
+            NOTICED_SECONDS,
+        )
+    finally:
+        deployment.switch.plug(deployment.hosts["data"])
+    step = eventually(lambda: state_or_none(deployment, run), "the api answers", NOTICED_SECONDS).step
+    eventually(lambda: state(deployment, run).step >= step + 1000, "it trains on", NOTICED_SECONDS)
+    assert ended_by(deployment, run) <= {"lease_expired"}
+    deployment.ask(lambda client: client.runs.stop(run.id))
+    finished(deployment, run)
+    assert [game.wait(30) for game in games] == [0, 0]
