@@ -22,7 +22,9 @@ from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.batches import Outcome
 from ludus.protocol.options import REASON_METADATA, TICKET_METADATA
 from ludus.protocol.tickets import TicketClaims, sign
+from tests.ludus.collector.match_world import NETWORK
 from tests.ludus.collector.stack import PATIENCE, SPEC, Learner, learner, player
+from tests.ludus.collector.test_self_play import BLUE, POLICIES, RED, Duel
 from tests.ludus.collector.test_session_snapshots import resuming
 from tests.worker.collectors.edge.segments import NUMBER, good
 from tests.worker.collectors.edge.world import Edge, Places, edge_collectors, reader_of
@@ -359,6 +361,30 @@ def test_a_match_against_a_policy_that_was_not_sent_ends_the_place(forged: messa
         run.wait_for(EdgeCollectorLeft)
         assert run.heard(messages.MatchesEnded) == [honest]
         stranger.close()
+
+
+def test_matches_in_self_play_come_over_the_stream_with_their_opponents() -> None:
+    assignment = OpponentAssignment(0, {1: [1]}, [0])
+    with (
+        learner(network=NETWORK, assignment=assignment, policies=POLICIES, size=20, edge_places=1) as run,
+        edge_collectors(run) as (edge,),
+    ):
+        run.wait_for(EdgeCollectorJoined)
+        duel = Duel(edge.address, RED, BLUE)
+        for _ in range(3):
+            duel.step()
+        duel.step(ended=(RED, BLUE))
+
+        (match,) = run.wait_for(messages.MatchesEnded).matches
+        run.wait_for(messages.StepsPlayed)
+        assert match.opponents == (("Duel", 1, 1),)
+        run.pool.assign_opponents("Duel", OpponentAssignment(0, {1: [2]}, [0]), POLICIES)
+        for _ in range(3):
+            duel.step()
+        duel.step(ended=(RED, BLUE))
+        run.until(lambda: len(run.heard(messages.MatchesEnded)) == 2)
+        assert not run.heard(EdgeCollectorLeft)
+        duel.simulator.vanish()
 
 
 def test_the_games_of_another_collectors_simulator_are_not_a_strangers_to_report() -> None:
