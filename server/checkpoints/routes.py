@@ -252,7 +252,11 @@ def _find(session: Session, run: str, checkpoint: str) -> Checkpoint:
         case _:
             return checkpoints.get(run_id, checkpoint)
     if found is None:
-        raise CheckpointNotFound(checkpoint, _NONE_SO_FAR[checkpoint])
+        hint = _NONE_SO_FAR[checkpoint]
+        takeover = checkpoints.takeovers([run_id]).get(run_id)
+        if takeover is not None:
+            hint += f" It continues {takeover.predecessor}, which has the checkpoint that it began with."
+        raise CheckpointNotFound(checkpoint, hint)
     return found
 
 

@@ -170,6 +170,15 @@ def test_a_run_names_the_one_that_it_continues_and_those_that_continue_it(world:
     }
 
 
+def test_a_run_that_has_no_checkpoint_of_its_own_yet_names_the_run_that_has_one(world: World) -> None:
+    _, second, _ = three(world)
+
+    answer = world.http.get("/v1/runs/third/checkpoints/latest")
+
+    assert (answer.status_code, answer.json()["code"]) == (404, "checkpoint_not_found")
+    assert f"It continues {second.run_id}, which has the checkpoint" in answer.json()["detail"]
+
+
 def test_a_predecessor_whose_metrics_are_in_a_file_is_read_from_it(world: World) -> None:
     three(world)
     pack_metrics(world.services.database)
