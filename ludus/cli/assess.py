@@ -1,9 +1,6 @@
 """Shared by `ludus gate` and `ludus evaluate`: a run, its simulators, progress, and reports."""
 
 import functools
-import json
-import sys
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -13,14 +10,12 @@ from uuid import uuid4
 
 import click
 
-from ludus.child_process import ChildProcess
 from ludus.cli.ending import cancel_interrupted, causes, end_run
 from ludus.cli.exits import OUTCOMES, Exit
 from ludus.cli.follow import Standstill
 from ludus.cli.options import (
     ASSIGNMENT,
     SEED,
-    SERVER_VARIABLE,
     count_option,
     envs_option,
     json_option,
@@ -34,14 +29,11 @@ from ludus.cli.sources import GAME_METAVAR, SOURCE, Source
 from ludus.cli.sources import check as check_source
 from ludus.client import TERMINAL_STATES, Client, NotFound, RunStalled
 from ludus.client.backoff import ServerBackoff
+from ludus.client.started_simulators import StartedSimulators
+from ludus.protocol.options import GATEWAY_VARIABLE
 from ludus.schemas import EvaluationResult, MatchResult, Run
 
 LOOK_SECONDS: Final = 1.0
-SIMULATORS_SECONDS: Final = 10.0
-"""Time-out for the simulators to end by themselves after the run has ended."""
-STOP_SECONDS: Final = 15.0
-"""Time-out for the simulators to stop; longer than that of `ludus simulate` itself."""
-LAST_LINES: Final = 20
 Result = MatchResult | EvaluationResult
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -101,8 +93,8 @@ def games_options(handler: Command) -> Command:
     @click.option(
         "--gateway",
         metavar="HOST:PORT",
-        envvar=SERVER_VARIABLE,
-        help="Where the simulators of --game join. [127.0.0.1:7070]",
+        envvar=GATEWAY_VARIABLE,
+        help="Where the simulators of --game join. [the server's host, port 7070]",
     )
     @functools.wraps(handler)
     def command(
@@ -169,16 +161,15 @@ def run_assessment(
         idempotency_key=str(uuid4()),
     )
     run: Run | None = None
-    last = deque[str](maxlen=LAST_LINES)
     try:
         run = create()
         report.run, report.server = run, client.server
         echo(f"run {run.id} {run.name if run.name != run.id else ''}".rstrip(), err=True)
         resolved = (run.config or {}).get(section) or {}
-        with _simulators(run.id, games, resolved.get("seed_parameter"), last) as alone:
-            if games.source is None:
+        with _simulators(client, run.id, games, resolved.get("seed_parameter")) as simulators:
+            if simulators is None:
                 echo(f"waiting for simulators: ludus simulate GAME --run {run.name}", err=True)
-            found = _follow(client, run, options.timeout, alone)
+            found = _follow(client, run, options.timeout, simulators)
     except KeyboardInterrupt:
         # The run may exist although the answer was not read: with the same key, the server returns it.
         echo(cancel_interrupted(client, (run or create()).id), err=True)
@@ -188,6 +179,7 @@ def run_assessment(
         report.lines.append(progress_line(found.result))
     if found.ended is Exit.REFUSED:
         end_run(client, run.id, "cancel")
+        last = [] if simulators is None else [*simulators.last_lines]
         report.lines.extend(last)
         why = f": {last[-1]}" if last else ""
         report.say(f"the simulators have ended before {run.id}, which is cancelled{why}")
@@ -211,15 +203,17 @@ def run_assessment(
     return found
 
 
-def _follow(client: Client, run: Run, timeout: float | None, alone: Callable[[], bool]) -> Assessed:
+def _follow(client: Client, run: Run, timeout: float | None, simulators: StartedSimulators | None) -> Assessed:
     """Wait until the run ends, and print its progress when it changes.
 
-    Stop waiting when `alone` returns that all simulators have ended, or when the run needs a person to continue.
+    Stop waiting when all simulators of this command have ended, or when the run needs a person to continue.
     """
     backoff = ServerBackoff(timeout)
     said, standstill = "", Standstill()
     while True:
-        all_ended = alone()  # before the request, because the run may end in between
+        all_ended = (
+            simulators is not None and simulators.exit_code is not None
+        )  # before the request, because the run may end in between
         present = backoff.persist(partial(client.runs.get, run.id))
         try:
             result: Result | None = backoff.persist(partial(client.runs.result, run.id))
@@ -274,39 +268,22 @@ def progress_line(result: Result) -> str:
 
 
 @contextmanager
-def _simulators(run: str, games: Games, seed_parameter: str | None, last: deque[str]) -> Iterator[Callable[[], bool]]:
-    """Run simulators while the block runs, and keep their newest lines in `last`.
-
-    Yields a function that returns whether all of them have ended.
-    """
+def _simulators(
+    client: Client, run: str, games: Games, seed_parameter: str | None
+) -> Iterator[StartedSimulators | None]:
+    """Run simulators while the block runs; none without a game."""
     if games.source is None:
-        yield lambda: False
+        yield None
         return
-    game = f"{games.source.library}:{games.source.name}"
-    command = [sys.executable, "-m", "ludus.cli", "simulate", game, "--run", run]
-    command += ["--count", str(games.count), "--envs", str(games.envs)]
-    command += [] if games.gateway is None else ["--server", games.gateway]
-    command += [] if seed_parameter is None else ["--seed-parameter", seed_parameter]
-    command += [] if games.source.behavior is None else ["--behavior", games.source.behavior]
-    for key, value in games.source.arguments.items():
-        command += ["--env-arg", f"{key}={json.dumps(value)}"]  # read as YAML, which includes JSON
-
-    def show(line: str) -> None:
-        echo(line, err=True)
-        last.append(line.strip())
-
-    process = ChildProcess(command, tied=True, stdout=show, stderr=show)
-
-    def have_ended() -> bool:
-        if process.exit_code() is None:
-            return False
-        process.end()  # reads its last lines, which have the reason
-        return True
-
-    try:
-        yield have_ended
-        process.wait(SIMULATORS_SECONDS)  # the server closes their sessions
-    finally:
-        if process.exit_code() is None:
-            process.terminate()
-        process.end(STOP_SECONDS)
+    with client.simulators.start(
+        run,
+        f"{games.source.library}:{games.source.name}",
+        count=games.count,
+        envs=games.envs,
+        gateway=games.gateway,
+        behavior=games.source.behavior,
+        arguments=games.source.arguments,
+        seed_parameter=seed_parameter,
+        show=partial(echo, err=True),
+    ) as simulators:
+        yield simulators

@@ -12,17 +12,15 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from importlib.metadata import version
-from urllib.parse import urlsplit
 
 import click
 
 from ludus.cli.client import explain
 from ludus.cli.exits import INTERRUPTED
-from ludus.cli.learn_options import GATEWAY_PORT, LearnError, LearnSettings, parse, read_settings
+from ludus.cli.learn_options import LearnError, LearnSettings, parse, read_settings
 from ludus.cli.learn_players import check_build, players_of
 from ludus.cli.learn_run import Interrupts, begin_anew, follow, greeting, open_run, warn
 from ludus.cli.learn_stack import Addresses, embedded_stack
-from ludus.cli.options import SERVER_VARIABLE
 from ludus.cli.render import LINES, echo
 from ludus.client import ApiError, Client
 from ludus.mlagents.results import Folder, Mirror
@@ -63,10 +61,9 @@ def learn(arguments: Sequence[str]) -> None:
         with ExitStack() as stack:
             if server is None:
                 addresses = stack.enter_context(embedded_stack(settings.folder / STACK_HOME))
-            else:
-                beside = f"{urlsplit(server).hostname}:{GATEWAY_PORT}"
-                addresses = Addresses(server, typed.gateway or os.environ.get(SERVER_VARIABLE) or beside)
-            client = stack.enter_context(Client(addresses.api, typed.token))
+            client = stack.enter_context(Client(server or addresses.api, typed.token))
+            if server is not None:
+                addresses = Addresses(server, typed.gateway or client.gateway)
             code = _train(client, settings, addresses, typed)
     except (LearnError, ResultsUnusable) as error:
         raise click.ClickException(str(error)) from error

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar, get_args, get_type_hints
 import yaml
 
 from ludus.cli.files import Unreadable, read_text
+from ludus.protocol.options import GATEWAY_PORT
 from ludus.protocol.side_channels import EngineConfiguration
 
 Section = TypeVar("Section")
@@ -110,7 +111,6 @@ _SECTIONS: Final[Mapping[str, type[Any]]] = {
     "checkpoint_settings": CheckpointSettings,
 }
 _FLAG: Final = "store_true"
-GATEWAY_PORT: Final = 7070
 """Default port at which a server takes games."""
 
 

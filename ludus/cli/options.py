@@ -14,9 +14,8 @@ from ludus.cli.plain_yaml import read_yaml
 from ludus.cli.require import parse_requirement
 from ludus.collector.networks.convolutions import MINIMUM_SIZES
 from ludus.protocol.credentials import CLIENT_TOKEN, SIMULATOR_TOKEN
-from ludus.protocol.options import DEFAULT_SERVER
+from ludus.protocol.options import DEFAULT_SERVER, GATEWAY_VARIABLE
 
-SERVER_VARIABLE: Final = "LUDUS_SIMULATOR_SERVER"
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -160,7 +159,7 @@ envs_option = option(
 gateway_option = option(
     "--server",
     default=DEFAULT_SERVER,
-    envvar=SERVER_VARIABLE,
+    envvar=GATEWAY_VARIABLE,
     show_envvar=True,
     metavar="HOST:PORT",
     help="The gateway.",

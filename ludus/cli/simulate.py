@@ -6,21 +6,22 @@ the run ends. A process that crashes is started again, after growing pauses, unt
 
 import asyncio
 import json
+import logging
 import os
 import platform
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from ludus.backoff import Backoff
-from ludus.child_process import ChildProcess, RestartedProcess
+from ludus.child_process import TAIL_LINES, ChildProcess, RestartedProcess, describe_exit
 from ludus.cli.exits import GAMES_HELP, INTERRUPTED, Exit, exit_of_end, exit_of_error, sigterm_interrupts
 from ludus.cli.options import (
     SEED,
@@ -40,8 +41,10 @@ from ludus.cli.until_end import printed_games
 from ludus.demonstrations import DemonstrationError, Recorder, inspect, read
 from ludus.games.collecting import Collect, collects_here, falls_back
 from ludus.protocol.credentials import SIMULATOR_TOKEN
-from ludus.sdk.errors import SimulatorError
-from ludus.sdk.join import RunEnd, Target
+from ludus.sdk.errors import Failure, SimulatorError
+from ludus.sdk.join import JoinClient, RunEnd, Target, new_session_id
+
+logger = logging.getLogger("ludus.games")
 
 REPORT: Final = "\x1e"
 """Begins a line of a process that reports on itself, not one that its game prints."""
@@ -74,6 +77,15 @@ class Plan:
     connect_timeout_seconds: float
     record: str | None
     """File to which the episodes are recorded."""
+    session_id: str = ""
+    """Drawn for each process that is started."""
+
+    def target(self, token: str | None) -> Target:
+        """Return the run to join."""
+        ca_file = None if self.ca_file is None else Path(self.ca_file)
+        return Target(
+            self.server, self.run, token, self.label, ca_file, self.connect_timeout_seconds, session_id=self.session_id
+        )
 
     def to_json(self) -> str:
         """Render on one line."""
@@ -218,6 +230,8 @@ class Simulator:
         self._output = output
         self._index = index
         self._plan = plan
+        self._printed = deque[str](maxlen=TAIL_LINES)
+        """The newest lines of the game."""
         self._token = token
         self.restarts = restarts
         self._process = RestartedProcess(self._launch, Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS))
@@ -229,8 +243,15 @@ class Simulator:
         environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **os.environ}
         if self._token is not None:
             environment[SIMULATOR_TOKEN] = self._token
+        self._plan = replace(self._plan, session_id=new_session_id())
+        self._printed.clear()
         command = [sys.executable, "-m", "ludus.cli.simulate_process", self._plan.to_json()]
-        return ChildProcess(command, environment=environment, tied=True, stdout=partial(self._output.line, self._index))
+        return ChildProcess(command, environment=environment, tied=True, stdout=self._show, stderr=self._show)
+
+    def _show(self, line: str) -> None:
+        if not line.startswith(REPORT):
+            self._printed.append(line)
+        self._output.line(self._index, line)
 
     def poll(self) -> None:
         """Record the end of the process, and restart it after its pause."""
@@ -242,12 +263,27 @@ class Simulator:
         pause = self._process.restart_later()
         how = f"was killed by signal {-code}" if code < 0 else "crashed"
         crashes = self._process.backoff.failures
+        if code != CRASHED:  # the process reports an error of its game itself
+            self._report("exited", f"the process of the game ended with {describe_exit(code)}")
         if crashes > self.restarts:
             self.outcome = Exit.REFUSED
             self._process.terminate()
-            self._output.say(self._index, f"{how} for the {crashes}. time in a row; it is not started again")
+            given_up = f"{how} for the {crashes}. time in a row; it is not started again"
+            self._output.say(self._index, given_up)
+            self._report("restarts_exhausted", f"the process of the game {given_up}")
             return
         self._output.say(self._index, f"{how}; starting it again in {pause:g} s")
+
+    def _report(self, code: str, sentence: str) -> None:
+        """Report the end of the process to the run, with the last lines of the game. Best effort; takes seconds."""
+        printed = "\n    ".join(["; it printed:", *self._printed]) if self._printed else ""
+        target = self._plan.target(self._token)
+
+        async def report() -> None:
+            async with JoinClient(target, logger.log, CLIENT) as client:
+                await client.report(target.session_id, Failure(code, f"{sentence}{printed}", permanent=False))
+
+        asyncio.run(report())
 
 
 class MergedOutput:

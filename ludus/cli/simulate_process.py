@@ -18,7 +18,8 @@ from ludus.console import tolerate
 from ludus.demonstrations.recorded import RecordedSimulation
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.credentials import SIMULATOR_TOKEN
-from ludus.sdk import ConnectionSummary, Simulation, SimulatorError, connect
+from ludus.sdk import ConnectionSummary, Simulation, SimulatorError
+from ludus.sdk.connection import connect_to
 from ludus.sdk.crashes import line_of, own_traceback
 
 
@@ -51,15 +52,7 @@ def _play(plan: Plan) -> ConnectionSummary:
     simulation: Simulation = with_scripted(plan.source.make(plan.envs, plan.seed), plan.scripted)
     if plan.record is not None:
         simulation = RecordedSimulation(simulation, Path(plan.record))
-    return connect(
-        simulation,
-        run=plan.run,
-        server=plan.server,
-        token=os.environ[SIMULATOR_TOKEN] if plan.token_given else None,
-        label=plan.label,
-        ca_file=None if plan.ca_file is None else Path(plan.ca_file),
-        connect_timeout_seconds=plan.connect_timeout_seconds,
-    )
+    return connect_to(plan.target(os.environ[SIMULATOR_TOKEN] if plan.token_given else None), simulation)
 
 
 def _behavior_hint(plan: Plan) -> str:

@@ -120,6 +120,11 @@ class Client:
         """Close all connections."""
         self._transport.close()
 
+    @property
+    def gateway(self) -> str:
+        """`host:port` where simulators join: `LUDUS_SIMULATOR_SERVER`, else the server's host, port 7070."""
+        return self._transport.gateway
+
     def version(self) -> str:
         """Return the server's version."""
         return str(self._transport.document("/version").get("version", "unknown"))

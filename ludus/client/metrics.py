@@ -2,11 +2,17 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 from ludus.client.transport import Resource, segment, without_none
 from ludus.paths import AnyPath
 from ludus.schemas import Metric, Series
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FRAME: Final = ("run_id", "behavior", "key", "step", "time", "value", "minimum", "maximum", "count", "smoothed")
+"""Columns of a DataFrame of series."""
 
 
 class CurveOptions(TypedDict, total=False):
@@ -65,6 +71,36 @@ class Metrics(Resource):
         )
         return self._transport.read_all(Series, self._transport.document("/v1/series", parameters), "series")
 
+    def frame(
+        self,
+        runs: Sequence[str],
+        keys: Sequence[str],
+        behavior: str | None = None,
+        points: int = 500,
+        **curve: Unpack[CurveOptions],
+    ) -> "pd.DataFrame":
+        """Return metrics of several runs over time as a DataFrame, with a row for each entry of each series.
+
+        The columns are those of the Parquet file (run_id, behavior, key, step, time, value), then minimum, maximum and
+        count of the points behind an entry, of which each series has at most `points`, and smoothed. Raises
+        ModuleNotFoundError where pandas is not installed.
+        """
+        try:
+            import pandas as pd  # noqa: PLC0415  optional
+        except ModuleNotFoundError as error:
+            message = "a DataFrame needs pandas: pip install pandas (`series` and `compare` need nothing)"
+            raise ModuleNotFoundError(message, name=error.name) from None
+        found = self.compare(runs, keys, behavior, points, common_steps=False, **curve)
+        columns: dict[str, list[Any]] = {name: [] for name in FRAME}
+        for series in found:
+            for name, value in (("run_id", series.run_id), ("behavior", series.behavior), ("key", series.key)):
+                columns[name] += [value] * len(series.steps)
+            for name, values in zip(FRAME[3:], _columns_of(series), strict=True):
+                columns[name] += values
+        frame = pd.DataFrame(columns)
+        frame["time"] = pd.to_datetime(frame["time"], utc=True)
+        return frame
+
     def download(self, run: str, target: AnyPath) -> Path:
         """Download all metrics of a run as a Parquet file to `target` and return it; pandas and polars read it.
 
@@ -72,6 +108,12 @@ class Metrics(Resource):
         run records new points meanwhile. Those of a run that it continues are in that run's own file.
         """
         return self._transport.download(f"/v1/runs/{segment(run)}/metrics.parquet", "metrics.parquet", target)
+
+
+def _columns_of(series: Series) -> tuple[Sequence[Any], ...]:
+    """Return the columns of a series in the order of `FRAME`."""
+    smoothed = series.smoothed or [None] * len(series.steps)
+    return series.steps, series.times, series.values, series.minima, series.maxima, series.counts, smoothed
 
 
 def _path(run: str) -> str:

@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import httpx
 
@@ -28,6 +28,7 @@ from ludus.client.errors import (
 )
 from ludus.paths import AnyPath
 from ludus.protocol.credentials import CLIENT_TOKEN, Credential
+from ludus.protocol.options import GATEWAY_PORT, GATEWAY_VARIABLE
 from ludus.protocol.proxies import proxy_of, without_password
 from ludus.protocol.tls import CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE
 from ludus.reading import read_record
@@ -53,7 +54,14 @@ class Transport:
         self.server = server
         self._proxy = proxy
         self._http = http
-        self._credential = credential
+        self.credential = credential
+
+    @property
+    def gateway(self) -> str:
+        """Where simulators of the server's runs join: `LUDUS_SIMULATOR_SERVER`, else its host, port 7070."""
+        host = urlsplit(self.server).hostname or ""
+        beside = f"[{host}]:{GATEWAY_PORT}" if ":" in host else f"{host}:{GATEWAY_PORT}"
+        return os.environ.get(GATEWAY_VARIABLE) or beside
 
     def close(self) -> None:
         """Close all connections."""
@@ -174,7 +182,7 @@ class Transport:
             return ServerUnreachable(self.server, f"it answers {status}, and not as a Ludus server")
         kind: type[ProblemAnswer] = {404: NotFound, 429: Busy, 503: Busy}.get(status, ProblemAnswer)
         if status == httpx.codes.UNAUTHORIZED:
-            shown = self._credential
+            shown = self.credential
             detail += (
                 f" None was given: set {CLIENT_TOKEN}." if shown is None else f" It was shown the token {shown.origin}."
             )

@@ -5,7 +5,10 @@ from typing import Final
 
 from ludus.protocol.proxies import reached_directly
 
-DEFAULT_SERVER: Final = "127.0.0.1:7070"
+GATEWAY_PORT: Final = 7070
+DEFAULT_SERVER: Final = f"127.0.0.1:{GATEWAY_PORT}"
+GATEWAY_VARIABLE: Final = "LUDUS_SIMULATOR_SERVER"
+"""Environment variable with the gateway's host:port, for commands that start simulators."""
 """Address of the gateway of `ludus up`."""
 MAX_MESSAGE_BYTES: Final = 64 << 20
 """Largest message that a client accepts, and a server's default."""

@@ -75,7 +75,11 @@ def connect(
     `connect_timeout_seconds`, and SessionRefused when the server rejected a message of the simulation. Must not be
     called inside a running event loop.
     """
-    target = Target(server, run, token, label, ca_file, connect_timeout_seconds)
+    return connect_to(Target(server, run, token, label, ca_file, connect_timeout_seconds), simulation)
+
+
+def connect_to(target: Target, simulation: Simulation) -> ConnectionSummary:
+    """Play in a run until it ends, as `connect` does, under the session id of the target."""
     try:
         with _logged_to_standard_error():
             return event_loop.run(SimulatorConnection(simulation, target).play())

@@ -1,5 +1,6 @@
 """The README tells the truth: its tree, its commands, its configuration."""
 
+import itertools
 import re
 import shlex
 from collections.abc import Iterator
@@ -47,7 +48,7 @@ def test_every_ludus_command_exists_with_its_options(words: list[str]) -> None:
         if not rest:
             break
     known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
-    for word in rest:
+    for word in itertools.takewhile(lambda word: word != "--", rest):  # behind it is another program's
         if word.startswith("-"):
             assert word.partition("=")[0] in known
 

@@ -138,6 +138,25 @@ def test_the_worked_session_is_what_the_codec_reads() -> None:
     assert (close.code, close.rejoin) == (CloseCode.RUN_FINISHED, False)
 
 
+def test_the_example_with_a_picture_and_mixed_actions_is_what_the_codec_reads() -> None:
+    hello = pb.ConnectRequest.FromString(example("Hello with a picture")).hello
+    spec = spec_from_message(hello.behaviors[0])
+    layouts = {spec.name: BehaviorLayout(spec)}
+    step = pb.ConnectRequest.FromString(example("Step with a picture")).step
+
+    ((_, decisions, _),) = decode_step(step, layouts)
+    (answer,) = decode_actions(pb.ConnectResponse.FromString(example("Actions of both kinds")).actions, layouts)
+
+    assert decisions is not None
+    assert decisions.action_masks is not None
+    picture, speed = decisions.observations
+    assert (picture.shape, picture.dtype, picture.max()) == ((1, 1, 5, 5), np.uint8, 255)
+    np.testing.assert_array_equal(speed, [[0.5, -1.0]])
+    np.testing.assert_array_equal(decisions.action_masks, [[True, False]])
+    assert step.game_seconds == 0.125
+    assert (answer.continuous.tolist(), answer.discrete.tolist()) == ([[0.5, -0.25]], [[0]])
+
+
 def test_the_examples_are_written_as_protobuf_writes_them() -> None:
     for name, message in [
         ("Hello", pb.ConnectRequest),
@@ -146,6 +165,9 @@ def test_the_examples_are_written_as_protobuf_writes_them() -> None:
         ("Actions", pb.ConnectResponse),
         ("Step 2", pb.ConnectRequest),
         ("Close", pb.ConnectResponse),
+        ("Hello with a picture", pb.ConnectRequest),
+        ("Step with a picture", pb.ConnectRequest),
+        ("Actions of both kinds", pb.ConnectResponse),
     ]:
         assert message.FromString(example(name)).SerializeToString(deterministic=True) == example(name)
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Final
 
 from ludus.child_process import ChildProcess, describe_exit, last_lines
+from ludus.protocol.options import GATEWAY_VARIABLE
 from ludus.sdk.contract.scenarios import RUN, Scenario
 from ludus.sdk.contract.scripted import ScriptedServer
 
 PAGE: Final = "proto/README.md"
 RUN_VARIABLE: Final = "LUDUS_RUN"
-SERVER_VARIABLE: Final = "LUDUS_SIMULATOR_SERVER"
 RUN_PLACE: Final = "{run}"
 SERVER_PLACE: Final = "{server}"
 
@@ -106,7 +106,7 @@ def _environment(address: str) -> dict[str, str]:
         for name, value in os.environ.items()
         if not name.lower().endswith("_proxy") and not name.startswith("LUDUS_")
     }
-    return {**kept, RUN_VARIABLE: RUN, SERVER_VARIABLE: address}
+    return {**kept, RUN_VARIABLE: RUN, GATEWAY_VARIABLE: address}
 
 
 def _times(count: int) -> str:

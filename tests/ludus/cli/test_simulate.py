@@ -142,6 +142,36 @@ def test_a_process_that_crashes_too_often_is_given_up(
     assert "process 0: crashed for the 2. time in a row; it is not started again" in errors
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="no signals")
+def test_a_process_that_is_killed_and_given_up_is_reported_to_the_run_with_the_games_last_lines(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    game = tmp_path / "killed.py"
+    game.write_text(
+        """
+import os, signal
+import gymnasium
+from tests.toys.crashing import Crashing
+
+class Killed(Crashing):
+    def step(self, action):
+        print("out of memory", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+    )
+    with ScriptedServer(forever) as server:
+        code, errors = run(f"python:{game}:Killed", *("--run", "killed", "--server", server.address, "--restarts", "0"))
+
+    assert code == 1, errors
+    assert [report.code for report in server.reports] == ["exited", "restarts_exhausted"]
+    assert {report.session_id for report in server.reports} == {server.joins[0].session_id}
+    exited, given_up = server.reports
+    assert exited.sentence == "the process of the game ended with signal SIGKILL; it printed:\n    out of memory"
+    assert given_up.sentence.startswith(
+        "the process of the game was killed by signal 9 for the 1. time in a row; it is not started again"
+    )
+
+
 def forever(peer: Peer) -> Iterator[pb.ConnectResponse]:
     """Script: answer until the client goes away."""
     peer.hello()

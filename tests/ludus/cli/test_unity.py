@@ -13,11 +13,11 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from ludus.cli.options import SERVER_VARIABLE
 from ludus.cli.unity import unity
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.credentials import CLIENT_TOKEN, SIMULATOR_TOKEN
 from ludus.protocol.mlagents import unity_pb2 as pb
+from ludus.protocol.options import GATEWAY_VARIABLE
 from ludus.protocol.side_channels import EngineConfiguration, engine_configuration, split
 from tests.ludus.games.test_builds import ROOT
 from tests.ludus.games.unity.fakes import SECONDS, FakeRun, Game, Session, SessionEnds
@@ -44,7 +44,7 @@ def play(run: FakeRun, folder: Path, *arguments: str) -> tuple[int, str]:
     """Run the command here to its end; return its exit code and what it said. Builds are processes all the same."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        result = CliRunner().invoke(unity, arguments, env={SERVER_VARIABLE: run.address})
+        result = CliRunner().invoke(unity, arguments, env={GATEWAY_VARIABLE: run.address})
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result.exit_code, result.stderr
 
@@ -55,7 +55,7 @@ def start(run: FakeRun, folder: Path, *arguments: str) -> "subprocess.Popen[str]
         stderr=subprocess.PIPE,
         text=True,
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), SERVER_VARIABLE: run.address},
+        env={**os.environ, "PYTHONPATH": str(ROOT), GATEWAY_VARIABLE: run.address},
     )
 
 
