@@ -1,10 +1,10 @@
 """`ludus contract` judges a client in words: what was expected, what came, and where the page says so."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import grpc
+import psutil
 import pytest
 from click.testing import CliRunner, Result
 
@@ -132,8 +132,7 @@ session.encode_step = lambda step_id, batches, stats, reset_id: encode(step_id, 
 
 def alive(pid: int) -> bool:
     """Return whether a process runs; one that has ended and was not yet reaped does not."""
-    listed = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
-    return bool(listed.strip()) and not listed.startswith("Z")
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,7 @@ STARTED: dict[str, Counter[str]] = {
     "worker/trainer/compilation.py": Counter(Thread=1),
     "worker/trainer/connection.py": Counter(Thread=2),
     # Exceptions are results, which the code that asks for them gets.
+    "ludus/sdk/contract/scripted.py": Counter(ThreadPoolExecutor=1),
     "server/gateway/service.py": Counter(ThreadPoolExecutor=1),
     "worker/host/supervisor/transfers.py": Counter(ThreadPoolExecutor=1),
     "worker/trainer/checkpoints.py": Counter(ThreadPoolExecutor=1),

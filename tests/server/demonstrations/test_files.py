@@ -104,6 +104,7 @@ def test_more_than_there_is_cannot_be_drawn(files: DemonstrationFiles, store: Fo
 
 
 def test_a_file_that_is_missing_is_said_to_be(files: DemonstrationFiles, tmp_path: Path) -> None:
+    (tmp_path / "artifacts").mkdir()
     with pytest.raises(ArtifactNotFound):
         files.subsample(DemonstrationRef("dem_x", "x", "demonstrations/x/x.npz", ""), tmp_path / "sample.npz", count=1)
 

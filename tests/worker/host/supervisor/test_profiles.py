@@ -1,5 +1,7 @@
 """Profiles of real processes by py-spy."""
 
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -84,7 +86,7 @@ def spinning() -> Iterator["subprocess.Popen[bytes]"]:
     """A process that computes, with a child that does."""
     process = subprocess.Popen([sys.executable, "-c", SPINNING], start_new_session=True)
     yield process
-    subprocess.run(["pkill", "-KILL", "-s", str(process.pid)], check=False)
+    os.killpg(process.pid, signal.SIGKILL)
     process.wait(10)
 
 
