@@ -111,7 +111,6 @@ _SECTIONS: Final[Mapping[str, type[Any]]] = {
     "checkpoint_settings": CheckpointSettings,
 }
 _FLAG: Final = "store_true"
-"""Default port at which a server takes games."""
 
 
 OWN_HELP: Final = f"""\

@@ -6,10 +6,11 @@ from typing import Final
 from ludus.protocol.proxies import reached_directly
 
 GATEWAY_PORT: Final = 7070
+"""Default port at which a server takes games."""
 DEFAULT_SERVER: Final = f"127.0.0.1:{GATEWAY_PORT}"
+"""Address of the gateway of `ludus up`."""
 GATEWAY_VARIABLE: Final = "LUDUS_SIMULATOR_SERVER"
 """Environment variable with the gateway's host:port, for commands that start simulators."""
-"""Address of the gateway of `ludus up`."""
 MAX_MESSAGE_BYTES: Final = 64 << 20
 """Largest message that a client accepts, and a server's default."""
 KEEPALIVE_SECONDS: Final = 20

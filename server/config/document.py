@@ -235,23 +235,23 @@ class _Yaml:
         return result
 
     def _mapping(self, path: Path) -> dict[str, Any]:
-        own: dict[str, Any] = {}
+        written: dict[str, Any] = {}
         merged: dict[str, Any] = {}
         while not isinstance(event := self._next(), MappingEndEvent):
             key = self._key(event, path)
             if key is _MERGE:
                 self._merge(merged, self._value(self._next(), (*path, "<<")), event, path)
                 continue
-            if key in own and self._repeated is None:
+            if key in written and self._repeated is None:
                 _refuse("duplicate_key", f"the key {show(key)} stands twice; keep one", path, event.start_mark)
             value = _text_if_merge(self._value(self._next(), (*path, key)))
-            if key in own and self._repeated is not None:
-                if show(value) != show(own[key]) or value != own[key]:
+            if key in written and self._repeated is not None:
+                if repr(value) != repr(written[key]):  # 1 equals True, and NaN not itself
                     message = f"the key {show(key)} stands twice, with different values; keep one"
                     _refuse("duplicate_key", message, path, event.start_mark)
                 self._repeated.append(((*path, key), value))
-            own[key] = value
-        return {**merged, **own}
+            written[key] = value
+        return {**merged, **written}
 
     def _key(self, event: Any, path: Path) -> Any:
         """Return a mapping's key: text, or the marker of a merge."""

@@ -22,7 +22,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Self
 
@@ -250,19 +250,24 @@ def _sqlite_engine(url: URL, synchronous: str, busy_seconds: float, pool_size: i
         pool_use_lifo=True,
     )
 
+    pragmas = (
+        f"synchronous={synchronous}",
+        "foreign_keys=ON",
+        f"cache_size=-{WRITER_CACHE_KIB if writes else READER_CACHE_KIB}",
+        "temp_store=MEMORY",
+        "journal_size_limit=67108864",
+        f"query_only={'OFF' if writes else 'ON'}",
+    )
+
     def connected(connection: DBAPIConnection, _record: object) -> None:
-        _set_wal(connection, busy_seconds)
-        cursor = connection.cursor()
-        for pragma in (
-            f"synchronous={synchronous}",
-            "foreign_keys=ON",
-            f"cache_size=-{WRITER_CACHE_KIB if writes else READER_CACHE_KIB}",
-            "temp_store=MEMORY",
-            "journal_size_limit=67108864",
-            f"query_only={'OFF' if writes else 'ON'}",
-        ):
-            cursor.execute(f"PRAGMA {pragma}")
-        cursor.close()
+        try:
+            _set_wal(connection, busy_seconds)
+            with closing(connection.cursor()) as cursor:
+                for pragma in pragmas:
+                    cursor.execute(f"PRAGMA {pragma}")
+        except BaseException:
+            connection.close()  # the pool never gets it
+            raise
 
     def begun(connection: Any) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

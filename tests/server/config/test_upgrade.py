@@ -381,6 +381,12 @@ def test_a_key_that_stands_twice_with_one_value_is_reported(text: str) -> None:
     ]
 
 
+def test_a_section_that_stands_twice_is_compared_to_its_last_value() -> None:
+    section = "{hidden_units: 128, num_layers: 2, vis_encode_type: simple_simple_simple, deterministic: %s}"
+    with pytest.raises(InvalidConfig, match="with different values"):
+        upgrade(f"behaviors: {{A: {{network_settings: {section % 1}, network_settings: {section % 'true'}}}}}")
+
+
 @pytest.mark.parametrize("other", ["0.2", "true", "1"])
 def test_a_key_that_stands_twice_with_two_values_is_refused(other: str) -> None:
     with pytest.raises(InvalidConfig) as refused:

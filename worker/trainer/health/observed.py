@@ -109,8 +109,8 @@ class Observed:
         return found
 
     def is_blind(self) -> bool:
-        """Whether no observation at all has ever changed."""
-        return all(
+        """Whether no observation at all has ever changed; False where sensors have no numbers that could."""
+        return bool(self._sensors) and all(
             sensor.least is not None and bool((sensor.least == sensor.greatest).all())
             for sensor in self._sensors.values()
         )
@@ -126,10 +126,10 @@ class Observed:
 
     def small(self) -> float | None:
         """Return the greatest magnitude of the last sample, if all that varies is too small; else None."""
-        if self.is_blind() or not all(sensor.beyond for sensor in self._sensors.values()):
+        magnitudes = [sensor.beyond[0] for sensor in self._sensors.values() if sensor.beyond]
+        if self.is_blind() or not magnitudes or len(magnitudes) < len(self._sensors):
             return None
-        greatest = max(sensor.beyond[0] for sensor in self._sensors.values())
-        return greatest if greatest < SMALL else None
+        return max(magnitudes) if max(magnitudes) < SMALL else None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
