@@ -40,7 +40,7 @@ from server.kit.tracing import open_tracer
 from server.kit.wake_up import WakeUp
 from server.ladders.ratings.job import RatingJob
 from server.lifecycle.leases.repository import ExpiredLease, LeaseRepository
-from server.lifecycle.lending.repository import lend_slots
+from server.lifecycle.lending.repository import SlotLending
 from server.metrics.compaction.job import CompactionJob
 from server.metrics.repository import MetricRepository
 from server.metrics.retention.job import MetricRetentionJob
@@ -112,6 +112,7 @@ class Controller:
         self._settings = settings.controller
         self._policy = settings.scheduling
         self._lease_seconds = settings.worker.lease_seconds
+        self._lending = SlotLending(database, self._policy, self._lease_seconds, monotonic)
         self._monotonic = monotonic
         self._window = ReadWindow(gap_seconds=settings.worker.lease_seconds / 2)
         self._explained = -EXPLAIN_SECONDS
@@ -124,7 +125,7 @@ class Controller:
         try:
             self._reap()
             self._explain()
-            lend_slots(self._database, self._policy, self._lease_seconds)
+            self._lending.lend()
             self._renew_extremes()
         except Unavailable as error:
             outcome = error.code

@@ -22,7 +22,7 @@ from server.kit.queue import WakeUpQueue, make_celery
 from server.kit.settings import Settings
 from server.kit.telemetry import serve_metrics
 from server.kit.tracing import Tracer, open_tracer
-from server.simulators.repository import Placement
+from server.simulators.repository import AWAITED_SECONDS, Placement
 
 CONNECTIONS: Final = PLACEMENT_THREADS + 2
 """Connections with the database: one for each thread, for the watcher of tokens and for that of waiting simulators."""
@@ -54,6 +54,16 @@ def check(settings: GatewaySettings) -> None:
         )
     if settings.ticket_key is not None and len(settings.ticket_key.get_secret_value().encode()) < MIN_KEY_BYTES:
         raise CannotStart(f"LUDUS_GATEWAY__TICKET_KEY needs at least {MIN_KEY_BYTES} bytes.")
+
+
+def open_placement(settings: Settings, database: Database) -> Placement:
+    """Return the placement of a gateway.
+
+    A game whose call is held asks again after `hold_seconds`. Another one asks again after at most 19 s
+    (`server.gateway.waiting.LONGEST_PAUSE_SECONDS`), however short those are.
+    """
+    awaited_seconds = max(2 * settings.gateway.hold_seconds, AWAITED_SECONDS)
+    return Placement(database, WakeUpQueue(make_celery(settings)), awaited_seconds)
 
 
 async def start(
@@ -105,7 +115,7 @@ async def _serve(settings: Settings, database: Database) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    placement = Placement(database, WakeUpQueue(make_celery(settings)), 2 * settings.gateway.hold_seconds)
+    placement = open_placement(settings, database)
     tracer = open_tracer(settings.telemetry, "gateway")
     server, gateway, port = await start(settings.gateway, placement, tracer)
     heartbeat = LoopHeartbeat(HANGS_SECONDS)

@@ -4,10 +4,11 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, TypeVarTuple
 
 from sqlalchemy import (
     ColumnElement,
+    Row,
     Select,
     Subquery,
     delete,
@@ -38,6 +39,7 @@ from server.runs.models import BEHIND, BEING_DELETED, Attempt, Lease, Log, Run, 
 from server.runs.scheduling.demand import Demand
 
 Found = TypeVar("Found")
+Values = TypeVarTuple("Values")
 NEWEST_FIRST = ListQuery(Order("created_at"))
 _MOVING = frozenset({"step", "updated_at"})
 """Fields that heartbeats move: of a run with a lease, they are in the lease."""
@@ -110,6 +112,11 @@ class RunRepository(Repository):
         """Return the same as `get`, without its configuration. Raises RunNotFound."""
         return self._found(select(Run).options(defer(Run.config)), run)
 
+    def with_clock(self, run: str) -> tuple[Run, float]:
+        """Return the same as `without_config`, and the database's time. Raises RunNotFound."""
+        found, clock = self._row(select(Run, now()).options(defer(Run.config)), run)
+        return found, clock
+
     def ended_before(self, days: float, after: tuple[float, str], limit: int) -> Sequence[tuple[float, str]]:
         """Return end and id of at most `limit` runs that ended so many days ago, in this order, beyond `after`."""
         place = tuple_(Run.finished_at, Run.id)
@@ -138,10 +145,13 @@ class RunRepository(Repository):
         return {run_id: config for rows in found for run_id, config in rows}
 
     def _found(self, query: Select[Found], run: str) -> Found:
-        for one in (query.where(Run.id == run, _SHOWN), _newest_of(query, run)):
-            found = self._session.scalars(one).one_or_none()
-            if found is not None:
-                return found
+        return self._row(query, run)[0]
+
+    def _row(self, query: Select[*Values], run: str) -> Row[*Values]:
+        for named in (query.where(Run.id == run, _SHOWN), _newest_of(query, run)):
+            row = self._session.execute(named).one_or_none()
+            if row is not None:
+                return row
         raise RunNotFound(run)
 
     def list(
@@ -338,7 +348,7 @@ def _ids_among(ids: Sequence[str]) -> Select[str]:
     return select(Run.id).where(Run.id.in_(ids), _SHOWN)
 
 
-def _newest_of(query: Select[Found], name: str) -> Select[Found]:
+def _newest_of(query: Select[*Values], name: str) -> Select[*Values]:
     return query.where(Run.name == name, _SHOWN).order_by(Run.created_at.desc(), Run.id.desc()).limit(1)
 
 

@@ -18,7 +18,7 @@ from server.kit.db.repository import Repository, upsert
 from server.kit.db.texts import storable
 from server.kit.errors import Unavailable
 from server.kit.listing import ListQuery, Operator, Page
-from server.kit.states import LEASED, TERMINAL
+from server.kit.states import CLAIMABLE, LEASED, TERMINAL
 from server.kit.wake_up import WakeUp
 from server.runs.events.repository import UNTRACKED, Note, ask, lock_run, move, record
 from server.runs.models import BEING_DELETED, Attempt, Run
@@ -28,8 +28,12 @@ from server.simulators.last_words.repository import keep_last_words
 from server.simulators.models import Simulator
 
 JOINED, CONNECTED, LEFT = "joined", "connected", "left"
+AWAITED_SECONDS: Final = 60.0
+"""A game counts as waiting for so long after its question, at least."""
 RENEW_SHARE: Final = 0.75
 """It is written again that a game waits for a run once less than this share of the time for which it counts is left."""
+AWAITED: Final = CLAIMABLE | {RunState.STARTING}
+"""States in which it is looked at whether a game waits for a run: by slots, and for slots that are lent."""
 _KEYS: Final = select(Simulator.run_id, Simulator.session_id)
 
 
@@ -82,15 +86,17 @@ class Placement:
     (`Run.awaited_until`).
     """
 
-    def __init__(self, database: Database, wake_up: WakeUp | None = None, awaited_seconds: float = 60.0) -> None:
+    def __init__(
+        self, database: Database, wake_up: WakeUp | None = None, awaited_seconds: float = AWAITED_SECONDS
+    ) -> None:
         """`wake_up` wakes workers for a run that continues; without one the controller wakes them.
 
-        A game counts as waiting for `awaited_seconds` after its question: twice as long as it takes to the next one.
+        A game counts as waiting for `awaited_seconds` after its question, which is more than it takes to the next one.
         """
         self._database = database
         self._wake_up = wake_up
         self._awaited_seconds = awaited_seconds
-        self._unmarked = func.coalesce(Run.awaited_until, 0.0) < now() + RENEW_SHARE * awaited_seconds
+        self._enough_seconds = RENEW_SHARE * awaited_seconds
 
     @property
     def database(self) -> Database:
@@ -123,14 +129,12 @@ class Placement:
         RunClosed.
         """
         with self._database.read() as session:
-            found = RunRepository(session).without_config(run)
+            found, clock = RunRepository(session).with_clock(run)
             waiting = _waiting(found, _endpoints(session, found))
-            marked = waiting is None or self._is_marked(session, found.id)
         if _lost_its_simulators(found):
             return self._wake(found.id)
         if waiting is not None:
-            if not marked:
-                self._mark(found.id)
+            self._mark(found, clock)
             return waiting
         # Many simulators join a run that starts: the run is locked for as long as four messages take.
         with self._database.write(gathers=True) as session:
@@ -148,7 +152,7 @@ class Placement:
         RunClosed, NoPlaces, PlacesUnavailable.
         """
         with self._database.read() as session:
-            found = RunRepository(session).without_config(run)
+            found, clock = RunRepository(session).with_clock(run)
             config = session.scalar(select(Run.config).where(Run.id == found.id)) or {}
             collectors = config.get("simulators", {}).get("collectors", {})
             if not collectors.get("edge", 0):
@@ -158,11 +162,9 @@ class Placement:
             attempt = session.get(Attempt, (found.id, found.attempt))
             if waiting is None:
                 return Assigned(found.id, found.attempt, 0, _for(endpoints, edge=True), {})
-            marked = self._is_marked(session, found.id)
         if _lost_its_simulators(found):
             return self._wake(found.id, edge=True)
-        if not marked:
-            self._mark(found.id)
+        self._mark(found, clock)
         if attempt is not None and attempt.ended_at is None:
             if attempt.places_problem is not None:
                 raise PlacesUnavailable(found.id, attempt.places_problem)
@@ -170,17 +172,17 @@ class Placement:
                 self._ask_for_places(found.id, found.attempt)
         return waiting
 
-    def _is_marked(self, session: Session, run_id: str) -> bool:
-        """Return whether it is written for long enough that a game waits for a run."""
-        return session.scalar(select(Run.id).where(Run.id == run_id, self._unmarked)) is None
+    def _mark(self, run: Run, clock: float) -> None:
+        """Write that a game waits for a run, as it was read at a time, unless it is written for long enough.
 
-    def _mark(self, run_id: str) -> None:
-        """Write that a game waits for a run. Not if the run is locked, or nothing can be written: the game asks again.
-
-        The race: the games of a run begin to wait together. One of them writes.
+        Not if the run is locked, or nothing can be written: the game asks again. The race: the games of a run begin to
+        wait together. One of them writes.
         """
-        unmarked = select(Run.id).where(Run.id == run_id, self._unmarked).with_for_update(skip_locked=True)
-        mark = update(Run).where(Run.id == unmarked.scalar_subquery())
+        if run.state not in AWAITED or (run.awaited_until or 0.0) >= clock + self._enough_seconds:
+            return
+        until = func.coalesce(Run.awaited_until, 0.0)
+        unmarked = select(Run.id).where(Run.id == run.id, until < now() + self._enough_seconds)
+        mark = update(Run).where(Run.id == unmarked.with_for_update(skip_locked=True).scalar_subquery())
         with suppress(Unavailable), self._database.write(once=True) as session:
             session.execute(mark.values(awaited_until=now() + self._awaited_seconds), execution_options=UNTRACKED)
 

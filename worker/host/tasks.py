@@ -235,7 +235,8 @@ class Slot:
         """Return whether a run only lent its slot, which takes the other one next."""
         try:
             return self._queue.has_lent(claim)
-        except LudusError:
+        except LudusError as error:
+            log.warning("queue_not_read", error=str(error))
             return False
 
     def _pass_on(self, another: AnotherSlot | None) -> None:

@@ -20,7 +20,7 @@ from server.kit.errors import DatabaseUnavailable
 from server.kit.scheduling import SchedulingSettings
 from server.kit.states import EVENT_OF
 from server.lifecycle.claims.claim import Claim
-from server.lifecycle.leases.repository import SHOWN_LEASE_SECONDS, LeaseRepository
+from server.lifecycle.leases.repository import SHOWN_LEASE_SECONDS, LeaseRepository, is_lent
 from server.runs.amendments.refs import AmendmentRef
 from server.runs.amendments.repository import AmendmentRepository
 from server.runs.events.repository import UNTRACKED, Note, move
@@ -179,8 +179,9 @@ class RunQueue:
     def has_lent(self, claim: Claim) -> bool:
         """Return whether the run of an attempt that has ended waits again because its slot is lent."""
         with self._database.read(once=True) as session:
-            same = (Run.id == claim.run_id, Run.attempt == claim.attempt)
-            return session.scalar(select(Run.state).where(*same)) == RunState.QUEUED
+            waits = (Run.id == claim.run_id, Run.attempt == claim.attempt, Run.state == RunState.QUEUED)
+            lent = is_lent(claim.run_id, claim.attempt)  # else a user paused it, and resumed it at once
+            return session.scalar(select(Run.id).where(*waits, lent)) is not None
 
     def waiting(self, offer: Offer) -> str | None:
         """Return a run that waits for a worker and that a slot with this offer serves; None if there is none."""

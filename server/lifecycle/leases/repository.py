@@ -194,7 +194,12 @@ def end_without_result(
     lent has had no game, so that nothing was interrupted: it is QUEUED, where it was.
     """
     intent = run.intent
-    lent = run.state == RunState.STARTING and intent == Intent.RELEASE and not counts and _is_lent(session, run)
+    lent = (
+        run.state == RunState.STARTING
+        and intent == Intent.RELEASE
+        and not counts
+        and session.scalar(select(is_lent(run.id, run.attempt)))
+    )
     end_attempt(session, run, outcome, detail)
     if intent == Intent.CANCEL:
         return finish(session, run, RunState.CANCELLED, StopReason.USER, detail)
@@ -218,10 +223,9 @@ def end_without_result(
     return RunState.RECOVERING
 
 
-def _is_lent(session: Session, run: Run) -> bool:
-    """Return whether the slot of a run's present attempt was lent."""
-    lent = (Event.run_id == run.id, Event.attempt == run.attempt, Event.type == SLOT_LENT)
-    return bool(session.scalar(select(exists().where(*lent))))
+def is_lent(run_id: str, attempt: int) -> ColumnElement[bool]:
+    """Return an SQL condition: the slot of an attempt was lent."""
+    return exists().where(Event.run_id == run_id, Event.attempt == attempt, Event.type == SLOT_LENT)
 
 
 def apply_intent(session: Session, run: Run, intent: str | None) -> None:

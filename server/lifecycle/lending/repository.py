@@ -8,7 +8,8 @@ queued hours ago would be the next again.
 """
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import structlog
@@ -25,7 +26,7 @@ from server.runs.events.repository import Note, lock_run
 from server.runs.models import Attempt, Run
 from server.runs.repository import RunRepository
 from server.runs.scheduling.demand import Offer
-from server.runs.scheduling.lending import Lender, lendings
+from server.runs.scheduling.lending import Lender, idle_takes, lendings
 from server.runs.scheduling.order import Account, Waiting
 from server.runs.scheduling.repository import WaitingRuns
 from server.simulators.models import Simulator
@@ -59,45 +60,67 @@ _LENDERS = (
 _BORROWER = select(Run.id, Run.project, Run.name, Run.kind).where(Run.state.in_(CLAIMABLE))
 
 
-def lend_slots(database: Database, policy: SchedulingSettings, lease_seconds: float) -> None:
-    """Ask for the slots that are to be lent now, of the runs that have been without a game for longest.
+class SlotLending:
+    """Asks for the slots that are to be lent. It remembers only for how long idle slots have left runs waiting."""
 
-    The race: slots claim and are cordoned, and a simulator joins, while it is decided. Claims and cordons are kept out;
-    a run that is asked is locked, and looked at again.
-    """
-    with database.read() as session:
-        if not _due(session, policy, lease_seconds):
-            return
-    with database.write() as session:
-        WaitingRuns(session).lock_queue()
-        for lender, ready in _due(session, policy, lease_seconds):
-            run = lock_run(session, lender.run.run_id, patient=False)
-            borrower = session.execute(_BORROWER.where(Run.id == ready.run_id)).one_or_none()
-            still = session.execute(_LENDERS.where(Run.id == lender.run.run_id, _WITHOUT_GAME)).first()
-            if run is None or still is None or borrower is None:
-                continue
-            name = f"run {borrower.name}" if borrower.project == run.project else "a run of another project"
-            why = "which needs no game" if borrower.kind == RunKind.CLONE else "whose game waits"
-            data = {"run_id": borrower.id} if borrower.project == run.project else {}
-            note = Note(SLOT_LENT, f"Slot lent to {name}, {why}; no game has joined this one yet.", data=data)
-            RunRepository(session).annotate(run, note, intent=Intent.RELEASE, queued_at=lender.run.queued_at)
-            _log.info("slot_lent", run_id=run.id, to=borrower.id)
+    def __init__(
+        self,
+        database: Database,
+        policy: SchedulingSettings,
+        lease_seconds: float,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._database = database
+        self._policy = policy
+        self._lease_seconds = lease_seconds
+        self._monotonic = monotonic
+        self._left: Mapping[str, float] = {}
+        """Runs that wait and were left to an idle slot, and since when."""
 
+    def lend(self) -> None:
+        """Ask for the slots that are to be lent now, of the runs that have been without a game for longest.
 
-def _due(session: Session, policy: SchedulingSettings, lease_seconds: float) -> Sequence[tuple[Lender, Waiting]]:
-    runs = WaitingRuns(session)
-    ready = runs.ready()
-    if not ready:
-        return []
-    clock, lenders = runs.clock(), []
-    for run_id, *account, demand, priority, queued, intent, labels, resources, cordoned, began in session.execute(
-        _LENDERS
-    ):
-        longest = math.inf if clock - began < CHANCE_SECONDS else policy.aging_seconds / 2
-        run = Waiting(run_id, Account(*account), demand, priority, max(queued or 0, clock - longest))
-        offer = Offer.of(labels, resources, cordoned=cordoned)
-        lenders.append(Lender(run, offer, asked=intent is not None))
-    if all(lender.asked for lender in lenders):
-        return []
-    slots = WorkerRepository(session).slots(lease_seconds)
-    return lendings([*ready, *runs.heads()], lenders, slots, runs.running(), policy, clock)
+        The race: slots claim and are cordoned, and a simulator joins, while it is decided. Claims and cordons are kept
+        out; a run that is asked is locked, and looked at again.
+        """
+        with self._database.read() as session:
+            if not self._due(session):
+                return
+        with self._database.write() as session:
+            WaitingRuns(session).lock_queue()
+            for lender, ready in self._due(session):
+                run = lock_run(session, lender.run.run_id, patient=False)
+                borrower = session.execute(_BORROWER.where(Run.id == ready.run_id)).one_or_none()
+                still = session.execute(_LENDERS.where(Run.id == lender.run.run_id, _WITHOUT_GAME)).first()
+                if run is None or still is None or borrower is None:
+                    continue
+                name = f"run {borrower.name}" if borrower.project == run.project else "a run of another project"
+                why = "which needs no game" if borrower.kind == RunKind.CLONE else "whose game waits"
+                data = {"run_id": borrower.id} if borrower.project == run.project else {}
+                note = Note(SLOT_LENT, f"Slot lent to {name}, {why}; no game has joined this one yet.", data=data)
+                RunRepository(session).annotate(run, note, intent=Intent.RELEASE, queued_at=lender.run.queued_at)
+                _log.info("slot_lent", run_id=run.id, to=borrower.id)
+
+    def _due(self, session: Session) -> Sequence[tuple[Lender, Waiting]]:
+        runs = WaitingRuns(session)
+        ready = runs.ready()
+        if not ready:
+            self._left = {}
+            return []
+        clock, lenders = runs.clock(), []
+        for run_id, *account, demand, priority, queued, intent, labels, resources, cordoned, began in session.execute(
+            _LENDERS
+        ):
+            longest = math.inf if clock - began < CHANCE_SECONDS else self._policy.aging_seconds / 2
+            run = Waiting(run_id, Account(*account), demand, priority, max(queued or 0, clock - longest))
+            offer = Offer.of(labels, resources, cordoned=cordoned)
+            lenders.append(Lender(run, offer, asked=intent is not None))
+        if all(lender.asked for lender in lenders):
+            return []
+        waiting, running = [*ready, *runs.heads()], runs.running()
+        slots = WorkerRepository(session).slots(self._lease_seconds)
+        takes, seen = idle_takes(waiting, slots, running, self._policy, clock), self._monotonic()
+        self._left = {run.run_id: self._left.get(run.run_id, seen) for _, run in takes}
+        # An idle slot that does not work takes nothing: a run is left to it for as long as to one that fits it better.
+        trusted = [take for take in takes if seen - self._left[take[1].run_id] < self._policy.best_fit_seconds]
+        return lendings(waiting, lenders, slots, running, self._policy, clock, trusted)

@@ -67,10 +67,11 @@ class InTraining:
         """Return how many runs of an owner are in training, of those that one token created in one project."""
         return self._owners.get(account, 0)
 
-    def after(self, end: Account, begin: Account | None = None) -> "InTraining":
+    def after(self, end: Account | None = None, begin: Account | None = None) -> "InTraining":
         """Return the numbers once a run of one account has ended, and one of another has begun."""
         counts = Counter(self._owners)
-        counts[end] -= 1
+        if end is not None:
+            counts[end] -= 1
         if begin is not None:
             counts[begin] += 1
         return InTraining(counts)

@@ -6,6 +6,7 @@ import socket
 import time
 from collections import Counter
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -22,13 +23,19 @@ from ludus.protocol.tls import is_loopback
 from ludus.sdk.errors import Failure
 from ludus.sdk.join import JoinClient, Target
 from server.gateway.errors import STATUS
-from server.gateway.main import check
+from server.gateway.main import check, open_placement
 from server.gateway.service import PLACEMENT_THREADS, REPORTS_PER_MINUTE
+from server.gateway.waiting import LONGEST_PAUSE_SECONDS
 from server.kit.db.database import CONNECTIONS, Database
+from server.kit.db.migrate import upgrade_database
 from server.kit.errors import ErrorKind
 from server.kit.listening import GatewaySettings
 from server.kit.ports import CannotStart
+from server.kit.settings import Settings
 from server.runs.models import Event
+from server.runs.repository import RunRepository
+from server.simulators.repository import RENEW_SHARE
+from tests.factories import make_run, read_run
 from tests.ludus.games.conftest import Playing
 from tests.ports import free_port
 from tests.server.gateway.conftest import KEY, TOKEN, GatewayThread, add_run
@@ -233,6 +240,23 @@ def test_loopback_needs_no_token(host: str) -> None:
 def test_a_short_ticket_key_is_refused() -> None:
     with pytest.raises(CannotStart, match="at least 32 bytes"):
         check(GatewaySettings(ticket_key=SecretStr("short")))
+
+
+@pytest.mark.parametrize("hold_seconds", [1.0, 30.0, 100.0])
+def test_a_game_counts_as_waiting_until_it_asks_again_whether_its_call_is_held_or_not(
+    tmp_path: Path, hold_seconds: float
+) -> None:
+    settings = Settings(home=tmp_path, gateway=GatewaySettings(hold_seconds=hold_seconds))
+    database = Database.from_settings(settings.database)
+    upgrade_database(database)
+    make_run(database, name="run")
+    open_placement(settings, database).join("run", "inc")
+    with database.read() as session:
+        left = (read_run(database, "run").awaited_until or 0.0) - RunRepository(session).clock()
+    database.close()
+
+    longest = max(hold_seconds, LONGEST_PAUSE_SECONDS / 0.8)
+    assert left * RENEW_SHARE > longest
 
 
 def test_every_kind_of_error_has_a_status() -> None:

@@ -1,7 +1,7 @@
 """The service at which simulators ask for a place in a run."""
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import event, update
 
 from ludus.schemas.states import RunState, StopReason
 from server.kit.db.database import Database
@@ -259,6 +259,35 @@ def test_a_game_that_waits_marks_its_run_for_a_while_and_writes_once_in_a_quarte
     placement.join("run", "another")
 
     assert 990 < awaited_seconds(database, "run") <= 1000
+
+
+def test_a_game_that_waits_costs_no_statement_for_its_mark_while_the_mark_holds(database: Database) -> None:
+    placement = Placement(database, awaited_seconds=1000)
+    run = make_run(database, name="run")
+    statements = []
+
+    def ask() -> list[str]:
+        statements.clear()
+        placement.join(run.id, "inc")
+        return [statement for statement in statements if "awaited_until" in statement]
+
+    ask()
+    for engine in {database._reader, database.engine}:
+        event.listen(engine, "before_cursor_execute", lambda *call: statements.append(call[2]))
+    assert len(set(ask())) == 1, "the run is read"
+
+
+@pytest.mark.parametrize(
+    ("state", "marked"),
+    [("QUEUED", True), ("RECOVERING", True), ("STARTING", True), ("PAUSING", False), ("PAUSED", False)],
+)
+def test_only_a_run_at_whose_mark_a_scheduler_looks_is_marked(database: Database, state: str, *, marked: bool) -> None:
+    run = make_run(database, name="run")
+    with database.write() as session:
+        session.execute(update(Run).where(Run.id == run.id).values(state=state))
+
+    assert isinstance(Placement(database).join("run", "inc"), NotReady)
+    assert (read_run(database, "run").awaited_until is not None) is marked
 
 
 def shift_mark(database: Database, seconds: float) -> None:

@@ -10,14 +10,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import structlog
 from sqlalchemy import delete, select
 
+from ludus.schemas.states import RunKind
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
 from server.kit.queue import WakeUpQueue, make_celery
 from server.kit.scheduling import SchedulingSettings
 from server.kit.settings import Settings
-from server.lifecycle.lending.repository import lend_slots
+from server.lifecycle.claims.claim import Claim
+from server.lifecycle.claims.repository import RunQueue
+from server.lifecycle.lending.repository import SlotLending
 from server.lifecycle.service import RunService
 from server.runs.events.repository import EventRepository
 from server.runs.models import Lease
@@ -26,8 +30,11 @@ from server.workers.repository import WorkerRepository
 from server.workers.service import WorkerService
 from tests.e2e.test_demonstrations import clone
 from tests.factories import make_run, read_run
+from tests.ports import free_port
 from tests.server.demonstrations.test_service import add
 from tests.waiting import eventually, never
+from worker.host.ending import Limits, SharedState
+from worker.host.tasks import HostResources, Slot
 
 pytestmark = pytest.mark.long  # both start a worker with its libraries, and a trainer
 
@@ -145,7 +152,7 @@ def test_a_worker_of_one_run_that_lends_its_slot_executes_the_other_run_before_i
         demonstration = add(database, tmp_path)
         clones = make_run(database, name="clones", config=clone(demonstration), demonstrations=[demonstration])
 
-        lend_slots(database, SchedulingSettings(), 60)
+        SlotLending(database, SchedulingSettings(), 60).lend()
         assert worker.wait(120) == 0
 
     assert read_run(database, clones.id).state == "SUCCEEDED"
@@ -155,6 +162,18 @@ def test_a_worker_of_one_run_that_lends_its_slot_executes_the_other_run_before_i
         said = {event.type: event.message for event in EventRepository(session).page(first.id)}
     assert said["slot_lent"] == "Slot lent to run clones, which needs no game; no game has joined this one yet."
     assert said["run_queued"] == "The run has lent its slot, and waits again, in its former place."
+
+
+def test_a_slot_that_can_not_read_whether_its_run_lent_it_logs_that(tmp_path: Path) -> None:
+    away = Database(f"postgresql+psycopg://nobody@127.0.0.1:{free_port()}/none")
+    slot = Slot(Settings(home=tmp_path), HostResources(None, 1), SharedState(1), Limits(once=True))
+    slot._queue = RunQueue(away)
+
+    with structlog.testing.capture_logs() as logs:
+        assert not slot._has_lent(Claim("run_1", 1, RunKind.TRAIN, "run", {}, 1, None, "host/1/1"))
+    away.close()
+
+    assert [log["event"] for log in logs] == ["queue_not_read"]
 
 
 def test_a_worker_of_one_run_whose_run_is_cancelled_exits_as_after_any_other(

@@ -12,7 +12,7 @@ from server.kit.states import Intent
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.blocked.repository import BlockedRepository
 from server.lifecycle.claims.repository import RunQueue
-from server.lifecycle.lending.repository import lend_slots
+from server.lifecycle.lending.repository import SlotLending
 from server.lifecycle.service import RunService
 from server.runs.events.repository import EventRepository
 from server.runs.models import Attempt, Run
@@ -43,9 +43,9 @@ def start_game(database: Database, run: str) -> None:
     assert isinstance(Placement(database).join(run, f"game of {run}"), NotReady)
 
 
-def lend(database: Database) -> list[str]:
+def lend(database: Database, lending: SlotLending | None = None) -> list[str]:
     """Do a round of the controller; return the names of the runs that are asked for their slots now."""
-    lend_slots(database, SchedulingSettings(), 60)
+    (lending or SlotLending(database, SchedulingSettings(), 60)).lend()
     with database.read() as session:
         return list(session.scalars(select(Run.name).where(Run.intent == Intent.RELEASE)))
 
@@ -271,3 +271,45 @@ def test_no_slots_go_round_among_runs_whose_games_come_late_and_go(database: Dat
 
     assert moved == [("run-0", "run-8"), ("run-1", "run-7"), ("run-2", "run-6")]
     assert set(slots) == {"run-8", "run-7", "run-6"}
+
+
+def test_a_run_is_left_to_an_idle_slot_that_takes_nothing_for_as_long_as_to_one_that_fits_better(
+    database: Database,
+) -> None:
+    now = 1000.0
+    lending = SlotLending(database, SchedulingSettings(best_fit_seconds=600), 60, lambda: now)
+    add_slots(database, "one", "idle")
+    for name in "abc":
+        make_run(database, name=name)
+    claim(database)
+    start_game(database, "c")
+
+    assert lend(database, lending) == []
+    now += 599
+    assert lend(database, lending) == []
+    now += 2
+    assert lend(database, lending) == ["a"]
+
+
+def test_a_run_that_lent_its_slot_is_told_from_one_that_paused_and_was_resumed_at_once(database: Database) -> None:
+    add_slots(database, "one")
+    for name in "ab":
+        make_run(database, name=name)
+    queue = RunQueue(database)
+    paused = queue.claim("one", 60)
+    assert paused is not None
+    with database.write() as session:
+        RunService(session, RecordingWakeUp()).pause(paused.run_id)
+    AttemptLedger(database, paused).release("released", "it paused")
+    with database.write() as session:
+        RunService(session, RecordingWakeUp()).resume(paused.run_id)
+    assert read_run(database, paused.run_id).state == "QUEUED"
+    assert not queue.has_lent(paused)
+
+    held = queue.claim("one", 60)
+    assert held is not None
+    waiting = "a" if held.name == "b" else "b"
+    start_game(database, waiting)
+    assert lend(database) == [held.name]
+    AttemptLedger(database, held).release("released", "it was asked to hand its slot back")
+    assert queue.has_lent(held)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from server.kit.scheduling import SchedulingSettings
 from server.runs.scheduling.demand import Offer
 from server.runs.scheduling.fit import Slot
-from server.runs.scheduling.lending import Lender, lendings
+from server.runs.scheduling.lending import Lender, idle_takes, lendings
 from server.runs.scheduling.order import Account, InTraining, Waiting, in_order
 from tests.server.runs.scheduling.test_order import NOW, waiting
 
@@ -21,13 +21,18 @@ def lent(
     idle: Sequence[Offer] = (),
     busy: Sequence[Offer] = (),
     policy: SchedulingSettings | None = None,
+    trusts: bool = True,
 ) -> dict[str, str]:
-    """Return the runs that lend their slots, and those that get them; `trained` are beside the lenders."""
+    """Return the runs that lend their slots, and those that get them; `trained` are beside the lenders, and `trusts`
+    says whether the idle slots are.
+    """
     slots = Counter(Slot(lender.offer, idle=False) for lender in lenders)
     slots.update(Slot(offer, idle=True) for offer in idle)
     slots.update(Slot(offer, idle=False) for offer in busy)
     running = InTraining(Counter([*trained, *(lender.run.account for lender in lenders)]))
-    pairs = lendings(queue, lenders, slots, running, policy or SchedulingSettings(), NOW)
+    state = (slots, running, policy or SchedulingSettings(), NOW)
+    takes = idle_takes(queue, *state) if trusts else []
+    pairs = lendings(queue, lenders, *state, takes)
     return {lender.run.run_id: run.run_id for lender, run in pairs}
 
 
@@ -72,6 +77,35 @@ def test_no_slot_is_lent_to_a_run_that_an_idle_slot_takes() -> None:
     assert lent([GAME], lender("a"), idle=[Offer(cordoned=True)]) == {"a": "game"}
     kept = lent([GAME], lender("a"), idle=[Offer(1)])
     assert kept == {"a": "game"}, "the last idle slot with a GPU leaves it to this one"
+
+
+def test_a_run_that_is_ready_and_the_head_of_its_group_is_lent_one_slot_and_keeps_none_from_others() -> None:
+    old = waiting("old", ready=True, waited=9000)
+    queue = [old, waiting("young", ready=True, waited=10), waiting("old", waited=9000)]
+
+    assert lent(queue, lender("a"), lender("b")) == {"a": "old", "b": "young"}
+
+
+def test_each_idle_slot_takes_one_run_the_one_whose_turn_it_is() -> None:
+    two = [GAME, waiting("another", ready=True, waited=10)]
+    urgent = waiting("urgent", priority=5)
+
+    assert lent(two, lender("a"), lender("b"), idle=[Offer()]) == {"a": "game"}, "the other one has waited longer"
+    assert lent(two, lender("a"), lender("b"), idle=[Offer(), Offer()]) == {}
+    assert lent([GAME, urgent], lender("a"), idle=[Offer()]) == {"a": "game"}, "the idle slot takes the urgent run"
+
+
+def test_a_run_that_an_idle_slot_takes_counts_for_quotas() -> None:
+    policy = SchedulingSettings(runs_per_project=2)
+
+    other = [GAME, waiting("another", ready=True, waited=10)]
+    assert lent(other, lender("a", project="other"), trained=[GAME.account], idle=[Offer()], policy=policy) == {}
+
+
+def test_an_idle_slot_that_is_not_trusted_keeps_no_slot_from_being_lent() -> None:
+    assert lent([GAME], lender("a"), idle=[Offer()], trusts=False) == {"a": "game"}
+    left = lent([GAME], lender("a", offer=Offer(1)), idle=[Offer()], trusts=False)
+    assert left == {}, "the slot with a GPU would leave it to the idle one"
 
 
 def test_a_quota_that_the_lender_uses_up_itself_is_free_for_the_other_run() -> None:
