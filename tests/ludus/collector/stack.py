@@ -194,7 +194,7 @@ class Simulator:
 
     def __init__(self, address: str, session_id: str | None = None, *, ticket: str | None = None) -> None:
         """`ticket` goes into the metadata of the stream."""
-        self.session_id = session_id or f"sim-{next(_session_ids)}"
+        self.session_id = session_id or f"session-{next(_session_ids)}"
         self._channel = grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
         self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         metadata = None if ticket is None else ((TICKET_METADATA, ticket),)
