@@ -30,7 +30,8 @@ OVERDRAFT_STEPS: Final = 10_000
 MOST_ROUNDS_AHEAD: Final = 1_000
 """A round is no later than so many after the newest that was granted."""
 MOST_NUMBER: Final = 2**31 - 1
-"""The largest number of agents, simulators and teams: the database's columns have 32 bits."""
+"""The largest number of agents, simulators and teams, which have columns of 32 bits; and of steps and episodes in one
+message, whose sums have columns of 64."""
 MOST_TEXT: Final = 4_000
 """Characters of a text in a message."""
 ALLOWED: Final[frozenset[type[Message]]] = frozenset(
@@ -93,8 +94,8 @@ def read_message(frame: Frame) -> Message:
         case messages.Stats():
             _demand(all(each.count >= 1 for each in message.stats), "a statistic is of no value")
         case messages.StepsPlayed():
-            counts = (message.steps, message.episodes, message.won)
-            _demand(min(counts) >= 0, "a number of steps or episodes is below 0")
+            fits = 0 <= message.steps <= MOST_NUMBER and 0 <= message.won <= message.episodes <= MOST_NUMBER
+            _demand(fits, f"a number of steps or episodes is not in 0 to {MOST_NUMBER}, or more were won than ended")
         case messages.TimesMeasured():
             _demand(
                 all(value >= 0 for each in (message, *message.simulators) for value in _floats(each)),

@@ -225,6 +225,19 @@ def test_what_is_no_message_of_a_collector_is_refused(frame: Frame, code: str) -
     assert caught.value.code == code
 
 
+@pytest.mark.parametrize(
+    "counts",
+    [{"steps": 2**61}, {"steps": -1}, {"episodes": 2**31}, {"episodes": 1, "won": 2}, {"won": -1}],
+    ids=["too many steps", "steps below 0", "too many episodes", "more won than ended", "wins below 0"],
+)
+def test_steps_that_no_column_holds_and_more_wins_than_episodes_are_refused(counts: dict[str, int]) -> None:
+    most = messages.StepsPlayed("Walker", 2**31 - 1, 2**31 - 1, 2**31 - 1)
+    assert read_message(frame_of(most)) == most
+
+    with pytest.raises(Violation, match="steps or episodes"):
+        read_message(frame_of(messages.StepsPlayed("Walker", **{"steps": 1, **counts})))
+
+
 TIMES = messages.TimesMeasured(0, 1.0, 0.5, 0.0, 0.0, 0.0, 0.0, (messages.SimulatorTimes(1, 2, 0.5, 0.1, 0.01, 0.0),))
 
 
