@@ -1,6 +1,6 @@
 """The checkpoints that an attempt writes, and the requests for checkpoints that it answers."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 from server.checkpoints.models import Checkpoint
 from server.checkpoints.refs import CheckpointRef, NewCheckpoint
@@ -85,18 +85,23 @@ class CheckpointWriter:
             row = CheckpointRepository(session).newest(self._fence.run_id, without=without)
             return ref(row) if row else None
 
-    def resume_instead(self, damaged: str, why: str) -> None:
-        """Give up on a checkpoint that cannot be restored: the attempt resumes from the next best, if there is one."""
+    def resume_instead(self, damaged: Mapping[str, str]) -> None:
+        """Give up on checkpoints that cannot be restored: the attempt resumes from the next best, if there is one.
+
+        `damaged`: what is wrong with each, by its id.
+        """
         with self._fence.write() as (session, run):
             checkpoints = CheckpointRepository(session)
-            checkpoints.mark_damaged(checkpoints.get(run.id, damaged), why)
+            for checkpoint_id, damage in damaged.items():
+                checkpoints.mark_damaged(checkpoints.get(run.id, checkpoint_id), damage)
             row = checkpoints.newest(run.id)
             resume = {"resumed_from": row.id if row else None, "resume_step": row.step if row else 0}
             self._fence.set(session, **resume)
             self._rewind(session, run.id)
-            message = f"Checkpoint {damaged} cannot be restored: {why}."
-            note = Note("checkpoint_damaged", message, "error", {"checkpoint_id": damaged, **resume})
-            self._fence.record(session, note)
+            for checkpoint_id, damage in damaged.items():
+                message = f"Checkpoint {checkpoint_id} cannot be restored: {damage}."
+                note = Note("checkpoint_damaged", message, "error", {"checkpoint_id": checkpoint_id, **resume})
+                self._fence.record(session, note)
 
     def mark_initial_damaged(self, checkpoint_id: str, why: str) -> None:
         """Mark a checkpoint that the configuration names, of any run. Not fenced: its files are what they are."""

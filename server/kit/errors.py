@@ -373,6 +373,8 @@ class StorageUnavailable(Unavailable, code="storage_unavailable"):
     """The artifact store does not answer, or fails."""
 
     detail: str
+    of_one_file: bool = field(default=False, kw_only=True)
+    """Whether the error is about one file, like a bad sector, so that others may be read."""
     sentence = "The artifact store does not answer: {detail}. Try again; nothing half written is shown."
 
 
@@ -381,6 +383,8 @@ class StorageRefused(Unavailable, code="storage_refused"):
 
     detail: str
     remedy: str
+    of_one_file: bool = field(default=False, kw_only=True)
+    """Whether the error is about one file, like a missing right to read it, so that others may be read."""
     sentence = "The artifact store refuses: {detail}. To mend it, {remedy}."
 
 

@@ -6,15 +6,15 @@ rename. Names with a leading dot are the store's own: what a kill leaves behind 
 
 import errno
 import hashlib
+import io
 import os
 import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from io import BufferedIOBase
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from server.kit.artifacts.store import BLOCK, FileRef, StoredFile, check_path, files_of
 from server.kit.errors import ArtifactNotFound, StorageFull, StorageRefused, StorageUnavailable
@@ -50,15 +50,15 @@ class FolderStore:
             _sync_folders(target.parent, self._root)
         return files
 
-    def open(self, path: str, start: int = 0) -> BufferedIOBase:
+    def open(self, path: str, start: int = 0) -> io.BufferedReader:
         """Open a file for reading from a byte on. Raises ArtifactNotFound."""
         with _translated_errors(path, remedy="let this process read it"):
             try:
-                file = self._file(path).open("rb")
+                file = self._file(path).open("rb", buffering=0)
             except FileNotFoundError:  # deleted since it was looked for
                 raise ArtifactNotFound(path) from None
             file.seek(start)
-            return file
+            return io.BufferedReader(_Body(file, path))
 
     def size(self, path: str) -> int:
         """Return a file's size in bytes. Raises ArtifactNotFound."""
@@ -128,6 +128,25 @@ class FolderStore:
         temporary.rename(target)
 
 
+class _Body(io.RawIOBase):
+    """A file's bytes. A disk that fails while they are read is an error of ours, too."""
+
+    def __init__(self, file: io.FileIO, path: str) -> None:
+        self._file = file
+        self._path = path
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        with _translated_errors(self._path):
+            return self._file.readinto(buffer)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
 @contextmanager
 def _translated_errors(
     path: str, size: Callable[[], int] = int, remedy: str = "let this process write there"
@@ -141,9 +160,11 @@ def _translated_errors(
             case errno.ENOSPC | errno.EDQUOT:
                 raise StorageFull(path, size()) from error
             case errno.EACCES | errno.EPERM | errno.EROFS:
-                raise StorageRefused(f"{what}: {error.filename}", remedy) from error
+                of_one_file = error.errno != errno.EROFS
+                raise StorageRefused(f"{what}: {error.filename}", remedy, of_one_file=of_one_file) from error
         if error.errno in AWAY:
-            raise StorageUnavailable(f"{what}: {error.filename or path}") from error
+            of_one_file = error.errno == errno.EIO
+            raise StorageUnavailable(f"{what}: {error.filename or path}", of_one_file=of_one_file) from error
         raise
 
 

@@ -15,7 +15,7 @@ def test_the_newest_attempts_checkpoint_is_newest_even_at_a_lower_step(database:
     bad = first.checkpoints.add(make_checkpoint(300))
     first.release("trainer_lost", "It crashed.")
     second = AttemptLedger(database, make_claim(database))
-    second.checkpoints.resume_instead(bad, "its digest differs")
+    second.checkpoints.resume_instead({bad: "its digest differs"})
     newest = second.checkpoints.add(make_checkpoint(200, path="runs/x/2/checkpoints/200"))
 
     with database.read() as session:

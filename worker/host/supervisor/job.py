@@ -1,12 +1,13 @@
 """The job of a trainer: the claim, and the files that it starts from, copied to its scratch folder."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from server.checkpoints.refs import CheckpointRef
 from server.config.run import RunConfig
 from server.kit.errors import StorageRefused, StorageUnavailable
 from server.kit.listening import GatewaySettings
@@ -35,9 +36,9 @@ class NoGoodCheckpoint(Exception):
     """A run has checkpoints, and none of them can be restored."""
 
     def __init__(self, damaged: Sequence[str]) -> None:
-        found = f" ({'; '.join(damaged)})" if damaged else ""
+        reasons = f" ({'; '.join(damaged)})" if damaged else ""
         super().__init__(
-            f"none of the run's checkpoints can be restored{found}; bring their files back into the artifact store, "
+            f"none of the run's checkpoints can be restored{reasons}; bring their files back into the artifact store, "
             "let `ludus checkpoint verify RUN` look at them, and begin a run with `resume_from`"
         )
 
@@ -68,13 +69,15 @@ def prepare(
     key = gateway.ticket_key
     recorded = ledger.demonstrations()
     demonstrations = scratch / "demonstrations"
+    resumed = _fetch_newest_good(claim, ledger, transfer, scratch / "resume")
+    initial = _initial_checkpoints(ledger, transfer, scratch / "initial", _needed(config, resumed))
     return Job(
         run_id=claim.run_id,
         attempt=claim.attempt,
         config=config,
         amendments=list(claim.amendments),
         seed=claim.seed,
-        resume_from=_newest_good(claim, ledger, transfer, scratch / "resume"),
+        resume_from=None if resumed is None else str(scratch / "resume"),
         scratch=str(scratch),
         log_path=str(scratch / LOG_NAME),
         **settings.model_dump(include={"collectors", "bind_host", "advertise_host", "port_range", "lease_seconds"}),
@@ -82,19 +85,32 @@ def prepare(
         ticket_key=None if key is None else key.get_secret_value().encode().hex(),
         demonstrations=transfer.fetch(partial(fetch_demonstrations, transfer.store, recorded, demonstrations)),
         demonstration_labels={demonstration.id: demonstration.label for demonstration in recorded},
-        checkpoints=_initial_checkpoints(ledger, transfer, scratch / "initial"),
+        checkpoints=initial,
         policies=ledger.assessment.policies(config),
         assessed=ledger.assessment.state(),
     )
 
 
-def _initial_checkpoints(ledger: AttemptLedger, transfer: ArtifactTransfer, folder: Path) -> dict[str, str]:
-    """Fetch the checkpoints that the configuration names; return the folder of each, by its id.
+def _needed(config: RunConfig, resumed: CheckpointRef | None) -> set[str]:
+    """Return the checkpoints that the configuration names, but for those that only begin what `resumed` continues."""
+    replaced: set[tuple[str | int, ...]] = set()
+    if resumed is not None:
+        replaced = {("behaviors", behavior, "initialize_from") for behavior in resumed.steps}
+        replaced.add(("checkpoint_settings", "resume_from"))
+    return {checkpoint for path, checkpoint in config.initial_checkpoints().items() if path not in replaced}
+
+
+def _initial_checkpoints(
+    ledger: AttemptLedger, transfer: ArtifactTransfer, folder: Path, needed: Collection[str]
+) -> dict[str, str]:
+    """Fetch the checkpoints that the configuration names and the trainer needs; return the folder of each, by its id.
 
     Raises CheckpointUnusable, once the checkpoint is marked as damaged: no other configuration is to name it.
     """
     folders = {}
     for checkpoint in ledger.initial_checkpoints():
+        if checkpoint.id not in needed:
+            continue
         try:
             fetched = transfer.fetch(partial(fetch, transfer.store, checkpoint, folder / checkpoint.id))
         except CheckpointUnusable as error:
@@ -105,31 +121,54 @@ def _initial_checkpoints(ledger: AttemptLedger, transfer: ArtifactTransfer, fold
     return folders
 
 
-def _newest_good(claim: Claim, ledger: AttemptLedger, transfer: ArtifactTransfer, folder: Path) -> str | None:
-    """Fetch the newest checkpoint that is good; return its folder, or None where the run has never had one.
+def _fetch_newest_good(
+    claim: Claim, ledger: AttemptLedger, transfer: ArtifactTransfer, folder: Path
+) -> CheckpointRef | None:
+    """Fetch the newest checkpoint that is good into `folder`; return it, or None where the run has never had one.
 
-    A checkpoint that the store does not let this process read counts as damaged if the store hands out another one. If
-    it hands out none, the store is at fault, and no checkpoint is marked. Raises NoGoodCheckpoint (a new beginning
-    would discard checkpoints that were acknowledged), StorageRefused, StorageUnavailable.
+    A checkpoint with a file that this process cannot read counts as damaged if an older one can be read, the file then
+    fails again, and the older one can still be read. Otherwise the store is at fault, as it is with every error that is
+    not about one file, and no checkpoint is marked. Raises NoGoodCheckpoint (a new beginning would discard checkpoints
+    that were acknowledged), StorageRefused, StorageUnavailable.
     """
-    checkpoint, damaged = claim.resume, dict[str, str]()
-    refusal: StorageRefused | StorageUnavailable | None = None
-    fetched = None
-    while checkpoint is not None and fetched is None:
-        timeout = RETRY_SECONDS if refusal is None else 0.0
+    damaged: dict[str, str] = {}
+    fetched, unreadable = _fetch_newest_readable(claim.resume, damaged, ledger, transfer, folder, RETRY_SECONDS)
+    if fetched is not None and unreadable:  # the store may have come back between the two
+        newest = ledger.checkpoints.next_best(without=damaged)
+        fetched, unreadable = _fetch_newest_readable(newest, damaged, ledger, transfer, folder, 0.0)
+    if fetched is None and unreadable:
+        raise next(iter(unreadable.values()))
+    damaged |= {checkpoint_id: error.detail for checkpoint_id, error in unreadable.items()}
+    if damaged:
+        ledger.checkpoints.resume_instead(damaged)
+    if fetched is None and (damaged or ledger.checkpoints.exist()):
+        raise NoGoodCheckpoint([f"{checkpoint_id}: {damage}" for checkpoint_id, damage in damaged.items()])
+    return fetched
+
+
+def _fetch_newest_readable(
+    newest: CheckpointRef | None,
+    damaged: dict[str, str],
+    ledger: AttemptLedger,
+    transfer: ArtifactTransfer,
+    folder: Path,
+    timeout: float,
+) -> tuple[CheckpointRef | None, dict[str, StorageRefused | StorageUnavailable]]:
+    """Fetch the newest checkpoint that can be fetched; return it, and the newer ones with a file that can't be read.
+
+    Adds those that are damaged to `damaged`. Only the first error of the store is waited out, for `timeout` seconds.
+    """
+    checkpoint, unreadable = newest, dict[str, StorageRefused | StorageUnavailable]()
+    while checkpoint is not None:
         try:
-            fetched = transfer.fetch(partial(fetch, transfer.store, checkpoint, folder), timeout)
+            transfer.fetch(partial(fetch, transfer.store, checkpoint, folder), 0.0 if unreadable else timeout)
         except CheckpointUnusable as error:
             damaged[checkpoint.id] = str(error)
         except (StorageRefused, StorageUnavailable) as error:
-            refusal = refusal or error
-            damaged[checkpoint.id] = error.detail
-        if fetched is None:
-            checkpoint = ledger.checkpoints.next_best(without=damaged)
-    if fetched is None and refusal is not None:
-        raise refusal
-    for each, why in damaged.items():
-        ledger.checkpoints.resume_instead(each, why)
-    if fetched is None and (damaged or ledger.checkpoints.exist()):
-        raise NoGoodCheckpoint([f"{each}: {why}" for each, why in damaged.items()])
-    return None if fetched is None else str(fetched)
+            if not error.of_one_file:
+                raise
+            unreadable[checkpoint.id] = error
+        else:
+            break
+        checkpoint = ledger.checkpoints.next_best(without={*damaged, *unreadable})
+    return checkpoint, unreadable

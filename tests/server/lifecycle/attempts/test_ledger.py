@@ -35,7 +35,7 @@ WRITES: dict[str, Any] = {
     "matches": lambda ledger: ledger.matches.append([make_match(1)]),
     "checkpoint": lambda ledger: ledger.checkpoints.add(make_checkpoint()),
     "retire_checkpoints": lambda ledger: ledger.checkpoints.retire(1),
-    "resume_instead": lambda ledger: ledger.checkpoints.resume_instead("ckpt_x", "its digest differs"),
+    "resume_instead": lambda ledger: ledger.checkpoints.resume_instead({"ckpt_x": "its digest differs"}),
     "simulator_connected": lambda ledger: ledger.simulators.connected("inc", number=0, collector=0),
     "simulator_plays": lambda ledger: ledger.simulators.plays("inc", ["CartPole"], 4),
     "simulator_left": lambda ledger: ledger.simulators.left("inc", code="left", reason="bye", steps=0),
@@ -288,7 +288,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(database: Databa
 
     writer = AttemptLedger(database, claim).checkpoints
     resumed = writer.next_best(without=[claim.resume.id])
-    writer.resume_instead(claim.resume.id, "its digest differs")
+    writer.resume_instead({claim.resume.id: "its digest differs"})
 
     assert resumed is not None
     assert resumed.id == older

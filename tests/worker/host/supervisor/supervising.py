@@ -147,9 +147,11 @@ def types_of(database: Database, attempt: int) -> list[str]:
         return list(session.scalars(select(Event.type).where(Event.attempt == attempt).order_by(Event.seq)))
 
 
-def with_checkpoints(database: Database, store: FolderStore, folder: Path, steps: Sequence[int]) -> list[str]:
+def with_checkpoints(
+    database: Database, store: FolderStore, folder: Path, steps: Sequence[int], name: str = "run", **run: Any
+) -> list[str]:
     """Make a run whose first attempt has saved checkpoints and lost its trainer; return the checkpoints' ids."""
-    make_run(database, name="run")
+    make_run(database, name=name, **run)
     claim = make_claim(database, lease_seconds=LEASE_SECONDS)
     ledger, ids = AttemptLedger(database, claim), []
     for step in steps:
