@@ -42,7 +42,7 @@ from ludus.demonstrations import DemonstrationError, Recorder, inspect, read
 from ludus.games.collecting import Collect, collects_here, falls_back
 from ludus.protocol.credentials import SIMULATOR_TOKEN
 from ludus.sdk.errors import Failure, SimulatorError
-from ludus.sdk.join import JoinClient, RunEnd, Target, new_session_id
+from ludus.sdk.join import REPORT_SECONDS, JoinClient, RunEnd, Target, new_session_id
 
 logger = logging.getLogger("ludus.games")
 
@@ -56,6 +56,10 @@ FIRST_PAUSE_SECONDS: Final = 1.0
 LONGEST_PAUSE_SECONDS: Final = 30.0
 STOP_SECONDS: Final = 5.0
 TICK_SECONDS: Final = 0.1
+WAITING_REPORTS: Final = 30
+"""Reports that wait to be sent, at most: the server takes no more of one run in a minute."""
+LAST_REPORTS_SECONDS: Final = REPORT_SECONDS + 1.0
+"""Time-out of the last reports when the command ends."""
 
 
 @dataclass(frozen=True)
@@ -222,11 +226,71 @@ def finish_recording(file: Path) -> None:
     echo(f"{file} holds {found.transitions} transitions, {found.episodes} whole episodes", err=True)
 
 
+class Reporter:
+    """Reports problems to their runs, one after the other, on a thread: a gateway may take seconds to answer.
+
+    Best effort. Of many reports that wait the newest ones are sent.
+    """
+
+    def __init__(self) -> None:
+        self._waiting = deque[tuple[Target, Failure]](maxlen=WAITING_REPORTS)
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._send, name="reports", daemon=True)
+        self._thread.start()
+
+    def report(self, target: Target, problem: Failure) -> None:
+        """Send a report as soon as those before it are sent, unless this is closed."""
+        with self._changed:
+            if not self._closed:
+                self._waiting.append((target, problem))
+                self._changed.notify()
+
+    def close(self, *, drop: bool = False) -> None:
+        """Take no more reports; with `drop`, leave out those that wait."""
+        with self._changed:
+            self._closed = True
+            if drop:
+                self._waiting.clear()
+            self._changed.notify()
+
+    def end(self) -> None:
+        """Close it, and wait for the reports that are left, `LAST_REPORTS_SECONDS` at most."""
+        self.close()
+        self._thread.join(LAST_REPORTS_SECONDS)
+
+    def _send(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._closed)
+                if not self._waiting:
+                    return
+                target, problem = self._waiting.popleft()
+            try:
+                asyncio.run(_report(target, problem))
+            except SimulatorError as error:
+                logger.debug("the problem %s was not reported to the run: %s", problem.code, error)
+
+
+async def _report(target: Target, problem: Failure) -> None:
+    async with JoinClient(target, logger.log, CLIENT) as client:
+        await client.report(target.session_id, problem)
+
+
 class Simulator:
     """One simulating process, and its exit code once it is not restarted any more."""
 
-    def __init__(self, index: int, plan: Plan, token: str | None, output: "MergedOutput", restarts: int) -> None:
+    def __init__(
+        self,
+        index: int,
+        plan: Plan,
+        token: str | None,
+        output: "MergedOutput",
+        reporter: Reporter,
+        restarts: int,
+    ) -> None:
         self.outcome: int | None = None
+        self._reporter = reporter
         self._output = output
         self._index = index
         self._plan = plan
@@ -263,27 +327,23 @@ class Simulator:
         pause = self._process.restart_later()
         how = f"was killed by signal {-code}" if code < 0 else "crashed"
         crashes = self._process.backoff.failures
-        if code != CRASHED:  # the process reports an error of its game itself
-            self._report("exited", f"the process of the game ended with {describe_exit(code)}")
+        ended = "crashed" if code == CRASHED else f"ended with {describe_exit(code)}"
         if crashes > self.restarts:
             self.outcome = Exit.REFUSED
             self._process.terminate()
-            given_up = f"{how} for the {crashes}. time in a row; it is not started again"
-            self._output.say(self._index, given_up)
-            self._report("restarts_exhausted", f"the process of the game {given_up}")
+            given_up = f"for the {crashes}. time in a row; it is not started again"
+            self._output.say(self._index, f"{how} {given_up}")
+            self._report("restarts_exhausted", f"the process of the game {ended} {given_up}")
             return
+        if code != CRASHED:  # the process reports an error of its game itself
+            self._report("exited", f"the process of the game {ended}")
         self._output.say(self._index, f"{how}; starting it again in {pause:g} s")
 
     def _report(self, code: str, sentence: str) -> None:
-        """Report the end of the process to the run, with the last lines of the game. Best effort; takes seconds."""
+        """Report the end of the process to the run, with the last lines of the game."""
         printed = "\n    ".join(["; it printed:", *self._printed]) if self._printed else ""
-        target = self._plan.target(self._token)
-
-        async def report() -> None:
-            async with JoinClient(target, logger.log, CLIENT) as client:
-                await client.report(target.session_id, Failure(code, f"{sentence}{printed}", permanent=False))
-
-        asyncio.run(report())
+        problem = Failure(code, f"{sentence}{printed}", permanent=False)
+        self._reporter.report(self._plan.target(self._token), problem)
 
 
 class MergedOutput:
@@ -332,8 +392,8 @@ def supervise(plans: list[Plan], token: str | None, restarts: int, collector: Ow
 
     Returns the exit code of the command.
     """
-    output = MergedOutput()
-    simulators = [Simulator(index, plan, token, output, restarts) for index, plan in enumerate(plans)]
+    output, reporter = MergedOutput(), Reporter()
+    simulators = [Simulator(index, plan, token, output, reporter, restarts) for index, plan in enumerate(plans)]
 
     def finished() -> bool:
         ended = collector is not None and collector.outcome is not None
@@ -350,7 +410,8 @@ def supervise(plans: list[Plan], token: str | None, restarts: int, collector: Ow
             simulator.start()
         poll_until(finished)
         if finished():
-            # The server closes all sessions of a finished run: wait for the others, but restart none of them.
+            # The server closes all sessions of a finished run: wait for the others, but restart and report none.
+            reporter.close(drop=True)
             until = time.monotonic() + STOP_SECONDS / 2
             for simulator in simulators:
                 simulator.restarts = 0
@@ -361,6 +422,7 @@ def supervise(plans: list[Plan], token: str | None, restarts: int, collector: Ow
                 return exit_of_end(collector.outcome.code)
             return Exit.OK
     except KeyboardInterrupt:
+        reporter.close(drop=True)
         return INTERRUPTED
     finally:
         deadline = time.monotonic() + STOP_SECONDS
@@ -368,4 +430,5 @@ def supervise(plans: list[Plan], token: str | None, restarts: int, collector: Ow
             simulator.stop()
         for simulator in simulators:
             simulator.end(max(deadline - time.monotonic(), 0.0))
+        reporter.end()
     return next(simulator.outcome for simulator in simulators if simulator.outcome is not None)

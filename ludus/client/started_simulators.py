@@ -19,18 +19,18 @@ STOP_SECONDS: Final = 15.0
 
 
 class SimulatorOptions(TypedDict, total=False):
-    """Options of `ludus simulate`, None as if left out."""
+    """Options of `ludus simulate`."""
 
     count: int
     """Processes."""
     envs: int
     """Games of each process."""
     behavior: str | None
-    """Name of the behavior in the run's configuration."""
+    """Name of the behavior in the run's configuration. None: the game's name."""
     arguments: Mapping[str, Any]
     """Arguments of the game."""
     seed_parameter: str | None
-    """Environment parameter of the run that is the seed of the episodes."""
+    """Environment parameter of the run that is the seed of the episodes. None: there is none."""
 
 
 class StartedSimulators:

@@ -55,6 +55,7 @@ STARTED: dict[str, Counter[str]] = {
     "ludus/cli/follow.py": Counter(Thread=1),
     "ludus/cli/learn_players.py": Counter(Thread=1),
     "ludus/cli/own_collector.py": Counter(Thread=1),
+    "ludus/cli/simulate.py": Counter(Thread=1),
     "server/controller/controller.py": Counter(Thread=1),
     "server/kit/db/checks.py": Counter(Thread=1),
     "server/kit/token_watcher.py": Counter(Thread=1),

@@ -5,7 +5,9 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -13,12 +15,14 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from ludus.cli.simulate import simulate
+from ludus.cli.simulate import Reporter, simulate
 from ludus.demonstrations import read
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.credentials import CLIENT_TOKEN, SIMULATOR_TOKEN
 from ludus.sdk.contract.scripted import Peer, Script, ScriptedServer, assign, finish_after, refuse
+from ludus.sdk.errors import Failure
+from ludus.sdk.join import Target
 from tests.waiting import eventually
 
 CARTPOLE = "gymnasium:CartPole-v1"
@@ -163,13 +167,74 @@ class Killed(Crashing):
         code, errors = run(f"python:{game}:Killed", *("--run", "killed", "--server", server.address, "--restarts", "0"))
 
     assert code == 1, errors
-    assert [report.code for report in server.reports] == ["exited", "restarts_exhausted"]
-    assert {report.session_id for report in server.reports} == {server.joins[0].session_id}
-    exited, given_up = server.reports
-    assert exited.sentence == "the process of the game ended with signal SIGKILL; it printed:\n    out of memory"
-    assert given_up.sentence.startswith(
-        "the process of the game was killed by signal 9 for the 1. time in a row; it is not started again"
+    (report,) = server.reports
+    assert (report.code, report.session_id) == ("restarts_exhausted", server.joins[0].session_id)
+    assert report.sentence == (
+        "the process of the game ended with signal SIGKILL for the 1. time in a row; it is not started again; "
+        "it printed:\n    out of memory"
     )
+
+
+class SlowToReport(ScriptedServer):
+    """A gateway that answers a report once a process has come back, or after a while."""
+
+    came_back = threading.Event()
+    answers: tuple[bool, ...] = ()
+    """For each report, whether a process had come back by then."""
+
+    def Join(self, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:  # noqa: N802
+        if self.joins and self.joins[0].session_id != request.session_id:
+            self.came_back.set()
+        return super().Join(request, context)
+
+    def Report(self, request: pb.ReportRequest, context: grpc.ServicerContext) -> pb.ReportResponse:  # noqa: N802
+        self.answers += (self.came_back.wait(30),)
+        return super().Report(request, context)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no signals")
+def test_a_process_that_is_killed_is_started_again_while_its_end_is_reported(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ludus.cli.simulate.FIRST_PAUSE_SECONDS", 0.1)
+    monkeypatch.setattr("ludus.sdk.join.REPORT_SECONDS", 60.0)
+    game = tmp_path / "killed_once.py"
+    game.write_text(
+        f"""
+import os, signal
+from pathlib import Path
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class KilledOnce(CartPoleEnv):
+    def step(self, action):
+        killed = Path({str(tmp_path / "killed")!r})
+        if not killed.exists():
+            killed.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
+"""
+    )
+    with SlowToReport(forever, finish_after(5)) as server:
+        code, errors = run(f"python:{game}:KilledOnce", *("--run", "killed", "--server", server.address))
+
+    assert code == 0, errors
+    assert server.answers == (True,)
+
+
+def test_a_report_that_can_not_be_sent_keeps_none_of_the_following_and_none_is_sent_after_the_end(
+    tmp_path: Path,
+) -> None:
+    problem = Failure("exited", "it was killed", permanent=False)
+    with ScriptedServer() as server:
+        target, reporter = Target(server.address, "run"), Reporter()
+        reporter.report(replace(target, ca_file=tmp_path / "gone.pem"), problem)
+        reporter.report(target, problem)
+        eventually(lambda: len(server.reports) == 1)
+        reporter.close(drop=True)
+        reporter.report(target, problem)
+        reporter.end()
+
+    assert len(server.reports) == 1
 
 
 def forever(peer: Peer) -> Iterator[pb.ConnectResponse]:
