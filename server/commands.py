@@ -69,11 +69,12 @@ def one_sentence_errors() -> Iterator[None]:
 def _process(name: str, *, awaits_schema: bool = False) -> Iterator["Settings"]:
     """Read the settings of one role, set up its logs, and show what an operator can act on as one sentence.
 
-    `awaits_schema`: it cannot work before `ludus migrate` has ended, and waits for it where the settings say so.
+    `awaits_schema`: it cannot work before `ludus migrate` has ended, and waits for it where the settings say so; else
+    it ends where there has been none.
     """
     settings = load_settings()
     configure_logging(name, log_format=settings.log.format, level=settings.log.level)
-    from server.kit.db.checks import check_database  # noqa: PLC0415
+    from server.kit.db.checks import check_database, check_migrated  # noqa: PLC0415
 
     with one_sentence_errors():
         check_database(settings.database)
@@ -81,6 +82,8 @@ def _process(name: str, *, awaits_schema: bool = False) -> Iterator["Settings"]:
             from server.kit.db.migrate import await_schema  # noqa: PLC0415
 
             await_schema(settings.database)
+        elif awaits_schema:
+            check_migrated(settings.database)
         yield settings
 
 

@@ -46,7 +46,8 @@ class DatabaseSettings(Group):
     """
     await_schema_seconds: float = Field(default=0.0, ge=0)
     """How long a worker, gateway or controller that starts waits for `ludus migrate` to finish; 0: it takes the schema
-    as it is. `ludus up` sets it, and starts the worker, which takes the longest, beside the migration.
+    as it is, and ends where there is none. `ludus up` sets it, and starts the worker, which takes the longest, beside
+    the migration.
     """
 
 

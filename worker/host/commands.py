@@ -80,7 +80,7 @@ def worker(ctx: click.Context, slots: int | None, once: bool, idle_exit: float |
     if settings.telemetry.worker_port:
         share_metrics(settings.worker.scratch / "metrics")
     from ludus.logging import configure_logging  # noqa: PLC0415
-    from server.kit.db.checks import check_database  # noqa: PLC0415
+    from server.kit.db.checks import check_database, check_migrated  # noqa: PLC0415
     from worker.host.ending import Limits, SharedState  # noqa: PLC0415
     from worker.host.gpus import check_free  # noqa: PLC0415
     from worker.host.tasks import HostResources, build  # noqa: PLC0415
@@ -98,6 +98,9 @@ def worker(ctx: click.Context, slots: int | None, once: bool, idle_exit: float |
 
         with one_sentence_errors():
             await_schema(settings.database)
+    else:
+        with one_sentence_errors():
+            check_migrated(settings.database)
     resources = HostResources.find(settings.worker)
     if not settings.worker.share_gpus:
         with one_sentence_errors():

@@ -12,7 +12,7 @@ import threading
 from typing import Final
 
 import structlog
-from sqlalchemy import text
+from sqlalchemy import inspect, text
 
 from server.kit.db.database import Database, behind_pooler
 from server.kit.errors import DatabaseUnavailable
@@ -36,6 +36,28 @@ class WrongEncoding(CannotStart):
     """The database can't hold all texts."""
 
     exit_code = 2
+
+
+class NotMigrated(CannotStart):
+    """The database has no tables yet."""
+
+
+def check_migrated(settings: DatabaseSettings) -> None:
+    """Raise NotMigrated where no `ludus migrate` has been yet; without Alembic, which workers do not need.
+
+    A database that does not answer is no error here: processes wait for it.
+    """
+    database = Database.from_settings(settings)
+    try:
+        with database.read() as session:
+            has_tables = inspect(session.connection()).has_table("alembic_version")
+            migrated = has_tables and session.scalar(text("SELECT version_num FROM alembic_version")) is not None
+    except DatabaseUnavailable:
+        return
+    finally:
+        database.close()
+    if not migrated:
+        raise NotMigrated("The database has no tables yet. Run `ludus migrate`.")
 
 
 def check_database(settings: DatabaseSettings, seconds: float = ANSWER_SECONDS) -> None:
