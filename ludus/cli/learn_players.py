@@ -21,7 +21,7 @@ from ludus.sdk.join import Target
 
 LISTENING: Final = f"Listening on port {EDITOR_PORT}. Start training by pressing the Play button in the Unity Editor."
 REFUSALS: Final = {CloseCode.BEHAVIOR_NOT_CONFIGURED, CloseCode.BAD_SPEC}
-"""Codes of behaviors that a run refuses to train."""
+"""Codes of behaviors that a run refuses to train, or its collector to read."""
 _INVITATION: Final = "press Play in the Editor"
 """The same in the words of the bridge."""
 
@@ -32,8 +32,8 @@ class Players:
     def __init__(self, settings: GameSettings, say: Callable[[str], None]) -> None:
         self.failure: str | None = None
         """The reason, once all games are given up."""
-        self.refused = False
-        """Whether the reason is that the run refuses the game's behaviors."""
+        self.refusal: str | None = None
+        """The code of the reason, where it is that the game's behaviors are refused."""
         self._settings = settings
         self._handler = _Lines(say)
         self._thread = threading.Thread(target=self._run, name="games", daemon=True)
@@ -78,7 +78,7 @@ class Players:
         try:
             await play(self._settings)
         except SimulatorError as error:
-            self.failure, self.refused = str(error), error.code in REFUSALS
+            self.failure, self.refusal = str(error), error.code if error.code in REFUSALS else None
 
 
 class _Lines(logging.Handler):

@@ -32,6 +32,8 @@ from ludus.protocol.options import COMMUNICATION_VERSION
 from ludus.schemas import Checkpoint, Run
 
 POLL_SECONDS: Final = 1.0
+REFUSAL_POLLS: Final = 30
+"""Looks for the event of a refusal, before a run is ended without."""
 PLAYS: Final = "-inference"
 """Ends the name of a run of `--inference`."""
 PLACES: Final = 16
@@ -147,11 +149,11 @@ def follow(client: Client, mirror: Mirror, interrupts: Interrupts, players: Play
             if not stopped and (interrupts.count or (players is not None and players.failure is not None)):
                 if interrupts.count:
                     say(info("Learning was interrupted. Please wait while the graph is generated."))
-                # A run in which no game has taken a step is no success, and has nothing to save. Its trainer says so
-                # itself where it has refused the games, and names the reason.
-                given_up = not interrupts.count and players is not None and not players.refused
-                nothing = given_up and not _has_learned(client, mirror.journal.run)
-                end_run(client, mirror.journal.run, "cancel" if nothing else "stop")
+                run_id = mirror.journal.run
+                if interrupts.count or players is None or _ends_well(client, run_id, players.refusal, interrupts):
+                    end_run(client, run_id, "stop")
+                else:
+                    end_run(client, run_id, "cancel")
                 stopped = True
             run = mirror.sync()
             if run.state in TERMINAL_STATES:
@@ -163,6 +165,23 @@ def follow(client: Client, mirror: Mirror, interrupts: Interrupts, players: Play
         except (ServerUnreachable, Busy) as error:
             backoff.wait(error)
         interrupts.sleep(POLL_SECONDS if not stopped else POLL_SECONDS / 4)
+
+
+def _ends_well(client: Client, name: str, refusal: str | None, interrupts: Interrupts) -> bool:
+    """Whether a run whose games are given up is stopped: it has something to save, or its trainer refused the games.
+
+    Such a trainer fails the run itself and names the reason. It reports that before the end of the games' sessions,
+    which has the code of the refusal, too, and comes alone where a collector could not read the games. Any other run in
+    which no game has taken a step is no success, and is cancelled.
+    """
+    if _has_learned(client, name):
+        return True
+    for _ in range(REFUSAL_POLLS):
+        events = [event for event in client.events.list(name) if refusal is None or event.data.get("code") == refusal]
+        if refusal is None or events:
+            return any(event.type == "behavior_refused" for event in events)
+        interrupts.sleep(POLL_SECONDS)  # the games know before the server
+    return False
 
 
 def _has_learned(client: Client, name: str) -> bool:

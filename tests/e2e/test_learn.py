@@ -202,17 +202,21 @@ def saved_steps(results: Path) -> list[int]:
     return sorted(int(path.stem.rpartition("-")[2]) for path in (results / "CartPole").glob("CartPole-*.onnx"))
 
 
-@pytest.fixture
-def build(tmp_path: Path) -> Path:
-    """A Unity build: what is started, and dials the port that it is told."""
-    path = tmp_path / "builds" / "game.x86_64"
+def write_build(folder: Path, behaviors: str) -> Path:
+    """Write a Unity build: what is started, and dials the port that it is told."""
+    path = folder / "builds" / "game.x86_64"
     path.parent.mkdir()
-    behaviors = '[{"name": "Learner?team=0", "continuous": 2, "agents": 4}]'
     path.write_text(
         f"#!/bin/sh\ncd {ROOT} && exec {sys.executable} -m tests.unity.player --behaviors '{behaviors}' \"$@\"\n"
     )
     path.chmod(0o755)
     return path
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Path:
+    """A Unity build with four agents."""
+    return write_build(tmp_path, '[{"name": "Learner?team=0", "continuous": 2, "agents": 4}]')
 
 
 @pytest.mark.long
@@ -270,6 +274,28 @@ def test_a_build_whose_only_behavior_is_refused_fails_the_run_with_the_refusal_a
         )
         assert refusal in done.stdout + done.stderr, command
     assert [refusal in each.attrib["message"] for each in ET.parse(junit).iter() if "message" in each.attrib] == [True]
+
+
+@pytest.mark.long
+@pytest.mark.xdist_group("stack")
+def test_a_build_that_no_collector_can_read_ends_the_run_without_success_and_its_events_say_why(
+    stack: LudusUp, client: Client, learns: list[Learn], tmp_path: Path
+) -> None:
+    sensors = '[{"kind": "visual", "shape": [0, 2, 2]}]'
+    build = write_build(tmp_path, f'[{{"name": "CartPole?team=0", "continuous": 2, "sensors": {sensors}}}]')
+    arguments = ("--env", str(build), "--base-port", str(free_port()), "--run-id", "unread", "--no-graphics")
+    learn = Learn(tmp_path, cartpole(max_steps=1000), *arguments, *on(stack))
+    learns.append(learn)
+
+    code = learn.process.wait(180)
+
+    run = client.runs.get("unread")
+    problem = "behavior 'CartPole?team=0': observation 0"
+    assert (code, run.state, run.step) == (1, "CANCELLED", 0), learn.text
+    assert f"Error: the run ended as CANCELLED: {problem}" in learn.text
+    refusals = [event for event in client.events.list(run.id) if event.data.get("code") == "bad_spec"]
+    assert refusals
+    assert all(problem in event.message and event.type != "behavior_refused" for event in refusals)
 
 
 @pytest.mark.long
