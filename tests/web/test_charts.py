@@ -7,8 +7,11 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, Response, expect
+from playwright.sync_api import Browser, Page, Response, Route, expect
 
+from server.metrics.points import MetricPoint
+from server.web.pages import pages
+from tests.factories import make_checkpoint
 from tests.server.app.world import CARTPOLE, Trainer, World, open_world
 from tests.web.conftest import Watched
 from tests.web.data import REWARD, play, train
@@ -333,3 +336,61 @@ def test_a_run_that_continues_another_one_is_one_curve_with_it_and_both_have_a_l
     page.locator(".chart canvas").first.wait_for()
     page.get_by_title("Table of values").first.click()
     assert len(values(page)) == 60, "of both, at common steps"
+
+
+def chain(world: World, names: str, count: int) -> list[Trainer]:
+    """Begin runs of which each continues the one before, at its step 100, 200, ...."""
+    trainers: list[Trainer] = []
+    for number in range(count):
+        settings: dict[str, object] = {}
+        if trainers:
+            path = f"runs/{trainers[-1].run_id}/1/checkpoints/{100 * number}"
+            settings["resume_from"] = trainers[-1].ledger.checkpoints.add(make_checkpoint(100 * number, path=path))
+        config = {**CARTPOLE, "checkpoint_settings": settings}
+        trainers.append(world.claim(world.create(config, name=f"{names}-{number}")["id"]).start())
+    return trainers
+
+
+def test_the_page_of_a_run_shows_what_an_api_of_the_previous_release_answers_and_a_checkpoint_at_step_0(
+    fresh: Watched, world: World
+) -> None:
+    first, second = chain(world, "older", 2)
+    second.measure(REWARD, [1.0, 2.0], first=200)
+
+    def answer(route: Route) -> None:
+        document = route.fetch().json()
+        if document["id"] == second.run_id:
+            del document["continued_by"]
+        else:
+            document |= {"step": 0, "steps": {}}
+        route.fulfill(json=document)
+
+    fresh.page.route(re.compile("/v1/runs/(older-1$|[^/]*/checkpoints/ckpt_)"), answer)
+    page = fresh.open("ui/runs/older-1")
+    page.locator(".chart canvas").first.wait_for()
+
+    expect(page.locator(".head small").filter(has_text="continues")).to_have_text(f"continues {first.run_id}")
+
+
+def test_curves_with_too_many_predecessors_for_one_answer_come_in_several_or_alone(
+    fresh: Watched, world: World
+) -> None:
+    keys = [f"key {number}" for number in range(80)]
+    trainers = chain(world, "resumed", 3)
+    for number, trainer in enumerate(trainers):
+        step = 100 * (number + 1)
+        points = [MetricPoint("CartPole", key, step, 1000.0, 1.0) for key in keys]
+        points += [MetricPoint(f"behavior {index}", "many", step, 1000.0, 1.0) for index in range(80)]
+        trainer.ledger.metrics.append(points)
+    page = fresh.open("ui/runs")
+    module = f"{fresh.server}/ui/static/{pages().release}/metrics.js"
+
+    def steps(*keys: str) -> list[list[int]]:
+        load = "async ([module, runs, keys]) => (await import(module)).curves(runs, keys, { points: 10 })"
+        return [series["steps"] for series in page.evaluate(load, [module, [trainers[-1].run_id], keys])]
+
+    assert steps(*keys) == [[100, 200, 300]] * 80
+    assert steps("many") == [[300]] * 80
+    assert all("422" in trouble for trouble in fresh.troubles), "the browser's words for an answer that is refused"
+    assert len(fresh.troubles) == 2
+    fresh.troubles.clear()

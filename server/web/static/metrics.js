@@ -1,6 +1,6 @@
 // Charts of metrics: what is loaded for them, the tool bar that all charts of a page share, and its shortcuts.
 import { useMemo, useState } from "preact/hooks";
-import { get } from "./api.js";
+import { Problem, get } from "./api.js";
 import { Chart } from "./chart.js";
 import { choices, html, withValue } from "./html.js";
 import { useLive } from "./live.js";
@@ -13,8 +13,8 @@ import { flag, list, numeric, query, set, text } from "./url.js";
 
 /** Buckets for a chart of the usual width: half its pixels. */
 const POINTS = 300;
-/** Half of what one answer may have, as a run can have a metric for several behaviors. */
-const SERIES_AT_ONCE = 100;
+/** Half of what one answer may have, as a run can have a metric for several behaviors. Less after one had too many. */
+let seriesAtOnce = 100;
 
 /** The part of the view that charts share, from the address. */
 function view() {
@@ -38,24 +38,42 @@ const waiting = new Map();
 /** The last request for series: one at a time, so that the first chart is there before the others are computed. */
 let last = Promise.resolve();
 
+/**
+ * Load series that begin with those of predecessors. If these are too many for one answer, each half of the metrics is
+ * loaded alone; if even one metric is too much, the series are the runs' own.
+ * @param {string[]} runs ids @param {string[]} keys @param {Record<string, any>} parameters @returns {Promise<any[]>}
+ */
+export async function curves(runs, keys, parameters) {
+  const query = { runs, keys, ...parameters };
+  try {
+    return (await get("v1/series", { ...query, with_predecessors: true })).series;
+  } catch (problem) {
+    if (!(problem instanceof Problem) || problem.code !== "invalid_query") throw problem;
+    if (keys.length === 1) return (await get("v1/series", query)).series;
+    const half = Math.ceil(keys.length / 2);
+    seriesAtOnce = Math.min(seriesAtOnce, half * runs.length);
+    const first = await curves(runs, keys.slice(0, half), parameters);
+    return [...first, ...(await curves(runs, keys.slice(half), parameters))];
+  }
+}
+
 /** Load one metric. @param {string[]} runs ids @param {string} key @param {Record<string, any>} parameters */
 function load(runs, key, parameters) {
   const name = JSON.stringify([runs, parameters]);
   let batch = waiting.get(name);
-  if (!batch || batch.keys.size >= Math.max(1, Math.floor(SERIES_AT_ONCE / runs.length))) {
+  if (!batch || batch.keys.size >= Math.max(1, Math.floor(seriesAtOnce / runs.length))) {
     const keys = new Set();
     const turn = Promise.all([last, new Promise((done) => setTimeout(done, TOGETHER))]);
     const answer = turn.then(() => {
       if (waiting.get(name)?.keys === keys) waiting.delete(name);
-      const common = { points: POINTS, common_steps: true, with_predecessors: true };
-      return get("v1/series", { runs, keys: [...keys], ...common, ...parameters });
+      return curves(runs, [...keys], { points: POINTS, common_steps: true, ...parameters });
     });
     last = answer.then(() => {}, () => {});
     batch = { keys, answer };
     waiting.set(name, batch);
   }
   batch.keys.add(key);
-  return batch.answer.then((/** @type {{series: any[]}} */ { series }) => series.filter((each) => each.key === key));
+  return batch.answer.then((/** @type {any[]} */ series) => series.filter((each) => each.key === key));
 }
 
 /** The names of `MEANINGS` whose words in capitals stand for any, as expressions. @type {[RegExp, string][]} */

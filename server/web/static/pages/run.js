@@ -84,14 +84,15 @@ export default function RunPage({ parts: [name, tab = "overview"] }) {
 }
 
 /**
- * The runs before and behind one, of which the curves are one.
+ * The runs before and after one, whose curves are one.
  * @param {{run: any, step: number|undefined}} props where it went on
  */
 function Lineage({ run, step }) {
   const link = (/** @type {string} */ id) => html` <a key=${id} href=${runHref({ id })}><code>${id}</code></a>`;
-  const from = step && ` from step ${count(step)}`;
+  const from = step ? ` from step ${count(step)}` : "";
+  const later = run.continued_by ?? []; // an api of the previous release says nothing
   return html`${run.continues && html`<small>continues${link(run.continues)}${from}</small>`}
-    ${run.continued_by.length > 0 && html`<small>continued by${run.continued_by.map(link)}</small>`}`;
+    ${later.length > 0 && html`<small>continued by${later.map(link)}</small>`}`;
 }
 
 /**
@@ -101,9 +102,11 @@ function Lineage({ run, step }) {
  */
 function marksOf(events, takeover) {
   const found = [];
-  if (takeover) found.push({ x: Math.max(...Object.values(takeover.steps)), label: "continued", kind: "resume" });
+  const last = (/** @type {number[]} */ steps) => (steps.length ? Math.max(...steps) : undefined);
+  const taken = last(Object.values(takeover?.steps ?? {}));
+  if (taken !== undefined) found.push({ x: taken, label: "continued", kind: "resume" });
   for (const { type, data } of events) {
-    const step = data?.step ?? (data?.steps ? Math.max(...Object.values(data.steps)) : undefined);
+    const step = data?.step ?? last(Object.values(data?.steps ?? {}));
     if (type === "lesson_changed" && step !== undefined) {
       const label = plain(String(data.new?.name ?? data.new?.lesson ?? "lesson"), 24);
       found.push({ x: step, label, kind: "lesson" });

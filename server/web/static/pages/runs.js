@@ -4,8 +4,8 @@ import { useKeys } from "../app.js";
 import { may } from "../api.js";
 import { STATES, ago, moment, number, plain, shown } from "../format.js";
 import { choices, html, withValue } from "../html.js";
-import { useCalm, useEvents, useGet } from "../live.js";
-import { meaningOf } from "../metrics.js";
+import { useCalm, useEvents, useGet, useLive } from "../live.js";
+import { curves, meaningOf } from "../metrics.js";
 import { REWARD, lastKeys, pace, quoted, runHref, why } from "../runs.js";
 import { flag, go, href, list, set, text } from "../url.js";
 import { Bulk } from "../parts/actions.js";
@@ -171,9 +171,9 @@ function Table({ runs, metrics, selected, toggle, toggleAll, whole, current, ord
 /** The curves of the reward, by run. @param {any[]} runs @returns {Map<string, (number|null)[]>} */
 function useCurves(runs) {
   const ids = runs.filter((run) => run.step > 0).map((run) => run.id);
-  const query = { runs: ids, keys: REWARD, points: 40, with_predecessors: true };
-  const { data } = useGet("v1/series", query, { seconds: 30, wanted: ids.length > 0 });
-  return new Map((data?.series ?? []).map((/** @type {any} */ each) => [each.run_id, each.values]));
+  const when = { seconds: 30, again: [ids.join()], wanted: ids.length > 0 };
+  const { data } = useLive(() => curves(ids, [REWARD], { points: 40 }), when);
+  return new Map((data ?? []).map((/** @type {any} */ each) => [each.run_id, each.values]));
 }
 
 /** A metric in few words. @param {string} metric */
