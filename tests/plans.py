@@ -10,7 +10,7 @@ from server.kit.db.database import Database
 
 
 def plans_of(database: Database, read: Callable[[Session], object]) -> list[str]:
-    """Return the steps of the plan (EXPLAIN, in SQLite EXPLAIN QUERY PLAN) of each SELECT of `read`."""
+    """Return the steps of the plan (EXPLAIN, in SQLite EXPLAIN QUERY PLAN) of each query of `read`."""
     plans: list[str] = []
     with database.read() as session:
         connection = session.connection()
@@ -24,7 +24,7 @@ def plans_of(database: Database, read: Callable[[Session], object]) -> list[str]
         event.remove(connection, "before_cursor_execute", note)
         explain = "EXPLAIN QUERY PLAN " if connection.dialect.name == "sqlite" else "EXPLAIN "
         for statement, parameters in statements:
-            if statement.lstrip().startswith("SELECT"):
+            if statement.lstrip().startswith(("SELECT", "WITH")):
                 plans += [str(row[-1]) for row in connection.exec_driver_sql(explain + statement, parameters)]
     assert plans
     return plans

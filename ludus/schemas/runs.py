@@ -119,7 +119,7 @@ class Run(RunSummary):
     """The run whose checkpoint it goes on from (`resume_from`), so that the curves of both are one
     (`with_predecessors`); null for a run that begins at step 0, and for one that only plays."""
     continued_by: tuple[str, ...] = ()
-    """The runs that go on from one of its checkpoints, the oldest first."""
+    """The runs that go on from one of its checkpoints, the oldest first: the newest 20 of them at most."""
     config: ResolvedConfig
     """The configuration with every default filled in."""
 

@@ -1,13 +1,13 @@
 """Reads and keeps the rows of checkpoints."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from sqlalchemy import Select, delete, exists, func, select
-from sqlalchemy.orm import InstrumentedAttribute
 
 from ludus.schemas import ScoredBy
+from ludus.schemas.states import RunKind
 from server.checkpoints.models import Checkpoint, RunInitialCheckpoint, UploadedCheckpoint
 from server.checkpoints.refs import CheckpointRef, NewCheckpoint
 from server.kit.artifacts.store import FileRef
@@ -28,6 +28,10 @@ HAS_CHECKPOINTS: Final = exists().where(
     Checkpoint.run_id == Run.id, Checkpoint.deleted_at.is_(None), Checkpoint.damaged_at.is_(None)
 )
 """Whether a run has a checkpoint that can be used: a filter of lists of runs."""
+MAX_PREDECESSORS: Final = 16
+"""Most runs before one that are part of its curve."""
+MAX_SUCCESSORS: Final = 20
+"""Most runs that are named as those that continue one."""
 
 
 @dataclass(frozen=True)
@@ -63,36 +67,53 @@ class CheckpointRepository(Repository):
 
     def takeovers(self, run_ids: Collection[str]) -> dict[str, Takeover]:
         """Return how those of these runs began that continue another one, by the run that continues."""
-        return {each.run_id: each for each in self._takeovers(RunInitialCheckpoint.run_id, run_ids)}
+        query = self._continuing(Run.id, Checkpoint.run_id, Checkpoint.step, Checkpoint.steps)
+        return {
+            row[0]: Takeover(*row)
+            for ids in parts(sorted(run_ids))
+            for row in self._session.execute(query.where(Run.id.in_(ids)))
+        }
 
     def successors(self, run_id: str) -> list[str]:
-        """Return the runs that continue a run, the oldest first."""
-        return [each.run_id for each in self._takeovers(Checkpoint.run_id, [run_id])]
+        """Return the runs that continue a run, the oldest first: the newest `MAX_SUCCESSORS` of them."""
+        # A subquery of its own: otherwise PostgreSQL may read all runs from the newest on, until it has enough.
+        ids = self._continuing(Run.id).where(Checkpoint.run_id == run_id).cte("successors").prefix_with("MATERIALIZED")
+        query = select(ids.c.id).order_by(ids.c.id.desc()).limit(MAX_SUCCESSORS)
+        return sorted(self._session.scalars(query))
 
     def lineages(self, run_ids: Collection[str]) -> dict[str, list[Takeover]]:
-        """Return, for each of these runs that continues another one, the takeovers that led to it, the newest first."""
-        known: dict[str, Takeover] = {}
-        asked: Collection[str] = run_ids
-        while asked:
-            known |= (found := self.takeovers(asked))
-            asked = {each.predecessor for each in found.values()} - known.keys()
+        """Return, for each of these runs that continues another one, the takeovers that led to it, the newest first.
+
+        Those before the last `MAX_PREDECESSORS` are left out.
+        """
+        takeovers: dict[str, Takeover] = {}
+        generation = set(run_ids)
+        for _ in range(MAX_PREDECESSORS):
+            newest = self.takeovers(generation)
+            takeovers |= newest
+            generation = {takeover.predecessor for takeover in newest.values()} - takeovers.keys()
+            if not generation:
+                break
         lineages: dict[str, list[Takeover]] = {}
         for run_id in run_ids:
-            takeover = known.get(run_id)
-            while takeover is not None:
+            takeover = takeovers.get(run_id)
+            while takeover is not None and len(lineages.get(run_id, ())) < MAX_PREDECESSORS:
                 lineages.setdefault(run_id, []).append(takeover)
-                takeover = known.get(takeover.predecessor)
+                takeover = takeovers.get(takeover.predecessor)
         return lineages
 
-    def _takeovers(self, column: InstrumentedAttribute[str], run_ids: Collection[str]) -> Iterator[Takeover]:
-        """Iterate over takeovers by runs that name a checkpoint in `resume_from`, and do not only play."""
-        begun = (RunInitialCheckpoint.checkpoint_id == Checkpoint.id, RunInitialCheckpoint.run_id == Run.id)
-        query = select(Run.id, Run.config, Checkpoint).where(*begun, Run.id.not_in(BEING_DELETED))
-        for some in parts(sorted(run_ids)):
-            for run_id, config, checkpoint in self._session.execute(query.where(column.in_(some)).order_by(Run.id)):
-                settings = config.get("checkpoint_settings") or {}
-                if settings.get("resume_from") == checkpoint.id and not settings.get("inference"):
-                    yield Takeover(run_id, checkpoint.run_id, checkpoint.step, dict(checkpoint.steps))
+    def _continuing(self, *columns: Any) -> Select[Any]:
+        """Select columns of the runs that name a checkpoint in `resume_from`, and do not only play; and of those."""
+        settings = "checkpoint_settings"
+        kind = Run.kind.concat("")  # not as it is: SQLite would read all runs of the kind, by its index
+        return select(*columns).where(
+            RunInitialCheckpoint.checkpoint_id == Checkpoint.id,
+            RunInitialCheckpoint.run_id == Run.id,
+            kind.in_((RunKind.TRAIN, RunKind.CLONE)),
+            Run.config[(settings, "resume_from")].as_string() == Checkpoint.id,
+            Run.config[(settings, "inference")].as_boolean().is_not(True),
+            Run.id.not_in(BEING_DELETED),
+        )
 
     def get_stored(self, run_id: str, checkpoint_id: str) -> Checkpoint:
         """Return one checkpoint whose files are there. Raises CheckpointNotFound, CheckpointDeleted."""

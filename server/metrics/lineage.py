@@ -24,7 +24,7 @@ def pieces(places: Iterable[Place], run_ids: Sequence[str], lineages: Lineages) 
     names: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
     for run_id, behavior, key in places:
         names[run_id].add((behavior, key))
-    found: defaultdict[Place, list[Piece]] = defaultdict(list)
+    curves: defaultdict[Place, list[Piece]] = defaultdict(list)
     for run_id in run_ids:
         takeovers = lineages.get(run_id, ())
         members = [run_id, *(takeover.predecessor for takeover in takeovers)]
@@ -33,8 +33,8 @@ def pieces(places: Iterable[Place], run_ids: Sequence[str], lineages: Lineages) 
             limits = [last, *(last := min(last, _last_step(takeover, behavior)) for takeover in takeovers)]
             for member, limit in reversed(list(zip(members, limits, strict=True))):
                 if (behavior, key) in names[member] and limit >= 0:
-                    found[run_id, behavior, key].append(((member, behavior, key), limit))
-    return dict(found)
+                    curves[run_id, behavior, key].append(((member, behavior, key), limit))
+    return dict(curves)
 
 
 def joined(parts: Sequence[Piece], histories: Mapping[Place, Points]) -> Points:

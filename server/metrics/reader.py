@@ -1,8 +1,8 @@
 """Reads histories of metrics, from the database, or from the Parquet file of a run that ended long ago."""
 
 from collections.abc import Callable, Iterator, Sequence
+from types import MappingProxyType
 
-from server.checkpoints.repository import CheckpointRepository
 from server.kit.artifacts.seekable import SeekableFile
 from server.kit.artifacts.store import ArtifactStore
 from server.kit.db.database import Database
@@ -20,11 +20,11 @@ class MetricReader:
     Raises StorageUnavailable and StorageRefused where a file cannot be read.
     """
 
-    def __init__(self, database: Database, store: ArtifactStore, *, with_predecessors: bool = False) -> None:
-        """`with_predecessors`: series of a run that continues others begin with theirs (`server.metrics.lineage`)."""
+    def __init__(self, database: Database, store: ArtifactStore, lineages: Lineages = MappingProxyType({})) -> None:
+        """`lineages`: the series of these runs begin with those of their predecessors (`server.metrics.lineage`)."""
         self._database = database
         self._store = store
-        self._with_predecessors = with_predecessors
+        self._lineages = lineages
 
     def series(
         self,
@@ -46,10 +46,9 @@ class MetricReader:
         """
         # What lies before the window counts in smoothed values.
         read = Window(last=window.last) if smoothing else window
-        lineages = self._lineages(run_ids)
-        found = self.by_attempt(_with_predecessors(run_ids, lineages), keys, behavior, read)
-        recorded = {place: Points.joined(list(theirs.values())) for place, theirs in found.items()}
-        whole = {place: joined(parts, recorded) for place, parts in pieces(recorded, run_ids, lineages).items()}
+        metrics = self.by_attempt(self._with_predecessors(run_ids), keys, behavior, read)
+        recorded = {place: Points.joined(list(by_attempt.values())) for place, by_attempt in metrics.items()}
+        whole = {place: joined(parts, recorded) for place, parts in pieces(recorded, run_ids, self._lineages).items()}
         histories = {place: history.within(window) for place, history in whole.items()}
         if not thinned:
             histories = {place: history[:points] for place, history in histories.items()}
@@ -63,11 +62,9 @@ class MetricReader:
         return series
 
     def count(self, run_ids: Sequence[str], keys: Sequence[str], behavior: str | None) -> int:
-        """Return how many series `series` returns."""
-        lineages = self._lineages(run_ids)
+        """Return how many metrics `series` reads, those of predecessors among them."""
         with self._database.read() as session:
-            places = MetricRepository(session).places(_with_predecessors(run_ids, lineages), keys, behavior)
-        return len(pieces(places, run_ids, lineages))
+            return len(MetricRepository(session).places(self._with_predecessors(run_ids), keys, behavior))
 
     def by_attempt(
         self,
@@ -108,11 +105,9 @@ class MetricReader:
             for by_attempt in self.by_attempt([run_id], [key], behavior).values():
                 yield behavior, key, by_attempt
 
-    def _lineages(self, run_ids: Sequence[str]) -> Lineages:
-        if not self._with_predecessors:
-            return {}
-        with self._database.read() as session:
-            return CheckpointRepository(session).lineages(run_ids)
+    def _with_predecessors(self, run_ids: Sequence[str]) -> list[str]:
+        takeovers = (takeover for run_id in run_ids for takeover in self._lineages.get(run_id, ()))
+        return list(dict.fromkeys([*run_ids, *(takeover.predecessor for takeover in takeovers)]))
 
     def _read(self, archive: Archive, wanted: Callable[[str, str], bool], window: Window) -> dict[Place, ByAttempt]:
         file = SeekableFile(self._store, archive.path, archive.size)
@@ -120,8 +115,3 @@ class MetricReader:
             return {**parquet.read(file, archive.run_id, wanted, window)}
         except (OSError, ValueError) as error:  # pyarrow's
             raise StorageUnavailable(f"{archive.path} is damaged: {error}") from error
-
-
-def _with_predecessors(run_ids: Sequence[str], lineages: Lineages) -> list[str]:
-    predecessors = (takeover.predecessor for takeovers in lineages.values() for takeover in takeovers)
-    return list(dict.fromkeys([*run_ids, *predecessors]))

@@ -15,6 +15,7 @@ from fastapi import APIRouter, Depends, Query, Response
 from numpy.typing import NDArray
 
 from ludus import schemas
+from server.checkpoints.repository import MAX_PREDECESSORS, CheckpointRepository
 from server.kit.errors import InvalidQuery, RunNotFound
 from server.kit.http.auth import named_in_query
 from server.kit.http.downloads import DOWNLOAD, Content, DownloadRequestDep, send
@@ -39,7 +40,7 @@ many = APIRouter(prefix="/v1/series", tags=["metrics"])
 MAX_POINTS = 5000
 MAX_RUNS = 200
 MAX_SERIES = 200
-"""Series in one answer."""
+"""Most series that are read for one answer, those of predecessors among them."""
 
 SERIES = list_of("SeriesList", schemas.Series, "series")
 Behavior = Annotated[
@@ -70,45 +71,33 @@ def window_of(
 WindowDep = Annotated[Window, Depends(window_of)]
 
 
-def run_id_of(run: RunKey, database: DatabaseDep) -> str:
-    """Return the id of the run in the path."""
-    with database.read() as session:
-        return RunRepository(session).id_of(run)
+class Histories:
+    """The histories of the runs of a request."""
+
+    def __init__(
+        self,
+        services: ServicesDep,
+        with_predecessors: Annotated[
+            bool,
+            Query(
+                description="The series of a run that continues another one (`continues`) begins with the points of "
+                "that one, up to the checkpoint that it goes on from, and so on with the runs before: those of the "
+                f"last {MAX_PREDECESSORS}. `false`: only its own."
+            ),
+        ] = False,
+    ) -> None:
+        self._services = services
+        self.with_predecessors = with_predecessors
+
+    def of(self, runs: Sequence[str]) -> tuple[Sequence[str], MetricReader]:
+        """Return the ids of runs, and a reader of their histories. Raises RunNotFound."""
+        with self._services.database.read() as session:
+            run_ids = RunRepository(session).ids_of(runs)
+            lineages = CheckpointRepository(session).lineages(run_ids) if self.with_predecessors else {}
+        return run_ids, MetricReader(self._services.database, self._services.artifacts, lineages)
 
 
-RunIdDep = Annotated[str, Depends(run_id_of)]
-
-
-def run_ids_of(
-    runs: Annotated[
-        list[Name],
-        Query(min_length=1, max_length=MAX_RUNS, description="Ids or names of runs; repeated."),
-    ],
-    database: DatabaseDep,
-) -> Sequence[str]:
-    """Return the ids of the runs in the query."""
-    with database.read() as session:
-        return RunRepository(session).ids_of(runs)
-
-
-RunIdsDep = Annotated[Sequence[str], Depends(run_ids_of)]
-
-
-def reader_of(
-    services: ServicesDep,
-    with_predecessors: Annotated[
-        bool,
-        Query(
-            description="The series of a run that continues another one (`continues`) begins with the points of that "
-            "one, up to the checkpoint that it goes on from, and so on with the runs before. `false`: only its own."
-        ),
-    ] = False,
-) -> MetricReader:
-    """Return the reader of histories."""
-    return MetricReader(services.database, services.artifacts, with_predecessors=with_predecessors)
-
-
-ReaderDep = Annotated[MetricReader, Depends(reader_of)]
+HistoriesDep = Annotated[Histories, Depends()]
 
 
 @router.get(
@@ -125,8 +114,8 @@ def latest_metrics(run: RunKey, database: DatabaseDep, paging: PagingDep) -> dic
 
 @router.get("/series", response_model=SERIES, responses=problems(RunNotFound))
 def metric_series(
-    run_id: RunIdDep,
-    reader: ReaderDep,
+    run: RunKey,
+    histories: HistoriesDep,
     key: Annotated[MetricKey, Query(description="The metric, or a short name of one: `reward`, `length`, ....")],
     window: WindowDep,
     behavior: Behavior = None,
@@ -148,8 +137,9 @@ def metric_series(
     """
     if after_step is not None:
         window = Window(max(window.first, after_step + 1), window.last)
+    run_ids, reader = histories.of([run])
     return _answer(
-        reader.series([run_id], [key], behavior, points, window=window, thinned=after_step is None, smoothing=smoothing)
+        reader.series(run_ids, [key], behavior, points, window=window, thinned=after_step is None, smoothing=smoothing)
     )
 
 
@@ -160,8 +150,11 @@ def metric_series(
     openapi_extra=named_in_query("run", "runs"),
 )
 def series_of_runs(
-    run_ids: RunIdsDep,
-    reader: ReaderDep,
+    runs: Annotated[
+        list[Name],
+        Query(min_length=1, max_length=MAX_RUNS, description="Ids or names of runs; repeated."),
+    ],
+    histories: HistoriesDep,
     window: WindowDep,
     keys: Annotated[
         list[MetricKey],
@@ -180,11 +173,15 @@ def series_of_runs(
 ) -> Response:
     """Return metrics of several runs over time: one series for each run, behavior and key that has points.
 
-    A run without a metric has no series of it. More than 200 series: ask for fewer runs or keys.
+    A run without a metric has no series of it. More than 200 series, each of a predecessor counted: ask for fewer runs
+    or keys.
     """
+    run_ids, reader = histories.of(runs)
     count = reader.count(run_ids, keys, behavior)
     if count > MAX_SERIES:
-        raise InvalidQuery("runs", f"they have {count} series, more than {MAX_SERIES}; ask for fewer runs or metrics")
+        theirs = ", those of their predecessors among them" if histories.with_predecessors else ""
+        problem = f"they have {count} series{theirs}, more than {MAX_SERIES}; ask for fewer runs or metrics"
+        raise InvalidQuery("runs", problem)
     return _answer(
         reader.series(run_ids, keys, behavior, points, window=window, common_steps=common_steps, smoothing=smoothing)
     )
@@ -200,7 +197,7 @@ def download_metrics(run: RunKey, services: ServicesDep, wanted: DownloadRequest
 
     Columns: run_id, attempt, behavior (empty for metrics of the run as a whole), key, step, time (UTC) and value.
     Points that a later attempt superseded are left out. The file of a run has another `ETag` when it has new points.
-    It has the points of this run alone: a run that `continues` another one begins behind its checkpoint.
+    It has the points of this run alone: a run that `continues` another one begins after its checkpoint.
     """
     with services.database.read() as session:
         run_id = RunRepository(session).id_of(run)

@@ -8,11 +8,13 @@ import httpx
 import pytest
 
 from ludus.client import Client
+from server.checkpoints.repository import MAX_PREDECESSORS
 from server.kit.metrics_settings import MetricsSettings
 from server.metrics.points import MetricPoint
 from server.metrics.retention.job import MetricRetentionJob
 from tests.factories import make_checkpoint, pack_metrics
 from tests.server.app.world import CARTPOLE, Trainer, World, open_world
+from tests.statements import selected
 
 REWARD = "Environment/Cumulative Reward"
 JOINED = {"keys": REWARD, "with_predecessors": True}
@@ -202,7 +204,37 @@ def test_a_predecessor_stays_while_its_points_are_needed_and_one_that_went_leave
     assert world.http.get("/v1/series", params={"runs": third.run_id, **JOINED}).status_code == 404
 
 
-def test_a_curve_counts_as_one_series_however_long_its_chain(world: World) -> None:
+def test_a_chain_is_read_with_a_statement_for_each_generation_and_once_for_a_request(world: World) -> None:
+    three(world)
+
+    def statements(runs: str, **parameters: Any) -> list[str]:
+        with selected(world.services.database) as statements:
+            asked(world, runs=runs, **parameters)
+        return [sql for sql in statements if "run_initial_checkpoints" in sql]
+
+    assert [len(statements(run)) for run in ("first", "second", "third")] == [1, 2, 3]
+    assert statements("third", with_predecessors=False) == []
+    columns = "SELECT runs.id, checkpoints.run_id, checkpoints.step, checkpoints.steps "
+    assert {" ".join(sql.partition("FROM")[0].split()) + " " for sql in statements("third")} == {columns}
+
+
+def test_a_curve_has_the_points_of_at_most_16_predecessors(world: World) -> None:
+    checkpoint = None
+    for number in range(MAX_PREDECESSORS + 3):
+        run = begin(world, f"run-{number}", checkpoint)
+        run.measure(REWARD, [float(number)], first=100 * (number + 1))
+        checkpoint = save(run, CartPole=100 * (number + 1))
+        run.finish()
+    first = 2  # the 17th before the newest one, number 18, is number 1
+
+    points = {100 * (number + 1): float(number) for number in range(first, MAX_PREDECESSORS + 3)}
+
+    assert curve(world, f"run-{MAX_PREDECESSORS + 2}") == points
+    both = asked(world, runs=[f"run-{MAX_PREDECESSORS + 2}", "run-5"])
+    assert [series["steps"] for series in both] == [list(points), [100, 200, 300, 400, 500, 600]]
+
+
+def test_the_series_of_predecessors_count_as_those_that_are_read(world: World) -> None:
     third = three(world)[-1]
     keys = [f"key {number}" for number in range(150)]
     third.ledger.metrics.append([MetricPoint("CartPole", key, 550, 1000.0, 1.0) for key in keys])
@@ -212,9 +244,12 @@ def test_a_curve_counts_as_one_series_however_long_its_chain(world: World) -> No
     def answer(*runs: str) -> httpx.Response:
         return world.http.get("/v1/series", params={"runs": runs, "keys": keys, "with_predecessors": True})
 
-    series = answer("fourth").json()["series"]
-    assert [each["steps"] for each in series] == [[550, 700]] * 150
-    assert "300 series" in answer("third", "fourth").json()["detail"]
+    assert [series["steps"] for series in answer("third").json()["series"]] == [[550]] * 150
+    refusal = "they have 300 series, those of their predecessors among them, more than 200"
+    assert refusal in answer("fourth").json()["detail"]
+    assert refusal in answer("third", "fourth").json()["detail"], "what both have is read once"
+    keys = keys[:100]
+    assert [series["steps"] for series in answer("fourth").json()["series"]] == [[550, 700]] * 100
 
 
 def test_other_requests_refuse_the_parameter(world: World) -> None:

@@ -2,12 +2,10 @@
 
 import random
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import event, insert, update
+from sqlalchemy import insert, update
 
 from ludus.schemas.states import RunState
 from server.controller.controller import Controller
@@ -24,6 +22,7 @@ from server.runs.models import Run
 from server.runs.repository import RunRepository
 from tests.factories import RecordingWakeUp, make_checkpoint, make_claim, make_ledger, make_run, pack_metrics
 from tests.server.app.world import World
+from tests.statements import selected
 
 REWARD = "Environment/Cumulative Reward"
 BY_METRIC = Order("metric")
@@ -156,20 +155,6 @@ def test_what_is_added_to_stale_extremes_leaves_them_stale(database: Database) -
         assert (row.highest, row.lowest, row.extremes_step) == (9.0, 2.0, 200)
 
 
-@contextmanager
-def statements(database: Database) -> Iterator[list[str]]:
-    """Collect what is executed."""
-    found: list[str] = []
-
-    def note(_connection: object, _cursor: object, statement: str, *_rest: object) -> None:
-        if statement.startswith("SELECT"):
-            found.append(statement)
-
-    event.listen(database._reader, "before_cursor_execute", note)
-    yield found
-    event.remove(database._reader, "before_cursor_execute", note)
-
-
 def test_a_page_of_ten_thousand_runs_takes_few_statements_and_little_time(database: Database) -> None:
     draw = random.Random(0)
     keys = [REWARD, "Environment/Episode Length", *(f"Losses/{number}" for number in range(3))]
@@ -193,7 +178,7 @@ def test_a_page_of_ten_thousand_runs_takes_few_statements_and_little_time(databa
     wanted = [listed(REWARD), listed(f"{REWARD}@max"), listed("Environment/Episode Length")]
     times = []
 
-    with statements(database) as executed:
+    with selected(database) as executed:
         for _ in range(5):
             began = time.process_time()
             with database.read() as session:
