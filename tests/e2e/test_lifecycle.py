@@ -180,9 +180,9 @@ def test_a_run_that_nobody_joins_gives_its_slot_to_those_behind_it_and_goes_on_w
 
     assert said.startswith("A free slot: ")
     assert "held by run idle-0 (STARTING, no simulator has joined for " in said
+    paused = client.runs.wait(idle[0].id, ["PAUSED"], timeout=60)  # a game of `behind` would be lent the slot earlier
     player = play(behind.id)
     wait_for_step(client, behind, 600, 90)
-    paused = client.runs.wait(idle[0].id, ["PAUSED"], timeout=60)
     assert paused.stop_reason == "simulators_lost"
     assert f"ludus simulate GAME --run {idle[0].id}" in (paused.stop_detail or "")
     client.runs.cancel(behind.id)
