@@ -28,7 +28,7 @@ COMPOSE_SECRETS := POSTGRES_PASSWORD=x LUDUS_API__TOKEN=x LUDUS_GATEWAY__TOKEN=x
 PIP := $(PY) -m pip --disable-pip-version-check --quiet --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup constraints demo test test-all test-orders test-services browser gpu faults chaos learn learn-quick results soak bench lint format types imports audit protos check-generated \
+.PHONY: help setup constraints demo test test-all test-slow test-orders test-services browser gpu faults chaos learn learn-quick results soak bench lint format types imports audit protos check-generated \
 	deployment deployment-quick cases locks check-migrations api docs pictures check-docs compose-check containers wheel wheel-check clean
 
 help: ## Print this list
@@ -64,6 +64,9 @@ test: setup ## Run the test suite, in minutes (needs no PostgreSQL, Redis, Node.
 
 test-all: setup ## Run the test suite with the long tests, as CI does
 	@$(PYTEST) -n $(JOBS) --dist loadgroup --no-loadscope-reorder -m "$(HERE_ONLY)" $(ARGS)
+
+test-slow: setup ## Run the tests that take minutes each and belong to no other target (ARGS='-k compiled')
+	@$(PYTEST) -m "slow and not chaos and not deployment and not learning and not containers and not postgres" $(ARGS)
 
 test-orders: setup ## Run `make test` in 20 random orders, with a table at the end (ORDERS=5, ARGS='--seed 4711')
 	@$(FEWER) $(PYTEST:pytest=tests.orders) --orders $(ORDERS) $(ARGS) -- -n $(JOBS) --dist loadgroup --no-loadscope-reorder -m "$(HERE_ONLY) and not long"

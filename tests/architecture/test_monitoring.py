@@ -200,7 +200,7 @@ def test_slots_that_are_silent_call_after_two_minutes_and_not_once_others_have_f
 
 
 @needs_promtool
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_budget_that_burns_slowly_makes_a_ticket(tmp_path: Path) -> None:
     """For three days 2% of the answers are late, 6% of the recoveries, and 0.2% of the sessions are lost."""
     requests = 'ludus_http_request_seconds_{}{{route="/v1/runs"{}}}'

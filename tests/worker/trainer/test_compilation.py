@@ -25,7 +25,7 @@ def compiling(cache: Path, **variables: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler here")
 def test_updates_are_compiled_while_training_goes_on_and_stay_the_same(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_updates_are_compiled_while_training_goes_on_and_stay_the_same(tmp_path:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.long
+@pytest.mark.slow
 def test_without_a_compiler_training_goes_on_as_it_is_and_an_event_says_so(tmp_path: Path) -> None:
     found = compiling(tmp_path, CXX=str(tmp_path / "no-compiler"), PATH="/nowhere")
 

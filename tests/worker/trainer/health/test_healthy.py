@@ -19,8 +19,13 @@ PRESETS = Path(server.config.__file__).parent / "presets"
     ("preset", "environment", "changes"),
     [
         ("cartpole", "CartPole-v1", {"max_steps": 30_000}),
-        ("cartpole_dqn", "CartPole-v1", {"max_steps": 15_000}),
-        ("pendulum", "Pendulum-v1", {"max_steps": 6000, "hyperparameters": {"batch_size": 64, "steps_per_update": 2}}),
+        pytest.param("cartpole_dqn", "CartPole-v1", {"max_steps": 15_000}, marks=pytest.mark.slow),
+        pytest.param(
+            "pendulum",
+            "Pendulum-v1",
+            {"max_steps": 6000, "hyperparameters": {"batch_size": 64, "steps_per_update": 2}},
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_preset_has_no_finding(start: StartTrainer, preset: str, environment: str, changes: dict[str, Any]) -> None:
