@@ -93,6 +93,10 @@ def worker(ctx: click.Context, slots: int | None, once: bool, idle_exit: float |
     warnings.filterwarnings("ignore", message="You're running the worker with superuser privileges")
     # Numerical libraries in the slots' own processes never compute; trainers set their threads themselves.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    resources = HostResources.find(settings.worker)
+    if not settings.worker.share_gpus:
+        with one_sentence_errors():
+            check_free([gpu for slot in resources.gpus or () for gpu in slot])
     if settings.database.await_schema_seconds:
         from server.kit.db.migrate import await_schema  # noqa: PLC0415  Alembic, which workers do not need otherwise
 
@@ -101,10 +105,6 @@ def worker(ctx: click.Context, slots: int | None, once: bool, idle_exit: float |
     else:
         with one_sentence_errors():
             check_migrated(settings.database)
-    resources = HostResources.find(settings.worker)
-    if not settings.worker.share_gpus:
-        with one_sentence_errors():
-            check_free([gpu for slot in resources.gpus or () for gpu in slot])
     shared = SharedState(resources.slots)
     try:
         build(settings, resources, shared, Limits(once, idle_exit)).worker_main(
