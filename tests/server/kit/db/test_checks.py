@@ -10,7 +10,7 @@ from pydantic import SecretStr
 
 from server.kit.db.checks import NotMigrated, WrongEncoding, check_database, check_migrated
 from server.kit.db.database import Database
-from server.kit.db.migrate import downgrade_database
+from server.kit.db.migrate import downgrade_database, upgrade_database
 from server.kit.settings import DatabaseSettings
 from tests.conftest import postgresql_database
 
@@ -46,7 +46,9 @@ def test_a_database_is_migrated_only_after_its_first_migration(database_url: str
     check_migrated(settings)
     database = Database(database_url)
     downgrade_database(database, "base")
-    database.close()
-
-    with pytest.raises(NotMigrated):
-        check_migrated(settings)
+    try:
+        with pytest.raises(NotMigrated):
+            check_migrated(settings)
+    finally:
+        upgrade_database(database)  # PostgreSQL's database is that of other tests, too
+        database.close()
