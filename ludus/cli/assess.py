@@ -211,9 +211,8 @@ def _follow(client: Client, run: Run, timeout: float | None, simulators: Started
     backoff = ServerBackoff(timeout)
     said, standstill = "", Standstill()
     while True:
-        all_ended = (
-            simulators is not None and simulators.exit_code is not None
-        )  # before the request, because the run may end in between
+        # Before the request, because the run may end in between.
+        all_ended = simulators is not None and simulators.exit_code is not None
         present = backoff.persist(partial(client.runs.get, run.id))
         try:
             result: Result | None = backoff.persist(partial(client.runs.result, run.id))

@@ -2,21 +2,18 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
+from typing import Any, Final, TypedDict, Unpack
 
 from ludus.client.transport import Resource, segment, without_none
 from ludus.paths import AnyPath
 from ludus.schemas import Metric, Series
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 FRAME: Final = ("run_id", "behavior", "key", "step", "time", "value", "minimum", "maximum", "count", "smoothed")
 """Columns of a DataFrame of series."""
 
 
 class CurveOptions(TypedDict, total=False):
-    """Further parameters of series, None as if left out."""
+    """Further parameters of series. One that is None has the server's default."""
 
     from_step: int | None
     """Only points from this step on."""
@@ -78,15 +75,15 @@ class Metrics(Resource):
         behavior: str | None = None,
         points: int = 500,
         **curve: Unpack[CurveOptions],
-    ) -> "pd.DataFrame":
-        """Return metrics of several runs over time as a DataFrame, with a row for each entry of each series.
+    ) -> Any:
+        """Return metrics of several runs over time as a `pandas.DataFrame`, with a row for each entry of each series.
 
         The columns are those of the Parquet file (run_id, behavior, key, step, time, value), then minimum, maximum and
         count of the points behind an entry, of which each series has at most `points`, and smoothed. Raises
         ModuleNotFoundError where pandas is not installed.
         """
         try:
-            import pandas as pd  # noqa: PLC0415  optional
+            import pandas as pd  # noqa: PLC0415  an optional library, so that the return type is Any
         except ModuleNotFoundError as error:
             message = "a DataFrame needs pandas: pip install pandas (`series` and `compare` need nothing)"
             raise ModuleNotFoundError(message, name=error.name) from None

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-import pandas as pd
 import pytest
 
 import ludus.demonstrations
@@ -41,8 +40,8 @@ def _functions(module: Any) -> Iterator[Callable[..., Any]]:
 
 @pytest.mark.parametrize("function", list(public()), ids=lambda function: function.__qualname__)
 def test_no_parameter_takes_paths_alone(function: Callable[..., Any]) -> None:
-    # Resources of the API, and pandas, are imported for types only, where the process may do without them.
-    for name, hint in get_type_hints(function, localns={**vars(ludus.schemas), "pd": pd}).items():
+    # Resources of the API are imported for types only, where the process may do without them.
+    for name, hint in get_type_hints(function, localns=vars(ludus.schemas)).items():
         kinds = get_args(hint) or (hint,)
         assert name == "return" or Path not in kinds or str in kinds, name
 

@@ -66,7 +66,7 @@ class Job(_Frozen):
     demonstrations: dict[str, str] = Field(default_factory=dict)
     """Where each demonstration of the configuration lies, by its id."""
     demonstration_labels: dict[str, str] = Field(default_factory=dict)
-    """What each is called in messages, by its id."""
+    """The name of each demonstration in messages, by its id."""
     checkpoints: dict[str, str] = Field(default_factory=dict)
     """The folder of each checkpoint that behaviors begin with (`initialize_from`) or play against
     (`self_play.opponents`), by its id."""

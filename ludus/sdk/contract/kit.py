@@ -1,4 +1,4 @@
-"""Starts a client once for each scenario, and evaluates what it did."""
+"""Start a client once for each scenario, and compare its behaviour with the contract."""
 
 import os
 import tempfile
@@ -21,7 +21,7 @@ SERVER_PLACE: Final = "{server}"
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a client did in a scenario."""
+    """The result of one client in one scenario."""
 
     scenario: Scenario
     problems: tuple[str, ...]
@@ -32,7 +32,7 @@ class Verdict:
 
     @property
     def sentence(self) -> str:
-        """What was expected, what came, and where the rule stands; only the name of a scenario that was passed."""
+        """The name of the scenario. If the client failed, also the rule, its section of the page, and the problems."""
         scenario = self.scenario
         if not self.problems:
             return scenario.name
@@ -45,7 +45,7 @@ def serve(scenario: Scenario, visual_encoder: str = "simple") -> ScriptedServer:
 
 
 def evaluate(scenario: Scenario, server: ScriptedServer, *, succeeded: bool, ending: str) -> Iterator[str]:
-    """Yield what a client that has ended did wrong; `ending` says in words how it did."""
+    """Yield the problems of a client that has ended. `ending` is its exit code or signal in words."""
     yield from server.violations
     if len(server.joins) != scenario.joins:
         yield f"Join was called {_times(len(server.joins))} instead of {_times(scenario.joins)}"

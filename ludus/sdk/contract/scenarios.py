@@ -1,4 +1,4 @@
-"""Scenarios that every simulator client must live through. Each is a server; the client plays in run "contract".
+"""Scenarios that every simulator client must pass. Each is a server; the client plays in run "contract".
 
 A client passes if it leaves no violation behind, joins and opens streams as often as expected, and ends as expected.
 """
@@ -33,7 +33,7 @@ class Scenario:
     section: str
     """The heading of proto/README.md under which the rule stands."""
     rule: str
-    """What the client must do, as a sentence without its full stop."""
+    """The duty of the client: one sentence without a full stop."""
     scripts: tuple[Script, ...]
     """One for each stream that the client must open, in order."""
     join: JoinHandler = assign
@@ -160,7 +160,7 @@ def cancelled(peer: Peer) -> Responses:
 
 
 def wait_twice(server: ScriptedServer, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:
-    """Let the first two calls wait."""
+    """Answer the first two calls with `wait`, then assign."""
     if len(server.joins) <= 2:
         return pb.JoinResponse(wait=pb.Wait(reason="the run is queued", retry_after_seconds=0.1))
     return assign(server, request, context)

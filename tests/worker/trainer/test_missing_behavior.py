@@ -102,6 +102,24 @@ def test_a_run_that_is_stopped_after_its_games_were_refused_has_failed_and_names
     assert "behavior_missing" not in {event.name for event in listener.events}, "nothing has been learned"
 
 
+@pytest.mark.long
+def test_a_run_that_continues_another_one_and_is_stopped_after_its_games_were_refused_has_failed(
+    tmp_path: Path,
+) -> None:
+    first, listener = Listener(), Stopper("behavior_refused")
+    end_of(tmp_path / "first", first, ("Black", "White"), 600.0)
+    name = "ckpt_" + "0" * 26
+    run = Run({**CONFIG, "checkpoint_settings": {"resume_from": name}}, tmp_path / "second")
+    trainer = Trainer(run.job().model_copy(update={"checkpoints": {name: str(first.folders[-1])}}), listener, [])
+    trainer._registry.register(Board(("Red",), 1).behaviors[0])
+
+    finished = trainer._apply_commands()
+
+    trainer._attempt.pool.close("collector_closing", "the test is over", rejoin=False)
+    assert finished is not None
+    assert (finished.outcome, finished.reason) == ("failed", "behavior_refused")
+
+
 def test_a_run_that_has_trained_is_stopped_as_ever_though_another_game_was_refused(tmp_path: Path) -> None:
     listener = Stopper("behavior_refused")
     run = Run({**CONFIG, "simulators": {"startup_grace_seconds": 600.0}}, tmp_path)

@@ -92,7 +92,7 @@ def read_message(frame: Frame) -> Message:
         case messages.SimulatorLeft() | messages.SimulatorProblem():
             _demand(-1 <= message.number <= MOST_NUMBER, f"{message.number} is no simulator's number")
         case messages.Stats():
-            _demand(all(each.count >= 1 for each in message.stats), "a statistic is of no value")
+            _demand(all(statistic.count >= 1 for statistic in message.stats), "a statistic has no values")
         case messages.StepsPlayed():
             fits = 0 <= message.steps <= MOST_NUMBER and 0 <= message.won <= message.episodes <= MOST_NUMBER
             _demand(fits, f"a number of steps or episodes is not in 0 to {MOST_NUMBER}, or more were won than ended")
