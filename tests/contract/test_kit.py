@@ -160,6 +160,18 @@ def test_a_client_that_does_nothing_passes_no_scenario(scenario: Scenario, succe
     assert problems(scenario, server, succeeded)
 
 
+def test_a_client_that_calls_nothing_is_told_so_and_nothing_about_what_it_would_have_sent() -> None:
+    (asked_for_relay,) = [scenario for scenario in SCENARIOS if "relay" in scenario.name]
+    with serve(asked_for_relay) as server:
+        problems = [*evaluate(asked_for_relay, server, succeeded=False, ending="exit code 1")]
+
+    assert problems == [
+        "Join was called 0 times instead of 2 times",
+        "Connect was called 0 times instead of once",
+        "the client ended with exit code 1 instead of 0",
+    ]
+
+
 def test_a_client_that_breaks_a_rule_is_told_the_code_and_the_sentence_of_a_real_server() -> None:
     with serve(NAMED[PLAYS]) as server:
         culprit = joined(server.address)
