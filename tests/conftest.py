@@ -1,17 +1,19 @@
 """Fixtures that several parts share: a database built by migrations, on SQLite and, where one is named, PostgreSQL."""
 
+import faulthandler
 import gc
 import os
 import secrets
 import shutil
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import structlog
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import HealthCheck, settings
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.engine import URL
@@ -62,6 +64,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _shares_a_fixture_of_its_module(item: pytest.Item) -> bool:
     definitions = item._fixtureinfo.name2fixturedefs if isinstance(item, pytest.Function) else {}
     return any(found[-1].scope == "module" for found in definitions.values())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """End the process of a test that outlasts its time-out in C code, where no signal handler of Python runs.
+
+    xdist then reports the test as crashed and goes on with the others, where `make` waited without end before.
+    """
+    mark = item.get_closest_marker("timeout")
+    seconds = float(mark.args[0] if mark else item.config.getini("timeout"))
+    faulthandler.dump_traceback_later(seconds + 60, exit=True, file=item.config.stash[fault_handler_stderr_fd_key])
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def pytest_collection() -> None:

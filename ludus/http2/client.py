@@ -220,9 +220,10 @@ class Http2Channel:
         return begin
 
     async def close(self, _: float | None = None) -> None:
-        """Close the connection; what is under way fails."""
+        """Close the connection, and wait for its end; what is under way fails."""
         if self._connection is not None:
             self._connection.close()
+            await self._connection.lost.wait()
 
     @property
     def _ready(self) -> _ClientConnection:

@@ -79,6 +79,8 @@ class Connection(asyncio.Protocol, ABC):
         self._unread_answers = 0
         """To PING and SETTINGS, since the transport has been full."""
         self._transport: asyncio.Transport | None = None
+        self.lost = asyncio.Event()
+        """Whether the transport has ended."""
         self._received = b""
         """The beginning of a frame."""
         self._send_window = DEFAULT_WINDOW
@@ -171,6 +173,7 @@ class Connection(asyncio.Protocol, ABC):
     def connection_lost(self, _: Exception | None) -> None:
         """Break what is under way."""
         self._transport = None
+        self.lost.set()
         streams, self.streams = self.streams, {}
         for stream in streams.values():
             self._break(stream)

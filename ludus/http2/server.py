@@ -318,7 +318,11 @@ class Http2Server:
             self._listeners.append(await loop.create_server(lambda: _ServerConnection(self), sock=each))
 
     async def stop(self, grace: float | None) -> None:
-        """Take no more calls, wait `grace` seconds for those under way, and close every connection."""
+        """Take no more calls, wait `grace` seconds for those under way, and close every connection.
+
+        Returns when the connections have ended: an event loop that is closed before keeps their sockets, and uvloop's
+        waits for them without end.
+        """
         self.stopping = True
         for listener in self._listeners:
             listener.close()
@@ -330,5 +334,8 @@ class Http2Server:
         tasks = under_way - {None}
         if tasks and grace:
             await asyncio.wait(tasks, timeout=grace)  # type: ignore[type-var]  # None was taken out
-        for connection in [*self.connections]:
+        connections = [*self.connections]
+        for connection in connections:
             connection.close()
+        for connection in connections:
+            await connection.lost.wait()

@@ -13,7 +13,8 @@ from ludus.http2 import frames
 from ludus.http2.budget import CALM_FRAMES, CONNECTION_WINDOW, ReceivedBytes
 from ludus.http2.connection import MOST_SETTINGS_BYTES, SETTINGS_COST
 from ludus.http2.frames import ErrorCode, frame
-from tests.ludus.http2.serving import ECHO, MOST_BYTES, STREAM, WAIT, channel_to, run, serving
+from ludus.http2.server import Http2Server
+from tests.ludus.http2.serving import ECHO, MOST_BYTES, POUR, POURED, STREAM, WAIT, Methods, channel_to, run, serving
 from tests.ludus.http2.test_violations import GREETING, PATIENCE, answer_to, data, headers
 
 MANY = int(CALM_FRAMES) + 200
@@ -156,7 +157,7 @@ async def peer_of(port: int) -> AsyncIterator[Peer]:
             yield peer
     finally:
         listening.cancel()
-        writer.close()
+        writer.transport.abort()
 
 
 def test_incomplete_messages_of_many_streams_take_no_more_than_the_connections_window() -> None:
@@ -274,6 +275,30 @@ def test_a_client_that_reads_nothing_is_not_read_from() -> None:
             writer.transport.abort()
             async with channel_to(port) as channel:
                 assert await channel.unary_unary(ECHO)(b"others go on") == b"others go on"
+
+    run(call)
+
+
+def test_a_server_that_stops_ends_the_connection_of_a_client_that_reads_nothing() -> None:
+    """Its loop cannot be closed before: uvloop's waits without end for a socket that has still something to send."""
+
+    async def call() -> None:
+        methods, server = Methods(), Http2Server(MOST_BYTES)
+        server.add_generic_rpc_handlers((methods,))
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        _reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
+        most = 2**30
+        windows = frames.settings({frames.INITIAL_WINDOW_SIZE: most}) + window(0, most)
+        writer.write(frames.PREFACE + windows + b"".join(opened(POUR, 1)))
+        poured = 0
+        while not poured or methods.poured != poured:  # until nothing moves: the kernel's buffers are full
+            poured = methods.poured
+            await asyncio.sleep(0.2)
+        assert poured < POURED
+        await server.stop(None)
+        assert not server.connections
+        writer.transport.abort()
 
     run(call)
 

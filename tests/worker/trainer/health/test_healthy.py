@@ -1,4 +1,4 @@
-"""Presets that are shipped have no finding in a real run, at no time."""
+"""Presets and examples that are shipped have no finding in a real run, at no time."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,9 @@ import pytest
 import yaml
 
 import server.config
+from ludus.adapters import pettingzoo
 from ludus.adapters.gymnasium import make_simulation
+from tests.ludus.test_examples import EXAMPLES, imported
 from tests.worker.trainer.conftest import StartTrainer
 from tests.worker.trainer.health.runs import merged, play_through
 
@@ -36,3 +38,28 @@ def test_a_preset_has_no_finding(start: StartTrainer, preset: str, environment: 
     )
 
     assert run.ever == set()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("module", "game", "config"),
+    [
+        ("custom_simulator", "Field", "forager"),
+        ("lantern", "Lantern", "lantern"),
+    ],
+)
+def test_an_example_has_no_finding(start: StartTrainer, module: str, game: str, config: str) -> None:
+    document = yaml.safe_load((EXAMPLES / f"{config}.yaml").read_text())
+
+    assert play_through(start, getattr(imported(module), game)(), document).ever == set()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_preset_of_a_board_game_has_no_finding(start: StartTrainer) -> None:
+    document = yaml.safe_load((PRESETS / "connect_four.yaml").read_text())
+    changes = {"connect_four": {"max_steps": 60_000, "summary_freq": 6000}}
+    game = pettingzoo.make_simulation("classic.connect_four_v3", 8)
+
+    assert play_through(start, game, {"behaviors": merged(document["behaviors"], changes)}).ever == set()
