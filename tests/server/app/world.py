@@ -3,6 +3,7 @@
 It serves from a thread of the test (`World`), or from a process of its own that a test may kill (`ServerProcess`).
 """
 
+import logging
 import os
 import shutil
 import signal
@@ -185,10 +186,12 @@ def open_world(
     **settings: Any,
 ) -> Iterator[World]:
     """Serve on a fresh database, by default SQLite."""
-    # structlog's default paints every local variable of a traceback, which takes seconds, and on standard output
+    # structlog's default paints every local variable of a traceback, which takes seconds, and on standard output.
+    # pytest shows what goes to the standard library's loggers, with the tests that failed.
     structlog.configure(
         processors=[structlog.processors.format_exc_info, structlog.processors.KeyValueRenderer()],
-        logger_factory=structlog.PrintLoggerFactory(sys.__stderr__),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.stdlib.LoggerFactory(),
     )
     database = {"database": {"url": url}} if url else {}
     services = build_services(home, limits=limits, api={"token": token, **(api or {})}, **database, **settings)
