@@ -26,7 +26,7 @@ import numpy as np
 import structlog
 from sqlalchemy import event, text
 
-from server.config.run import RunConfig
+from ludus.config.run import RunConfig
 from server.kit.artifacts.folder import FolderStore
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database

@@ -29,10 +29,10 @@ import structlog
 import uvicorn
 from sqlalchemy import text
 
+from ludus.config.run import RunConfig
 from server.app.app import create_app
 from server.app.serve import ApiServer
 from server.app.services import Services
-from server.config.run import RunConfig
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
 from server.kit.settings import Settings

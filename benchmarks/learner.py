@@ -24,8 +24,8 @@ import gymnasium
 import torch
 
 from ludus.collector.segments import SegmentEnd
+from ludus.config.behavior import PPOConfig
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from server.config.behavior import PPOConfig
 from worker.experience.rollout import Rollout
 from worker.learning.algorithms.ppo import PPO
 from worker.learning.fast.switch import autograd_only

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from sqlalchemy import event, insert, text
 
-from server.config.run import RunConfig
+from ludus.config.run import RunConfig
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
 from server.lifecycle.attempts.repository import AttemptLedger

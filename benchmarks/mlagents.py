@@ -25,8 +25,8 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from ludus.config.behavior import PPOConfig, SACConfig
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from server.config.behavior import PPOConfig, SACConfig
 from tests.worker.rollouts import random_rollout
 from worker.learning.build import Demonstrations, build_algorithm
 

@@ -23,8 +23,8 @@ import torch
 from numpy.typing import NDArray
 
 from ludus.collector.segments import SegmentEnd
+from ludus.config.behavior import SACConfig
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from server.config.behavior import SACConfig
 from worker.collectors.acting import POLICIES
 from worker.experience.rollout import Rollout
 from worker.learning.algorithms.sac import SAC

@@ -26,8 +26,8 @@ import numpy as np
 import torch
 
 from ludus.collector.segments import SegmentEnd
+from ludus.config.behavior import SACConfig
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from server.config.behavior import SACConfig
 from worker.experience.rollout import Rollout
 from worker.learning.algorithms.sac import SAC
 from worker.learning.fast.switch import autograd_only

@@ -28,9 +28,9 @@ import httpx
 import numpy as np
 import psutil
 
+from ludus.config.run import RunConfig
 from ludus.schemas.tokens import Scope
 from server.access.tokens.service import TokenService
-from server.config.run import RunConfig
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
 from server.kit.db.projects import DEFAULT

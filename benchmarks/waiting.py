@@ -23,10 +23,10 @@ from pathlib import Path
 
 import psutil
 
+from ludus.config.run import RunConfig
 from ludus.protocol import options as protocol_options
 from ludus.sdk import join
 from ludus.sdk.join import JoinClient, Target
-from server.config.run import RunConfig
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
 from server.kit.ports import listens

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ludus.logging import configure_logging
+from ludus.validation import in_words
 from server.kit.errors import LudusError
 from server.kit.ports import CannotStart
-from server.kit.validation import in_words
 
 if TYPE_CHECKING:
     from server.embedded.stack import Ready

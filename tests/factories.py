@@ -5,10 +5,10 @@ from typing import Any
 
 from sqlalchemy import select
 
+from ludus.config.run import RunConfig
 from ludus.schemas.states import RunState
 from server.checkpoints.models import Checkpoint
 from server.checkpoints.refs import NewCheckpoint
-from server.config.run import RunConfig
 from server.kit.db.database import Database
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.claims.claim import Claim

@@ -32,9 +32,9 @@ from matplotlib import pyplot as plt
 
 from ludus.collector.policy import Policy
 from ludus.collector.segments import SegmentEnd
+from ludus.config.behavior import CloneConfig, PPOConfig
 from ludus.demonstrations import Demonstration, inspect, write
 from ludus.sdk import ActionSpec, BehaviorSpec, ObservationSpec
-from server.config.behavior import CloneConfig, PPOConfig
 from worker.collectors.acting import POLICIES
 from worker.experience.rollout import Rollout
 from worker.learning.algorithms.algorithm import Algorithm

@@ -30,8 +30,6 @@ from server.checkpoints.requests.routes import router as checkpoint_requests
 from server.checkpoints.retention.routes import router as retention
 from server.checkpoints.routes import router as checkpoints
 from server.checkpoints.routes import uploads
-from server.configs.routes import presets
-from server.configs.routes import router as configs
 from server.demonstrations.routes import router as demonstrations
 from server.kit.errors import LudusError
 from server.kit.http.problems import on_http_exception, on_ludus_error, on_validation_error
@@ -51,6 +49,8 @@ from server.runs.events.routes import of_project as project_events
 from server.runs.events.routes import router as events
 from server.runs.health.routes import router as health
 from server.runs.profiles.routes import router as profiles
+from server.runs.stored_configs.routes import presets
+from server.runs.stored_configs.routes import router as configs
 from server.runs.waits import LIMIT as WAITERS
 from server.simulators.collectors.routes import router as collectors
 from server.simulators.routes import of_all_runs as all_simulators

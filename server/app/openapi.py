@@ -9,9 +9,9 @@ from typing import Any, get_args, get_type_hints
 from pydantic import BaseModel
 
 from ludus import schemas as resources
+from ludus.config.run import RunConfig
 from server.app.access import is_open
 from server.app.cookies import COOKIE, SECURE_PREFIX
-from server.config.run import RunConfig
 from server.kit.docstrings import field_texts
 from server.kit.http.auth import NAMED_IN_QUERY, NEED
 from server.kit.http.fields import Write
@@ -136,6 +136,6 @@ def _describe_resource(kind: type, schema: dict[str, Any]) -> None:
 
 def _subclasses(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
     for child in model.__subclasses__():
-        if child.__module__.startswith("server."):
+        if child.__module__.startswith(("ludus.", "server.")):
             yield child
         yield from _subclasses(child)

@@ -5,10 +5,10 @@ from typing import Any
 
 from sqlalchemy import select
 
+from ludus.config.behavior import TrainerConfig
+from ludus.config.run import RunConfig
 from server.assessments.models import RunAssessment
 from server.checkpoints.models import Checkpoint
-from server.config.behavior import TrainerConfig
-from server.config.run import RunConfig
 from server.kit.db.clock import now
 from server.kit.db.repository import Repository
 from server.kit.errors import AssessmentNotFound, CheckpointNotFound

@@ -4,13 +4,13 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from ludus.config.assessment import checkpoints_named
+from ludus.config.values import CHECKPOINT_ID
 from server.assessments.repository import AssessmentRepository
 from server.checkpoints.aliases.repository import AliasRepository
 from server.checkpoints.errors import AliasNotFound
 from server.checkpoints.models import Checkpoint
 from server.checkpoints.repository import CheckpointRepository, InitialCheckpoints
-from server.config.assessment import checkpoints_named
-from server.config.values import CHECKPOINT_ID
 from server.kit.db.database import Session
 from server.kit.errors import CheckpointNotFound, InvalidConfig, Problem, RunNotFound
 from server.runs.repository import RunRepository

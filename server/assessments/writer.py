@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from ludus.config.assessment import checkpoints_of
+from ludus.config.run import RunConfig
 from server.assessments.repository import AssessmentRepository
-from server.config.assessment import checkpoints_of
-from server.config.run import RunConfig
 from server.kit.errors import CheckpointNotFound
 from server.runs.attempts.repository import AttemptFence
 

@@ -7,6 +7,7 @@ from fastapi import Path as InPath
 from pydantic import Field as ModelField
 
 from ludus import schemas
+from ludus.validation import NO_NUL
 from server.checkpoints.errors import CheckpointInUse, CheckpointInvalid
 from server.checkpoints.integrity import damage
 from server.checkpoints.models import Checkpoint, UploadedCheckpoint
@@ -34,7 +35,6 @@ from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, DatabaseDep, ServicesDep
 from server.kit.http.uploads import FILE_BODY, UploadCommandDep, UploadDep
 from server.kit.listing import ListQuery, Order, Page
-from server.kit.validation import NO_NUL
 from server.runs.repository import RunRepository
 
 router = APIRouter(prefix="/v1/runs/{run:name}/checkpoints", tags=["checkpoints"])

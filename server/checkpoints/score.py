@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterable, Mapping
 from statistics import fmean
 from typing import Any
 
+from ludus.config.run import KeepBest
 from ludus.schemas import ScoredBy
-from server.config.run import KeepBest
 
 Scores = Mapping[str, Mapping[str, float]]
 """Behavior (empty for the run as a whole) -> metric -> value."""

@@ -3,14 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
+from ludus.config.problems import Path, join_path
+from ludus.config.run import RunConfig
 from server.checkpoints.errors import CheckpointInUse
 from server.checkpoints.models import Checkpoint, UploadedCheckpoint
 from server.checkpoints.repository import CheckpointRepository, InitialCheckpoints, UploadedCheckpointRepository
 from server.checkpoints.score import keep_best_of, overall_score
 from server.checkpoints.uploads import FILE, Inspected
-from server.config.document import Path
-from server.config.problems import join_path
-from server.config.run import RunConfig
 from server.kit.artifacts.publication import Stored
 from server.kit.artifacts.repository import GivenUpFileRepository
 from server.kit.db.clock import now

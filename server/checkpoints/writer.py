@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping
 
+from ludus.config.run import KeepBest
 from server.checkpoints.models import Checkpoint
 from server.checkpoints.refs import CheckpointRef, NewCheckpoint
 from server.checkpoints.repository import CheckpointRepository, ref
@@ -9,7 +10,6 @@ from server.checkpoints.requests.repository import CheckpointRequestRepository
 from server.checkpoints.retention.repository import RetentionRepository
 from server.checkpoints.score import overall_score
 from server.checkpoints.service import CheckpointService
-from server.config.run import KeepBest
 from server.kit.db.database import Session
 from server.runs.attempts.repository import AttemptFence
 from server.runs.events.repository import Note

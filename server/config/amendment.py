@@ -15,13 +15,12 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from server.config.behavior import CloneConfig, DQNConfig, POCAConfig, PPOConfig, SACConfig, TrainerConfig
-from server.config.divergence import DivergenceSettings
-from server.config.document import Path
-from server.config.hyperparameters import PPOHyperparameters
-from server.config.problems import join_path, show, split_path
+from ludus.config.behavior import CloneConfig, DQNConfig, POCAConfig, PPOConfig, SACConfig, TrainerConfig
+from ludus.config.divergence import DivergenceSettings
+from ludus.config.hyperparameters import PPOHyperparameters
+from ludus.config.problems import Path, join_path, show, split_path
+from ludus.config.run import RunConfig
 from server.config.resolution import Change, diff, problems_in
-from server.config.run import RunConfig
 from server.kit.errors import InvalidEdit, Problem
 
 _SECTION: Final = frozenset({"max_steps", "checkpoint_interval", "keep_checkpoints"})

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Final
 
-from server.config.behavior import ReinforcementConfig
-from server.config.environment_parameters import CompletionCriteria, Lesson
-from server.config.problems import join_path, show
-from server.config.run import RunConfig
+from ludus.config.behavior import ReinforcementConfig
+from ludus.config.environment_parameters import CompletionCriteria, Lesson
+from ludus.config.problems import join_path, show
+from ludus.config.run import RunConfig
 from server.kit.errors import Problem
 
 _NEVER_FALLS: Final = "there is no lesson before the first one to fall back to; remove it"

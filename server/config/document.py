@@ -16,7 +16,7 @@ import yaml
 from yaml.constructor import SafeConstructor
 from yaml.events import AliasEvent, MappingEndEvent, MappingStartEvent, ScalarEvent, SequenceEndEvent, StreamEndEvent
 
-from server.config.problems import join_path, show
+from ludus.config.problems import Path, join_path, show
 from server.kit.errors import InvalidConfig, Problem
 from server.kit.json_limits import find_excess
 
@@ -33,7 +33,6 @@ _NUMBER_CHARACTERS: Final = 1100
 _MAX_TAG_DIRECTIVES: Final = 16
 """Most `%TAG` lines: libyaml compares each with those before it."""
 
-Path: TypeAlias = tuple[str | int, ...]
 Document: TypeAlias = str | bytes | Mapping[str, Any]
 """A document as it is sent: YAML or JSON text, or a mapping of plain values."""
 

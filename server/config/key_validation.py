@@ -9,15 +9,14 @@ import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from server.config.behavior import TRAINERS, PPOConfig, TrainerConfig
-from server.config.document import Path
-from server.config.environment_parameters import SAMPLERS, Curriculum, Lesson
-from server.config.hyperparameters import Hyperparameters
+from ludus.config.behavior import TRAINERS, PPOConfig, TrainerConfig
+from ludus.config.environment_parameters import SAMPLERS, Curriculum, Lesson
+from ludus.config.hyperparameters import Hyperparameters
+from ludus.config.problems import Path, join_path, show
+from ludus.config.rewards import IntrinsicConfig, RewardSignals
+from ludus.config.run import RunConfig
+from ludus.config.values import Section, sections_in
 from server.config.mlagents_keys import UPGRADE, MLAgentsKey, mlagents_keys_of, path_keys
-from server.config.problems import join_path, show
-from server.config.rewards import IntrinsicConfig, RewardSignals
-from server.config.run import RunConfig
-from server.config.values import Section, sections_in
 from server.kit.errors import InvalidConfig, Problem
 
 MAX_PROBLEMS: Final = 100

@@ -3,13 +3,12 @@
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from ludus.config.behavior import POCAConfig, PPOConfig, ReinforcementConfig, TrainerConfig
+from ludus.config.hyperparameters import OffPolicyHyperparameters, OnPolicyHyperparameters
+from ludus.config.problems import Path, join_path, show
+from ludus.config.run import CheckpointSettings, RunConfig
+from ludus.config.selfplay import SelfPlaySettings
 from ludus.names import NAME_RULE, is_name
-from server.config.behavior import POCAConfig, PPOConfig, ReinforcementConfig, TrainerConfig
-from server.config.document import Path
-from server.config.hyperparameters import OffPolicyHyperparameters, OnPolicyHyperparameters
-from server.config.problems import join_path, show
-from server.config.run import CheckpointSettings, RunConfig
-from server.config.selfplay import SelfPlaySettings
 from server.kit.errors import Problem
 
 Finding: TypeAlias = tuple[Path, str, str]

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from server.config.behavior import TrainerConfig
-from server.config.builds import EnvironmentSettings
-from server.config.hyperparameters import POCAHyperparameters, SACHyperparameters
-from server.config.imitation import FromDemonstrations
-from server.config.rewards import ExtrinsicConfig
-from server.config.run import CheckpointSettings, RunConfig
-from server.config.values import Section
+from ludus.config.behavior import TrainerConfig
+from ludus.config.builds import EnvironmentSettings
+from ludus.config.hyperparameters import POCAHyperparameters, SACHyperparameters
+from ludus.config.imitation import FromDemonstrations
+from ludus.config.rewards import ExtrinsicConfig
+from ludus.config.run import CheckpointSettings, RunConfig
+from ludus.config.values import Section
 
 _REASONS: Final = {
     "unsupported": "is legal in ML-Agents, but Ludus does not support it yet",

@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 import yaml
 
-from server.config.document import LOADER, MERGE_TAG, Document, Path, decode, read
-from server.config.problems import parse_path
+from ludus.config.problems import Path, parse_path
+from server.config.document import LOADER, MERGE_TAG, Document, decode, read
 from server.kit.errors import InvalidConfig, Problem
 
 Children: TypeAlias = Mapping[str | int, tuple[Any, yaml.Node]]

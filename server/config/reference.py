@@ -13,16 +13,16 @@ from inspect import cleandoc
 from pathlib import Path
 from typing import Any, Final
 
-from server.config.behavior import TRAINERS, PPOConfig
+from ludus.config.behavior import TRAINERS, PPOConfig
+from ludus.config.environment_parameters import SAMPLERS, Curriculum
+from ludus.config.problems import CODES
+from ludus.config.run import RunConfig
+from ludus.config.values import OWN, Section, sections_in
 from server.config.document import MAX_ALIASED, MAX_BYTES, MAX_DEPTH, MAX_VALUES
-from server.config.environment_parameters import SAMPLERS, Curriculum
 from server.config.key_validation import MAX_PROBLEMS
 from server.config.mlagents_keys import MLAgentsKey, mlagents_keys_of, path_keys
 from server.config.presets import list_presets, read_preset
-from server.config.problems import CODES
-from server.config.run import RunConfig
 from server.config.unsupported import UNSUPPORTED
-from server.config.values import OWN, Section, sections_in
 from server.kit.docstrings import field_texts
 
 

@@ -7,17 +7,17 @@ from typing import Any, Final, Literal
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from server.config.behavior import TRAINERS, BehaviorConfig, TrainerConfig
+from ludus.config.behavior import TRAINERS, BehaviorConfig, TrainerConfig
+from ludus.config.environment_parameters import FORMS
+from ludus.config.problems import CODES, Path, join_path, show, split_path
+from ludus.config.rewards import RewardSignals
+from ludus.config.run import RunConfig
+from ludus.validation import in_words
 from server.config.curriculum_checks import problems_of
-from server.config.document import MAX_DEPTH, Document, Path, parse_document
-from server.config.environment_parameters import FORMS
+from server.config.document import MAX_DEPTH, Document, parse_document
 from server.config.key_validation import check_count, validate_keys
 from server.config.lint import warnings_of
-from server.config.problems import CODES, join_path, show, split_path
-from server.config.rewards import RewardSignals
-from server.config.run import RunConfig
 from server.kit.errors import InvalidConfig, Problem
-from server.kit.validation import in_words
 
 MAX_OVERRIDES: Final = 1000
 """Most overrides of a document."""

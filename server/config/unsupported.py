@@ -7,9 +7,9 @@ created from it, and by a trainer that runs alone, so that nothing is ignored si
 from collections.abc import Iterator
 from typing import Final
 
-from server.config.behavior import CloneConfig
-from server.config.problems import join_path
-from server.config.run import RunConfig
+from ludus.config.behavior import CloneConfig
+from ludus.config.problems import join_path
+from ludus.config.run import RunConfig
 from server.kit.errors import InvalidConfig, Problem
 
 _RESUME: Final = "name a checkpoint of that run in `resume_from`"

@@ -4,7 +4,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from server.config.values import DemonstrationId
+from ludus.config.values import DemonstrationId
 from server.kit.http.fields import Name, Write
 
 

@@ -4,10 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from ludus.config.problems import Path, join_path
+from ludus.config.run import RunConfig
 from ludus.demonstrations import DemonstrationError, check_fit
-from server.config.document import Path
-from server.config.problems import join_path
-from server.config.run import RunConfig
 from server.demonstrations.errors import DemonstrationInUse
 from server.demonstrations.files import Inspected
 from server.demonstrations.models import Demonstration

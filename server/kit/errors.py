@@ -224,7 +224,7 @@ class Problem:
     path: str
     """Its place, as dotted keys: `behaviors.CartPole.hyperparameters.batch_size`. Empty for the whole document."""
     code: str
-    """The kind of the problem, from `server.config.problems.CODES`."""
+    """The kind of the problem, from `ludus.config.problems.CODES`."""
     message: str
     """The mistake and its correction."""
     line: int | None = None

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Self
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from ludus.protocol.server_tls import TlsFiles, check_certificates
-from server.kit.validation import Form
+from ludus.validation import Form
 
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 """Names of this machine for itself."""

@@ -2,21 +2,15 @@
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import Field, NonNegativeInt, model_validator
 
+from ludus.config.values import Label
 from server.kit.listening import Group, Seconds
-from server.kit.validation import Form
 
-_SHORT = Form(
-    "1 to 40 letters, digits, dots, underscores and hyphens, no sign in front", r"^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$"
-)
-Label = Annotated[str, _SHORT]
-"""The resources of a worker that a run may demand."""
-
-
-PoolName = Annotated[str, _SHORT]
+PoolName = Label
+"""A pool's name has the form of a label."""
 
 
 class Pool(Group):

@@ -18,10 +18,11 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
+from ludus.config.values import Label
 from server.kit.artifacts.address import S3Address
 from server.kit.listening import ApiSettings, GatewaySettings, Group, Port, Seconds, TelemetrySettings
 from server.kit.metrics_settings import MetricsSettings
-from server.kit.scheduling import Label, SchedulingSettings
+from server.kit.scheduling import SchedulingSettings
 from server.kit.secret_files import SUFFIX, read_secret_files
 
 

@@ -5,9 +5,9 @@ from typing import ClassVar, Final, NamedTuple, Self
 
 from sqlalchemy import insert, or_, select, update
 
+from ludus.config.behavior import ReinforcementConfig
+from ludus.config.run import RunConfig
 from server.checkpoints.models import Checkpoint
-from server.config.behavior import ReinforcementConfig
-from server.config.run import RunConfig
 from server.kit.db.clock import now
 from server.kit.db.ids import new_id
 from server.kit.db.keyset import Columns, parts, select_page

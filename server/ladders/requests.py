@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from server.config.values import CheckpointId
+from ludus.config.values import CheckpointId
+from ludus.validation import OneOf
 from server.kit.http.fields import Name, Text, Write
-from server.kit.validation import OneOf
 from server.ladders.rating_systems import INITIAL_MU, INITIAL_SIGMA
 from server.ladders.refs import Outcome
 

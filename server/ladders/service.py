@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator, Mapping
 
+from ludus.config.behavior import ReinforcementConfig
+from ludus.config.problems import Path, join_path
+from ludus.config.run import RunConfig
+from ludus.config.selfplay import SelfPlaySettings
 from server.checkpoints.repository import InitialCheckpoints
-from server.config.behavior import ReinforcementConfig
-from server.config.document import Path
-from server.config.problems import join_path
-from server.config.run import RunConfig
-from server.config.selfplay import SelfPlaySettings
 from server.kit.db.database import Session
 from server.kit.errors import CheckpointNotFound, InvalidConfig, Problem
 from server.ladders.errors import LadderInUse, PlayerExists

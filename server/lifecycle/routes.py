@@ -9,12 +9,11 @@ from pydantic import StringConstraints
 
 from ludus import schemas
 from ludus.schemas.states import RunKind, RunState, StopReason
+from ludus.validation import NO_NUL, Form
 from server.assessments.service import AssessmentService
 from server.checkpoints.repository import HAS_CHECKPOINTS, CheckpointRepository
 from server.checkpoints.service import CheckpointService
 from server.config.positions import locate, located
-from server.configs.repository import ConfigRepository
-from server.configs.service import ConfigService
 from server.demonstrations.service import DemonstrationService
 from server.kit.db.database import Database, Session
 from server.kit.errors import (
@@ -37,7 +36,6 @@ from server.kit.http.parameters import RunKey
 from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, EditDep, Services, ServicesDep, shared
 from server.kit.listing import ListQuery, Order, Page
-from server.kit.validation import NO_NUL, Form
 from server.ladders.service import LadderService
 from server.lifecycle.blocked.repository import BlockedRepository
 from server.lifecycle.deletion.service import DeletionService
@@ -51,6 +49,8 @@ from server.runs.amendments.service import AmendmentService
 from server.runs.models import Run
 from server.runs.repository import METRIC, NewRun, RunRepository
 from server.runs.requests import RunCreate
+from server.runs.stored_configs.repository import ConfigRepository
+from server.runs.stored_configs.service import ConfigService
 from server.runs.waits import MAX_SECONDS, Waits, states_of
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])

@@ -15,6 +15,7 @@ from fastapi import APIRouter, Depends, Query, Response
 from numpy.typing import NDArray
 
 from ludus import schemas
+from ludus.validation import NO_NUL
 from server.checkpoints.repository import MAX_PREDECESSORS, CheckpointRepository
 from server.kit.errors import InvalidQuery, RunNotFound
 from server.kit.http.auth import named_in_query
@@ -25,7 +26,6 @@ from server.kit.http.listing import ListPage, PagingDep
 from server.kit.http.parameters import MetricKey, RunKey
 from server.kit.http.resources import list_of, resource
 from server.kit.http.services import DatabaseDep, ServicesDep
-from server.kit.validation import NO_NUL
 from server.metrics.archive import parquet
 from server.metrics.points import NO_LIMIT, Series, Window
 from server.metrics.reader import MetricReader

@@ -23,8 +23,8 @@ from sqlalchemy import (
 from sqlalchemy.orm import defer
 from sqlalchemy.orm.attributes import set_committed_value
 
+from ludus.config.run import RunConfig
 from ludus.schemas.states import RunKind, RunState
-from server.config.run import RunConfig
 from server.kit.db.clock import DAY_SECONDS, now
 from server.kit.db.ids import new_id
 from server.kit.db.keyset import Columns, compare, in_page, last_without, opaque, parts, rarest, select_page

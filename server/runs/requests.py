@@ -5,8 +5,8 @@ from typing import Annotated, Any, Self
 from pydantic import Field, StringConstraints, model_validator
 
 from ludus.schemas.states import RunKind
+from ludus.validation import NO_NUL
 from server.kit.http.fields import Document, Name, RunName, Tag, Write
-from server.kit.validation import NO_NUL
 
 
 class RunCreate(Write):

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints, model_validator
 
+from ludus.validation import Form
 from server.kit.http.fields import Name, Tag, Text, Write
-from server.kit.validation import Form
 from server.webhooks.refs import PATTERN
 
 Url = Annotated[str, StringConstraints(min_length=1, max_length=2000)]

@@ -16,7 +16,14 @@ from importlinter.contracts.layers import LayersContract
 
 ROOT = Path(__file__).resolve().parents[2]
 POSIX_ONLY = ["fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios", "tty"]
-EXTRAS = ("ludus.adapters.", "ludus.cli.simulate_process", "ludus.collector", "ludus.logging")
+EXTRAS = (
+    "ludus.adapters.",
+    "ludus.cli.simulate_process",
+    "ludus.collector",
+    "ludus.config",
+    "ludus.logging",
+    "ludus.validation",
+)
 """What imports the packages of an extra: environments, or `ludus[collect]`, whose memory is shared on Linux alone."""
 
 HEAVY = {"torch", "fastapi", "pydantic", "sqlalchemy", "celery", "structlog", "gymnasium", "server", "worker"}
@@ -172,11 +179,11 @@ def test_an_edge_collector_needs_nothing_that_game_machines_lack(tmp_path: Path)
     """As on Windows, without torch, uvloop and psutil."""
     program = f"""
 import asyncio, selectors, socket, subprocess, sys, tempfile
-import click, grpc, numpy, structlog, google.protobuf
+import click, grpc, numpy, pydantic, structlog, google.protobuf
 
 class Blocked:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {(*POSIX_ONLY, *sorted(HEAVY - {"structlog"}), "uvloop", "psutil")!r}:
+        if name.partition(".")[0] in {(*POSIX_ONLY, *sorted(HEAVY - {"pydantic", "structlog"}), "uvloop", "psutil")!r}:
             raise ImportError(f"{{name}} is not here")
 
 for name in {POSIX_ONLY!r}:

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import torch
 
+from ludus.config.behavior import CloneConfig
 from ludus.demonstrations import write
-from server.config.behavior import CloneConfig
 from tests.toys.pendulum import Pendulum, let_go, shown_by, swing_up
 from tests.toys.playing import training
 from worker.learning.build import Demonstrations, build_clone

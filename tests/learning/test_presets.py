@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from ludus.config.behavior import CloneConfig, POCAConfig
 from ludus.demonstrations import Demonstration, write
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from server.config.behavior import CloneConfig, POCAConfig
 from server.config.presets import read_preset
 from server.config.resolution import resolve
 from tests.toys.corridor import Corridor

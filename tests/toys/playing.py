@@ -14,9 +14,9 @@ from ludus.collector.agents import AgentIndex
 from ludus.collector.arena import Arena
 from ludus.collector.runners import LearningRunner
 from ludus.collector.step_quota import StepQuota
+from ludus.config.behavior import POCAConfig, PPOConfig, SACConfig
 from ludus.protocol.batches import Array, BehaviorBatch, Floats, Ints
 from ludus.protocol.spec import BehaviorSpec
-from server.config.behavior import POCAConfig, PPOConfig, SACConfig
 from tests.ludus.collector.runners import learning_runner
 from tests.segments import Segment, columns_of, rows_of
 from tests.toys.shapes import shapes_checked_now_and_then

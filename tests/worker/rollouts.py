@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ludus.collector.policy import ActingPolicy
 from ludus.collector.segments import SegmentEnd
+from ludus.config.behavior import PPOConfig
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
-from server.config.behavior import PPOConfig
 from worker.experience.rollout import Rollout
 
 

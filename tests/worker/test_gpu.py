@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ludus.config.behavior import PPOConfig
 from ludus.demonstrations import write
-from server.config.behavior import PPOConfig
 from tests.worker.learning.algorithms.sac_world import make_sac_config, random_round
 from tests.worker.learning.networks.kinds import OTHERS, make_actor, remember, see
 from tests.worker.rollouts import make_spec, random_rollout

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ludus.config.run import RunConfig
 from ludus.demonstrations import write
 from server.config.amendment import MUTABLE, amend
-from server.config.run import RunConfig
 from tests.worker.test_variants import CPU, DEMONSTRATION, Cell, demonstrate, differences, play
 from worker.learning.build import Demonstrations, build_algorithm
 from worker.trainer import checkpoint

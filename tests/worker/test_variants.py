@@ -11,9 +11,9 @@ import pytest
 import torch
 from pydantic import TypeAdapter
 
+from ludus.config.behavior import BehaviorConfig, DQNConfig, POCAConfig, PPOConfig, SACConfig
 from ludus.demonstrations import Demonstration, write
 from ludus.protocol.spec import BehaviorSpec
-from server.config.behavior import BehaviorConfig, DQNConfig, POCAConfig, PPOConfig, SACConfig
 from tests.worker.rollouts import make_spec, random_observation, random_rollout
 from worker.experience.rollout import Rollout
 from worker.learning.algorithms.algorithm import Algorithm

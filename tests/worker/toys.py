@@ -9,8 +9,8 @@ import torch
 
 from ludus.collector.policy import Acted, ActingPolicy, Policy
 from ludus.collector.segments import SegmentEnd
+from ludus.config.behavior import PPOConfig
 from ludus.protocol.spec import BehaviorSpec
-from server.config.behavior import PPOConfig
 from tests.toys.shapes import shapes_checked_now_and_then
 from tests.worker.rollouts import make_rollout, make_spec, random_masks
 from worker.learning.algorithms.algorithm import Algorithm

@@ -11,8 +11,8 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from ludus.collector.messages import EndedGame
+from ludus.config.assessment import EvaluateSettings
 from ludus.play.intervals import mean_interval
-from server.config.assessment import EvaluateSettings
 from worker.evaluation.episodes import Counted, EvaluationBatch, Evaluator, Verdict, seed_of
 
 

@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 from ludus.collector.commands import CHAMPION_ALONE
 from ludus.collector.messages import EndedGame
+from ludus.config.assessment import MatchSettings
 from ludus.protocol.batches import Outcome
-from server.config.assessment import MatchSettings
 from worker.evaluation.elo import estimate
 from worker.evaluation.episodes import Counted, EvaluationBatch, Evaluator, Verdict, seed_of
 from worker.evaluation.sprt import SPRT

@@ -15,11 +15,9 @@ import numpy as np
 import torch
 
 from ludus.collector.layout import UnsupportedSpec
-from ludus.demonstrations import Demonstration, DemonstrationError, check_fit
-from ludus.protocol.spec import BehaviorSpec
-from server.config.behavior import CloneConfig, DQNConfig, LearningConfig, POCAConfig, PPOConfig, SACConfig
-from server.config.imitation import FromDemonstrations
-from server.config.rewards import (
+from ludus.config.behavior import CloneConfig, DQNConfig, LearningConfig, POCAConfig, PPOConfig, SACConfig
+from ludus.config.imitation import FromDemonstrations
+from ludus.config.rewards import (
     CuriosityConfig,
     ExtrinsicConfig,
     GAILConfig,
@@ -28,7 +26,9 @@ from server.config.rewards import (
     RNDConfig,
     SignalConfig,
 )
-from server.config.run import TorchSettings
+from ludus.config.run import TorchSettings
+from ludus.demonstrations import Demonstration, DemonstrationError, check_fit
+from ludus.protocol.spec import BehaviorSpec
 from worker.experience.demonstrations import DemonstrationBuffer, load_demonstrations
 from worker.learning.algorithms.algorithm import Algorithm
 from worker.learning.algorithms.clone import Cloning

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ludus.config.behavior import BehaviorConfig, CloneConfig, POCAConfig, PPOConfig, ReinforcementConfig, SACConfig
+from ludus.config.rewards import CuriosityConfig, GAILConfig, RNDConfig
 from ludus.protocol.spec import BehaviorSpec
-from server.config.behavior import BehaviorConfig, CloneConfig, POCAConfig, PPOConfig, ReinforcementConfig, SACConfig
-from server.config.rewards import CuriosityConfig, GAILConfig, RNDConfig
 from worker.learning.fast.critics import StackedCritics, build_critics
 from worker.learning.networks.actor import Actor
 from worker.learning.networks.actor_critic import ActorCritic

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from server.config.selfplay import RANDOM, Opponent, parse_opponent
+from ludus.config.selfplay import RANDOM, Opponent, parse_opponent
 from worker.learning.networks.actor import Actor
 from worker.mlagents.algorithms import Misfit
 from worker.mlagents.file import Unreadable

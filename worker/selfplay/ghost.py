@@ -16,7 +16,7 @@ import structlog
 from numpy.typing import NDArray
 
 from ludus.collector.commands import OpponentAssignment
-from server.config.selfplay import SelfPlaySettings
+from ludus.config.selfplay import SelfPlaySettings
 from worker.learning.networks.actor import Actor
 from worker.selfplay.external import ExternalOpponents
 from worker.selfplay.pool import Snapshot, SnapshotPool

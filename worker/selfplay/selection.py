@@ -11,7 +11,7 @@ from typing import Any, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from server.config.selfplay import OpponentSelection, SelfPlaySettings
+from ludus.config.selfplay import OpponentSelection, SelfPlaySettings
 from worker.selfplay.pool import Snapshot
 
 MEMORY = 0.99

@@ -17,13 +17,13 @@ from ludus.collector.arena import Arena
 from ludus.collector.commands import CHAMPION_ALONE, NetworkSpec, PolicySpec
 from ludus.collector.layout import UnsupportedSpec
 from ludus.collector.messages import EndedGame, EvaluationEnded, SimulatorStarted
+from ludus.config.assessment import AssessmentSettings, MatchSettings, checkpoints_of
+from ludus.config.behavior import TRAINERS
+from ludus.config.network import NetworkSettings
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.environment_parameters import Constant
 from ludus.protocol.spec import BehaviorSpec, team_of
 from ludus.schemas.states import StopReason
-from server.config.assessment import AssessmentSettings, MatchSettings, checkpoints_of
-from server.config.behavior import TRAINERS
-from server.config.network import NetworkSettings
 from server.ladders.refs import PlayedMatch, PlayedParticipant
 from worker.evaluation.episodes import Counted, EvaluationBatch, Evaluator
 from worker.evaluation.evaluation import EpisodeEvaluator

@@ -6,10 +6,10 @@ from typing import Any
 import structlog
 
 from ludus.collector.settings import CollectorSettings
+from ludus.config.run import RunConfig
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.side_channels import EngineConfiguration
 from ludus.protocol.spec import BehaviorSpec
-from server.config.run import RunConfig
 from worker.collectors.pool import CollectorPool
 from worker.trainer.base_learner import Learner
 from worker.trainer.checkpoint import behavior_states

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import Final
 
 from ludus.collector.snapshots.state import State
-from server.config.behavior import CloneConfig
-from server.config.run import RunConfig
+from ludus.config.behavior import CloneConfig
+from ludus.config.run import RunConfig
 from worker.collectors.events import CollectorDied, CollectorEvent, EdgeCollectorLeft, HandedOver
 from worker.trainer.attempt import Attempt
 from worker.trainer.learner import BehaviorLearner

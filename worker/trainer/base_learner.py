@@ -6,9 +6,9 @@ from pathlib import Path
 
 import structlog
 
+from ludus.config.behavior import TrainerConfig
 from ludus.protocol.spec import BehaviorSpec
 from ludus.schemas import OnnxModel
-from server.config.behavior import TrainerConfig
 from worker.collectors.events import EpisodesEnded
 from worker.collectors.pool import CollectorPool
 from worker.learning.algorithms.algorithm import Algorithm

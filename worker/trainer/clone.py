@@ -20,11 +20,11 @@ import torch
 
 from ludus.collector.arena import Arena
 from ludus.collector.commands import PolicySpec
+from ludus.config.behavior import CloneConfig, TrainerConfig
+from ludus.config.run import SimulatorsConfig
 from ludus.demonstrations import check_fit
 from ludus.protocol.spec import BehaviorSpec
 from ludus.schemas import OnnxModel
-from server.config.behavior import CloneConfig, TrainerConfig
-from server.config.run import SimulatorsConfig
 from worker.collectors.events import EpisodesEnded
 from worker.collectors.pool import CollectorPool
 from worker.experience.demonstrations import DemonstrationBuffer

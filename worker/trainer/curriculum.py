@@ -28,9 +28,9 @@ from statistics import fmean
 from typing import Any, Final, Literal
 
 from ludus.collector.messages import StatsReported
+from ludus.config.curriculum import ParameterStatus, log_line, status_of, value_from_plain, value_to_plain
+from ludus.config.environment_parameters import MEASURES, CompletionCriteria, Lesson, Sampler, sampler_of
 from ludus.protocol.environment_parameters import ParameterValue
-from server.config.curriculum import ParameterStatus, log_line, status_of, value_from_plain, value_to_plain
-from server.config.environment_parameters import MEASURES, CompletionCriteria, Lesson, Sampler, sampler_of
 from worker.collectors.events import EpisodesEnded
 from worker.trainer.recorder import CUMULATIVE_REWARD, EPISODE_LENGTH, GROUP_REWARD
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from ludus.collector.messages import SimulatorStarted, StatsReported
-from server.config.curriculum import value_from_plain
+from ludus.config.curriculum import value_from_plain
 from worker.collectors.events import CollectorEvent, EpisodesEnded, SegmentsDelivered
 from worker.trainer.attempt import Attempt
 from worker.trainer.curriculum import MISSING_EPISODES, EnvironmentParameterManager, LessonChange

@@ -9,9 +9,9 @@ until it is stopped or has no simulators.
 from collections.abc import Callable
 from pathlib import Path
 
+from ludus.config.behavior import ReinforcementConfig, TrainerConfig
 from ludus.protocol.spec import BehaviorSpec
 from ludus.schemas import OnnxModel
-from server.config.behavior import ReinforcementConfig, TrainerConfig
 from worker.collectors.events import EpisodesEnded
 from worker.collectors.pool import CollectorPool
 from worker.learning.algorithms.algorithm import Algorithm

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
+from ludus.config.behavior import BehaviorConfig, CloneConfig
+from ludus.config.hyperparameters import OffPolicyHyperparameters
+from ludus.config.run import RunConfig
 from ludus.protocol.spec import BehaviorSpec
-from server.config.behavior import BehaviorConfig, CloneConfig
-from server.config.hyperparameters import OffPolicyHyperparameters
-from server.config.run import RunConfig
 from worker.learning.algorithms.algorithm import Algorithm
 from worker.learning.algorithms.clone import Cloning
 from worker.learning.networks.actor import Actor

@@ -30,9 +30,9 @@ from torch import Tensor
 
 from ludus.collector.arena import Arena
 from ludus.collector.segments import Segments
+from ludus.config.behavior import ReinforcementConfig, TrainerConfig
 from ludus.protocol.spec import BehaviorSpec
 from ludus.schemas import OnnxModel
-from server.config.behavior import ReinforcementConfig, TrainerConfig
 from worker.collectors.events import EpisodesEnded, SegmentsDelivered
 from worker.collectors.pool import CollectorPool
 from worker.experience.rollout import Rollout, gather

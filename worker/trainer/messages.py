@@ -11,10 +11,10 @@ from typing import Any, Literal, Self, get_args
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from ludus.collector.messages import SimulatorConnected, SimulatorLeft, SimulatorStarted
+from ludus.config.run import RunConfig
 from ludus.schemas import OnnxModel, ScoredBy
 from ludus.schemas.health import Finding
 from ludus.schemas.states import StopReason
-from server.config.run import RunConfig
 from server.ladders.refs import PlayedMatch
 from server.metrics.points import MetricPoint
 from server.runs.amendments.refs import AmendmentRef
@@ -209,7 +209,7 @@ class ParameterStates(_Frozen):
     """Lesson and value of each environment parameter; the whole list each time."""
 
     parameters: list[dict[str, object]]
-    """`server.config.curriculum.ParameterStatus.to_plain`."""
+    """`ludus.config.curriculum.ParameterStatus.to_plain`."""
     edit: int
     """Number of the newest edit that was applied; 0 without any."""
 

@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ludus.child_process import ChildProcess
+from ludus.config.behavior import LearningConfig
 from ludus.protocol.spec import BehaviorSpec
-from server.config.behavior import LearningConfig
 from worker.experience.rollout import Rollout
 from worker.learning.algorithms.algorithm import Algorithm
 from worker.learning.algorithms.numeric_check import Diverged

@@ -9,15 +9,15 @@ import torch
 from ludus.collector.arena import Arena
 from ludus.collector.commands import PolicySpec
 from ludus.collector.layout import UnsupportedSpec
+from ludus.config.behavior import BehaviorConfig, CloneConfig, LearningConfig, POCAConfig, SACConfig
+from ludus.config.hyperparameters import OffPolicyHyperparameters
+from ludus.config.problems import join_path
+from ludus.config.rewards import GAILConfig
 from ludus.demonstrations import DemonstrationError
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.spec import BehaviorSpec
 from ludus.protocol.specs import spec_from_message
-from server.config.behavior import BehaviorConfig, CloneConfig, LearningConfig, POCAConfig, SACConfig
-from server.config.hyperparameters import OffPolicyHyperparameters
-from server.config.problems import join_path
-from server.config.rewards import GAILConfig
 from worker.learning.algorithms.algorithm import Algorithm
 from worker.learning.build import (
     Demonstrations,

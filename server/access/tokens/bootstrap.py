@@ -6,6 +6,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from ludus.schemas.tokens import Scope
+from ludus.validation import in_words
 from server.access.tokens.requests import TokenCreate
 from server.access.tokens.service import TokenService
 from server.kit.db import migrate
@@ -14,7 +15,6 @@ from server.kit.db.projects import EVERY
 from server.kit.errors import Invalid
 from server.kit.principal import everything
 from server.kit.settings import Settings
-from server.kit.validation import in_words
 
 ACTOR = "ludus admin"
 """The token's `created_by` in the database."""

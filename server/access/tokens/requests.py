@@ -5,9 +5,9 @@ from typing import Annotated
 from pydantic import Field, StringConstraints
 
 from ludus.schemas.tokens import Scope
+from ludus.validation import Form
 from server.kit.db.projects import PROJECT, PROJECT_RULE
 from server.kit.http.fields import Name, Write
-from server.kit.validation import Form
 
 MAX_SECONDS = 10 * 365 * 86400.0
 Project = Annotated[

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Depends, Path, Response
 
 from ludus import schemas
 from ludus.schemas.tokens import Scope
+from ludus.validation import Form
 from server.access.sessions.checker import SessionChecker
 from server.access.tokens.checker import TokenChecker
 from server.access.tokens.errors import TokenForLadder, TokenForRun, TokenNotFound
@@ -24,7 +25,6 @@ from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, DatabaseDep, shared
 from server.kit.listing import Order
 from server.kit.token_watcher import TokenWatcher
-from server.kit.validation import Form
 from server.ladders.errors import LadderNotFound
 
 router = APIRouter(prefix="/v1/tokens", tags=["tokens"])

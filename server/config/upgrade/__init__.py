@@ -16,9 +16,9 @@ from typing import Any
 
 import yaml
 
-from server.config.document import Document, Path, parse_document, text_of
+from ludus.config.problems import Path, join_path, parse_path
+from server.config.document import Document, parse_document, text_of
 from server.config.positions import located
-from server.config.problems import join_path, parse_path
 from server.config.upgrade.blocks import from_blocks
 from server.config.upgrade.environment_parameters import add_parameters, by_behavior, read_curricula, read_samplers
 from server.config.upgrade.notes import Dropped, Notes, Rewritten

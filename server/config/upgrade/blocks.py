@@ -4,10 +4,10 @@ import copy
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from server.config.behavior import TRAINERS
-from server.config.document import Path
-from server.config.network import MemorySettings, NetworkSettings
-from server.config.problems import show
+from ludus.config.behavior import TRAINERS
+from ludus.config.network import MemorySettings, NetworkSettings
+from ludus.config.problems import Path, show
+from ludus.config.values import OWN, Section
 from server.config.upgrade.environment_parameters import CURRICULUM_KEYS, add_parameters, read_curricula
 from server.config.upgrade.keys import (
     NO_LONGER,
@@ -20,7 +20,6 @@ from server.config.upgrade.keys import (
     replace_updates,
 )
 from server.config.upgrade.notes import Notes, mapping_at, refuse
-from server.config.values import OWN, Section
 
 
 def _keys(section: type[Section]) -> list[str]:

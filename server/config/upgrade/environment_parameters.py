@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from server.config.document import Path
-from server.config.environment_parameters import SAMPLERS
-from server.config.problems import show
+from ludus.config.environment_parameters import SAMPLERS
+from ludus.config.problems import Path, show
 from server.config.upgrade.keys import UNKNOWN
 from server.config.upgrade.notes import Notes, mapping_at, refuse
 

@@ -4,13 +4,12 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
-from server.config.document import Path
-from server.config.imitation import BehavioralCloningConfig
-from server.config.problems import show
-from server.config.rewards import CuriosityConfig, ExtrinsicConfig, GAILConfig, RNDConfig
-from server.config.selfplay import SelfPlaySettings
+from ludus.config.imitation import BehavioralCloningConfig
+from ludus.config.problems import Path, show
+from ludus.config.rewards import CuriosityConfig, ExtrinsicConfig, GAILConfig, RNDConfig
+from ludus.config.selfplay import SelfPlaySettings
+from ludus.config.values import Section
 from server.config.upgrade.notes import Notes, refuse
-from server.config.values import Section
 
 _SIGNALS: Final[Mapping[str, type[Section]]] = {
     "extrinsic": ExtrinsicConfig,

@@ -3,8 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from server.config.document import Path
-from server.config.problems import join_path, show
+from ludus.config.problems import Path, join_path, show
 from server.kit.errors import InvalidConfig, Problem
 
 

@@ -3,7 +3,7 @@
 import copy
 from typing import Any
 
-from server.config.document import Path
+from ludus.config.problems import Path
 from server.config.upgrade.environment_parameters import add_parameters, read_curricula, read_samplers
 from server.config.upgrade.keys import (
     NO_LONGER,

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
 
 from ludus.names import MAX_NAME, MAX_TAG, TAG_RULE, is_tag
+from ludus.validation import NAME, NO_NUL, Form, OneOf
 from server.kit.db.ids import ALPHABET, LENGTH
-from server.kit.validation import NAME, NO_NUL, Form, OneOf
 
 
 def _no_id(name: str) -> str:

@@ -7,8 +7,8 @@ from pydantic import AfterValidator, StringConstraints
 from starlette.convertors import StringConvertor, register_url_convertor  # codespell:ignore convertors
 
 from ludus.metric_keys import full_key
+from ludus.validation import NO_NUL, Form
 from server.kit.http.fields import Name
-from server.kit.validation import NO_NUL, Form
 
 
 class NameConvertor(StringConvertor):

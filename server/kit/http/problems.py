@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Scope
 
+from ludus.validation import in_words, place
 from server.kit.errors import InvalidConfig, LudusError, ProblemList
 from server.kit.http.errors import (
     MEDIA_TYPE,
@@ -22,7 +23,6 @@ from server.kit.http.errors import (
     Unauthenticated,
     status_of,
 )
-from server.kit.validation import in_words, place
 
 PROBLEM_PATH: Final = "/problems/"
 FRAMEWORK: Final[Mapping[str, tuple[int, str]]] = {

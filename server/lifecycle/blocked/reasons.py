@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from ludus.config.run import SimulatorsConfig
 from ludus.schemas.states import RunKind, RunState, StopReason
-from server.config.run import SimulatorsConfig
 
 SETTLE_SECONDS: Final = 5.0
 FAIR_CHANCE_SECONDS: Final = 600.0

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
+from ludus.config.run import SimulatorsConfig
 from ludus.schemas.states import RunState
-from server.config.run import SimulatorsConfig
 from server.kit.db.clock import now
 from server.kit.db.keyset import parts
 from server.kit.db.projects import project_of

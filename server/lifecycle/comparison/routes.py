@@ -5,8 +5,8 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query
 
+from ludus.config.problems import join_path
 from ludus.schemas import DifferingKey, RunComparison
-from server.config.problems import join_path
 from server.kit.errors import InvalidQuery, RunNotFound
 from server.kit.http.auth import named_in_query
 from server.kit.http.errors import problems

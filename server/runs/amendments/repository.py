@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy import func, select, update
 
-from server.config.run import RunConfig
+from ludus.config.run import RunConfig
 from server.kit.db.clock import now
 from server.kit.db.repository import Repository
 from server.runs.amendments.models import AmendedRun, Amendment

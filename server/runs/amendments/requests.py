@@ -4,7 +4,7 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from server.config.environment_parameters import ParameterName
+from ludus.config.environment_parameters import ParameterName
 from server.kit.http.fields import RunName, Tag, Write
 from server.runs.environment_parameters.requests import EnvironmentParameterChange
 

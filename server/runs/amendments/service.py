@@ -9,9 +9,9 @@ has the number of the newest change that it includes, so that each change takes 
 from collections.abc import Mapping
 from typing import Any
 
+from ludus.config.problems import show
+from ludus.config.run import RunConfig
 from server.config.amendment import amend
-from server.config.problems import show
-from server.config.run import RunConfig
 from server.kit.db.database import Session
 from server.runs.amendments.repository import AmendmentRepository
 from server.runs.amendments.requests import RunChanges, RunUpdate

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from server.config.problems import show
+from ludus.config.problems import show
 from server.runs.amendments.refs import AmendmentRef
 from server.runs.amendments.repository import AmendmentRepository
 from server.runs.attempts.repository import AttemptFence

@@ -7,9 +7,9 @@ second would be higher by 1 / (1 - share): that is the figure of what would be w
 from datetime import UTC, datetime
 from typing import Final
 
+from ludus.config.behavior import ReinforcementConfig
+from ludus.config.run import RunConfig
 from ludus.schemas.runs import Bottleneck, BottleneckCause
-from server.config.behavior import ReinforcementConfig
-from server.config.run import RunConfig
 from server.runs.bottleneck.times import TimeSpent
 
 Cause = BottleneckCause

@@ -3,8 +3,8 @@
 from fastapi import APIRouter
 
 from ludus import schemas
+from ludus.config.run import RunConfig
 from ludus.schemas.states import RunState
-from server.config.run import RunConfig
 from server.kit.errors import RunNotFound
 from server.kit.http.errors import problems
 from server.kit.http.parameters import RunKey

@@ -4,7 +4,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from server.config.environment_parameters import LessonKey, LessonValue, ParameterName
+from ludus.config.environment_parameters import LessonKey, LessonValue, ParameterName
 from server.kit.http.fields import Write
 
 

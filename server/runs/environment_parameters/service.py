@@ -8,11 +8,10 @@ change is neither lost by a crash nor done twice.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from server.config.curriculum import ParameterStatus, after_end, status_of, value_to_plain
-from server.config.document import Path
-from server.config.environment_parameters import Lesson, LessonUnknown, describe, find_lesson, with_seed
-from server.config.problems import join_path, show
-from server.config.run import RunConfig
+from ludus.config.curriculum import ParameterStatus, after_end, status_of, value_to_plain
+from ludus.config.environment_parameters import Lesson, LessonUnknown, describe, find_lesson, with_seed
+from ludus.config.problems import Path, join_path, show
+from ludus.config.run import RunConfig
 from server.kit.db.database import Session
 from server.kit.errors import InvalidEdit, Problem
 from server.kit.states import TERMINAL

@@ -11,9 +11,9 @@ from click.testing import CliRunner, Result
 
 from ludus.adapters.pettingzoo import make_simulation
 from ludus.cli import ludus
+from ludus.config.network import NetworkSettings
 from ludus.demonstrations import read
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from server.config.network import NetworkSettings
 from worker.learning.networks.actor import Actor
 from worker.onnx.export import export_onnx
 

@@ -7,7 +7,7 @@ import torch
 from ludus.adapters.pettingzoo import make_simulation
 from ludus.cli.simulate import Plan
 from ludus.cli.sources import Source, with_scripted
-from server.config.network import NetworkSettings
+from ludus.config.network import NetworkSettings
 from tests.ludus.adapters.table import FIRST, TICTACTOE, Table, decisions
 from worker.learning.networks.actor import Actor
 from worker.onnx.export import export_onnx

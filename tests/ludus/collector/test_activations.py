@@ -10,7 +10,7 @@ import torch
 from ludus.collector.activations import ACTIVATIONS, NUMPY, Expression, numpy_function, relu, x
 from ludus.collector.layout import ActorLayout
 from ludus.collector.policy import ActingPolicy
-from server.config.network import NetworkSettings
+from ludus.config.network import NetworkSettings
 from tests.worker.rollouts import make_config, make_spec, random_rollout
 from worker.learning.algorithms.ppo import PPO
 from worker.learning.fast.switch import Case, covers

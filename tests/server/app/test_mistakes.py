@@ -13,8 +13,8 @@ from pydantic_core import PydanticKnownError
 from pydantic_core._pydantic_core import list_all_errors
 
 from ludus.names import NAME_RULE, TAG_RULE
+from ludus.validation import ANY_OTHER, WORDS, in_words, place
 from server.kit.http.fields import Write
-from server.kit.validation import ANY_OTHER, WORDS, in_words, place
 from tests.server.app.routes import ROUTES
 from tests.server.app.world import CARTPOLE, World
 

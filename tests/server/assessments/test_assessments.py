@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
-from server.config.run import RunConfig
+from ludus.config.run import RunConfig
 from server.lifecycle.attempts.repository import AttemptLedger
 from tests.factories import claim_run, give_up, make_checkpoint, make_run, save_checkpoints
 from tests.server.app.world import World

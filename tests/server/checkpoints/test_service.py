@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from ludus.config.run import RunConfig
 from ludus.schemas.states import RunState, StopReason
 from server.checkpoints.errors import CheckpointInUse
 from server.checkpoints.repository import UploadedCheckpointRepository
@@ -12,7 +13,6 @@ from server.checkpoints.retention.holds import held
 from server.checkpoints.service import CheckpointService
 from server.checkpoints.uploads import inspect, publish
 from server.config.resolution import resolve
-from server.config.run import RunConfig
 from server.kit.artifacts.folder import FolderStore
 from server.kit.db.database import Database
 from server.kit.errors import CheckpointNotFound, InvalidConfig

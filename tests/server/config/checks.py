@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from server.config.behavior import BehaviorConfig, PPOConfig
+from ludus.config.behavior import BehaviorConfig, PPOConfig
 from server.config.resolution import resolve
 from server.kit.errors import InvalidConfig, Problem
 

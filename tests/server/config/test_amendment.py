@@ -4,10 +4,10 @@ from typing import Any, get_args
 
 import pytest
 
+from ludus.config.behavior import BehaviorConfig
+from ludus.config.run import RunConfig
 from server.config.amendment import MUTABLE, amend, apply_changes
-from server.config.behavior import BehaviorConfig
 from server.config.resolution import resolve
-from server.config.run import RunConfig
 from server.kit.errors import InvalidEdit, Problem
 
 DOCUMENT: dict[str, Any] = {

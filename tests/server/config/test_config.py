@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from ludus.config.behavior import PPOConfig
+from ludus.config.hyperparameters import PPOHyperparameters
+from ludus.config.run import RunConfig
 from ludus.protocol.environment_parameters import Constant
-from server.config.behavior import PPOConfig
-from server.config.hyperparameters import PPOHyperparameters
 from server.config.resolution import resolve
-from server.config.run import RunConfig
 from tests.server.config.checks import DEMONSTRATION, behavior, codes_of, ppo_of, problem_of
 
 WHOLE = st.integers(1, 10**6)

@@ -5,12 +5,12 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ludus.config.problems import CODES
+from ludus.config.run import RunConfig
 from server.config.document import parse_document
 from server.config.mlagents_keys import KEYS
-from server.config.problems import CODES
 from server.config.reference import PATHS
 from server.config.resolution import apply_overrides, resolve
-from server.config.run import RunConfig
 from server.config.upgrade import upgrade
 from server.kit.errors import InvalidConfig
 from tests.examples import examples

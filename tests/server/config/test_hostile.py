@@ -9,8 +9,8 @@ import pytest
 from server.config.document import MAX_VALUES, parse_document
 from server.config.positions import located
 from server.config.resolution import apply_overrides, review
-from server.configs.service import upgrade_config
 from server.kit.errors import InvalidConfig
+from server.runs.stored_configs.service import upgrade_config
 
 SECONDS = 10.0
 """Of the processor. The slowest of these documents takes a fifth of it; without limits some took 14 to 38 s."""

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
+from ludus.config.behavior import PPOConfig
+from ludus.config.rewards import (
+    GAILConfig,
+)
 from ludus.protocol.environment_parameters import Constant
-from server.config.behavior import PPOConfig
 from server.config.document import parse_document
 from server.config.mlagents_keys import KEYS, PATHS
 from server.config.resolution import resolve, review
-from server.config.rewards import (
-    GAILConfig,
-)
 from tests.server.config.checks import behavior, codes_of, problem_of, problems_of
 
 CONFIGS = Path(__file__).parents[2] / "data" / "configs"

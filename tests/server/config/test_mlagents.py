@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from server.config.environment_parameters import ConstantSampler
+from ludus.config.environment_parameters import ConstantSampler
+from ludus.config.run import RunConfig
+from ludus.config.values import OWN, Section
 from server.config.resolution import resolve
-from server.config.run import RunConfig
-from server.config.values import OWN, Section
 from server.kit.errors import InvalidConfig
 
 TESTS = Path(__file__).parents[2]

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ludus.config.problems import join_path
 from server.config.document import MAX_DEPTH
 from server.config.positions import locate, located
-from server.config.problems import join_path
 from server.kit.errors import InvalidConfig, Problem
 from tests.examples import examples
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from server.config.behavior import TRAINERS
+from ludus.config.behavior import TRAINERS
 from server.config.presets import describe_preset, list_presets, read_preset
 from server.config.resolution import resolve, review
 

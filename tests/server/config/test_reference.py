@@ -6,25 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from server.config.hyperparameters import (
+from ludus.config.hyperparameters import (
     CloneHyperparameters,
     DQNHyperparameters,
     POCAHyperparameters,
     PPOHyperparameters,
     SACHyperparameters,
 )
-from server.config.imitation import BehavioralCloningConfig
-from server.config.network import MemorySettings
-from server.config.problems import CODES
-from server.config.reference import PATHS, render
-from server.config.rewards import (
+from ludus.config.imitation import BehavioralCloningConfig
+from ludus.config.network import MemorySettings
+from ludus.config.problems import CODES
+from ludus.config.rewards import (
     CuriosityConfig,
     ExtrinsicConfig,
     GAILConfig,
     RNDConfig,
 )
-from server.config.run import RunConfig
-from server.config.values import Section
+from ludus.config.run import RunConfig
+from ludus.config.values import Section
+from server.config.reference import PATHS, render
 from server.kit.docstrings import field_texts
 
 PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"

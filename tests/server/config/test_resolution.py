@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from server.config.behavior import CloneConfig, SACConfig
-from server.config.hyperparameters import SACHyperparameters
+from ludus.config.behavior import CloneConfig, SACConfig
+from ludus.config.hyperparameters import SACHyperparameters
+from ludus.config.selfplay import SelfPlaySettings
 from server.config.key_validation import MAX_PROBLEMS
 from server.config.resolution import Change, apply_overrides, diff, resolve
-from server.config.selfplay import SelfPlaySettings
 from server.kit.errors import InvalidConfig
 from tests.server.config.checks import behavior, codes_of, config_of, ppo_of, problem_of, problems_of
 

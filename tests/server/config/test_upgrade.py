@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from server.config.behavior import CloneConfig, PPOConfig, SACConfig
+from ludus.config.behavior import CloneConfig, PPOConfig, SACConfig
 from server.config.resolution import resolve, review
 from server.config.upgrade import Upgrade, upgrade
 from server.kit.errors import InvalidConfig

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from server.config.behavior import PPOConfig, SACConfig
-from server.config.run import RunConfig
+from ludus.config.behavior import PPOConfig, SACConfig
+from ludus.config.run import RunConfig
 from server.kit.docstrings import field_texts
 from server.kit.settings import ControllerSettings, DatabaseSettings, WorkerSettings
 

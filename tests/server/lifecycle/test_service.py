@@ -2,8 +2,8 @@
 
 import pytest
 
+from ludus.config.run import RunConfig
 from ludus.schemas.states import RunKind, RunState, StopReason
-from server.config.run import RunConfig
 from server.kit.db.database import Database
 from server.kit.errors import RunNotFound
 from server.kit.states import Intent

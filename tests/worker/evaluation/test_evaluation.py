@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import pytest
 
 from ludus.collector.messages import EndedGame
+from ludus.config.assessment import EvaluateSettings
 from ludus.protocol.batches import Outcome
-from server.config.assessment import EvaluateSettings
 from worker.evaluation.evaluation import EpisodeEvaluator
 
 

@@ -7,8 +7,8 @@ from pydantic import ValidationError
 
 from ludus.collector.commands import CHAMPION_ALONE
 from ludus.collector.messages import EndedGame
+from ludus.config.assessment import MatchSettings
 from ludus.protocol import batches
-from server.config.assessment import MatchSettings
 from worker.evaluation.episodes import Outcome
 from worker.evaluation.match import MatchEvaluator
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from server.config.run import RunConfig
+from ludus.config.run import RunConfig
 from worker.host.process import WarmTrainer
 from worker.trainer.connection import ConnectionClosed
 from worker.trainer.messages import Job

@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from ludus.collector.layout import UnsupportedSpec
-from ludus.demonstrations import DemonstrationError, write
-from server.config.behavior import TRAINERS, CloneConfig
-from server.config.rewards import (
+from ludus.config.behavior import TRAINERS, CloneConfig
+from ludus.config.rewards import (
     GAILConfig,
     RewardSignals,
     SignalConfig,
 )
-from server.config.run import TorchSettings
+from ludus.config.run import TorchSettings
+from ludus.demonstrations import DemonstrationError, write
 from tests.worker.rollouts import make_config, make_spec
 from tests.worker.test_variants import demonstrate
 from worker.learning.algorithms.algorithm import Compilable

@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ludus.config.behavior import POCAConfig, PPOConfig, SACConfig
 from ludus.protocol.spec import BehaviorSpec
-from server.config.behavior import POCAConfig, PPOConfig, SACConfig
 from server.config.resolution import resolve
 from server.demonstrations.specs import spec_from_json
 from worker.experience.transitions import Transitions

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from server.config.behavior import CloneConfig
+from ludus.config.behavior import CloneConfig
 from server.config.resolution import resolve
 from tests.worker.mlagents.cases import MATES, NAMES, ROWS, STEPS, Case, remembered
 from worker.learning.fast.adam import FlatAdam

@@ -8,7 +8,7 @@ import pytest
 
 from ludus.collector.commands import OpponentAssignment
 from ludus.collector.messages import EndedMatch, MatchesEnded
-from server.config.selfplay import SelfPlaySettings
+from ludus.config.selfplay import SelfPlaySettings
 from worker.selfplay.controller import ELO, LEARNING_TEAM, OPPONENT_ELO_MEAN, OPPONENT_ELO_STD, GhostController
 from worker.selfplay.ghost import Ghost, Weights
 from worker.trainer.messages import EventRecord

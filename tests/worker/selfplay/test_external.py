@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from ludus.config.behavior import PPOConfig
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from server.config.behavior import PPOConfig
 from server.config.resolution import resolve
 from tests.toys.brawl import Brawl
 from tests.worker.selfplay.match_day import Recorder, train

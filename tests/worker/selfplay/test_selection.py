@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from server.config.selfplay import SelfPlaySettings
+from ludus.config.selfplay import SelfPlaySettings
 from worker.selfplay.pool import SnapshotPool
 from worker.selfplay.selection import MEMORY, Payoffs, draw, probabilities
 

@@ -10,7 +10,7 @@ import time
 import numpy as np
 import torch
 
-from server.config.behavior import PPOConfig
+from ludus.config.behavior import PPOConfig
 from tests.worker.rollouts import make_spec, random_rollout
 from worker.learning.algorithms.algorithm import Algorithm
 from worker.learning.build import Demonstrations, build_algorithm

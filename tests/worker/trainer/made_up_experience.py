@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from ludus.collector.segments import SegmentEnd
+from ludus.config.behavior import POCAConfig, ReinforcementConfig
 from ludus.protocol.spec import BehaviorSpec
-from server.config.behavior import POCAConfig, ReinforcementConfig
 from worker.collectors.acting import POLICIES
 from worker.experience.rollout import Rollout
 from worker.learning.algorithms.algorithm import Algorithm

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from server.config.behavior import CloneConfig
-from server.config.run import RunConfig
+from ludus.config.behavior import CloneConfig
+from ludus.config.run import RunConfig
 from tests.toys.wanderers import SPEC
 from tests.worker.trainer.made_up_experience import make_round
 from worker.learning.algorithms.algorithm import Algorithm

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from ludus.collector.messages import StatsReported
+from ludus.config.environment_parameters import Lesson
 from ludus.protocol.batches import Aggregation
 from ludus.protocol.environment_parameters import Constant, Uniform
-from server.config.environment_parameters import Lesson
 from tests.worker.learners import ended_episodes
 from worker.trainer.curriculum import MISSING_EPISODES, EnvironmentParameterManager, LessonChange
 

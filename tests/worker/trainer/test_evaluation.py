@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from ludus.config.behavior import CloneConfig
+from ludus.config.run import SimulatorsConfig
 from ludus.demonstrations import DemonstrationError
-from server.config.behavior import CloneConfig
-from server.config.run import SimulatorsConfig
 from server.metrics.points import MetricPoint
 from tests.worker.learners import RecordingCollection, ended_episodes
 from tests.worker.rollouts import make_spec

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from ludus.collector.arena import Arena
 from ludus.collector.segments import SegmentEnd
+from ludus.config.behavior import PPOConfig, SACConfig
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from server.config.behavior import PPOConfig, SACConfig
 from tests.segments import Segment, columns_of
 from tests.worker.learners import RecordingCollection, ScriptedAlgorithm, ended_episodes
 from worker.collectors.events import SegmentsDelivered

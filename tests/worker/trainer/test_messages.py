@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from server.config.run import RunConfig
+from ludus.config.run import RunConfig
 from server.metrics.points import MetricPoint
 from worker.trainer.connection import (
     METRIC_BACKLOG,

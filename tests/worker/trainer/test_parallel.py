@@ -11,10 +11,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from ludus.config.behavior import POCAConfig, PPOConfig, SACConfig
+from ludus.config.imitation import BehavioralCloningConfig
 from ludus.demonstrations import write
 from ludus.protocol.spec import BehaviorSpec
-from server.config.behavior import POCAConfig, PPOConfig, SACConfig
-from server.config.imitation import BehavioralCloningConfig
 from tests.ludus.demonstrations.shown import make_demonstration
 from tests.worker.learning.algorithms.sac_world import make_sac_config, random_round
 from tests.worker.rollouts import make_spec, random_rollout

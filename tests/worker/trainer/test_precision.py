@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from server.config.behavior import PPOConfig
+from ludus.config.behavior import PPOConfig
 from tests.worker.rollouts import make_spec, random_rollout
 from worker.learning.build import Demonstrations, build_algorithm
 from worker.learning.networks.visual import VisualEncoder

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from server.config.run import RunConfig
+from ludus.config.run import RunConfig
 from tests.worker.trainer.differences import differences
 from tests.worker.trainer.resumed_learning import BEHAVIOR, Job, build
 from tests.worker.trainer.test_exact_resume import document, show, trainers

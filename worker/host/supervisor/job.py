@@ -7,12 +7,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from ludus.config.run import RunConfig
+from ludus.validation import in_words
 from server.checkpoints.refs import CheckpointRef
-from server.config.run import RunConfig
 from server.kit.errors import StorageRefused, StorageUnavailable
 from server.kit.listening import GatewaySettings
 from server.kit.settings import WorkerSettings
-from server.kit.validation import in_words
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.claims.claim import Claim
 from worker.host.supervisor.attempt_log import NAME as LOG_NAME

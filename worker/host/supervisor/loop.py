@@ -24,8 +24,8 @@ from typing import assert_never
 import structlog
 
 from ludus.collector.messages import SimulatorConnected
+from ludus.config.run import RunConfig
 from ludus.schemas.states import RunState, StopReason
-from server.config.run import RunConfig
 from server.kit.artifacts.store import ArtifactStore
 from server.kit.errors import LeaseLost, StorageFull, StorageRefused, Unavailable
 from server.kit.listening import GatewaySettings

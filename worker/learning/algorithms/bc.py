@@ -46,8 +46,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from server.config.behavior import ReinforcementConfig
-from server.config.imitation import BehavioralCloningConfig
+from ludus.config.behavior import ReinforcementConfig
+from ludus.config.imitation import BehavioralCloningConfig
 from worker.experience.demonstrations import DemonstrationBuffer
 from worker.learning.algorithms.numeric_check import Diverged, NumericCheck
 from worker.learning.algorithms.training_state import TrainingState

@@ -7,8 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ludus.config.behavior import CloneConfig
 from ludus.protocol.spec import BehaviorSpec
-from server.config.behavior import CloneConfig
 from worker.experience.demonstrations import DemonstrationBuffer
 from worker.learning.algorithms.bc import LOSS, Imitator
 from worker.learning.algorithms.training_state import TrainingState

@@ -56,8 +56,8 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ludus.config.behavior import DQNConfig
 from ludus.protocol.spec import BehaviorSpec
-from server.config.behavior import DQNConfig
 from worker.experience.demonstrations import DemonstrationBuffer
 from worker.experience.priorities import Priorities
 from worker.experience.rollout import Rollout

@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from ludus.config.behavior import POCAConfig, PPOConfig
 from ludus.protocol.spec import BehaviorSpec
-from server.config.behavior import POCAConfig, PPOConfig
 from worker.experience.demonstrations import DemonstrationBuffer
 from worker.experience.rollout import Rollout
 from worker.experience.sequences import sequences_of

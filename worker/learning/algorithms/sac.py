@@ -59,8 +59,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ludus.config.behavior import SACConfig
 from ludus.protocol.spec import BehaviorSpec
-from server.config.behavior import SACConfig
 from worker.experience.demonstrations import DemonstrationBuffer
 from worker.learning.algorithms.bc import cloning_of
 from worker.learning.algorithms.off_policy import Batch, ReplayedExperience

@@ -17,8 +17,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ludus.collector.layout import BodyLayout
+from ludus.config.network import NetworkSettings
 from ludus.protocol.spec import ActionSpec, BehaviorSpec
-from server.config.network import NetworkSettings
 from worker.learning.fast.dense import ACTIVATION_GRADIENTS
 from worker.learning.networks.dense import torch_function
 from worker.learning.networks.encoder import Encoded

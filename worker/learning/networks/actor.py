@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ludus.collector.layout import ActorLayout
+from ludus.config.network import NetworkSettings
 from ludus.protocol.spec import BehaviorSpec
-from server.config.network import NetworkSettings
 from worker.learning.functional.distributions import branch_bounds, masked_logits
 from worker.learning.networks.body import NetworkBody
 from worker.learning.networks.dense import kaiming_dense

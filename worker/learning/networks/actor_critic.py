@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from ludus.config.network import NetworkSettings
 from ludus.protocol.spec import BehaviorSpec
-from server.config.network import NetworkSettings
 from worker.learning.functional.distributions import JointDistribution, joint_distribution
 from worker.learning.networks.actor import Actor
 from worker.learning.networks.body import NetworkBody

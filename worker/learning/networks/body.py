@@ -17,8 +17,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ludus.collector.layout import BodyLayout, ObservationKind
+from ludus.config.network import NetworkSettings
 from ludus.protocol.spec import ObservationSpec
-from server.config.network import NetworkSettings
 from worker.learning.networks.conditional import ConditionalBody
 from worker.learning.networks.dense import DenseBody
 from worker.learning.networks.encoder import Encoded, ObservationEncoder

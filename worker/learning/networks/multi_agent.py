@@ -26,8 +26,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ludus.collector.layout import BodyLayout, UnsupportedSpec
+from ludus.config.network import NetworkSettings
 from ludus.protocol.spec import BehaviorSpec
-from server.config.network import NetworkSettings
 from worker.learning.networks.attention import HEADS, EntityEmbedding, ResidualSelfAttention, entity_deviation
 from worker.learning.networks.dense import DenseBody, xavier_dense
 from worker.learning.networks.encoder import Encoded, ObservationEncoder

@@ -19,8 +19,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ludus.config.network import NetworkSettings
 from ludus.protocol.spec import BehaviorSpec
-from server.config.network import NetworkSettings
 from worker.learning.networks.body import NetworkBody
 from worker.learning.networks.dense import Dense
 from worker.learning.networks.encoder import Encoded

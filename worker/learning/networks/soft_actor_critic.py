@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from ludus.config.behavior import SACConfig
 from ludus.protocol.spec import BehaviorSpec
-from server.config.behavior import SACConfig
 from worker.learning.fast.critics import build_critics
 from worker.learning.functional.distributions import Branch, branch_bounds, branches_of
 from worker.learning.functional.squashed import Squashed, draw_squashed

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from ludus.collector.activations import FloatArray
 from ludus.collector.policy import Acted, sample
+from ludus.config.network import NetworkSettings
 from ludus.protocol.spec import BehaviorSpec
-from server.config.network import NetworkSettings
 from worker.learning.networks.actor import Actor
 
 

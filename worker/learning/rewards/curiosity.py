@@ -27,8 +27,8 @@ import torch.nn.functional as F  # noqa: N812  (its usual name)
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ludus.config.rewards import CuriosityConfig
 from ludus.protocol.spec import BehaviorSpec
-from server.config.rewards import CuriosityConfig
 from worker.experience.transitions import Transitions
 from worker.learning.data_parallel import shard
 from worker.learning.functional.prediction import action_error, flat_actions, squared_distance

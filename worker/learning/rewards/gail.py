@@ -41,8 +41,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ludus.config.rewards import GAILConfig
 from ludus.protocol.spec import BehaviorSpec
-from server.config.rewards import GAILConfig
 from worker.experience.transitions import Transitions
 from worker.learning.data_parallel import Shard, average, shard
 from worker.learning.functional.adversarial import (

@@ -23,8 +23,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ludus.config.rewards import NoveltyConfig
 from ludus.protocol.spec import BehaviorSpec
-from server.config.rewards import NoveltyConfig
 from worker.experience.transitions import Transitions
 from worker.learning.data_parallel import total
 from worker.learning.rewards.signal import RewardSignal

@@ -18,8 +18,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ludus.config.rewards import RNDConfig
 from ludus.protocol.spec import BehaviorSpec
-from server.config.rewards import RNDConfig
 from worker.experience.transitions import Transitions
 from worker.learning.data_parallel import shard
 from worker.learning.functional.prediction import squared_distance

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from server.config.rewards import RewardSignals
+from ludus.config.rewards import RewardSignals
 from worker.experience.transitions import Transitions
 from worker.learning.algorithms.training_state import Changed
 from worker.learning.rewards.extrinsic import ExtrinsicReward

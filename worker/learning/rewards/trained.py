@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from server.config.network import NetworkSettings
+from ludus.config.network import NetworkSettings
 from worker.experience.transitions import Transitions
 from worker.learning.data_parallel import Shard
 from worker.learning.fast.adam import FlatAdam

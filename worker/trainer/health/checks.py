@@ -7,7 +7,7 @@ explains what it would report. docs/health.md lists the codes with their thresho
 from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
-from server.config.behavior import TrainerConfig
+from ludus.config.behavior import TrainerConfig
 from server.config.lint import futile
 from worker.trainer.health import game, learning
 from worker.trainer.health.facts import Evidence, Fact

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from ludus.config.behavior import ReinforcementConfig
 from ludus.protocol.spec import BehaviorSpec
-from server.config.behavior import ReinforcementConfig
 from worker.trainer.health.divergence import KL_METRIC, Divergence
 from worker.trainer.health.influence import Score
 from worker.trainer.health.observed import Observed

@@ -3,9 +3,9 @@
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from server.config.behavior import POCAConfig, PPOConfig, SACConfig
+from ludus.config.behavior import POCAConfig, PPOConfig, SACConfig
+from ludus.config.rewards import GAILConfig
 from server.config.lint import FAST
-from server.config.rewards import GAILConfig
 from worker.trainer.health.divergence import KL_METRIC
 from worker.trainer.health.facts import Evidence, Fact
 

@@ -12,9 +12,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ludus.config.behavior import ReinforcementConfig
 from ludus.demonstrations import Demonstration
 from ludus.protocol.spec import BehaviorSpec
-from server.config.behavior import ReinforcementConfig
 from server.ladders.refs import PlayedMatch
 from worker.experience.rollout import Rollout
 from worker.trainer.health.checks import facts_of

@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from ludus.client import Client
+from ludus.config.curriculum import status_of
+from ludus.config.environment_parameters import Lesson
 from ludus.mlagents.results import Folder, Mirror
 from ludus.schemas.states import RunState
-from server.config.curriculum import status_of
-from server.config.environment_parameters import Lesson
 from server.metrics.points import MetricPoint
 from tests.factories import give_up
 from tests.ludus.mlagents.results.reading import events_in, shown, written

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from sqlalchemy import insert
 
+from ludus.config.run import RunConfig
 from server.checkpoints.models import Checkpoint
 from server.checkpoints.retention.job import RetentionJob
 from server.checkpoints.retention.repository import Limits, RetentionRepository
 from server.checkpoints.service import CheckpointService
-from server.config.run import RunConfig
 from server.kit.artifacts.folder import FolderStore
 from server.kit.artifacts.models import GivenUpFile
 from server.kit.artifacts.repository import GivenUpFileRepository

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 
-from server.config.run import RunConfig
+from ludus.config.run import RunConfig
 from server.kit.db.clock import now
 from server.kit.db.database import Database, after_commit
 from server.kit.db.ids import new_id

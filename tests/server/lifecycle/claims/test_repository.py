@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import text, update
 
+from ludus.config.run import RunConfig
 from ludus.schemas.states import RunState
 from server.config.resolution import resolve
-from server.config.run import RunConfig
 from server.kit.db.database import Database
 from server.kit.errors import DatabaseUnavailable
 from server.lifecycle.attempts.repository import AttemptLedger

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from sqlalchemy import event, func, insert, select, update
 
+from ludus.config.run import RunConfig
 from ludus.schemas.states import RunState
 from server.app.models import Base
 from server.checkpoints.retention.job import RetentionJob
 from server.checkpoints.service import CheckpointService
-from server.config.run import RunConfig
 from server.kit.artifacts.folder import FolderStore
 from server.kit.db.database import Database
 from server.kit.errors import InvalidConfig, RunNotFound

@@ -5,9 +5,9 @@ from typing import Any
 import httpx
 import pytest
 
+from ludus.config.curriculum import status_of
+from ludus.config.environment_parameters import Lesson
 from ludus.schemas.states import RunState
-from server.config.curriculum import status_of
-from server.config.environment_parameters import Lesson
 from tests.server.app.world import World
 
 CONFIG: dict[str, Any] = {

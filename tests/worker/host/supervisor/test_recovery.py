@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from ludus.config.run import RunConfig
 from ludus.schemas.states import RunState
 from server.checkpoints.models import Checkpoint
 from server.checkpoints.service import CheckpointService
-from server.config.run import RunConfig
 from server.kit.artifacts.folder import FolderStore
 from server.kit.db.database import Database
 from server.kit.errors import InvalidConfig, StorageRefused, StorageUnavailable

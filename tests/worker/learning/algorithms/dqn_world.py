@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from ludus.collector.segments import SegmentEnd
+from ludus.config.behavior import DQNConfig
 from ludus.protocol.spec import BehaviorSpec
-from server.config.behavior import DQNConfig
 from tests.worker.rollouts import make_rollout, make_spec
 from worker.experience.rollout import Rollout
 from worker.learning.algorithms.dqn import DQN

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.distributions.transforms import TanhTransform
 
+from ludus.config.behavior import SACConfig
 from ludus.protocol.spec import BehaviorSpec
-from server.config.behavior import SACConfig
 from tests.worker.rollouts import make_spec, random_rollout
 from worker.experience.rollout import Rollout
 from worker.learning.algorithms.off_policy import Batch

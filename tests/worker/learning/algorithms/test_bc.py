@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from ludus.config.behavior import CloneConfig
+from ludus.config.imitation import BehavioralCloningConfig
+from ludus.config.network import NetworkSettings
 from ludus.demonstrations import Demonstration
 from ludus.protocol.spec import BehaviorSpec
-from server.config.behavior import CloneConfig
-from server.config.imitation import BehavioralCloningConfig
-from server.config.network import NetworkSettings
 from tests.ludus.demonstrations.shown import make_demonstration, make_spec, picture, vector
 from worker.experience.demonstrations import DemonstrationBuffer
 from worker.learning.algorithms.bc import LOSS, BehavioralCloning

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from ludus.collector.segments import SegmentEnd
+from ludus.config.behavior import POCAConfig
 from ludus.protocol.spec import BehaviorSpec
-from server.config.behavior import POCAConfig
 from tests.toys.drills import Recall
 from tests.toys.playing import training
 from tests.worker.learning.algorithms.test_ppo import equal_states, poisoned

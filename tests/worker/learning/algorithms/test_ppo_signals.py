@@ -8,8 +8,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ludus.collector.segments import SegmentEnd
+from ludus.config.behavior import PPOConfig
 from ludus.protocol.spec import BehaviorSpec
-from server.config.behavior import PPOConfig
 from tests.ludus.demonstrations.shown import make_demonstration
 from tests.worker.learning.rewards.test_signals import NAMES, SPECS, equal, make_signals
 from tests.worker.rollouts import random_rollout

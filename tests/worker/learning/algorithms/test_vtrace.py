@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from server.config.behavior import PPOConfig
+from ludus.config.behavior import PPOConfig
 from tests.worker.learning.algorithms.test_poca import make_poca
 from tests.worker.learning.algorithms.test_ppo import equal_states
 from tests.worker.rollouts import make_spec, random_rollout

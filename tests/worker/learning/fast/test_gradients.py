@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ludus.collector.layout import ActorLayout
+from ludus.config.behavior import PPOConfig, SACConfig
 from ludus.protocol.spec import BehaviorSpec
-from server.config.behavior import PPOConfig, SACConfig
 from tests.examples import examples
 from tests.worker.learning.algorithms.sac_world import make_sac_config, random_round
 from tests.worker.rollouts import make_config, make_spec, random_rollout

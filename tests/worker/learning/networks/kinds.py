@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ludus.config.network import NetworkSettings
 from ludus.protocol.spec import BehaviorSpec
-from server.config.network import NetworkSettings
 from tests.worker.rollouts import make_spec, random_masks, random_observation
 from worker.learning.networks.actor import Actor
 

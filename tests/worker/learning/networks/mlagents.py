@@ -10,8 +10,8 @@ import torch
 from onnx import numpy_helper
 from torch import Tensor
 
+from ludus.config.network import NetworkSettings
 from ludus.protocol.spec import BehaviorSpec
-from server.config.network import NetworkSettings
 from tests.worker.rollouts import make_spec
 from worker.learning.networks.actor import Actor
 from worker.learning.networks.attention import EntityEmbedding

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from server.config.network import NetworkSettings
+from ludus.config.network import NetworkSettings
 from tests.worker.learning.networks.kinds import KINDS, remember, see
 from tests.worker.rollouts import make_spec
 from worker.learning.fast.adam import FlatAdam

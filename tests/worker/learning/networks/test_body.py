@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ludus.collector.layout import UnsupportedSpec
-from server.config.network import NetworkSettings
+from ludus.config.network import NetworkSettings
 from tests.worker.learning.networks.kinds import EVERYTHING, KINDS, OTHERS, make_actor, remember, see
 from worker.learning.networks.body import NetworkBody
 

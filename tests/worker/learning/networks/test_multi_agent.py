@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from ludus.collector.layout import UnsupportedSpec
+from ludus.config.network import NetworkSettings
 from ludus.protocol.spec import ActionSpec, BehaviorSpec
-from server.config.network import NetworkSettings
 from tests.worker.rollouts import make_spec
 from worker.learning.networks.multi_agent import Members, TeamCritic
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from server.config.rewards import (
+from ludus.config.rewards import (
     CuriosityConfig,
 )
 from tests.worker.learning.rewards.steps import CPU, normals, single_steps

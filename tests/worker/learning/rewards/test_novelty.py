@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.config.rewards import NoveltyConfig
+from ludus.config.rewards import NoveltyConfig
 from tests.worker.learning.rewards.steps import CPU, single_steps
 from tests.worker.rollouts import make_spec
 from worker.learning.algorithms.numeric_check import Diverged

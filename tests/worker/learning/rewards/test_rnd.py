@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from ludus.protocol.spec import BehaviorSpec
-from server.config.rewards import (
+from ludus.config.rewards import (
     RNDConfig,
 )
+from ludus.protocol.spec import BehaviorSpec
 from tests.worker.learning.rewards.steps import CPU, normals, random_transitions, single_steps
 from tests.worker.rollouts import make_spec
 from worker.learning.rewards.rnd import RNDReward

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from ludus.protocol.spec import BehaviorSpec
-from server.config.rewards import (
+from ludus.config.rewards import (
     CuriosityConfig,
     GAILConfig,
     RewardSignals,
     RNDConfig,
 )
+from ludus.protocol.spec import BehaviorSpec
 from tests.worker.learning.rewards.steps import CPU, Expert, random_transitions
 from tests.worker.rollouts import make_spec
 from worker.learning.algorithms.numeric_check import Diverged

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
+from ludus.config.behavior import BehaviorConfig, ReinforcementConfig
 from ludus.protocol.spec import BehaviorSpec
-from server.config.behavior import BehaviorConfig, ReinforcementConfig
 from tests.worker.rollouts import make_spec, random_rollout
 from worker.trainer.checkpoint import load, save
 from worker.trainer.health.monitor import HealthMonitor

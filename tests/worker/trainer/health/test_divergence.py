@@ -9,8 +9,8 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor
 
+from ludus.config.behavior import BehaviorConfig, ReinforcementConfig
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from server.config.behavior import BehaviorConfig, ReinforcementConfig
 from worker.trainer.health.divergence import CALM, Divergence, LimitCrossed
 
 CONFIG: TypeAdapter[ReinforcementConfig] = TypeAdapter(BehaviorConfig)

@@ -9,8 +9,8 @@ import pytest
 from pydantic import TypeAdapter
 
 from ludus.collector.segments import SegmentEnd
+from ludus.config.behavior import BehaviorConfig, ReinforcementConfig
 from ludus.protocol.spec import BehaviorSpec
-from server.config.behavior import BehaviorConfig, ReinforcementConfig
 from server.ladders.refs import PlayedMatch
 from tests.worker.rollouts import make_rollout, make_spec
 from tests.worker.test_variants import demonstrate

@@ -21,10 +21,10 @@ from pydantic import (
     field_validator,
 )
 
+from ludus.config.problems import show
+from ludus.config.values import Flag, Own, Real, Section, SingleReal, Text, Whole, config_error
 from ludus.protocol.environment_parameters import Constant, Gaussian, MultiRangeUniform, ParameterValue, Uniform
 from ludus.protocol.specs import MAX_NAME_BYTES, is_name
-from server.config.problems import show
-from server.config.values import Flag, Own, Real, Section, SingleReal, Text, Whole, config_error
 
 
 def _parameter_name(name: str) -> str:

@@ -7,12 +7,12 @@ from sqlalchemy import func, select, tuple_
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import defer
 
-from server.configs.models import ConfigVersion
 from server.kit.db.keyset import select_page
 from server.kit.db.projects import project_of
 from server.kit.db.repository import Repository
 from server.kit.errors import ConfigNotFound, NameAmbiguous
 from server.kit.listing import ListQuery, Page
+from server.runs.stored_configs.models import ConfigVersion
 
 LIST_FIELDS: Final = {
     "name": ConfigVersion.name,

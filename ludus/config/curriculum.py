@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
-from server.config.environment_parameters import MEASURES, CompletionCriteria, Lesson, LessonValue, Sampler, describe
+from ludus.config.environment_parameters import MEASURES, CompletionCriteria, Lesson, LessonValue, Sampler, describe
 
 _VALUE: Final[TypeAdapter[float | Sampler]] = TypeAdapter(LessonValue)
 

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import IntegrityError, InvalidRequestError
 
-from server.configs.models import ConfigVersion
-from server.configs.repository import ConfigRepository, NewConfigVersion
 from server.kit.db.database import Database
 from server.kit.errors import ConfigNotFound, InvalidQuery
 from server.kit.listing import Condition, ListQuery, Operator, Order
+from server.runs.stored_configs.models import ConfigVersion
+from server.runs.stored_configs.repository import ConfigRepository, NewConfigVersion
 
 BY_NAME = ListQuery(Order("name", descending=False))
 NEWEST_FIRST = ListQuery(Order("version"))

@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from ludus.config.run import RunConfig
 from server.config.document import Document, parse_document, text_of
 from server.config.positions import locate, located
 from server.config.presets import Preset, describe_preset, list_presets
 from server.config.resolution import Change, apply_overrides, diff, resolve, review
-from server.config.run import RunConfig
 from server.config.unsupported import refuse_unsupported
 from server.config.upgrade import Upgrade, upgrade
-from server.configs.errors import PresetNotFound
-from server.configs.models import ConfigVersion
-from server.configs.repository import ConfigRepository, NewConfigVersion
 from server.kit.errors import InvalidConfig, Problem
+from server.runs.stored_configs.errors import PresetNotFound
+from server.runs.stored_configs.models import ConfigVersion
+from server.runs.stored_configs.repository import ConfigRepository, NewConfigVersion
 
 
 @dataclass(frozen=True, slots=True)

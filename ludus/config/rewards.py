@@ -7,9 +7,9 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from server.config.imitation import FromDemonstrations
-from server.config.network import NetworkSettings
-from server.config.values import Flag, Own, Real, Section, Whole, config_error
+from ludus.config.imitation import FromDemonstrations
+from ludus.config.network import NetworkSettings
+from ludus.config.values import Flag, Own, Real, Section, Whole, config_error
 
 MAX_GAIL = 8
 """Most GAIL signals of one behavior."""

@@ -14,8 +14,8 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias, get_args
 
 from pydantic import BeforeValidator, Field, StringConstraints, ValidationInfo, field_validator
 
-from server.config.divergence import DivergenceSettings
-from server.config.hyperparameters import (
+from ludus.config.divergence import DivergenceSettings
+from ludus.config.hyperparameters import (
     MAX_STEPS,
     CloneHyperparameters,
     DQNHyperparameters,
@@ -24,11 +24,11 @@ from server.config.hyperparameters import (
     PPOHyperparameters,
     SACHyperparameters,
 )
-from server.config.imitation import BehavioralCloningConfig, FromDemonstrations
-from server.config.network import NetworkSettings
-from server.config.rewards import ExtrinsicConfig, RewardSignals
-from server.config.selfplay import SelfPlaySettings
-from server.config.values import CheckpointId, Flag, Own, Section, Steps, Text, Whole, config_error
+from ludus.config.imitation import BehavioralCloningConfig, FromDemonstrations
+from ludus.config.network import NetworkSettings
+from ludus.config.rewards import ExtrinsicConfig, RewardSignals
+from ludus.config.selfplay import SelfPlaySettings
+from ludus.config.values import CheckpointId, Flag, Own, Section, Steps, Text, Whole, config_error
 
 ATTENTION_HEADS = 4
 """Of POCA's critic (`worker.learning.networks.attention`), which share its hidden units."""

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 
-from server.config.hyperparameters import MAX_BUFFER, MAX_STEPS
-from server.config.values import DemonstrationId, Flag, Own, Real, Section, Steps, Whole, config_error
+from ludus.config.hyperparameters import MAX_BUFFER, MAX_STEPS
+from ludus.config.values import DemonstrationId, Flag, Own, Real, Section, Steps, Whole, config_error
 
 MAX_DEMONSTRATIONS = 1000
 """Most demonstrations of one section."""

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from ludus.config.run import RunConfig
 from server.config.resolution import resolve, review
-from server.config.run import RunConfig
 from tests.server.config.checks import behavior, codes_of, problem_of
 
 

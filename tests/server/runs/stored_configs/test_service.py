@@ -7,10 +7,10 @@ import pytest
 
 from server.config.presets import read_preset
 from server.config.resolution import Change, resolve
-from server.configs.repository import ConfigRepository
-from server.configs.service import ConfigService, digest
 from server.kit.db.database import Database
 from server.kit.errors import ConfigNotFound, InvalidConfig
+from server.runs.stored_configs.repository import ConfigRepository
+from server.runs.stored_configs.service import ConfigService, digest
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from server.config.values import Flag, Own, Real, Schedule, Section, Steps, Whole, config_error
+from ludus.config.values import Flag, Own, Real, Schedule, Section, Steps, Whole, config_error
 
 MAX_STEPS = 10**12
 """Largest number of steps: counters stay exact and within the database's types."""

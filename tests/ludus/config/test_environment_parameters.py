@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from ludus.config.environment_parameters import describe
+from ludus.config.run import RunConfig
 from ludus.protocol.environment_parameters import Constant, Gaussian, MultiRangeUniform, ParameterValue, Uniform
-from server.config.environment_parameters import describe
 from server.config.resolution import resolve, review
-from server.config.run import RunConfig
 from tests.server.config.checks import behavior, problem_of
 
 

@@ -6,10 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Response
 
 from ludus import schemas
-from server.configs.errors import PresetNotFound
-from server.configs.repository import LIST_FIELDS, ConfigRepository
-from server.configs.requests import ConfigCreate, ConfigUpgradeRequest
-from server.configs.service import ConfigService, Stored, find_preset, known_presets, upgrade_config
+from ludus.validation import Form
 from server.kit.errors import ConfigNotFound, InvalidConfig, InvalidQuery, NameAmbiguous, RunNotFound
 from server.kit.http.bodies import EXAMPLE, BodyDep, declare_body
 from server.kit.http.errors import BodyInvalid, PageTokenInvalid, UnsupportedMediaType, problems
@@ -20,9 +17,12 @@ from server.kit.http.parameters import ConfigName, Version
 from server.kit.http.resources import list_of, resource
 from server.kit.http.services import CommandDep, DatabaseDep
 from server.kit.listing import Order
-from server.kit.validation import Form
 from server.runs.amendments.repository import AmendmentRepository
 from server.runs.repository import RunRepository
+from server.runs.stored_configs.errors import PresetNotFound
+from server.runs.stored_configs.repository import LIST_FIELDS, ConfigRepository
+from server.runs.stored_configs.requests import ConfigCreate, ConfigUpgradeRequest
+from server.runs.stored_configs.service import ConfigService, Stored, find_preset, known_presets, upgrade_config
 
 router = APIRouter(prefix="/v1/configs", tags=["configs"])
 presets = APIRouter(prefix="/v1/presets", tags=["configs"])

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, get_args,
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
 from pydantic_core import PydanticCustomError
 
-from server.config.problems import show
-from server.kit.validation import NAME, Form
+from ludus.config.problems import show
+from ludus.validation import NAME, Form
 
 Value = TypeVar("Value")
 OWN: Final[dict[str, Any]] = {"origin": "Ludus"}
@@ -141,4 +141,11 @@ CheckpointId: TypeAlias = Annotated[str, Form("the id of a checkpoint (ckpt_...)
 DemonstrationId: TypeAlias = Annotated[
     str, Form("the id of an uploaded demonstration (dem_...)", r"^dem_[0-9a-z]{26}$")
 ]
+Label: TypeAlias = Annotated[
+    str,
+    Form(
+        "1 to 40 letters, digits, dots, underscores and hyphens, no sign in front", r"^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$"
+    ),
+]
+"""A resource of a worker that a run may demand."""
 LadderName: TypeAlias = Annotated[Text, replace(NAME, words=f"the name of a ladder: {NAME.words}")]

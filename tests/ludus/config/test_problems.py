@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.config.problems import join_path, parse_path, show, split_path
+from ludus.config.problems import join_path, parse_path, show, split_path
 
 
 def test_a_path_joins_keys_by_dots_and_puts_indices_in_brackets() -> None:

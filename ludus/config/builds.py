@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from server.config.values import Flag, PositiveReal, Section, Text, Whole
+from ludus.config.values import Flag, PositiveReal, Section, Text, Whole
 
 MAX_PIXELS = 16_384
 """Largest width and height of a window."""

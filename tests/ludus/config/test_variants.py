@@ -4,7 +4,7 @@ from typing import Any, get_args
 
 import pytest
 
-from server.config.behavior import (
+from ludus.config.behavior import (
     TRAINERS,
     BehaviorConfig,
     CloneConfig,
@@ -13,15 +13,15 @@ from server.config.behavior import (
     ReinforcementConfig,
     SACConfig,
 )
-from server.config.network import NetworkSettings
-from server.config.problems import WARNINGS
-from server.config.resolution import resolve, review
-from server.config.rewards import (
+from ludus.config.network import NetworkSettings
+from ludus.config.problems import WARNINGS
+from ludus.config.rewards import (
     ExtrinsicConfig,
     GAILConfig,
     RewardSignals,
     SignalConfig,
 )
+from server.config.resolution import resolve, review
 from tests.server.config.checks import DEMONSTRATION, behavior, codes_of, config_of, ppo_of, problem_of
 
 DEMONSTRATED = {"demonstrations": [DEMONSTRATION]}

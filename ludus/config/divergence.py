@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from server.config.values import Real, Section
+from ludus.config.values import Real, Section
 
 
 class DivergenceSettings(Section):

@@ -4,9 +4,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, field_validator
 
-from server.config.hyperparameters import MAX_STEPS
-from server.config.values import LadderName, Own, Real, Section, Whole, config_error
-from server.kit.validation import Form
+from ludus.config.hyperparameters import MAX_STEPS
+from ludus.config.values import LadderName, Own, Real, Section, Whole, config_error
+from ludus.validation import Form
 
 OpponentSelection: TypeAlias = Literal["uniform", "pfsp_hard", "pfsp_variance"]
 InterruptedGames: TypeAlias = Literal["ignore", "draw"]

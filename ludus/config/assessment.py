@@ -4,8 +4,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from server.config.environment_parameters import ParameterName
-from server.config.values import BehaviorName, CheckpointId, LadderName, Own, Real, Section, Whole, config_error
+from ludus.config.environment_parameters import ParameterName
+from ludus.config.values import BehaviorName, CheckpointId, LadderName, Own, Real, Section, Whole, config_error
 
 MAX_GAMES: Final = 1_000_000
 NAMES: Final = (

@@ -8,7 +8,7 @@ brackets.
 import json
 import re
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, TypeAlias
 
 CODES: Final = {
     "alias_refused": "YAML aliases that expand without measure, or point nowhere or at themselves.",
@@ -41,6 +41,9 @@ CODES: Final = {
 """Every code that a `Problem` can have, with its meaning."""
 WARNINGS: Final = frozenset({"deprecated", "doubtful", "no_effect"})
 """The codes of warnings."""
+
+Path: TypeAlias = tuple[str | int, ...]
+"""Keys and list indices that lead to a value."""
 
 _PLAIN_KEY = re.compile(r'[^."\[\]]+')
 _QUOTED_KEY = re.compile(r'"(?:[^"\\]|\\.)*"')

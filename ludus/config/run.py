@@ -5,26 +5,24 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator, model_validator
 
-from ludus.names import is_name
-from ludus.protocol.environment_parameters import ParameterValue
-from ludus.schemas.states import RunKind
-from server.config.assessment import AssessmentSettings, EvaluateSettings, MatchSettings, checkpoints_of
-from server.config.behavior import BehaviorConfig, CloneConfig, ReinforcementConfig
-from server.config.builds import EngineSettings, EnvironmentSettings
-from server.config.document import Path
-from server.config.environment_parameters import (
+from ludus.config.assessment import AssessmentSettings, EvaluateSettings, MatchSettings, checkpoints_of
+from ludus.config.behavior import BehaviorConfig, CloneConfig, ReinforcementConfig
+from ludus.config.builds import EngineSettings, EnvironmentSettings
+from ludus.config.environment_parameters import (
     Curriculum,
     EnvironmentParameter,
     Lesson,
     ParameterName,
     seeded,
 )
-from server.config.imitation import FromDemonstrations
-from server.config.selfplay import RANDOM, parse_opponent
-from server.config.values import (
+from ludus.config.imitation import FromDemonstrations
+from ludus.config.problems import Path
+from ludus.config.selfplay import RANDOM, parse_opponent
+from ludus.config.values import (
     BehaviorName,
     CheckpointId,
     Flag,
+    Label,
     Own,
     PositiveReal,
     Section,
@@ -33,8 +31,10 @@ from server.config.values import (
     Whole,
     config_error,
 )
-from server.kit.scheduling import Label
-from server.kit.validation import Form
+from ludus.names import is_name
+from ludus.protocol.environment_parameters import ParameterValue
+from ludus.schemas.states import RunKind
+from ludus.validation import Form
 
 
 class CollectorsConfig(Section):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, field_validator
 
 from ludus.collector.activations import ACTIVATIONS
-from server.config.values import Flag, Own, Section, Whole, config_error
+from ludus.config.values import Flag, Own, Section, Whole, config_error
 
 if TYPE_CHECKING:
     ActivationName = str
