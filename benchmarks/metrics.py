@@ -24,11 +24,12 @@ from sqlalchemy import event, insert, text
 from ludus.config.run import RunConfig
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
+from server.kit.jobs import JobLoop
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.claims.claim import Claim
 from server.lifecycle.claims.repository import RunQueue
 from server.lifecycle.service import RunService
-from server.metrics.compaction.job import CompactionJob
+from server.metrics.compaction.job import compaction_jobs
 from server.metrics.models import LatestMetric, MetricChunk
 from server.metrics.points import CHUNK_POINTS, MetricPoint, Points
 from server.metrics.repository import MetricRepository
@@ -101,7 +102,7 @@ def appends(url: str, database: Database, processes: int, each: int, rate: float
     """Measure appends beside compaction."""
     claims = [[claimed(database, f"run-{process}-{number}") for number in range(RUNS)] for process in range(processes)]
     per_second = rate / len(KEYS) / processes if rate else math.inf
-    stop, packing = threading.Event(), CompactionJob(database)
+    stop, packing = threading.Event(), JobLoop(compaction_jobs(database), 2.0)
     cpu, before = time.process_time(), wal(database)
     thread = threading.Thread(target=packing.run, args=(stop,))
     thread.start()

@@ -93,7 +93,9 @@ DATABASE: Final = (
         text="Each is a transaction of a supervisor.",
     ),
     Panel("Heartbeats, duration", _quantiles("ludus_worker_heartbeat_seconds"), "s"),
-    Panel("Rounds of the controller by outcome", _rate("ludus_controller_round_seconds_count", "outcome"), "ops"),
+    Panel(
+        "Rounds of the controller's jobs by outcome", _rate("ludus_controller_round_seconds_count", "outcome"), "ops"
+    ),
     Panel("Rounds, duration", _quantiles("ludus_controller_round_seconds"), "s"),
     Panel(
         "Joins by outcome",

@@ -165,12 +165,12 @@ class Stack:
         return self._watcher.execute(query, values or None).fetchall()
 
     def rounds(self) -> Mapping[float, float]:
-        """Return how many rounds of the controller took at most so many seconds."""
+        """Return how many rounds of leases took at most so many seconds."""
         with urllib.request.urlopen(f"http://{self._metrics['controller']}/metrics") as response:
             lines = [line.rpartition(" ") for line in response.read().decode().splitlines()]
         found: dict[float, float] = {}
         for name, _, value in lines:
-            if name.startswith("ludus_controller_round_seconds_bucket"):
+            if name.startswith("ludus_controller_round_seconds_bucket") and 'job_name="leases"' in name:
                 bound = float(name.partition('le="')[2].partition('"')[0])
                 found[bound] = found.get(bound, 0.0) + float(value)
         return found

@@ -1,5 +1,5 @@
-"""The controller: takes runs from lost workers, wakes workers for waiting runs, lends slots of runs without games, and
-records why runs cannot start.
+"""The controller: background jobs on the system of record (docs/jobs.md). Those of runs are here: runs are taken from
+lost workers, slots of runs without games are lent, and runs that cannot start say why.
 
 Any number of controllers may run: every action is decided again in the database, under the run's lock.
 
@@ -7,44 +7,40 @@ The controller itself may be late: after an outage of the database, a pause of i
 looks expired although every worker lives. So it takes runs away only after it has read the database without a gap for
 one full lease, on the database's clock: in that time every living worker could have renewed its lease.
 
-Background tasks with threads of their own wake workers (`server.controller.notifier`), rate matches
-(`server.ladders.ratings.job`), clean the artifact store (`server.checkpoints.retention.job`), delete old rows
-(`server.controller.old_rows`), pack metrics (`server.metrics.compaction.job`), archive them
-(`server.metrics.retention.job`) and send webhooks (`server.webhooks.deliveries.sender`): each may take long and must
-not delay the others. If one fails, the controller ends with it (`ludus.threads`), and is started again.
+Jobs that may take long have threads of their own (`job_loops`), so that they don't delay others. If one ends by an
+exception, the controller ends with it (`ludus.threads`), and is started again.
 """
 
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Protocol
 
 import structlog
 
 from ludus.schemas.states import RunState
-from server.checkpoints.retention.job import RetentionJob
+from server.checkpoints.retention.job import Retention
 from server.controller.notifier import WakeUpNotifier
-from server.controller.old_rows import old_row_job
+from server.controller.old_rows import old_row_jobs
 from server.kit.artifacts.opening import open_store
 from server.kit.db.database import Database
 from server.kit.db.stopped_writer import StoppedWriterWatchdog
 from server.kit.errors import Unavailable
+from server.kit.jobs import Job, JobLoop
 from server.kit.probes import LoopHeartbeat, Probes
 from server.kit.queue import WakeUpQueue, make_celery
 from server.kit.settings import Settings
 from server.kit.telemetry import ControllerTelemetry, serve_metrics
 from server.kit.tracing import open_tracer
 from server.kit.wake_up import WakeUp
-from server.ladders.ratings.job import RatingJob
+from server.ladders.ratings import job as ratings
 from server.lifecycle.leases.repository import ExpiredLease, LeaseRepository
 from server.lifecycle.lending.repository import SlotLending
-from server.metrics.compaction.job import CompactionJob
-from server.metrics.repository import MetricRepository
-from server.metrics.retention.job import MetricRetentionJob
-from server.runs.events.repository import lock_run
+from server.lifecycle.retention import job as rows
+from server.metrics.compaction.job import compaction_jobs
+from server.metrics.retention.job import MetricRetention
 from server.runs.scheduling.order import Account, Obstacle, obstacle
 from server.runs.scheduling.repository import WaitingRuns
 from server.simulators.repository import SimulatorRepository
@@ -52,9 +48,7 @@ from server.webhooks.deliveries.sender import Sender
 from server.workers.repository import WorkerRepository
 
 CONNECTIONS = 8
-"""Connections with the database: one for the rounds and each background task, and some for messages that are sent."""
-EXTREMES = 50
-"""Metrics whose extremes are computed in one round."""
+"""Connections with the database: one for most loops of jobs, and some for messages that are sent."""
 EXPLAIN_SECONDS = 5.0
 """Pause between two looks at the demands of waiting runs."""
 HANGS_SECONDS = 300.0
@@ -62,14 +56,6 @@ HANGS_SECONDS = 300.0
 LAST_SECONDS = 5.0
 """Time for the artifact store and the broker to answer when the controller stops, for both together."""
 _log = structlog.get_logger(__name__)
-
-
-class BackgroundTask(Protocol):
-    """Work that a thread of the controller does all the time."""
-
-    def run(self, stop: threading.Event) -> None:
-        """Work until `stop` is set."""
-        ...
 
 
 class ReadWindow:
@@ -93,7 +79,7 @@ class ReadWindow:
 
 
 class Controller:
-    """Does one round of work per `tick`. Its state is only in the database, so another controller can replace it."""
+    """The jobs of runs. Their state is only in the database, so another controller can replace this one."""
 
     def __init__(
         self,
@@ -102,10 +88,8 @@ class Controller:
         settings: Settings,
         monotonic: Callable[[], float] = time.monotonic,
         telemetry: ControllerTelemetry | None = None,
-        heartbeat: LoopHeartbeat | None = None,
     ) -> None:
         self._telemetry = telemetry or ControllerTelemetry()
-        self._heartbeat = heartbeat or LoopHeartbeat(HANGS_SECONDS)
         self._database = database
         self._tracer = database.tracer
         self._wake_up = wake_up
@@ -115,43 +99,34 @@ class Controller:
         self._lending = SlotLending(database, self._policy, self._lease_seconds, monotonic)
         self._monotonic = monotonic
         self._window = ReadWindow(gap_seconds=settings.worker.lease_seconds / 2)
-        self._explained = -EXPLAIN_SECONDS
         self._obstructed: dict[tuple[Account, str, str], float] = {}
         """Time since which each look found an obstacle, by account, demand and type of the obstacle's event."""
 
-    def tick(self) -> None:
-        """Do one round. While the database does not answer, do nothing."""
-        began, outcome = self._monotonic(), "ok"
-        try:
-            self._reap()
-            self._explain()
-            self._lending.lend()
-            self._renew_extremes()
-        except Unavailable as error:
-            outcome = error.code
-            self._window.reset()
-            _log.warning("controller_round_failed", code=error.code, error=str(error))
-        self._telemetry.rounds.labels(outcome).observe(self._monotonic() - began)
-
-    def run(self, stop: threading.Event) -> None:
-        """Do rounds until `stop` is set."""
+    def loop(self, beat: Callable[[], None] = lambda: None) -> JobLoop:
+        """Return the loop of the jobs, which calls `beat` in each turn."""
+        jobs = (
+            Job("leases", self._reap, longest_pause_seconds=0.0),
+            Job("explanations", self._explain, EXPLAIN_SECONDS),
+            Job("lending", self._lending.lend),
+        )
         pause = min(self._settings.interval_seconds, self._lease_seconds / 4)  # a longer pause would look like a gap
-        _log.info("controller_started", lease_seconds=self._lease_seconds, restart_budget=self._settings.restart_budget)
-        while not stop.is_set():
-            self._heartbeat.beat()
-            self.tick()
-            stop.wait(pause)
-        _log.info("controller_stopped")
+        return JobLoop(jobs, pause, self._telemetry, self._monotonic, beat=beat)
 
-    def _reap(self) -> None:
-        with self._database.read() as session:
-            leases = LeaseRepository(session)
-            watched = self._window.observe(leases.clock())
-            expired = leases.expired()
-        if watched < self._lease_seconds:
-            return
-        for lease in expired:
-            self._take(lease)
+    def _reap(self) -> int:
+        """Take runs from workers that have not renewed their leases; return how many leases had expired."""
+        try:
+            with self._database.read() as session:
+                leases = LeaseRepository(session)
+                watched = self._window.observe(leases.clock())
+                expired = leases.expired()
+            if watched < self._lease_seconds:
+                return 0
+            for lease in expired:
+                self._take(lease)
+        except Unavailable:
+            self._window.reset()
+            raise
+        return len(expired)
 
     def _take(self, lease: ExpiredLease) -> None:
         with self._database.write() as session:
@@ -176,16 +151,14 @@ class Controller:
         if state is RunState.RECOVERING:
             self._wake_up.wake(lease.run_id)
 
-    def _explain(self) -> None:
-        """Record of waiting runs why no worker can take them, and delete the record once the reason is gone.
+    def _explain(self) -> int:
+        """Record of waiting runs why no worker can take them, and delete the record once the reason is gone; return of
+        how many runs.
 
         An obstacle counts once it was found at every look for `explain_seconds`: a worker that restarts is absent for a
         moment, and a run that a dead worker left behind has waited long already.
         """
         now = self._monotonic()
-        if now - self._explained < EXPLAIN_SECONDS:
-            return
-        self._explained = now
         with self._database.read() as session:
             runs = WaitingRuns(session)
             offers = WorkerRepository(session).offers(self._lease_seconds)
@@ -203,6 +176,7 @@ class Controller:
                     news |= dict.fromkeys(ids, one)
         for run_id, why in news.items():
             self._inform(run_id, why)
+        return len(news)
 
     def _inform(self, run_id: str, why: Obstacle | None) -> None:
         """Record why no worker can take a run, unless that has changed.
@@ -222,25 +196,9 @@ class Controller:
                 )
             runs.inform(run_id, why)
 
-    def _renew_extremes(self) -> None:
-        """Compute the extremes of metrics that another release has written."""
-        with self._database.read() as session:
-            stale = MetricRepository(session).stale(EXTREMES)
-        for run_id, behavior, key in stale:
-            with self._database.write() as session:
-                if lock_run(session, run_id, patient=False) is not None:
-                    MetricRepository(session).renew_extremes(run_id, behavior, key)
-
 
 def main(settings: Settings) -> None:
     """Run a controller until SIGTERM or SIGINT."""
-    stop = threading.Event()
-
-    def finish(_signal: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    signal.signal(signal.SIGTERM, finish)
-    signal.signal(signal.SIGINT, finish)
     telemetry = ControllerTelemetry()
     heartbeat = LoopHeartbeat(HANGS_SECONDS)
     probes = Probes(heartbeat.is_alive, heartbeat.is_alive)  # no client asks anything of a controller
@@ -248,34 +206,57 @@ def main(settings: Settings) -> None:
     database = Database.from_settings(settings.database, CONNECTIONS)
     database.tracer = tracer = open_tracer(settings.telemetry, "controller")
     notifier = WakeUpNotifier(database, WakeUpQueue(make_celery(settings)), settings)
-    store = open_store(settings.storage)
-    tasks: dict[str, BackgroundTask] = {
-        "compaction": CompactionJob(database),
-        "metrics": MetricRetentionJob(database, store, settings.metrics),
-        "notifier": notifier,
-        "ratings": RatingJob(database),
-        "row retention": old_row_job(database, settings.controller),
-        "retention": RetentionJob(database, store, settings.storage),
-        "webhooks": Sender(database, settings.webhooks, telemetry),
-    }
-    if database.url.get_backend_name() == "sqlite":
-        tasks["writers"] = StoppedWriterWatchdog(Path(database.url.database or ""), settings.worker.lease_seconds)
-    # The notifier waits for the broker and retention for the artifact store; the next controller continues their work.
-    waiting = {"metrics", "notifier", "retention"}
+    sender = Sender(database, settings.webhooks, telemetry)
+    loops = job_loops(database, settings, notifier, sender, telemetry)
+    runs = Controller(database, notifier, settings, telemetry=telemetry).loop(heartbeat.beat)
+    stop = threading.Event()
+
+    def finish(_signal: int, _frame: FrameType | None) -> None:
+        stop.set()
+        runs.wake()
+
+    signal.signal(signal.SIGTERM, finish)
+    signal.signal(signal.SIGINT, finish)
+    # The notifier waits for the broker and others for the artifact store; the next controller continues their work.
     threads = [
-        threading.Thread(target=task.run, args=(stop,), name=name, daemon=name in waiting)
-        for name, task in tasks.items()
+        threading.Thread(target=loop.run, args=(stop,), name=name, daemon=name in {"metrics", "notifier", "store"})
+        for name, loop in loops.items()
     ]
     for thread in threads:
         thread.start()
+    _log.info("controller_started", lease_seconds=settings.worker.lease_seconds)
     try:
-        Controller(database, notifier, settings, telemetry=telemetry, heartbeat=heartbeat).run(stop)
+        runs.run(stop)
     finally:
         stop.set()
+        for loop in loops.values():
+            loop.wake()
         join_all(threads, LAST_SECONDS)
+        sender.close()
         database.close()
         if tracer is not None:
             tracer.close()
+        _log.info("controller_stopped")
+
+
+def job_loops(
+    database: Database, settings: Settings, notifier: WakeUpNotifier, sender: Sender, telemetry: ControllerTelemetry
+) -> Mapping[str, JobLoop]:
+    """Make the loops that have threads of their own, by name. docs/jobs.md says when a job needs another loop."""
+    store, interval = open_store(settings.storage), settings.controller.interval_seconds
+    loops = {
+        "compaction": JobLoop(compaction_jobs(database), 2.0, telemetry),
+        "metrics": JobLoop(MetricRetention(database, store, settings.metrics).jobs(), 10.0, telemetry),
+        "notifier": JobLoop([notifier.job()], interval, telemetry, called=notifier.called),
+        "ratings": JobLoop([ratings.RatingJob(database).job()], ratings.PAUSE_SECONDS, telemetry),
+        "rows": JobLoop(old_row_jobs(database, settings.controller), rows.PAUSE_SECONDS, telemetry),
+        "store": JobLoop(Retention(database, store, settings.storage).jobs(), 1.0, telemetry),
+        "webhooks": JobLoop(sender.jobs(), settings.webhooks.interval_seconds, telemetry, called=sender.called),
+    }
+    if database.url.get_backend_name() == "sqlite":
+        watchdog = StoppedWriterWatchdog(Path(database.url.database or ""), settings.worker.lease_seconds)
+        loops["writers"] = JobLoop([Job("stopped_writers", lambda: int(watchdog.look() is not None))], 1.0, telemetry)
+    return loops
 
 
 def join_all(threads: Sequence[threading.Thread], seconds: float) -> None:

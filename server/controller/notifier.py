@@ -1,6 +1,6 @@
-"""A thread of the controller that wakes workers for runs that wait.
+"""The job that wakes workers for runs that wait.
 
-It is not part of the controller's round, because a broker may hang: late rounds would look like gaps in reading the
+It does not share the thread of leases, because a broker may hang: late rounds would look like gaps in reading the
 database, and no lease would ever be taken (`server.controller.controller.ReadWindow`).
 """
 
@@ -16,7 +16,7 @@ from typing import NamedTuple
 import structlog
 
 from server.kit.db.database import Database
-from server.kit.errors import Unavailable
+from server.kit.jobs import Job
 from server.kit.settings import Settings
 from server.kit.wake_up import WakeUp
 from server.runs.scheduling.demand import Demand
@@ -29,7 +29,7 @@ AT_ONCE = 16
 """Slots that are woken and have not claimed yet, at most: claims happen one after the other, and hundreds of slots that
 try at once, when a zone has died, would only take processors and connections from them."""
 PACE_SECONDS = 0.25
-"""Until it looks whether they have, while more runs are due."""
+"""Time until it looks whether they have, while more runs are due."""
 _log = structlog.get_logger(__name__)
 
 
@@ -64,7 +64,8 @@ class WakeUpNotifier:
         self._lease_seconds = settings.worker.lease_seconds
         self._monotonic = monotonic
         self._given = deque[str]()
-        self._called = threading.Event()
+        self.called = threading.Event()
+        """Set when a run was given: the next round begins at once."""
         self._late: dict[str, str] = {}
         """Runs that a message should have found a slot for, and their demands."""
         self._seen: dict[str, float] = {}
@@ -77,27 +78,15 @@ class WakeUpNotifier:
     def wake(self, run_id: str) -> None:
         """Wake a slot for a run that has lost its worker. Waits for nothing; safe to call from any thread."""
         self._given.append(run_id)
-        self._called.set()
+        self.called.set()
 
-    def run(self, stop: threading.Event) -> None:
-        """Wake workers until `stop` is set."""
-        while not stop.is_set():
-            more = self.tick()
-            self._called.wait(PACE_SECONDS if more else self._settings.interval_seconds)
-            self._called.clear()
+    def job(self) -> Job:
+        """Return the job. Where the broker does not answer, it is asked again at the pace of the loop."""
+        return Job("wake_ups", self.tick, again_seconds=PACE_SECONDS, longest_pause_seconds=0.0)
 
-    def tick(self) -> bool:
-        """Wake slots; return whether more are to be woken soon. While the database or the broker does not answer, do
-        nothing.
-        """
-        try:
-            return self._wake()
-        except Unavailable as error:
-            _log.warning("wake_up_failed", code=error.code, error=str(error))
-            return False
-
-    def _wake(self) -> bool:
-        """Send a message for each run that was given, or has waited longer than a message should take.
+    def tick(self) -> int:
+        """Send a message for each run that was given, or has waited longer than a message should take; return how many
+        runs are left that slots are to be woken for soon, once others have claimed.
 
         Each of them wakes one idle slot that may take it now, and no slot is woken for two: a run that no slot serves,
         or that a quota holds back, costs an idle fleet nothing. Not while messages for all slots are pending: each of
@@ -121,7 +110,7 @@ class WakeUpNotifier:
             if now - way.since >= wake_seconds or demand not in self._late.values():
                 del self._on_their_way[demand]  # they come no more
         if not late or self._wake_up.pending() > 0:
-            return False
+            return 0
         covered = Counter({demand: way.count for demand, way in self._on_their_way.items()})
         room = AT_ONCE - covered.total()
         due = []
@@ -148,7 +137,7 @@ class WakeUpNotifier:
         sent = len(messages) + len(for_all)
         if sent:
             _log.info("slots_woken", runs=sent)
-        return len(due) > sent and bool(self._on_their_way)
+        return max(0, len(due) - sent) if self._on_their_way else 0
 
     def _read(self) -> tuple[Sequence[OldestRun], Mapping[Slot, int]]:
         """Return the waiting runs that idle slots may take now, as many as there are such slots; and all live slots."""

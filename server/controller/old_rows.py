@@ -1,20 +1,20 @@
-"""Which old rows the controller deletes, beside those of runs: the row retention job does, in a thread of its own.
+"""Which old rows the controller deletes, beside those of runs."""
 
-Not in the rounds that take runs from lost workers: a backlog of old rows would keep the runs waiting.
-"""
+from collections.abc import Sequence
 
 from server.access.audit.repository import AuditRepository
 from server.access.sessions.repository import SessionRepository
 from server.kit.db.database import Database
 from server.kit.http.repository import IdempotencyRepository
+from server.kit.jobs import Job
 from server.kit.settings import ControllerSettings
-from server.lifecycle.retention.job import RowRetentionJob
+from server.lifecycle.retention.job import RowRetention
 from server.workers.repository import WorkerRepository
 
 
-def old_row_job(database: Database, settings: ControllerSettings) -> RowRetentionJob:
-    """Make the job that deletes old rows of every kind."""
-    return RowRetentionJob(
+def old_row_jobs(database: Database, settings: ControllerSettings) -> Sequence[Job]:
+    """Make the jobs that delete old rows of every kind."""
+    return RowRetention(
         database,
         settings,
         {
@@ -25,4 +25,4 @@ def old_row_job(database: Database, settings: ControllerSettings) -> RowRetentio
             "audit_entries": lambda session, limit: AuditRepository(session).forget(settings.audit_days, limit),
             "sessions": lambda session, limit: SessionRepository(session).forget(limit),
         },
-    )
+    ).jobs()

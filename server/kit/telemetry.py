@@ -74,18 +74,18 @@ class GatewayTelemetry:
 
 
 class ControllerTelemetry:
-    """Counts rounds of care, runs that were taken from silent workers, and attempts to deliver messages."""
+    """Counts rounds of jobs, runs that were taken from silent workers, and attempts to deliver messages."""
 
     def __init__(self) -> None:
         self.registry = new_registry()
         self.rounds = Histogram(
             "ludus_controller_round_seconds",
-            "One round of care.",
-            ["outcome"],
+            "One round of a job.",
+            ["job_name", "outcome"],
             buckets=BUCKETS,
             registry=self.registry,
         )
-        """By outcome: `ok` or the code of an error."""
+        """By job (`server.kit.jobs`), and outcome: `ok` or the code of an error."""
         self.expired_leases = Counter(
             "ludus_controller_leases_expired_total", "Runs taken from workers that fell silent.", registry=self.registry
         )

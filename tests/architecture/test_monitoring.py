@@ -29,7 +29,20 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "monitoring.md").read_text()
 RULES = ROOT / "deploy" / "prometheus" / "ludus.rules.yaml"
 DASHBOARDS = sorted((ROOT / "deploy" / "grafana").glob("*.json"))
-LABELS = {"state", "outcome", "reason", "pool", "demand", "method", "route", "status", "call", "version", "cause"}
+LABELS = {
+    "state",
+    "outcome",
+    "job_name",
+    "reason",
+    "pool",
+    "demand",
+    "method",
+    "route",
+    "status",
+    "call",
+    "version",
+    "cause",
+}
 """What is told apart: kinds and outcomes, of which there are few; of demands those with the most runs."""
 UNITS = ("_seconds", "_bytes")
 needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool (Debian: prometheus)")
@@ -42,7 +55,7 @@ def metrics(database: Database) -> dict[str, Metric]:
     http.observe("GET", "/v1/runs", 200, 0.1)
     gateway, controller, worker = GatewayTelemetry(), ControllerTelemetry(), WorkerTelemetry()
     gateway.calls.labels("join", "ok").observe(0.1)
-    controller.rounds.labels("ok").observe(0.1)
+    controller.rounds.labels("leases", "ok").observe(0.1)
     controller.attempts.labels("succeeded").observe(0.1)
     worker.heartbeats.labels("ok").observe(0.1)
     worker.starts.labels("queued").observe(0.1)

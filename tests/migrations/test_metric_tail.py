@@ -2,16 +2,16 @@
 
 from sqlalchemy import insert, select, text
 
-from server.controller.controller import Controller
 from server.kit.db.database import Database
 from server.kit.db.migrate import downgrade_database, upgrade_database
-from server.kit.settings import Settings
+from server.kit.jobs import JobLoop
 from server.lifecycle.attempts.repository import AttemptLedger
+from server.metrics.compaction.job import compaction_jobs
 from server.metrics.listed import ListedMetric
 from server.metrics.models import LatestMetric, MetricChunk
 from server.metrics.points import CHUNK_POINTS, MetricPoint, Points
 from server.metrics.repository import MetricRepository
-from tests.factories import RecordingWakeUp, make_checkpoint, make_claim, make_ledger, pack_metrics, read_run
+from tests.factories import make_checkpoint, make_claim, make_ledger, pack_metrics, read_run
 
 BEFORE = "0025"
 KEY = "Environment/Cumulative Reward"
@@ -68,7 +68,7 @@ def test_a_run_of_the_previous_release_goes_on_with_this_one(database: Database)
     second.metrics.append(points(26, 36))
     assert read(database)[:2] == ([10, 20, 26, 36], 36)
     pack_metrics(database)
-    Controller(database, RecordingWakeUp(), Settings()).tick()
+    JobLoop(compaction_jobs(database), 0.0).tick()
 
     assert read(database) == ([10, 20, 26, 36], 36, 36.0)
 

@@ -1,4 +1,4 @@
-"""The retention job: a thread of the controller that removes unneeded files from the artifact store.
+"""The retention jobs: they remove unneeded files from the artifact store.
 
 Rows first, then files: a checkpoint is given up in the database, where it is no longer visible, and its files are
 removed afterwards, as often as it takes. So it may be killed anywhere, and any number of jobs may work at once.
@@ -10,9 +10,8 @@ removed afterwards, as often as it takes. So it may be killed anywhere, and any 
   it has not changed for `LUDUS_STORAGE__ORPHAN_SECONDS`.
 """
 
-import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 
 import structlog
 
@@ -20,51 +19,32 @@ from server.checkpoints.retention.repository import Limits, RetentionRepository,
 from server.kit.artifacts.repository import GivenUpFileRepository
 from server.kit.artifacts.store import ArtifactStore, StoredFile
 from server.kit.db.database import Database
-from server.kit.errors import LudusError, StorageRefused
+from server.kit.errors import StorageRefused
+from server.kit.jobs import Job
 from server.kit.settings import StorageSettings
 
-PURGE_SECONDS = 1.0
 RETENTION_SECONDS = 60.0
 ORPHANS_SECONDS = 3600.0
 BATCH = 50
-"""Checkpoints, deleted runs, and further files that are removed between two looks at the clock: so many of each."""
+"""Checkpoints, deleted runs, and further files that are removed in one round, of each at most."""
 log = structlog.get_logger(__name__)
 
 
-class RetentionJob:
+class Retention:
     """Cleans up. Keeps nothing that another one, or its own successor, would miss."""
 
-    def __init__(
-        self,
-        database: Database,
-        store: ArtifactStore,
-        settings: StorageSettings,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, database: Database, store: ArtifactStore, settings: StorageSettings) -> None:
         self._database = database
         self._store = store
         self._settings = settings
-        self._monotonic = monotonic
-        self._retained = -RETENTION_SECONDS
-        self._collected = monotonic()  # not at once: a controller that is started again and again would do nothing else
 
-    def run(self, stop: threading.Event) -> None:
-        """Clean up until `stop` is set."""
-        while not stop.wait(PURGE_SECONDS):
-            self.tick()
-
-    def tick(self) -> None:
-        """Do what is due. A database or a store that doesn't answer is waited for."""
-        try:
-            self.purge()
-            if self._monotonic() - self._retained >= RETENTION_SECONDS:
-                self._retained = self._monotonic()
-                self.retain()
-            if self._monotonic() - self._collected >= ORPHANS_SECONDS:
-                self._collected = self._monotonic()
-                self.collect()
-        except LudusError as error:
-            log.warning("cleaning_failed", code=error.code, error=str(error))
+    def jobs(self) -> Sequence[Job]:
+        """Return the jobs."""
+        return (
+            Job("purging", self.purge),
+            Job("retention", lambda: len(self.retain()), RETENTION_SECONDS),
+            Job("orphans", lambda: len(self.collect()), ORPHANS_SECONDS, after_seconds=ORPHANS_SECONDS),
+        )
 
     def purge(self) -> int:
         """Remove the files of checkpoints that are given up, and of what is deleted; return of how many."""

@@ -11,7 +11,6 @@ locks that this process has on it (POSIX).
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +19,6 @@ import structlog
 
 WRITE_LOCK_BYTE = 120
 """Offset of a WAL database's write lock in the `-shm` file (https://sqlite.org/walformat.html, 2.3.1)."""
-LOOK_SECONDS = 1.0
 _log = structlog.get_logger(__name__)
 
 
@@ -59,11 +57,6 @@ class StoppedWriterWatchdog:
         self._seconds = seconds
         self._monotonic = monotonic
         self._seen: tuple[int, float] | None = None
-
-    def run(self, stop: threading.Event) -> None:
-        """Look once a second until `stop` is set."""
-        while not stop.wait(LOOK_SECONDS):
-            self.look()
 
     def look(self) -> int | None:
         """Look once; return the process that was killed, None if none was."""

@@ -1,21 +1,16 @@
-"""The rating job: a thread of the controller that rates the newest matches of all ladders.
+"""The rating job: rates the newest matches of all ladders.
 
 A long ledger is rated in batches, each of them one short transaction at its end, so that it holds up no other writer;
 reading and arithmetic happen outside of it. Several jobs may run: of two that work on one batch one is dropped.
 """
 
-import threading
-
-import structlog
-
 from server.kit.db.database import Database
-from server.kit.errors import Unavailable
+from server.kit.jobs import Job
 from server.ladders.rating_systems import RatingTable
 from server.ladders.ratings.repository import BATCH, Batch, RatingRepository
 
 PAUSE_SECONDS = 2.0
-"""Between two rounds, when nothing is left to rate. A round has a price of its own, beside that of its matches."""
-_log = structlog.get_logger(__name__)
+"""Pause between two rounds, when nothing is left to rate."""
 
 
 class RatingJob:
@@ -24,6 +19,10 @@ class RatingJob:
     def __init__(self, database: Database, batch: int = BATCH) -> None:
         self._database = database
         self._batch = batch
+
+    def job(self) -> Job:
+        """Return the job. What is left to rate is rated at once: a round has a price beside that of its matches."""
+        return Job("ratings", self.rate, again_seconds=0.0)
 
     def rate(self) -> int:
         """Rate at most one batch of each ladder that waits; return how many matches were dealt with."""
@@ -42,16 +41,6 @@ class RatingJob:
             for game in batch.games:
                 book.play(game)
         return self._store(batch, book)
-
-    def run(self, stop: threading.Event, pause_seconds: float = PAUSE_SECONDS) -> None:
-        """Rate until `stop` is set. A database that does not answer is waited for."""
-        while not stop.is_set():
-            try:
-                busy = self.rate() > 0
-            except Unavailable as error:
-                _log.warning("rating_failed", code=error.code, error=str(error))
-                busy = False
-            stop.wait(0 if busy else pause_seconds)
 
     def _store(self, batch: Batch, book: RatingTable) -> int:
         with self._database.write() as session:

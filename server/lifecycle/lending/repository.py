@@ -77,15 +77,17 @@ class SlotLending:
         self._left: Mapping[str, float] = {}
         """Runs that wait and were left to an idle slot, and since when."""
 
-    def lend(self) -> None:
-        """Ask for the slots that are to be lent now, of the runs that have been without a game for longest.
+    def lend(self) -> int:
+        """Ask for the slots that are to be lent now, of the runs that have been without a game for longest; return how
+        many were.
 
         The race: slots claim and are cordoned, and a simulator joins, while it is decided. Claims and cordons are kept
         out; a run that is asked is locked, and looked at again.
         """
         with self._database.read() as session:
             if not self._due(session):
-                return
+                return 0
+        lent = 0
         with self._database.write() as session:
             WaitingRuns(session).lock_queue()
             for lender, ready in self._due(session):
@@ -100,6 +102,8 @@ class SlotLending:
                 note = Note(SLOT_LENT, f"Slot lent to {name}, {why}; no game has joined this one yet.", data=data)
                 RunRepository(session).annotate(run, note, intent=Intent.RELEASE, queued_at=lender.run.queued_at)
                 _log.info("slot_lent", run_id=run.id, to=borrower.id)
+                lent += 1
+        return lent
 
     def _due(self, session: Session) -> Sequence[tuple[Lender, Waiting]]:
         runs = WaitingRuns(session)

@@ -1,22 +1,23 @@
-"""The row retention job: a thread of the controller that deletes old rows.
+"""Jobs that delete old rows, one for each kind.
 
 The settings of `LUDUS_CONTROLLER__..._DAYS` say what is old. Each round deletes a bounded number of rows of each kind,
-in short transactions, so it delays no other writer for long. The job also deletes the remaining rows of runs that users
-or this job have deleted; a job that starts after a crash goes on with them. Events and matches have no index by age: a
-round looks at the next runs and ladders in the order of their ids, and begins again behind the last one. The place is
-only in memory, so a job that is killed loses nothing, and several may work at once: they find less to delete.
+in short transactions, so it delays no other writer for long. One job deletes the remaining rows of runs that users or
+another job have deleted; a controller that starts after a crash goes on with them. Events and matches have no index by
+age: a round looks at the next runs and ladders in the order of their ids, and begins again behind the last one. The
+place is only in memory, so a controller that is killed loses nothing, and several may work at once: they find less to
+delete.
 
 Attempts, logs and checkpoints' rows live as long as their run: the history of metrics is hidden or shown by attempts.
 """
 
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import structlog
 
 from server.kit.db.database import Database, Session
-from server.kit.errors import RunNotFound, Unavailable
+from server.kit.errors import RunNotFound
+from server.kit.jobs import Job
 from server.kit.settings import ControllerSettings
 from server.ladders.errors import LadderNotFound
 from server.ladders.matches.repository import MatchLedger, MatchRepository
@@ -29,13 +30,13 @@ from server.runs.repository import RunRepository
 from server.simulators.repository import SimulatorRepository
 
 PAUSE_SECONDS = 60.0
-"""Between two rounds."""
+"""Pause between two rounds."""
 BATCHES = 10
 """Transactions of one kind in one round at most."""
 RUNS = 100
 """Runs that one round deletes at most because they are old."""
 RUN_BATCHES = 100
-"""Transactions of one round at most that delete rows of deleted runs."""
+"""Maximum number of transactions of one round that delete rows of deleted runs."""
 LOOKED_AT = 200
 """Runs, and ladders, that one round looks at for old events and matches."""
 Forget = Callable[[Session, int], int]
@@ -44,7 +45,7 @@ _FIRST = (0.0, "")
 _log = structlog.get_logger(__name__)
 
 
-class RowRetentionJob:
+class RowRetention:
     """Deletes old rows."""
 
     def __init__(
@@ -60,32 +61,22 @@ class RowRetentionJob:
         self._ended = _FIRST
         """End and id of the last run that was deleted, or found in use."""
 
-    def run(self, stop: threading.Event) -> None:
-        """Delete until `stop` is set."""
-        while not stop.wait(PAUSE_SECONDS):
-            self.tick()
-
-    def tick(self) -> dict[str, int]:
-        """Do one round; return how many rows of each kind are gone. A database that doesn't answer is waited for."""
-        gone = dict.fromkeys(("runs", "rows_of_runs", "events", "simulators", "matches"), 0)
+    def jobs(self) -> Sequence[Job]:
+        """Return the jobs, in the order in which they leave work to each other."""
         settings = self._settings
-        try:
-            if settings.run_days is not None:
-                gone["runs"] = self._delete_runs(settings.run_days)
-            gone["rows_of_runs"] = self._delete_rows_of_runs()
-            if settings.event_days is not None:
-                gone["events"] = self._delete_events(settings.event_days)
-            if settings.simulator_days is not None:
-                gone["simulators"] = self._delete_simulators(settings.simulator_days)
-            if settings.match_days is not None:
-                gone["matches"] = self._delete_matches(settings.match_days)
-            for kind, forget in self._further.items():
-                gone[kind] = self._in_batches(partial(_forget_rows, forget))
-        except Unavailable as error:
-            _log.warning("row_retention_failed", code=error.code, error=str(error))
-        if any(gone.values()):
-            _log.info("old_rows_deleted", **gone)
-        return gone
+        by_age = {
+            "runs": (self._delete_runs, settings.run_days),
+            "events": (self._delete_events, settings.event_days),
+            "simulators": (self._delete_simulators, settings.simulator_days),
+            "matches": (self._delete_matches, settings.match_days),
+        }
+        deletions: dict[str, Callable[[], int]] = {
+            kind: partial(delete, days) for kind, (delete, days) in by_age.items() if days is not None
+        }
+        deletions["rows_of_runs"] = self._delete_rows_of_runs
+        for kind, forget in self._further.items():
+            deletions[kind] = partial(self._in_batches, partial(_forget_rows, forget))
+        return [Job(f"old_{kind}", partial(_logged, kind, delete)) for kind, delete in deletions.items()]
 
     def _delete_runs(self, days: float) -> int:
         """Delete runs that ended long ago, unless something needs them: the next round looks at later ones."""
@@ -143,6 +134,13 @@ class RowRetentionJob:
             if deleted < ROWS:
                 break
         return gone
+
+
+def _logged(kind: str, delete: Callable[[], int]) -> int:
+    gone = delete()
+    if gone:
+        _log.info("old_rows_deleted", kind=kind, rows=gone)
+    return gone
 
 
 def _forget_rows(forget: Forget, session: Session) -> int:

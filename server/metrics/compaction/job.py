@@ -1,46 +1,47 @@
-"""The compaction job: a thread of the controller that packs the tails of metrics.
+"""The jobs that keep the newest values of metrics: packing the tails of runs, and the extremes of former releases.
 
 One short transaction for each run, under the run's lock; a run that is busy comes in the next round. So any number of
-jobs may run, and one that is killed anywhere leaves the tail as it was, or packed.
+processes may do this, and one that is killed anywhere leaves the tail as it was, or packed.
 """
 
-import threading
+from collections.abc import Sequence
+from typing import Final
 
-import structlog
-
-from server.kit.db.database import Database
-from server.kit.errors import Unavailable
+from server.kit.db.database import Database, Session
+from server.kit.jobs import Job, handle_rows
 from server.metrics.compaction.repository import CompactionRepository
+from server.metrics.points import Place
+from server.metrics.repository import MetricRepository
 from server.runs.events.repository import lock_run
 
-PAUSE_SECONDS = 2.0
-"""Between two rounds."""
-RUNS = 200
-"""Of one round."""
-_log = structlog.get_logger(__name__)
+RUNS: Final = 200
+"""Runs whose tails are packed in one round."""
+EXTREMES: Final = 50
+"""Metrics whose extremes are computed in one round."""
 
 
-class CompactionJob:
-    """Packs tails. Keeps nothing between two calls."""
+def compaction_jobs(database: Database) -> Sequence[Job]:
+    """Make the jobs."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def with_tails(session: Session) -> Sequence[str]:
+        return CompactionRepository(session).due(RUNS)
 
-    def compact(self) -> int:
-        """Do one round; return how many appends were packed."""
-        with self._database.read() as session:
-            due = CompactionRepository(session).due(RUNS)
-        packed = 0
-        for run_id in due:
-            with self._database.write() as session:
-                if lock_run(session, run_id, patient=False) is not None:
-                    packed += CompactionRepository(session).compact(run_id)
-        return packed
+    def without_extremes(session: Session) -> Sequence[Place]:
+        return MetricRepository(session).stale(EXTREMES)
 
-    def run(self, stop: threading.Event, pause_seconds: float = PAUSE_SECONDS) -> None:
-        """Compact until `stop` is set. A database that does not answer is waited for."""
-        while not stop.wait(pause_seconds):
-            try:
-                self.compact()
-            except Unavailable as error:
-                _log.warning("compaction_failed", code=error.code, error=str(error))
+    return (
+        Job("compaction", lambda: handle_rows(database, with_tails, _compact)),
+        Job("extremes", lambda: handle_rows(database, without_extremes, _renew_extremes)),
+    )
+
+
+def _compact(session: Session, run_id: str) -> int:
+    return 0 if lock_run(session, run_id, patient=False) is None else CompactionRepository(session).compact(run_id)
+
+
+def _renew_extremes(session: Session, metric: Place) -> int:
+    """Compute the extremes of a metric that another release has written."""
+    if lock_run(session, metric[0], patient=False) is None:
+        return 0
+    MetricRepository(session).renew_extremes(*metric)
+    return 1

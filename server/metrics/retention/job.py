@@ -1,4 +1,4 @@
-"""The retention of metrics: a thread of the controller that archives the metrics of ended runs and thins old points.
+"""The retention of metrics: jobs that archive the metrics of ended runs and thin old points.
 
 An archived run has its points in a Parquet file. The file is stored first, then entered in the database, and only then
 the chunks are deleted, one metric after the other. So a job that is killed anywhere, or a store that does not answer,
@@ -8,9 +8,7 @@ writes another file beside the archived one and gives the former up: a copy of t
 """
 
 import math
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,6 +19,7 @@ from server.kit.artifacts.store import ArtifactStore
 from server.kit.db.database import Database
 from server.kit.db.ids import new_id
 from server.kit.errors import LudusError
+from server.kit.jobs import Job
 from server.kit.metrics_settings import MetricsSettings
 from server.metrics.archive import parquet
 from server.metrics.compaction.repository import CompactionRepository
@@ -31,70 +30,51 @@ from server.metrics.retention.thinning import thinned
 from server.runs.events.repository import lock_run
 
 ROUND_SECONDS = 300.0
+"""Pause between two rounds that find nothing to do."""
 FIRST_SECONDS = 3600.0
 """Nothing is archived for so long after the start of a controller: an api of the release before, which does not know
 the files, is replaced by then."""
 RUNS = 50
-"""Read at once."""
+"""Runs of one round."""
 log = structlog.get_logger(__name__)
 
 
-class MetricRetentionJob:
+class MetricRetention:
     """Archives and thins. Keeps nothing that another one, or its own successor, would miss."""
 
-    def __init__(
-        self,
-        database: Database,
-        store: ArtifactStore,
-        settings: MetricsSettings,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, database: Database, store: ArtifactStore, settings: MetricsSettings) -> None:
         self._database = database
         self._store = store
         self._settings = settings
         self._reader = MetricReader(database, store)
-        self._monotonic = monotonic
-        self._began = monotonic()
         self._seen = ""
         """Id of the last run whose points in the database were looked at for thinning."""
 
-    def run(self, stop: threading.Event) -> None:
-        """Work until `stop` is set. A database or a store that does not answer is waited for."""
-        while not stop.wait(ROUND_SECONDS):
-            try:
-                self.thin(stop)
-                if self._monotonic() - self._began >= FIRST_SECONDS:
-                    self.archive(stop)
-            except LudusError as error:
-                log.warning("metric_retention_failed", code=error.code, error=str(error))
+    def jobs(self) -> Sequence[Job]:
+        """Return the jobs."""
+        return (
+            Job("thinning", self.thin, ROUND_SECONDS, after_seconds=ROUND_SECONDS),
+            Job("archives", self.archive, ROUND_SECONDS, after_seconds=FIRST_SECONDS, again_seconds=0.0),
+        )
 
-    def archive(self, stop: threading.Event) -> int:
-        """Archive what is due, until `stop` is set; return how many runs were archived."""
+    def archive(self) -> int:
+        """Archive the next runs that are due; return how many were archived."""
         with self._database.read() as session:
-            left = MetricRetentionRepository(session).with_leftovers()
-        for run_id in left:
+            retention = MetricRetentionRepository(session)
+            leftovers, due = retention.with_leftovers(), retention.to_archive(self._settings, RUNS)
+        for run_id in leftovers:
             self._drop(run_id)
-        count = 0
-        while not stop.is_set():
-            with self._database.read() as session:
-                due = MetricRetentionRepository(session).to_archive(self._settings, RUNS)
-            done = sum(self._archive(run) for run in due if not stop.is_set())
-            count += done
-            if not done:
-                break
-        return count
+        return sum(map(self._archive, due))
 
-    def thin(self, stop: threading.Event) -> int:
+    def thin(self) -> int:
         """Thin what is due of the next runs in the database, and of archived ones; return of how many runs."""
         with self._database.read() as session:
             retention = MetricRetentionRepository(session)
             runs = retention.to_thin(self._settings, self._seen, RUNS)
             archived = retention.archived_to_thin(self._settings, RUNS)
         self._seen = runs[-1].id if len(runs) == RUNS else ""
-        count = sum(self._thin(run) for run in runs if not stop.is_set())
+        count = sum(map(self._thin, runs))
         for run in archived:
-            if stop.is_set():
-                break
             try:
                 count += self._thin_archived(run)
             except LudusError as error:  # a damaged file keeps no other run from being thinned

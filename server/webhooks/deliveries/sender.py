@@ -1,4 +1,4 @@
-"""The sender: threads of the controller that create messages from events and deliver them.
+"""The sender: jobs that create messages from events and deliver them.
 
 Any number of senders may run: what becomes a message and who sends it is decided in the database by compare-and-set. A
 crash loses nothing: messages are made from where the cursor stands, and an unfinished attempt counts as lost
@@ -19,6 +19,7 @@ import structlog
 
 from server.kit.db.database import Database
 from server.kit.errors import Unavailable
+from server.kit.jobs import Job
 from server.kit.settings import WebhookSettings
 from server.kit.telemetry import ControllerTelemetry
 from server.webhooks.deliveries.http_client import DeliveryClient, DeliveryRequest, DeliveryResult
@@ -97,7 +98,7 @@ def _enter(database: Database, settings: WebhookSettings, request: DeliveryReque
 
 
 class Sender:
-    """Makes messages of new events and sends those that are due, round by round."""
+    """Makes messages of new events and sends those that are due."""
 
     def __init__(
         self, database: Database, settings: WebhookSettings, telemetry: ControllerTelemetry | None = None
@@ -110,29 +111,29 @@ class Sender:
         self._under_way: dict[str, str] = {}
         """Deliveries that this process sends now, with their webhooks."""
         self._threads: set[threading.Thread] = set()
-        self._wake = threading.Event()
+        self.called = threading.Event()
+        """Set when an attempt has ended: the next round begins at once."""
         self._looked: float | None = None
         """When runs were looked at last, on the database's clock."""
-        self._surveyed = -SURVEY_SECONDS
 
-    def run(self, stop: threading.Event) -> None:
-        """Make messages and send them until `stop` is set. A database that doesn't answer is waited for."""
-        while not stop.is_set():
-            try:
-                self.tell()
-                self.send()
-            except Unavailable as error:
-                _log.warning("webhook_round_failed", code=error.code, error=str(error))
-            self._wake.wait(self._settings.interval_seconds)
-            self._wake.clear()
+    def jobs(self) -> Sequence[Job]:
+        """Return the jobs."""
+        return (
+            Job("webhook_survey", lambda: self.tell(survey=True), SURVEY_SECONDS),
+            Job("webhook_messages", self.tell),
+            Job("webhook_attempts", self.send),
+            Job("old_deliveries", self.forget, SURVEY_SECONDS),
+        )
+
+    def close(self) -> None:
+        """Wait for the attempts under way, but not for long."""
         deadline = time.monotonic() + GRACE_SECONDS
         for thread in list(self._threads):
             thread.join(max(0.0, deadline - time.monotonic()))
 
-    def tell(self) -> int:
-        """Make messages of all new events; return how many."""
+    def tell(self, *, survey: bool = False) -> int:
+        """Make messages of the events of runs that have changed since the last look, or of all; return how many."""
         made = 0
-        survey = time.monotonic() - self._surveyed >= SURVEY_SECONDS
         for _ in range(ROUNDS):
             with self._database.read() as session:
                 webhooks = WebhookRepository(session)
@@ -150,9 +151,6 @@ class Sender:
         else:
             return made  # there is more
         self._looked = clock
-        if survey:
-            self._forget()
-            self._surveyed = time.monotonic()
         return made
 
     def _since(self, subscriptions: Sequence[Subscription], *, survey: bool) -> float:
@@ -194,9 +192,10 @@ class Sender:
             with self._lock:
                 del self._under_way[delivery_id]
                 self._threads.discard(threading.current_thread())
-            self._wake.set()
+            self.called.set()
 
-    def _forget(self) -> None:
+    def forget(self) -> int:
+        """Give up what disabled webhooks have held for too long, and delete old deliveries; return how many."""
         with self._database.write() as session:
             deliveries = DeliveryRepository(session)
             held = deliveries.give_up_held(HELD_SECONDS, FORGET)
@@ -205,3 +204,4 @@ class Sender:
             _log.warning("held_deliveries_given_up", deliveries=held)
         if gone:
             _log.info("old_deliveries_deleted", deliveries=gone)
+        return held + gone

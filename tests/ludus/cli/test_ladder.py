@@ -7,6 +7,7 @@ from sqlalchemy import update
 
 from ludus.cli import exits
 from ludus.client import Client
+from server.kit.jobs import JobLoop
 from server.ladders.ratings.job import RatingJob
 from server.runs.models import Run
 from tests.ludus.cli.conftest import Invoke, as_json
@@ -123,7 +124,7 @@ def test_matches_are_listed_newest_first(cli: Invoke, league: str) -> None:
 def test_recomputing_waits_until_all_is_rated_again(cli: Invoke, world: World, league: str) -> None:
     before = as_json(cli("ladder", "show", league, "--json"))
     stop = threading.Event()
-    rating = threading.Thread(target=RatingJob(world.services.database).run, args=(stop, 0.05))
+    rating = threading.Thread(target=JobLoop([RatingJob(world.services.database).job()], 0.05).run, args=(stop,))
     rating.start()
     try:
         result = cli("ladder", "recompute", league, "--timeout", "30s")

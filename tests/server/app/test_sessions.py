@@ -14,8 +14,9 @@ from sqlalchemy import update
 from server.access.sessions.models import BrowserSession
 from server.access.tokens.models import Token
 from server.app import authentication
-from server.controller.old_rows import old_row_job
+from server.controller.old_rows import old_row_jobs
 from server.kit import token_watcher
+from server.kit.jobs import JobLoop
 from tests.server.app.world import CARTPOLE, World, build_services, open_world, serving
 from tests.server.runs.events.test_streams import messages
 from tests.waiting import eventually
@@ -346,7 +347,7 @@ def test_old_sessions_are_deleted(tmp_path: Path) -> None:
         with database.write() as session:
             session.execute(update(BrowserSession).where(BrowserSession.ended_at.is_not(None)).values(ended_at=1.0))
 
-        old_row_job(database, world.services.settings.controller).tick()
+        JobLoop(old_row_jobs(database, world.services.settings.controller), 0.0).tick()
 
         with database.read() as session:
             assert session.query(BrowserSession).count() == 1

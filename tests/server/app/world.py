@@ -25,7 +25,7 @@ from ludus.schemas.states import RunState
 from server.app.serve import ApiServer, uvicorn_config
 from server.app.services import Services
 from server.checkpoints.refs import NewCheckpoint
-from server.checkpoints.retention.job import RetentionJob
+from server.checkpoints.retention.job import Retention
 from server.kit.artifacts.opening import open_store
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
@@ -92,7 +92,7 @@ class World:
     def purge(self, **storage: Any) -> int:
         """Remove the files that are given up, as the controller does; return of how many."""
         settings = self.services.settings.storage.model_copy(update=storage)
-        return RetentionJob(self.services.database, self.services.artifacts, settings).purge()
+        return Retention(self.services.database, self.services.artifacts, settings).purge()
 
 
 @dataclass

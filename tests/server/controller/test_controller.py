@@ -18,7 +18,9 @@ from ludus.schemas.states import RunState
 from server.controller.controller import Controller, ReadWindow, join_all
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
+from server.kit.jobs import JobLoop
 from server.kit.settings import Settings
+from server.kit.telemetry import ControllerTelemetry
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.runs.events.repository import EventRepository
 from server.runs.models import Attempt, Lease, Run
@@ -45,11 +47,11 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-def controller(database: Database, wake_up: RecordingWakeUp, settings: Settings, clock: Clock) -> Controller:
-    return Controller(database, wake_up, settings, clock)
+def controller(database: Database, wake_up: RecordingWakeUp, settings: Settings, clock: Clock) -> JobLoop:
+    return Controller(database, wake_up, settings, clock).loop()
 
 
-def watch_for(controller: Controller, seconds: float) -> None:
+def watch_for(controller: JobLoop, seconds: float) -> None:
     """Tick like a running controller; no round begins later than this."""
     end = time.monotonic() + seconds
 
@@ -60,7 +62,7 @@ def watch_for(controller: Controller, seconds: float) -> None:
     eventually(over)
 
 
-def watch_until_taken(controller: Controller, database: Database) -> None:
+def watch_until_taken(controller: JobLoop, database: Database) -> None:
     """Tick like a running controller until `run` is taken from its worker, for a minute at most.
 
     On a busy machine rounds come so late that they look like gaps, and the watch begins again.
@@ -118,9 +120,7 @@ def test_a_gap_in_reading_begins_the_watch_anew() -> None:
     assert window.observe(119) == 0
 
 
-def test_a_controller_that_has_just_begun_to_read_takes_nothing_away(
-    database: Database, controller: Controller
-) -> None:
+def test_a_controller_that_has_just_begun_to_read_takes_nothing_away(database: Database, controller: JobLoop) -> None:
     expire(database)
 
     controller.tick()
@@ -130,7 +130,7 @@ def test_a_controller_that_has_just_begun_to_read_takes_nothing_away(
 
 
 def test_a_worker_that_renews_while_the_controller_watches_keeps_its_run(
-    database: Database, controller: Controller
+    database: Database, controller: JobLoop
 ) -> None:
     """After an outage every lease looks expired; the living renew before the controller acts."""
     ledger = expire(database)
@@ -143,8 +143,10 @@ def test_a_worker_that_renews_while_the_controller_watches_keeps_its_run(
 
 
 def test_after_one_full_lease_of_watching_the_run_goes_to_another_worker(
-    database: Database, controller: Controller, wake_up: RecordingWakeUp
+    database: Database, settings: Settings, clock: Clock, wake_up: RecordingWakeUp
 ) -> None:
+    telemetry = ControllerTelemetry()
+    controller = Controller(database, wake_up, settings, clock, telemetry).loop()
     ledger = expire(database)
     for number, session_id in enumerate(("plays", "also plays", "has left")):
         ledger.simulators.connected(session_id, number=number, collector=0)
@@ -158,11 +160,11 @@ def test_after_one_full_lease_of_watching_the_run_goes_to_another_worker(
     assert run.state == RunState.RECOVERING
     assert wake_up.woken == [run.id]
     assert make_claim(database).attempt == 2
-    assert controller._telemetry.registry.get_sample_value("ludus_controller_sessions_lost_total") == 2
+    assert telemetry.registry.get_sample_value("ludus_controller_sessions_lost_total") == 2
 
 
 def test_333_slots_that_die_at_once_cost_their_runs_four_rounds_of_the_controller(
-    database: Database, controller: Controller, wake_up: RecordingWakeUp
+    database: Database, controller: JobLoop, wake_up: RecordingWakeUp
 ) -> None:
     """A round begins a second after the end of the one before (`controller.interval_seconds`)."""
     expire(database)
@@ -194,13 +196,14 @@ def test_an_outage_of_the_database_begins_the_watch_anew(
     """Both watches together are longer than a lease, each alone is far from it."""
     lease = 1.5
     values = {"worker": {"lease_seconds": lease, "heartbeat_seconds": lease / 3}}
-    controller = Controller(database, wake_up, Settings(home=tmp_path, **values), clock)  # type: ignore[arg-type]
+    runs = Controller(database, wake_up, Settings(home=tmp_path, **values), clock)  # type: ignore[arg-type]
+    controller = runs.loop()
     expire(database)
     watch_for(controller, 0.6 * lease)
     unreachable = Database("postgresql+psycopg://nobody@127.0.0.1:9/none")
-    healthy, controller._database = controller._database, unreachable
+    healthy, runs._database = runs._database, unreachable
     controller.tick()
-    controller._database = healthy
+    runs._database = healthy
 
     watch_for(controller, 0.6 * lease)
 
@@ -212,7 +215,7 @@ def test_two_controllers_charge_a_lost_worker_once(
     database: Database, wake_up: RecordingWakeUp, settings: Settings, clock: Clock
 ) -> None:
     expire(database)
-    controllers = [Controller(database, wake_up, settings, clock) for _ in range(2)]
+    controllers = [Controller(database, wake_up, settings, clock).loop() for _ in range(2)]
 
     threads = [threading.Thread(target=watch_until_taken, args=(controller, database)) for controller in controllers]
     for thread in threads:
@@ -228,7 +231,7 @@ def test_a_run_beyond_its_tokens_quota_says_so_until_one_of_them_ends(
     database: Database, wake_up: RecordingWakeUp, tmp_path: Path, clock: Clock
 ) -> None:
     policy = {"runs_per_token": 1, "explain_seconds": 0.01}
-    controller = Controller(database, wake_up, Settings(home=tmp_path, scheduling=policy), clock)  # type: ignore[arg-type]
+    controller = Controller(database, wake_up, Settings(home=tmp_path, scheduling=policy), clock).loop()  # type: ignore[arg-type]
     WorkerRegistry(database).register(WorkerInfo("host/1/0", "host", 1, "0"))
     first = make_ledger(database, name="first", owner="ada", token_id="tok_1")
     make_run(database, name="second", owner="not ada", token_id="tok_1")
@@ -261,7 +264,7 @@ def obstacles(database: Database, run: str) -> list[str]:
     return [event.type for event in events if event.type == "no_worker_serves"]
 
 
-def look_for(controller: Controller, clock: Clock, seconds: float) -> None:
+def look_for(controller: JobLoop, clock: Clock, seconds: float) -> None:
     """Let the controller look every five seconds."""
     for _ in range(int(seconds / 5)):
         clock.now += 5
@@ -269,7 +272,7 @@ def look_for(controller: Controller, clock: Clock, seconds: float) -> None:
 
 
 def test_a_run_that_no_worker_serves_says_so_once_none_has_come_for_a_while(
-    database: Database, controller: Controller, clock: Clock
+    database: Database, controller: JobLoop, clock: Clock
 ) -> None:
     make_run(database, name="run")
     wait_long(database)
@@ -283,7 +286,7 @@ def test_a_run_that_no_worker_serves_says_so_once_none_has_come_for_a_while(
 
 
 def test_a_run_whose_worker_died_says_nothing_of_workers_while_the_next_one_starts(
-    database: Database, controller: Controller, clock: Clock
+    database: Database, controller: JobLoop, clock: Clock
 ) -> None:
     make_ledger(database, name="run").release("released", "Its worker starts again.")
     wait_long(database)
@@ -298,7 +301,7 @@ def test_a_run_whose_worker_died_says_nothing_of_workers_while_the_next_one_star
 
 
 def test_runs_that_wait_for_their_turn_say_nothing_of_workers_while_the_worker_starts_anew(
-    database: Database, controller: Controller, clock: Clock
+    database: Database, controller: JobLoop, clock: Clock
 ) -> None:
     make_ledger(database, name="first")
     make_run(database, name="second")
@@ -313,7 +316,7 @@ def test_runs_that_wait_for_their_turn_say_nothing_of_workers_while_the_worker_s
 
 
 def test_a_worker_that_comes_between_the_look_and_the_word_is_seen(
-    database: Database, controller: Controller, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    database: Database, controller: JobLoop, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_run(database, name="run")
     wait_long(database)
@@ -336,7 +339,7 @@ def test_a_worker_that_comes_between_the_look_and_the_word_is_seen(
     assert read_run(database, "run").waits_for is None
 
 
-def test_a_controller_runs_until_it_is_told_to_stop(database: Database, controller: Controller) -> None:
+def test_a_controller_runs_until_it_is_told_to_stop(database: Database, controller: JobLoop) -> None:
     stop = threading.Event()
     thread = threading.Thread(target=controller.run, args=(stop,))
     thread.start()
@@ -354,7 +357,7 @@ def test_rounds_that_are_set_too_far_apart_for_the_lease_do_not_keep_runs_with_d
     )
     expire(database)
     stop = threading.Event()
-    thread = threading.Thread(target=Controller(database, wake_up, rare).run, args=(stop,))
+    thread = threading.Thread(target=Controller(database, wake_up, rare).loop().run, args=(stop,))
     thread.start()
 
     eventually(lambda: read_run(database, "run").state == RunState.RECOVERING, "the run is taken from its worker")

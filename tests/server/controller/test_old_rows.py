@@ -9,11 +9,12 @@ from sqlalchemy import func, insert, select, text
 from server.access.audit.models import AuditEntry
 from server.access.sessions.models import BrowserSession
 from server.controller.controller import Controller
-from server.controller.old_rows import old_row_job
+from server.controller.old_rows import old_row_jobs
 from server.kit.db.base import Base
 from server.kit.db.clock import now
 from server.kit.db.database import Database
 from server.kit.http.models import IdempotencyKey
+from server.kit.jobs import JobLoop
 from server.kit.settings import ControllerSettings, Settings
 from server.workers.repository import WorkerInfo, WorkerRegistry, WorkerRepository
 from tests.conftest import POSTGRESQL_ONLY
@@ -52,9 +53,9 @@ def test_a_backlog_goes_in_transactions_of_a_thousand_rows_and_what_is_young_sta
     add_backlog(database)
 
     with counted(database) as deleted:
-        gone = old_row_job(database, ControllerSettings()).tick()
+        gone = JobLoop(old_row_jobs(database, ControllerSettings()), 0.0).tick()
 
-    assert {kind: gone[kind] for kind in ("idempotency_keys", "audit_entries", "sessions")} == {
+    assert {kind: gone[f"old_{kind}"] for kind in ("idempotency_keys", "audit_entries", "sessions")} == {
         "idempotency_keys": BACKLOG,
         "audit_entries": BACKLOG,
         "sessions": BACKLOG,
@@ -67,7 +68,7 @@ def test_a_round_that_takes_runs_from_the_dead_deletes_no_old_rows(database: Dat
     add_backlog(database)
 
     with counted(database) as deleted:
-        Controller(database, RecordingWakeUp(), Settings(home=tmp_path)).tick()
+        Controller(database, RecordingWakeUp(), Settings(home=tmp_path)).loop().tick()
 
     assert deleted == []
     assert count(database, IdempotencyKey) == BACKLOG + 1
@@ -82,7 +83,7 @@ def test_silent_workers_are_forgotten_a_thousand_at_a_time(database: Database) -
 
     with database.write() as session:
         assert WorkerRepository(session).forget(60, 2) == 2
-    assert old_row_job(database, ControllerSettings()).tick()["workers"] == 1
+    assert JobLoop(old_row_jobs(database, ControllerSettings()), 0.0).tick()["old_workers"] == 1
 
     with database.read() as session:
         assert [worker.id for worker in WorkerRepository(session).list().items] == ["new"]
@@ -92,7 +93,7 @@ def test_silent_workers_are_forgotten_a_thousand_at_a_time(database: Database) -
 def test_what_another_transaction_makes_young_meanwhile_stays(database: Database) -> None:
     """The race: a deletion has chosen its rows, and waits for a transaction that has changed one of them."""
     add_backlog(database)
-    deletion = threading.Thread(target=old_row_job(database, ControllerSettings()).tick)
+    deletion = threading.Thread(target=JobLoop(old_row_jobs(database, ControllerSettings()), 0.0).tick)
 
     with database.write() as session:
         session.execute(text("UPDATE idempotency_keys SET created_at = created_at + 1e9 WHERE key = '7'"))

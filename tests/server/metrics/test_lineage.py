@@ -1,6 +1,5 @@
 """The curve of a run that continues others: one series, cut at the checkpoints that were taken over."""
 
-import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,7 +10,7 @@ from ludus.client import Client
 from server.checkpoints.repository import MAX_PREDECESSORS
 from server.kit.metrics_settings import MetricsSettings
 from server.metrics.points import MetricPoint
-from server.metrics.retention.job import MetricRetentionJob
+from server.metrics.retention.job import MetricRetention
 from tests.factories import make_checkpoint, pack_metrics
 from tests.server.app.world import CARTPOLE, Trainer, World, open_world
 from tests.statements import selected
@@ -185,9 +184,9 @@ def test_a_predecessor_whose_metrics_are_in_a_file_is_read_from_it(world: World)
     three(world)
     pack_metrics(world.services.database)
     settings = MetricsSettings.model_validate({"archive_days": 1e-12})
-    job = MetricRetentionJob(world.services.database, world.services.artifacts, settings)
+    job = MetricRetention(world.services.database, world.services.artifacts, settings)
 
-    assert job.archive(threading.Event()) == 2
+    assert job.archive() == 2
 
     assert curve(world, "third") == CURVE
 

@@ -3,7 +3,6 @@
 import math
 import shutil
 import sqlite3
-import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -24,7 +23,7 @@ from server.kit.metrics_settings import MetricsSettings
 from server.metrics.models import MetricArchive, MetricChunk
 from server.metrics.points import CHUNK_POINTS, Points
 from server.metrics.reader import MetricReader
-from server.metrics.retention.job import MetricRetentionJob
+from server.metrics.retention.job import MetricRetention
 from server.metrics.retention.thinning import keep, thinned
 from server.runs.models import Run
 from tests.factories import pack_metrics
@@ -34,7 +33,6 @@ REWARD = "Environment/Cumulative Reward"
 DAY = 86400.0
 SOON = 1e-12
 """Days after which everything is old."""
-NEVER = threading.Event()
 
 
 @pytest.fixture
@@ -60,9 +58,9 @@ def ended(world: World, name: str, points: int = 300) -> Trainer:
     return trainer
 
 
-def job(world: World, **rules: object) -> MetricRetentionJob:
+def job(world: World, **rules: object) -> MetricRetention:
     settings = MetricsSettings.model_validate({"archive_days": SOON, **rules})
-    return MetricRetentionJob(world.services.database, world.services.artifacts, settings)
+    return MetricRetention(world.services.database, world.services.artifacts, settings)
 
 
 def chunks(database: Database, run_id: str) -> int:
@@ -94,10 +92,10 @@ def test_an_archived_run_answers_as_before_and_its_rows_are_gone(world: World, c
         ]
 
     before = answers()
-    assert job(world, project_archive_days={"default": None}).archive(NEVER) == 0, "the project's rule goes first"
+    assert job(world, project_archive_days={"default": None}).archive() == 0, "the project's rule goes first"
     with world.services.database.write() as session:
         session.execute(update(Run).where(Run.id == other).values(finished_at=None))
-    assert job(world).archive(NEVER) == 1
+    assert job(world).archive() == 1
     assert chunks(world.services.database, run_id) == 0
     assert chunks(world.services.database, other) > 0
 
@@ -126,7 +124,7 @@ def test_the_parquet_file_has_a_row_for_each_point_of_any_run(world: World, clie
 def test_an_archive_in_the_folder_is_read_by_pandas_and_by_polars(world: World, client: Client) -> None:
     run_id = ended(world, "archived").run_id
     (series,) = client.metrics.series(run_id, REWARD, points=5000)
-    job(world).archive(NEVER)
+    job(world).archive()
     file = world.services.settings.storage.root / files(world, run_id)[0]
 
     frame = pd.read_parquet(file)
@@ -156,7 +154,7 @@ def test_projects_have_lives_of_their_own_in_the_database(world: World) -> None:
     }
     rules = {"archive_days": 7, "project_archive_days": {"bots": 1, "league": 30}}
 
-    assert job(world, **rules).archive(NEVER) == 6
+    assert job(world, **rules).archive() == 6
 
     archived = {place for place, run_id in runs.items() if archive_of(world, run_id) is not None}
     bots = {("bots", 2), ("bots", 10), ("bots", 40)}
@@ -169,10 +167,10 @@ def test_projects_have_lives_of_their_own_for_all_points(world: World, archived:
         (project, days): aged(world, project, days) for project in ("bots", "league", "default") for days in (2, 10)
     }
     if archived:
-        assert job(world).archive(NEVER) == len(runs)
+        assert job(world).archive() == len(runs)
     rules = {"full_days": 7, "project_full_days": {"bots": 1, "league": None}, "thinned_points": 100}
 
-    assert job(world, **rules).thin(NEVER) == 3
+    assert job(world, **rules).thin() == 3
 
     reader = MetricReader(world.services.database, world.services.artifacts)
     totals = {place: reader.series([run_id], [REWARD])[0].total for place, run_id in runs.items()}
@@ -194,11 +192,11 @@ def test_a_store_that_does_not_answer_loses_nothing(world: World, client: Client
     before = client.metrics.series(run_id, REWARD)
 
     with pytest.raises(StorageUnavailable):
-        MetricRetentionJob(database, Down(world.services.settings.storage.root), settings).archive(NEVER)
+        MetricRetention(database, Down(world.services.settings.storage.root), settings).archive()
     assert (archive_of(world, run_id), chunks(database, run_id)) == (None, 2)
     assert client.metrics.series(run_id, REWARD) == before
 
-    job(world).archive(NEVER)
+    job(world).archive()
     damage(world, run_id)
     with pytest.raises(ApiError, match="is damaged"):
         client.metrics.series(run_id, REWARD)
@@ -215,10 +213,10 @@ def damage(world: World, run_id: str) -> None:
 
 def test_a_damaged_file_keeps_no_other_run_from_being_thinned(world: World, client: Client) -> None:
     broken, whole = (ended(world, name, points=1000).run_id for name in ("broken", "whole"))
-    job(world).archive(NEVER)
+    job(world).archive()
     damage(world, broken)
 
-    job(world, full_days=SOON, thinned_points=100).thin(NEVER)
+    job(world, full_days=SOON, thinned_points=100).thin()
 
     (series,) = client.metrics.series(whole, REWARD, points=5000)
     assert series.total <= 100
@@ -229,16 +227,16 @@ def test_a_job_that_was_killed_behind_its_commit_is_finished_by_the_next(world: 
     stopped = job(world)
     stopped._drop = lambda _run_id: None  # type: ignore[method-assign]  # killed before it deletes the rows
 
-    stopped.archive(NEVER)
+    stopped.archive()
     assert chunks(world.services.database, run_id) > 0
-    job(world).archive(NEVER)
+    job(world).archive()
 
     assert chunks(world.services.database, run_id) == 0
 
 
 def test_a_run_that_was_deleted_leaves_no_file(world: World, client: Client) -> None:
     run_id = ended(world, "deleted").run_id
-    job(world).archive(NEVER)
+    job(world).archive()
     assert len(files(world, run_id)) == 1
 
     client.runs.delete(run_id)
@@ -249,13 +247,13 @@ def test_a_run_that_was_deleted_leaves_no_file(world: World, client: Client) -> 
 
 def test_old_points_of_an_archived_run_are_thinned_once(world: World, client: Client) -> None:
     run_id = ended(world, "thinned", points=1000).run_id
-    job(world).archive(NEVER)
+    job(world).archive()
     before = client.metrics.list(run_id)
     extremes = client.runs.compare([run_id], [f"{REWARD}@max", f"{REWARD}@min"]).runs[0].metrics
     rules = {"full_days": SOON, "thinned_points": 100}
 
-    assert job(world, **rules).thin(NEVER) >= 1
-    assert job(world, **rules).thin(NEVER) == 0
+    assert job(world, **rules).thin() >= 1
+    assert job(world, **rules).thin() == 0
 
     (series,) = client.metrics.series(run_id, REWARD, points=5000)
     assert series.total <= 100
@@ -272,14 +270,14 @@ def test_a_copy_of_the_rows_before_and_of_the_files_after_a_file_is_thinned_has_
     world: World, client: Client, tmp_path: Path
 ) -> None:
     run_id = ended(world, "saved", points=1000).run_id
-    job(world).archive(NEVER)
+    job(world).archive()
     before = client.metrics.series(run_id, REWARD, points=5000)
     root = world.services.settings.storage.root
     database = Path(world.services.database.url.database or "")
 
     with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(tmp_path / "rows.db")) as target:
         source.backup(target)
-    assert job(world, full_days=SOON, thinned_points=100).thin(NEVER) >= 1
+    assert job(world, full_days=SOON, thinned_points=100).thin() >= 1
     assert world.purge(purge_delay_seconds=3600) == 0
     shutil.copytree(root, tmp_path / "artifacts")
     world.purge()
@@ -296,13 +294,13 @@ def test_a_copy_of_the_rows_before_and_of_the_files_after_a_file_is_thinned_has_
 
 def test_a_file_that_no_row_has_named_goes_with_the_next_archive_and_a_former_one_stays(world: World) -> None:
     run_id = ended(world, "untidy", points=1000).run_id
-    job(world).archive(NEVER)
+    job(world).archive()
     (former,) = files(world, run_id)
     leftover = world.services.settings.storage.root / Path(former).with_name("met_killed.parquet")
     leftover.write_bytes(b"a job was killed before it entered this")
 
-    job(world, full_days=SOON, thinned_points=200).thin(NEVER)
-    job(world, full_days=SOON, thinned_points=100).thin(NEVER)
+    job(world, full_days=SOON, thinned_points=200).thin()
+    job(world, full_days=SOON, thinned_points=100).thin()
 
     assert former in files(world, run_id)
     assert len(files(world, run_id)) == 3
@@ -314,7 +312,7 @@ def test_old_points_of_a_live_run_are_thinned_and_it_goes_on(world: World, clien
     trainer.measure(REWARD, [float(number) for number in range(3 * CHUNK_POINTS)])
     pack_metrics(world.services.database)
 
-    assert job(world, full_days=SOON, thinned_points=100).thin(NEVER) >= 1
+    assert job(world, full_days=SOON, thinned_points=100).thin() >= 1
     trainer.measure(REWARD, [7.0, 8.0], first=1_000_000)
     pack_metrics(world.services.database)
 

@@ -1,7 +1,6 @@
 """Readers answer the same wherever the points are: in the tail, partly packed, wholly packed, or in a Parquet file."""
 
 import math
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from server.metrics.listed import ListedMetric
 from server.metrics.points import MetricPoint, Window
 from server.metrics.reader import MetricReader
 from server.metrics.repository import MetricRepository
-from server.metrics.retention.job import MetricRetentionJob
+from server.metrics.retention.job import MetricRetention
 from tests.examples import examples
 from tests.factories import claim_run, make_checkpoint, make_run, pack_metrics
 
@@ -133,7 +132,7 @@ def test_readers_answer_the_same_at_every_stage_of_packing(database: Database, t
     for other in others:
         np.testing.assert_equal(other, first)
 
-    job = MetricRetentionJob(database, store, MetricsSettings(archive_days=1e-12))
-    job.archive(threading.Event())
+    job = MetricRetention(database, store, MetricsSettings(archive_days=1e-12))
+    job.archive()
     archived = answers(database, store, runs[-1])
     np.testing.assert_equal(archived, first)

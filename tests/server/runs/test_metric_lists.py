@@ -8,19 +8,18 @@ import pytest
 from sqlalchemy import insert, update
 
 from ludus.schemas.states import RunState
-from server.controller.controller import Controller
 from server.kit.db.database import Database
+from server.kit.jobs import JobLoop
 from server.kit.listing import Condition, ListQuery, Operator, Order
-from server.kit.settings import Settings
 from server.lifecycle.attempts.repository import AttemptLedger
-from server.metrics.compaction.job import CompactionJob
+from server.metrics.compaction.job import compaction_jobs
 from server.metrics.listed import ListedMetric
 from server.metrics.models import LatestMetric
 from server.metrics.points import MetricPoint
 from server.metrics.repository import MetricRepository, values_by_run
 from server.runs.models import Run
 from server.runs.repository import RunRepository
-from tests.factories import RecordingWakeUp, make_checkpoint, make_claim, make_ledger, make_run, pack_metrics
+from tests.factories import make_checkpoint, make_claim, make_ledger, make_run, pack_metrics
 from tests.server.app.world import World
 from tests.statements import selected
 
@@ -129,7 +128,7 @@ def test_extremes_that_the_former_release_did_not_keep_are_computed_by_the_contr
     with database.read() as session:
         assert len(MetricRepository(session).stale(10)) == 2
 
-    Controller(database, RecordingWakeUp(), Settings()).tick()
+    JobLoop(compaction_jobs(database), 0.0).tick()
 
     assert read(database, f"{REWARD}@max") == ["half", "old"]
     with database.read() as session:
@@ -148,7 +147,7 @@ def test_what_is_added_to_stale_extremes_leaves_them_stale(database: Database) -
 
     with database.read() as session:
         assert len(MetricRepository(session).stale(10)) == 1
-    Controller(database, RecordingWakeUp(), Settings()).tick()
+    JobLoop(compaction_jobs(database), 0.0).tick()
     assert read(database, f"{REWARD}@max") == ["live"]
     with database.read() as session:
         (row,) = session.query(LatestMetric).all()
@@ -198,7 +197,7 @@ def test_over_http_values_are_named_as_asked_and_pages_are_bound_to_the_metric(w
         trainer = world.claim(world.create(name=f"listed-{name}", tags=["listed"])["id"]).start()
         trainer.measure(REWARD, values)
         trainer.finish()
-    CompactionJob(world.services.database).compact()
+    JobLoop(compaction_jobs(world.services.database), 0.0).tick()
     world.create(name="listed-none", tags=["listed"])
 
     def get(**query: Any) -> Any:

@@ -11,7 +11,8 @@ import pytest
 from server.access.audit.repository import AuditRepository
 from server.access.tokens.bootstrap import create_first_token
 from server.app.serve import Exposed, serve_api
-from server.controller.old_rows import old_row_job
+from server.controller.old_rows import old_row_jobs
+from server.kit.jobs import JobLoop
 from server.kit.settings import ControllerSettings, Settings
 from tests.server.app.world import CARTPOLE, World, open_world
 
@@ -167,7 +168,7 @@ def test_old_entries_are_forgotten(tmp_path: Path) -> None:
             session.connection().exec_driver_sql("UPDATE audit_entries SET at = at - 3 * 86400")
         world.create()
 
-        old_row_job(database, ControllerSettings(audit_days=2)).tick()
+        JobLoop(old_row_jobs(database, ControllerSettings(audit_days=2)), 0.0).tick()
 
         assert len(entries(world)) == 1
         with database.write() as session:

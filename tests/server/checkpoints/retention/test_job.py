@@ -13,7 +13,7 @@ from sqlalchemy import insert
 
 from ludus.config.run import RunConfig
 from server.checkpoints.models import Checkpoint
-from server.checkpoints.retention.job import RetentionJob
+from server.checkpoints.retention.job import Retention
 from server.checkpoints.retention.repository import Limits, RetentionRepository
 from server.checkpoints.service import CheckpointService
 from server.kit.artifacts.folder import FolderStore
@@ -21,6 +21,7 @@ from server.kit.artifacts.models import GivenUpFile
 from server.kit.artifacts.repository import GivenUpFileRepository
 from server.kit.db.database import Database
 from server.kit.errors import StorageRefused, StorageUnavailable
+from server.kit.jobs import JobLoop
 from server.kit.settings import StorageSettings
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.service import RunService
@@ -37,8 +38,8 @@ def store(tmp_path: Path) -> FolderStore:
     return FolderStore(tmp_path / "artifacts")
 
 
-def janitor(database: Database, store: FolderStore, **settings: Any) -> RetentionJob:
-    return RetentionJob(database, store, StorageSettings(**settings))
+def janitor(database: Database, store: FolderStore, **settings: Any) -> Retention:
+    return Retention(database, store, StorageSettings(**settings))
 
 
 def save(ledger: AttemptLedger, store: FolderStore, folder: Path, step: int, run: str = "x", **overrides: Any) -> str:
@@ -120,13 +121,13 @@ def test_a_store_that_refuses_one_deletion_does_not_keep_the_others_and_one_that
         raise StorageUnavailable(path)
 
     monkeypatch.setattr(store, "delete", away)
-    janitor(database, store).tick()
+    JobLoop(janitor(database, store).jobs(), 0.0).tick()
     assert stored(tmp_path) == {"100", "200", "300"}
     monkeypatch.setattr(store, "delete", refuse)
-    janitor(database, store).tick()
+    JobLoop(janitor(database, store).jobs(), 0.0).tick()
     assert stored(tmp_path) == {"100", "300"}
     monkeypatch.setattr(store, "delete", delete)
-    janitor(database, store).tick()
+    JobLoop(janitor(database, store).jobs(), 0.0).tick()
     assert stored(tmp_path) == {"300"}
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ludus.schemas.states import RunState
 from server.kit.db.database import Database
 from server.kit.db.ids import new_id
+from server.kit.jobs import JobLoop
 from server.ladders.models import LadderPlayer
 from server.ladders.rating_systems import RatingTable, Tally, tally
 from server.ladders.ratings.job import RatingJob
@@ -215,7 +216,7 @@ def test_two_raters_do_the_work_of_one(database: Database) -> None:
 def test_a_running_rater_rates_what_comes(database: Database) -> None:
     ledger = make_player(database, name="run")
     stop = threading.Event()
-    rating = threading.Thread(target=RatingJob(database, 3).run, args=(stop, 0.01))
+    rating = threading.Thread(target=JobLoop([RatingJob(database, 3).job()], 0.01).run, args=(stop,))
     rating.start()
     try:
         ledger.matches.append([make_match(number) for number in range(1, 11)])

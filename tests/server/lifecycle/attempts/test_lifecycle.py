@@ -60,7 +60,7 @@ class Life(RuleBasedStateMachine):
         self._database = self.open()
         self._wake_up = RecordingWakeUp()
         self._clock = 0.0
-        self._controller = Controller(self._database, self._wake_up, SETTINGS, lambda: self._clock)
+        self._controller = Controller(self._database, self._wake_up, SETTINGS, lambda: self._clock).loop()
         self._ringer = WakeUpNotifier(self._database, self._wake_up, SETTINGS, lambda: self._clock)
         self._ledgers: list[AttemptLedger] = []
         self._epoch = 0

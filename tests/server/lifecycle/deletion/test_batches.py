@@ -9,11 +9,12 @@ from sqlalchemy import event, func, insert, select, update
 from ludus.config.run import RunConfig
 from ludus.schemas.states import RunState
 from server.app.models import Base
-from server.checkpoints.retention.job import RetentionJob
+from server.checkpoints.retention.job import Retention
 from server.checkpoints.service import CheckpointService
 from server.kit.artifacts.folder import FolderStore
 from server.kit.db.database import Database
 from server.kit.errors import InvalidConfig, RunNotFound
+from server.kit.jobs import JobLoop
 from server.kit.listing import ListQuery, Order
 from server.kit.metrics_settings import MetricsSettings
 from server.kit.settings import ControllerSettings, StorageSettings
@@ -23,7 +24,7 @@ from server.ladders.ratings.repository import RatingRepository
 from server.ladders.repository import LadderRepository
 from server.lifecycle.deletion.service import ROWS, DeletionService
 from server.lifecycle.retention import job
-from server.lifecycle.retention.job import RowRetentionJob
+from server.lifecycle.retention.job import RowRetention
 from server.metrics.points import MetricPoint
 from server.metrics.retention.repository import MetricRetentionRepository
 from server.runs.models import Attempt, DeletedAttempts, DeletedRun, Event, Run
@@ -94,8 +95,8 @@ def delete(database: Database, run_id: str) -> None:
         DeletionService(session).delete(run_id)
 
 
-def retention(database: Database, run_days: float | None = None) -> RowRetentionJob:
-    return RowRetentionJob(database, ControllerSettings(run_days=run_days, **NEVER))  # type: ignore[arg-type]
+def retention(database: Database, run_days: float | None = None) -> JobLoop:
+    return JobLoop(RowRetention(database, ControllerSettings(run_days=run_days, **NEVER)).jobs(), 0.0)  # type: ignore[arg-type]
 
 
 def test_no_transaction_deletes_more_than_a_thousand_rows_and_no_cascade_deletes_any(database: Database) -> None:
@@ -105,7 +106,7 @@ def test_no_transaction_deletes_more_than_a_thousand_rows_and_no_cascade_deletes
 
     with counted(database) as deleted:
         delete(database, run_id)
-        gone = retention(database).tick()["rows_of_runs"]
+        gone = retention(database).tick()["old_rows_of_runs"]
 
     assert deleted[:-1] == [ROWS] * (len(deleted) - 1)
     assert 0 < deleted[-1] < ROWS
@@ -169,7 +170,7 @@ def test_rounds_are_bounded_and_go_on_where_they_were(database: Database, monkey
     run_id, _ = ended(database)
     delete(database, run_id)
 
-    gone = [retention(database).tick()["rows_of_runs"] for _ in range(3)]
+    gone = [retention(database).tick()["old_rows_of_runs"] for _ in range(3)]
 
     assert (gone[0], gone[1] < 2 * ROWS, gone[2]) == (2 * ROWS, True, 0)
     assert rows(database, run_id) == 0
@@ -183,7 +184,7 @@ def test_a_run_that_is_old_goes_in_the_same_batches(database: Database) -> None:
     with counted(database) as deleted:
         gone = retention(database, run_days=30).tick()
 
-    assert (gone["runs"], max(deleted), rows(database, run_id)) == (1, ROWS, 0)
+    assert (gone["old_runs"], max(deleted), rows(database, run_id)) == (1, ROWS, 0)
 
 
 def test_its_files_and_its_note_stay_until_its_rows_are_gone(database: Database, tmp_path: Path) -> None:
@@ -191,7 +192,7 @@ def test_its_files_and_its_note_stay_until_its_rows_are_gone(database: Database,
     store = FolderStore(tmp_path / "artifacts")
     (tmp_path / "log").write_text("log")
     store.publish(tmp_path / "log", f"runs/{run_id}/1/logs/trainer.log")
-    janitor = RetentionJob(database, store, StorageSettings())
+    janitor = Retention(database, store, StorageSettings())
     delete(database, run_id)
     delete(database, run_id)  # a second one changes nothing
 

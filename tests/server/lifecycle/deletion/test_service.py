@@ -10,10 +10,11 @@ from ludus.schemas.states import RunState
 from server.app.models import Base
 from server.checkpoints.aliases.service import AliasService
 from server.checkpoints.models import Checkpoint
-from server.checkpoints.retention.job import RetentionJob
+from server.checkpoints.retention.job import Retention
 from server.kit.artifacts.folder import FolderStore
 from server.kit.db.database import Database
 from server.kit.errors import RunNotFound, StorageUnavailable
+from server.kit.jobs import JobLoop
 from server.kit.settings import StorageSettings, WebhookSettings
 from server.ladders.models import LadderPlayer
 from server.ladders.requests import PlayerCreate
@@ -200,10 +201,10 @@ def test_the_files_go_as_often_as_it_takes_and_late_ones_too(database: Database,
     for file in (other, log):
         file.parent.mkdir(parents=True)
         file.write_text("log")
-    janitor = RetentionJob(database, store, StorageSettings())
+    janitor = Retention(database, store, StorageSettings())
     delete(database, run_id)
 
-    janitor.tick()
+    JobLoop(janitor.jobs(), 0.0).tick()
     assert log.exists(), "the store is away"
     store.answers = True
     assert janitor.purge() == 1

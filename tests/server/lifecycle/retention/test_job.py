@@ -8,12 +8,13 @@ from sqlalchemy import func, select, update
 from ludus.schemas.states import RunState
 from server.checkpoints.service import CheckpointService
 from server.kit.db.database import Database
+from server.kit.jobs import JobLoop
 from server.kit.settings import ControllerSettings
 from server.ladders.models import LadderMatch, LadderParticipant
 from server.ladders.service import LadderService
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.retention import job
-from server.lifecycle.retention.job import RowRetentionJob
+from server.lifecycle.retention.job import RowRetention
 from server.runs.events.repository import EventRepository
 from server.runs.models import Event, Run
 from server.simulators.models import Simulator
@@ -24,9 +25,9 @@ DAY = 86400.0
 NEVER = {"run_days": None, "event_days": None, "simulator_days": None, "match_days": None}
 
 
-def retention(database: Database, **days: float) -> RowRetentionJob:
+def retention(database: Database, **days: float) -> JobLoop:
     """Make a job that deletes only what the days name."""
-    return RowRetentionJob(database, ControllerSettings(**{**NEVER, **days}))
+    return JobLoop(RowRetention(database, ControllerSettings(**{**NEVER, **days})).jobs(), 0.0)
 
 
 def run_of(ledger: AttemptLedger) -> str:
@@ -64,7 +65,7 @@ def test_old_routine_events_go_and_states_warnings_and_the_newest_event_stay(dat
     running.event("checkpoint_saved", "Routine, but the newest.")
     age(database, Event, "at", 366)
 
-    assert retention(database, event_days=365).tick()["events"] == 1
+    assert retention(database, event_days=365).tick()["old_events"] == 1
 
     states = ["run_created", "run_claimed", "run_started"]
     assert events(database, run_of(ended)) == [*states, "trainer_lost", "run_succeeded"]
@@ -77,7 +78,7 @@ def test_young_events_stay(database: Database) -> None:
     ledger.move(RunState.SUCCEEDED)
     age(database, Event, "at", 364)
 
-    assert retention(database, event_days=365).tick()["events"] == 0
+    assert retention(database, event_days=365).tick()["old_events"] == 0
 
 
 def test_rounds_go_through_all_runs_a_few_at_a_time(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +92,7 @@ def test_rounds_go_through_all_runs_a_few_at_a_time(database: Database, monkeypa
     age(database, Event, "at", 366)
     retain = retention(database, event_days=365)
 
-    assert [retain.tick()["events"] for _ in range(4)] == [6, 3, 0, 0]
+    assert [retain.tick()["old_events"] for _ in range(4)] == [6, 3, 0, 0]
 
 
 def test_simulators_that_left_long_ago_go_and_connected_ones_stay(database: Database) -> None:
@@ -102,7 +103,7 @@ def test_simulators_that_left_long_ago_go_and_connected_ones_stay(database: Data
             session.add(Simulator(run_id=run_of(ledger), session_id=session_id, **columns))
     ledger.simulators.left("left just now", code="finished", reason="It left.", steps=1)
 
-    assert retention(database, simulator_days=30).tick()["simulators"] == 1
+    assert retention(database, simulator_days=30).tick()["old_simulators"] == 1
 
     with database.read() as session:
         assert set(session.scalars(select(Simulator.session_id))) == {"left just now", "plays"}
@@ -117,7 +118,7 @@ def test_ratings_stay_when_old_matches_go_and_are_computed_again_from_the_rest(d
     rate_all(database)
     before = computed(database)
 
-    assert retention(database, match_days=365).tick()["matches"] == 40
+    assert retention(database, match_days=365).tick()["old_matches"] == 40
 
     assert computed(database) == before
     assert (count(database, LadderMatch), count(database, LadderParticipant)) == (10, 20)
@@ -134,7 +135,7 @@ def test_a_ladder_without_any_match_left_is_recomputed_to_what_it_was(database: 
     ledger.move(RunState.CANCELLED)
     rate_all(database)
     before = computed(database)
-    assert retention(database, match_days=365).tick()["matches"] == 10
+    assert retention(database, match_days=365).tick()["old_matches"] == 10
 
     with database.write() as session:
         LadderService(session).recompute("player")
@@ -153,7 +154,7 @@ def test_old_matches_stay_because_of(database: Database, reason: str) -> None:
     if reason != "matches that are not rated":
         rate_all(database)
 
-    assert retention(database, match_days=365).tick()["matches"] == 0
+    assert retention(database, match_days=365).tick()["old_matches"] == 0
 
     assert get_ladder(database, "player").match_seq == count(database, LadderMatch) == 10
 
@@ -177,6 +178,6 @@ def test_runs_that_ended_long_ago_go_unless_something_needs_them(
     young.move(RunState.SUCCEEDED)
     retain = retention(database, run_days=30)
 
-    assert sum(retain.tick()["runs"] for _ in range(6)) == 1
+    assert sum(retain.tick()["old_runs"] for _ in range(6)) == 1
 
     assert {names.get(run, "young") for run in all_runs(database)} == {"pinned", "goes on", "young"}

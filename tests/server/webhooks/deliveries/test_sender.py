@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from sqlalchemy import update
 
 from ludus.schemas.states import RunState
 from server.kit.db.database import Database
+from server.kit.jobs import JobLoop
 from server.kit.listing import ListQuery, Order
 from server.kit.settings import WebhookSettings
 from server.lifecycle.attempts.repository import AttemptLedger
@@ -67,6 +69,10 @@ def pass_time(database: Database, seconds: float) -> None:
     """Let every message that waits be due so much sooner."""
     with database.write() as session:
         session.execute(update(Delivery).values(next_try_at=Delivery.next_try_at - seconds))
+
+
+def running(sender: Sender) -> Callable[[threading.Event], None]:
+    return JobLoop(sender.jobs(), settings().interval_seconds, called=sender.called).run
 
 
 def settle(sender: Sender, rounds: int = 400) -> None:
@@ -327,7 +333,7 @@ def test_two_senders_make_and_send_each_message_once(database: Database, receive
     webhook = subscribe(database, receiver.url)
     runs = [make_run(database).id for _ in range(5)]
     stop = threading.Event()
-    senders = [threading.Thread(target=Sender(database, settings()).run, args=(stop,)) for _ in range(2)]
+    senders = [threading.Thread(target=running(Sender(database, settings())), args=(stop,)) for _ in range(2)]
     for each in senders:
         each.start()
     for run in runs:
@@ -412,17 +418,17 @@ def test_a_slow_receiver_holds_up_nobody_else(database: Database, receiver: Rece
         run = make_run(database).id
         happen(database, run, *["hello"] * 20)
         stop = threading.Event()
-        running = threading.Thread(
-            target=Sender(database, settings(concurrency=8, timeout_seconds=60)).run, args=(stop,)
-        )
-        running.start()
+        sender = Sender(database, settings(concurrency=8, timeout_seconds=60))
+        thread = threading.Thread(target=running(sender), args=(stop,))
+        thread.start()
         try:
             receiver.wait_for(20)  # the slow one has answered nothing yet
             slow.wait_for(1)
         finally:
             over.set()
             stop.set()
-            running.join()
+            thread.join()
+            sender.close()
 
     assert [each.state for each in log_of(database, quick)] == ["succeeded"] * 20
 
@@ -461,8 +467,7 @@ def test_what_a_disabled_webhook_holds_back_is_given_up_after_a_week_and_its_log
     def age(days: float) -> None:
         with database.write() as session:
             session.execute(update(Delivery).values(created_at=Delivery.created_at - days * 86400))
-        sender = Sender(database, settings(retention_seconds=30 * 86400.0))
-        sender.tell()
+        Sender(database, settings(retention_seconds=30 * 86400.0)).forget()
 
     age(6.9)
     (waiting,) = log_of(database, webhook)
