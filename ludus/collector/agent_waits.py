@@ -7,10 +7,7 @@ simulator of four that waits for two seconds is half a second of all.
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
-
-if TYPE_CHECKING:
-    from ludus.collector.runners import PolicyRunner
+from typing import Final, Literal, TypeAlias
 
 WaitReason: TypeAlias = Literal["learner", "stragglers", "checkpoint", "network"]
 LEARNER: Final = "learner"
@@ -38,18 +35,9 @@ class AgentWaits:
     _delays: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
     """Seconds of all agents, by the simulator whose step came last."""
 
-    def observe(self, runner: "PolicyRunner", now: float, last: int | None) -> None:
-        """Record what the runner's agents wait for after a turn; `last` is the simulator of its newest step, if any."""
+    def observe(self, reason: WaitReason | None, share: float, now: float, last: int | None) -> None:
+        """Record why a share of the agents waits from now on; `last` is the simulator of the newest step, if any."""
         self._count(now)
-        quota, reason, share = runner.quota, runner.held_for, 0.0
-        if not runner.waiting or runner.version < 0 or quota.number is None:
-            reason = None  # none waits, or nothing has begun
-        else:
-            waiting = sum(batch.rows for batch in runner.waiting)
-            share = waiting / (waiting + sum(quota.outstanding.values()))
-            if reason is None:
-                has_weights = runner.version >= runner.required_version
-                reason = STRAGGLERS if has_weights and quota.left <= 0 and not quota.complete else LEARNER
         if self.reason == STRAGGLERS and reason != STRAGGLERS:
             if last is not None:
                 self._delays[last] += self._straggling

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ludus.collector.agent_queue import Batch, Staged
 from ludus.collector.agents import ACTING, AgentIndex, Agents, Slots
-from ludus.collector.batch import Batch, Staged
 from ludus.collector.matches import outcome_by_reward, reported_outcome
 from ludus.collector.messages import EndedGame
 from ludus.collector.policy import Acted, Policy

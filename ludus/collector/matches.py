@@ -11,8 +11,8 @@ their turns apart: a change in the message that ends a match belongs to the next
 import numpy as np
 import numpy.typing as npt
 
+from ludus.collector.agent_queue import Staged
 from ludus.collector.agents import ACTING, AgentIndex, Agents
-from ludus.collector.batch import Staged
 from ludus.collector.messages import EndedMatch
 from ludus.collector.opponents import NO_POLICY, OpponentRunner
 from ludus.protocol.batches import TerminalBatch

@@ -5,12 +5,13 @@ stream then calls `end`.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from ludus.collector.agents import AgentIndex
 from ludus.collector.answers import encode_answer
-from ludus.collector.session import Session
+from ludus.collector.host import Host
+from ludus.collector.session import Session, SessionListener
 from ludus.collector.snapshots.sessions import SessionCheckpoints
+from ludus.collector.snapshots.state import SessionSnapshot
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.batches import Floats, Ints
 from ludus.protocol.codec import BehaviorLayout, CloseCode, ProtocolError, decode_stats, decode_step, spec_from_message
@@ -27,9 +28,6 @@ from ludus.protocol.parameters import samplers_to_messages
 from ludus.protocol.spec import BehaviorSpec
 from ludus.sdk.environment_parameters import ParameterDraws
 
-if TYPE_CHECKING:
-    from ludus.collector.server import CollectorServer
-
 BEFORE_RESET = -1
 """Stands for the environment parameters of episodes that a reset has ended."""
 
@@ -37,21 +35,20 @@ BEFORE_RESET = -1
 class NativeSession(Session):
     """One simulator on a stream of its own."""
 
-    def __init__(self, collector: "CollectorServer", peer: str, send: Callable[[bytes], None]) -> None:
-        super().__init__(collector, peer)
+    def __init__(self, host: Host, listener: SessionListener, peer: str, send: Callable[[bytes], None]) -> None:
+        super().__init__(host, listener, peer)
         self._send = send
         self._layouts: dict[str, BehaviorLayout] = {}
         self._step_id = 0
         self._reset_id = 0
         self.draws = ParameterDraws({}, 0)
-        self.told: dict[str, float] = {}
-        """The values of environment parameters that the simulator received last."""
-        self.checkpoints = SessionCheckpoints(self, collector)
+        """The environment parameters that the simulator has received."""
+        self.checkpoints = SessionCheckpoints(host, self.send)
 
     def receive(self, data: bytes) -> None:
         """Handle one message. Raises ProtocolError."""
-        self.last_activity = self._collector.now()
-        request = parse_request(data, self._collector.settings.max_message_bytes)
+        self.last_activity = self._host.now()
+        request = parse_request(data, self._host.settings.max_message_bytes)
         kind = request.WhichOneof("message")
         if kind == "step":
             self._step(request.step)
@@ -61,12 +58,13 @@ class NativeSession(Session):
             self._announce(request.announce)
         else:
             self._expect_hello()
-            self.checkpoints.saved(request.saved)
+            if self.checkpoints.saved(self, request.saved):
+                self._listener.position_came()
 
     def answer(
         self, step_id: int, agent_index: AgentIndex, agents: Ints | None, continuous: Floats, discrete: Ints
     ) -> None:
-        """Send actions (called by the batcher)."""
+        """Send actions (called by the runner)."""
         self._note_answer()
         ids = b"" if agents is None else agents.tobytes()
         news = self._news() if self._has_news else b""
@@ -82,7 +80,7 @@ class NativeSession(Session):
 
     def overdue(self, now: float) -> ProtocolError | None:
         """Return why the session has to end if it has been silent for too long."""
-        settings, silence = self._collector.settings, now - self.last_activity
+        settings, silence = self._host.settings, now - self.last_activity
         if self.number < 0:
             if silence > HELLO_SECONDS:
                 return hello_timeout()
@@ -102,11 +100,11 @@ class NativeSession(Session):
         self.send(pb.ConnectResponse(close=pb.Close(code=code, reason=reason, rejoin=rejoin)))
 
     def _admitted(self, name: str) -> None:
-        self.checkpoints.admitted(name)
+        self.checkpoints.admitted(self, name)
 
     def _forget_agents(self) -> None:
         super()._forget_agents()
-        self.checkpoints.forget()
+        self.checkpoints.forget(self)
 
     def send(self, response: pb.ConnectResponse) -> None:
         """Send a message."""
@@ -116,9 +114,8 @@ class NativeSession(Session):
         """Return the newest environment parameters, to be sent now: drawn values, and samplers."""
         newest = self._environment_parameters
         self.draws.change(newest)
-        self._note_told()
-        self.told = self.draws.next()
-        return self.told, samplers_to_messages(newest)
+        self.parameter_set = self._host.settings.parameter_set
+        return self.draws.next(), samplers_to_messages(newest)
 
     def _news(self) -> bytes:
         """Return the fields of `Actions` with the newest parameters."""
@@ -130,27 +127,29 @@ class NativeSession(Session):
     def _hello(self, hello: pb.Hello) -> None:
         check_hello(hello, greeted=self.number >= 0)
         self.session_id = hello.session_id
-        former = self.checkpoints.begin(hello)
+        former = self._host.snapshots.get(hello.session_id) if hello.resumes else None
         number = self._take_number(hello.ticket, hello.session_id, None if former is None else former.number)
         if former is not None and former.number != number:
-            self.checkpoints.former = None  # its ticket names another simulator
+            former = None  # its ticket names another simulator
+        if hello.resumes:
+            self.checkpoints.begin(former)
         specs = [spec_from_message(message) for message in hello.behaviors]
         self.number = number
         self.draws = ParameterDraws({}, number)
-        self._collector.welcomed(self, [spec.name for spec in specs], hello.client)
-        self._welcome()
+        self._listener.welcomed(self, [spec.name for spec in specs], hello.client)
+        self._welcome(former)
         for spec in specs:
             self._learn_of(spec)
 
-    def _welcome(self) -> None:
-        settings, former = self._collector.settings, self.checkpoints.former
+    def _welcome(self, former: SessionSnapshot | None) -> None:
+        settings = self._host.settings
         if former is None:
             values, samplers = self._parameters()
         else:  # the environment parameters that the simulator had when the snapshot was taken
             self.draws.change(settings.environment_parameters)
-            self.draws.restore(former.draws)
-            values, samplers = dict(former.parameters), samplers_to_messages(settings.environment_parameters)
-            self.told, self.parameter_set, self.has_heard = values, former.parameter_set, former.has_heard
+            self.draws.restore(former.draws, former.parameters)
+            values, samplers = self.draws.newest, samplers_to_messages(settings.environment_parameters)
+            self.parameter_set = former.parameter_set
         welcome = pb.Welcome(
             run_id=settings.run_id,
             simulator_number=self.number,
@@ -179,18 +178,21 @@ class NativeSession(Session):
         self._step_id = step_id
         self._note_step(step.game_seconds)
         if self.checkpoints.resumes:
-            self.checkpoints.step(resumed=step.resumed)
+            self.checkpoints.leave_position(self.session_id, resumed=step.resumed)
         stats = decode_stats(step) if step.stats else []
         batches = decode_step(step, self._layouts)
         self._note_start(batches)
-        if step.resumed and self.checkpoints.resume(step_id, batches):
+        if step.resumed and self.checkpoints.resume(self, step_id, batches):
             return
         is_current = step.reset_id == self._reset_id  # else it was sent before the reset arrived there
         if stats and is_current:
             self._report(stats, batches)
         elif stats:
-            self._collector.reported(stats, BEFORE_RESET)
+            self._host.stats.add(stats, BEFORE_RESET)
         if is_current:
+            for batch in batches:
+                if batch.behavior in self.agent_indexes:
+                    self._host.returning.check(self.agent_indexes[batch.behavior][1])
             self._stage(step_id, batches)
 
     def _expect_hello(self) -> None:

@@ -43,7 +43,7 @@ async def serve(channel: Channel, policies: PolicyFactory, start: commands.Setti
     """Serve until the learner says so or is gone."""
     loop = asyncio.get_running_loop()
     collector = CollectorServer(LocalConnection(channel), policies, start, restored)
-    settings = collector.settings
+    settings = collector.host.settings
     if settings.log_path is not None:  # this process may be older than the attempt, and write to the worker's log
         redirect_output(Path(settings.log_path))
     bind_process(run_id=settings.run_id, attempt=settings.attempt, collector=start.index)
@@ -54,7 +54,7 @@ async def serve(channel: Channel, policies: PolicyFactory, start: commands.Setti
     servers = [server]
     if settings.ticket_key is None:
         server.add_generic_rpc_handlers((direct_join_handler(settings.run_id),))
-    port = collector.port = bind(server, settings, start.index)
+    port = collector.host.port = bind(server, settings, start.index)
     if settings.unity_port is not None:
         # Clients of this port are on this host: no ticket.
         players.append(UnityHandler(collector, tickets=False))
@@ -97,7 +97,7 @@ async def tick_forever(collector: CollectorServer) -> None:
             if clock() >= next_alive:
                 next_alive = clock() + messages.ALIVE_SECONDS
                 collector.link.tell(messages.Alive())
-    except Exception as error:  # the edge of the process, as in `Turns`
+    except Exception as error:  # the edge of the process, as in `BatchTicks`
         log.exception("tick_failed")
         collector.fail(error)
 

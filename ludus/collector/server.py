@@ -20,17 +20,16 @@ from ludus.collector.acting import PolicyFactory
 from ludus.collector.agent_waits import CHECKPOINT, LEARNER, NETWORK, STRAGGLERS, WaitReason
 from ludus.collector.behaviors import Behaviors
 from ludus.collector.channel import Frame
+from ludus.collector.host import Host
 from ludus.collector.learner_connection import LearnerConnection
 from ludus.collector.messages import Kind, read, unpack_numbered
 from ludus.collector.runner_factory import RunnerFactory
 from ludus.collector.runners import LearningRunner
-from ludus.collector.session import CONNECTION_LOST, DISCONNECTED, Session
+from ludus.collector.session import CONNECTION_LOST, DISCONNECTED, Session, SessionListener
 from ludus.collector.settings import CollectorSettings
 from ludus.collector.snapshots.barrier import CheckpointBarrier
 from ludus.collector.snapshots.state import State
 from ludus.collector.ticks import BatchTicks
-from ludus.collector.unity.diagnostics import Connections
-from ludus.protocol.batches import StatValue
 from ludus.protocol.codec import CloseCode, ProtocolError
 from ludus.protocol.tickets import TicketChecker
 
@@ -59,31 +58,32 @@ class CollectorServer:
     ) -> None:
         """`restored` are the snapshots of a former attempt, if there are any (`snapshots.state.merged`)."""
         settings = CollectorSettings.from_json(start.settings)
-        self.settings = settings
         self._index = start.index
-        self.port = 0
-        """On which it listens, once it does."""
         self.link = link
         self._loop = asyncio.get_running_loop()
+        self.host = host = Host(
+            settings,
+            self._loop.time,
+            time.time,
+            None
+            if settings.ticket_key is None
+            else TicketChecker(settings.ticket_key, settings.run_id, settings.attempt, start.generation),
+            itertools.count(start.first_number, start.number_step),
+            itertools.count(1),
+            link.tell,
+            {},
+        )
         self.sessions: set[Session] = set()
         """Open sessions."""
         self._by_session_id: dict[str, Session] = {}
-        self._connections = Connections()
-        self.numbers = itertools.count(start.first_number, start.number_step)
-        """Numbers for simulators that come without a ticket, unique among the collectors."""
-        self.tickets = (
-            None
-            if settings.ticket_key is None
-            else TicketChecker(settings.ticket_key, settings.run_id, settings.attempt, start.generation)
+        self._barrier = CheckpointBarrier(
+            restored, host.snapshots, host.returning, lambda payload: link.send(Kind.SNAPSHOTS, payload)
         )
-        """None where no tickets are needed."""
-        self.index_numbers = itertools.count(1)
-        """Numbers for agent indexes."""
-        self.barrier = CheckpointBarrier(restored, lambda payload: link.send(Kind.SNAPSHOTS, payload))
-        self._ticks = BatchTicks(link, self.barrier, self.came_to_rest, self.fail)
+        self._ticks = BatchTicks(link, host.stats, self._barrier, self._finish_checkpoint, self.fail)
         factory = RunnerFactory(settings, start, policies, self._ticks.schedule)
-        self.behaviors = Behaviors(link, factory, self._ticks, self.barrier)
-        self._runners = self.behaviors.runners
+        self._behaviors = Behaviors(link, factory, self._ticks, self._barrier)
+        self._runners = self._behaviors.runners
+        self.listener = SessionListener(self._behaviors.announced, self._welcomed, self._finish_checkpoint)
         self._next_stats = 0.0
         self._measured = (self._loop.time(), time.thread_time(), seconds_without_processor())
         """Up to when times are reported: on the clock, of this thread's processor time, and of its waits for one."""
@@ -94,19 +94,7 @@ class CollectorServer:
 
     # Sessions ---------------------------------------------------------------------------------------------------
 
-    def now(self) -> float:
-        """Return the loop's time in seconds."""
-        return self._loop.time()
-
-    def wall_clock(self) -> float:
-        """Return seconds since 1970."""
-        return time.time()
-
-    def opened(self, session: Session) -> None:
-        """Register a session."""
-        self.sessions.add(session)
-
-    def welcomed(self, session: Session, behaviors: list[str], client: str) -> None:
+    def _welcomed(self, session: Session, behaviors: list[str], client: str) -> None:
         """Register a session that has said hello; an older one of the same session id ends."""
         older = self._by_session_id.get(session.session_id)
         self._by_session_id[session.session_id] = session
@@ -118,37 +106,21 @@ class CollectorServer:
             )
         )
 
-    def started(self, session: Session, behaviors: list[str], agents: int) -> None:
-        """Report a session's first step to the learner; again when it announces another behavior later."""
-        self.link.tell(messages.SimulatorStarted(session.session_id, tuple(behaviors), agents))
-
-    def came_to_rest(self) -> None:
+    def _finish_checkpoint(self) -> None:
         """Send the snapshot for a checkpoint if this was the last simulator that was waited for."""
-        if not self.barrier.is_complete(self.sessions, self.now()):
+        if not self._barrier.is_complete(self.sessions, self.host.now()):
             return
         for runner in self._runners.values():
             self._ticks.deliver(runner)
         self._ticks.report_stats()
-        self.barrier.send_snapshot(self._runners.values(), self.sessions)
-
-    def is_connected(self, peer: str) -> bool:
-        """Whether the connection of a gRPC peer is established, as far as the host knows."""
-        return self._connections.lives(peer, self.now())
-
-    def troubled(self, session: Session, code: str, sentence: str) -> None:
-        """Report a probable mistake of a simulator to the learner; the session goes on."""
-        self.link.tell(messages.SimulatorProblem(session.session_id, session.number, code, sentence))
-
-    def reported(self, stats: list[StatValue], parameter_set: int) -> bool:
-        """Sum up reported numbers; whether there was room for all of them."""
-        return self._ticks.stats.add(stats, parameter_set)
+        self._barrier.send_snapshot(self._runners.values(), self.sessions)
 
     def ended(self, session: Session) -> None:
         """Forget a session and tell the learner why it ended."""
         self.sessions.discard(session)
         if self._by_session_id.get(session.session_id) is session:
             del self._by_session_id[session.session_id]
-        self.behaviors.ended(session)
+        self._behaviors.ended(session)
         code, reason = session.closed or ("", "")
         self.link.tell(
             messages.SimulatorLeft(session.session_id, session.number, code, reason, session.steps, session.peer)
@@ -192,22 +164,22 @@ class CollectorServer:
                 runner.required_version = max(runner.required_version, message.version)
                 runner.schedule()
             case commands.Weights():
-                self.behaviors.load(message, frame)
+                self._behaviors.load(message, frame)
             case commands.EndRound():
                 self._runners[message.runner].quota.end(message.round)
                 self._runners[message.runner].schedule()  # so that the steps which have returned are delivered
             case commands.Admit():
-                self.behaviors.admit(message, frame)
+                self._behaviors.admit(message, frame)
             case commands.FrozenPolicy():
-                self.behaviors.take_opponent(message, frame)
+                self._behaviors.take_opponent(message, frame)
             case commands.BeginEvaluation():
                 session = self._by_session_id.get(message.session_id)
                 if session is not None:  # else it has left, and the learner gets a message about it
-                    self.behaviors.sit(session, message)
+                    self._behaviors.sit(session, message)
             case commands.Opponents():
-                self.behaviors.assign_opponents(message)
+                self._behaviors.assign_opponents(message)
             case commands.Refuse():
-                self.behaviors.refuse(message)
+                self._behaviors.refuse(message)
             case commands.Unrecorded():
                 self._runners[message.runner].stop_recording()
             case commands.EndSession():
@@ -217,14 +189,14 @@ class CollectorServer:
             case commands.Parameters():
                 self._take_parameters(message)
             case commands.Hold():
-                self.barrier.begin(self.now() + message.timeout)
+                self._barrier.begin(self.host.now() + message.timeout)
                 self._hold(CHECKPOINT, held=True)
-                self.came_to_rest()
+                self._finish_checkpoint()
             case commands.Release():
-                self.barrier.end()
+                self._barrier.end()
                 self._hold(CHECKPOINT, held=False)
             case commands.Forget():
-                self.barrier.forget(message.session_id)
+                self.host.snapshots.pop(message.session_id, None)
             case commands.CloseAll():
                 if not self.done.done():
                     self.done.set_result(message)
@@ -247,8 +219,8 @@ class CollectorServer:
 
     def _take_parameters(self, message: commands.Parameters) -> None:
         """Keep the newest environment parameters; sessions look at them with every answer, or are reset now."""
-        self.settings = replace(
-            self.settings,
+        self.host.settings = replace(
+            self.host.settings,
             environment_parameters=message.environment_parameters,
             parameter_set=message.parameter_set,
         )
@@ -262,8 +234,8 @@ class CollectorServer:
 
     def tick(self) -> None:
         """Do the periodic work."""
-        now = self.now()
-        self.came_to_rest()
+        now = self.host.now()
+        self._finish_checkpoint()
         for runner in self._runners.values():
             self._ticks.deliver(runner)
             self._release_late_agents(runner, now)
@@ -316,7 +288,7 @@ class CollectorServer:
                 agent_index.enter(number)
                 if agent_index.borrows and agent_index.borrows_since is None:
                     agent_index.borrows_since = now
-                timeout = self.settings.late_agents_grace * 2**agent_index.releases
+                timeout = self.host.settings.late_agents_grace * 2**agent_index.releases
                 silent = now - session.last_activity > timeout and runner.waiting
                 goes_on = agent_index.borrows_since is not None and now - agent_index.borrows_since > timeout
                 if silent or goes_on:

@@ -94,8 +94,8 @@ class Outbox:
 class SimulationHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the stubs only
     """Serves Connect, with a session per stream."""
 
-    def __init__(self, host: CollectorServer) -> None:
-        self._host = host
+    def __init__(self, collector: CollectorServer) -> None:
+        self._collector = collector
         self._handler = grpc.stream_stream_rpc_method_handler(self._connect)
         self.lingering = 0
         """Streams whose session is over, and whose client has not ended them yet."""
@@ -107,8 +107,8 @@ class SimulationHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # ge
     async def _connect(self, _: AsyncIterator[bytes], context: Any) -> None:
         loop = asyncio.get_running_loop()
         outbox = Outbox(context)
-        session = NativeSession(self._host, context.peer(), outbox.put)
-        self._host.opened(session)
+        session = NativeSession(self._collector.host, self._collector.listener, context.peer(), outbox.put)
+        self._collector.sessions.add(session)
         reading = loop.create_task(self._read(session, context))
         ended: asyncio.Future[None] = loop.create_future()
         session.on_end = functools.partial(ended.set_result, None)
@@ -122,7 +122,7 @@ class SimulationHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # ge
             log.info("session_drain_timed_out", session_id=session.session_id, number=session.number)
         finally:
             session.end(DISCONNECTED, CONNECTION_LOST, rejoin=True, tell=False)
-            self._host.ended(session)
+            self._collector.ended(session)
             self.lingering += 1
             try:
                 # A client whose write fails on an ended stream loses the messages that it has not read yet: Close.

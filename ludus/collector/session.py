@@ -8,9 +8,12 @@ import math
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import dataclass
+from typing import TypeAlias
 
+from ludus.collector import messages
 from ludus.collector.agents import AgentIndex
+from ludus.collector.host import Host
 from ludus.collector.messages import SimulatorTimes
 from ludus.collector.runners import PolicyRunner
 from ludus.collector.stats import MAX_KEYS
@@ -27,9 +30,6 @@ from ludus.protocol.environment_parameters import ParameterValue
 from ludus.protocol.spec import BehaviorSpec
 from ludus.protocol.tickets import TicketExpired, TicketInvalid
 
-if TYPE_CHECKING:
-    from ludus.collector.server import CollectorServer
-
 LEFT = "left"
 """Code of a session that the client ended in good order."""
 DISCONNECTED = "disconnected"
@@ -42,16 +42,28 @@ LONGEST_STEP = 86_400.0
 MISTAKE = ProtocolError(CloseCode.INTERNAL_ERROR, "the collector made a mistake; its log has the details")
 """The end of a session that failed by an error of the collector."""
 
-
 RunnerOf: TypeAlias = Callable[[int], PolicyRunner]
 """Returns the runner that answers a team."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionListener:
+    """Functions that a session calls when something has happened that concerns more than itself."""
+
+    announced: "Callable[[Session, BehaviorSpec], RunnerOf | None]"
+    """A behavior came. Returns the runner of each team; None while the learner decides. Raises ProtocolError."""
+    welcomed: "Callable[[Session, list[str], str], None]"
+    """The simulator has said hello: the names of its behaviors, and its client."""
+    position_came: Callable[[], None]
+    """The simulator has sent its position for a checkpoint."""
 
 
 class Session(ABC):
     """One simulator."""
 
-    def __init__(self, collector: "CollectorServer", peer: str) -> None:
-        self._collector = collector
+    def __init__(self, host: Host, listener: SessionListener, peer: str) -> None:
+        self._host = host
+        self._listener = listener
         self.peer = peer
         self.session_id = ""
         self.number = -1
@@ -63,7 +75,7 @@ class Session(ABC):
         """Code and reason, once the session has ended."""
         self.on_end: Callable[[], object] = lambda: None
         """Called once when the session ends."""
-        self.last_activity = collector.now()
+        self.last_activity = host.now()
         """When something was last received or sent."""
         self.specs: dict[str, BehaviorSpec] = {}
         """By announced name."""
@@ -73,8 +85,6 @@ class Session(ABC):
         """Environment parameters of this simulator alone, on top of the run's; sent with the next reset."""
         self.parameter_set = 0
         """Number of the environment parameters that the simulator received last."""
-        self.has_heard = True
-        """Whether the trackers know of them: not before the next step, which is the first that can follow from them."""
         self.unadmitted: defaultdict[str, list[tuple[int, BehaviorBatch]]] = defaultdict(list)
         """Steps of behaviors that are not admitted yet."""
         self._has_surplus = False
@@ -95,7 +105,7 @@ class Session(ABC):
     def answer(
         self, step_id: int, agent_index: AgentIndex, agents: Ints | None, continuous: Floats, discrete: Ints
     ) -> None:
-        """Send actions (called by the batcher): of all agents of the step's decisions, or of `agents` alone."""
+        """Send actions (called by the runner): of all agents of the step's decisions, or of `agents` alone."""
 
     @abstractmethod
     def reset(self) -> None:
@@ -137,7 +147,7 @@ class Session(ABC):
 
     def _note_answer(self) -> None:
         """Record that an answer leaves."""
-        self.last_activity = self._away_since = self._answered_at = self._collector.now()
+        self.last_activity = self._away_since = self._answered_at = self._host.now()
 
     def _note_step(self, game_seconds: float = 0.0) -> None:
         """Record that a step has come, at `last_activity`; the game says that it took so long (0: nothing)."""
@@ -164,7 +174,7 @@ class Session(ABC):
             if own.behavior == spec.behavior and name not in self.agent_indexes:
                 if not same_spec(own, spec):
                     raise ProtocolError(CloseCode.SPEC_CONFLICT, conflict(spec, own))
-                agent_index = AgentIndex(next(self._collector.index_numbers), self.number, name)
+                agent_index = AgentIndex(next(self._host.index_numbers), self.number, name)
                 agent_index.parameter_set = self.parameter_set
                 runner = runner_of(own.team)
                 self.agent_indexes[name] = (runner, agent_index)
@@ -208,11 +218,11 @@ class Session(ABC):
 
         Raises ProtocolError.
         """
-        tickets, now = self._collector.tickets, self._collector.wall_clock()
+        tickets, now = self._host.tickets, self._host.wall_clock()
         if tickets is None:
-            return next(self._collector.numbers) if former is None else former
+            return next(self._host.numbers) if former is None else former
         try:
-            claims = tickets.read(ticket, self._collector.port, now)
+            claims = tickets.read(ticket, self._host.port, now)
             tickets.spend(ticket, claims, session_id, now)
         except TicketExpired as error:
             raise ProtocolError(CloseCode.TICKET_EXPIRED, str(error)) from None
@@ -223,22 +233,17 @@ class Session(ABC):
     @property
     def _seed(self) -> int:
         """The simulator's seed: below 2**31."""
-        return (self._collector.settings.seed + self.number) % 2**31
+        return (self._host.settings.seed + self.number) % 2**31
 
     @property
     def _environment_parameters(self) -> Mapping[str, ParameterValue]:
         """The newest environment parameters for this simulator."""
-        return {**self._collector.settings.environment_parameters, **self.own_parameters}
+        return {**self._host.settings.environment_parameters, **self.own_parameters}
 
     @property
     def _has_news(self) -> bool:
         """Whether there are newer environment parameters than the simulator has received."""
-        return self.parameter_set != self._collector.settings.parameter_set
-
-    def _note_told(self) -> None:
-        """Record that the simulator has received the newest parameters: its next episodes begin with them."""
-        self.parameter_set = self._collector.settings.parameter_set
-        self.has_heard = False  # the step that is just being answered may not be absorbed yet
+        return self.parameter_set != self._host.settings.parameter_set
 
     def _report(self, stats: list[StatValue], batches: list[BehaviorBatch]) -> None:
         """Hand on the numbers of a step before its agents. They belong to the episodes that end in it, if any do."""
@@ -249,41 +254,44 @@ class Session(ABC):
             for runner, agent_index in [self.agent_indexes[batch.behavior]]
         ]
         oldest = min((number for number in began if number is not None), default=self.parameter_set)
-        if not self._collector.reported(stats, oldest) and not self._has_surplus:
+        if not self._host.stats.add(stats, oldest) and not self._has_surplus:
             self._has_surplus = True
             sentence = f"more than {MAX_KEYS} different stats come within one report; those beyond are left out"
-            self._collector.troubled(self, CloseCode.BAD_STAT.value, sentence)
+            self._tell_problem(CloseCode.BAD_STAT.value, sentence)
+
+    def _tell_problem(self, code: str, sentence: str) -> None:
+        """Report a probable mistake of the simulator to the learner; the session goes on."""
+        self._host.tell(messages.SimulatorProblem(self.session_id, self.number, code, sentence))
 
     def _introduce(self, spec: BehaviorSpec) -> None:
         """Take an announced behavior. Raises ProtocolError."""
         check_introduction(spec, self.specs)
         if spec.name not in self.specs:
             self.specs[spec.name] = spec
-            runner_of = self._collector.behaviors.announced(self, spec)
+            runner_of = self._listener.announced(self, spec)
             if runner_of is not None:
                 self.admit(spec, runner_of)
             if self.started:
-                self._collector.started(self, list(self.specs), self._agents)
+                self._host.tell(messages.SimulatorStarted(self.session_id, tuple(self.specs), self._agents))
 
     def _note_start(self, batches: list[BehaviorBatch]) -> None:
         """Record the first step."""
         if not self.started:
             self.started = True
             self._agents = sum(len(batch.decisions.agent_ids) for batch in batches if batch.decisions is not None)
-            self._collector.started(self, list(self.specs), self._agents)
+            self._host.tell(messages.SimulatorStarted(self.session_id, tuple(self.specs), self._agents))
 
     def _stage(self, step_id: int, batches: list[BehaviorBatch]) -> None:
         """Hand a step to the behaviors' runners. Raises ProtocolError."""
-        if not self.has_heard:
-            self.has_heard = True
-            for runner, agent_index in self.agent_indexes.values():
-                runner.recorder.agents.tell(agent_index, self.parameter_set)
         for batch in batches:
             pair = self.agent_indexes.get(batch.behavior)
             if pair is None:
                 self._store(step_id, batch)
             else:
                 runner, agent_index = pair
+                if agent_index.parameter_set != self.parameter_set:
+                    # They went out with the answer to the step before, so this one is the first that follows from them.
+                    runner.recorder.agents.tell(agent_index, self.parameter_set)
                 runner.stage(self, agent_index, step_id, batch)
 
     def _store(self, step_id: int, batch: BehaviorBatch) -> None:

@@ -27,12 +27,13 @@ class BatchTicks:
     def __init__(
         self,
         link: LearnerConnection,
+        stats: StatSums,
         barrier: CheckpointBarrier,
         rested: Callable[[], None],
         failed: Callable[[Exception], None],
     ) -> None:
         """`rested` is called after all turns that were due, `failed` with a mistake of ours."""
-        self.stats = StatSums()
+        self._stats = stats
         self._link = link
         self._barrier = barrier
         self._rested = rested
@@ -68,13 +69,16 @@ class BatchTicks:
 
     def _run(self, runner: PolicyRunner) -> None:
         last = runner.staged[-1].agent_index.simulator if runner.staged else None
+        missing_blocks = self._barrier.returning.restore(runner)
         report = runner.run()
         if runner.waiting or runner.waits.reason is not None:  # in most turns, neither
-            runner.waits.observe(runner, self._loop.time(), last)
+            runner.observe_waits(self._loop.time(), last)
         if isinstance(runner, EvaluationRunner):
             self._report_evaluations(runner)
         if not isinstance(runner, LearningRunner):
             return
+        if missing_blocks and not runner.wanted_blocks:
+            runner.wanted_blocks = report.want_blocks = True
         if report.want_blocks:
             self._link.tell(messages.WantBlocks(runner.number))
         if report.deliver or runner.recorder.segments.waiting >= PROMPT_SEGMENTS:
@@ -106,7 +110,7 @@ class BatchTicks:
 
     def report_stats(self) -> None:
         """Send the learner the numbers that simulators have reported."""
-        rows = self.stats.take()
+        rows = self._stats.take()
         if rows:
             self._link.tell(messages.Stats(rows))
 

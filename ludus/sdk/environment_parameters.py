@@ -21,6 +21,8 @@ class ParameterDraws:
         self._key = key
         self._values: dict[str, ParameterValue] = {}
         self._generators: dict[str, np.random.Generator] = {}
+        self.newest: dict[str, float] = {}
+        """The values that `next` returned last, or that were restored."""
         self.change(values)
 
     def change(self, values: Mapping[str, ParameterValue]) -> None:
@@ -38,15 +40,17 @@ class ParameterDraws:
         """State of the generators by parameter, for `restore`."""
         return {name: dict(generator.bit_generator.state) for name, generator in self._generators.items()}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the generators from a state; those that it does not have begin again."""
+    def restore(self, state: Mapping[str, Any], newest: Mapping[str, float]) -> None:
+        """Restore the generators from a state, and the newest values; generators that it does not have begin again."""
+        self.newest = dict(newest)
         for name, generator in self._generators.items():
             if name in state:
                 generator.bit_generator.state = state[name]
 
     def next(self) -> dict[str, float]:
         """Return the next values, by parameter."""
-        return {name: self._draw(name, value) for name, value in self._values.items()}
+        self.newest = {name: self._draw(name, value) for name, value in self._values.items()}
+        return self.newest
 
     def _draw(self, name: str, value: ParameterValue) -> float:
         match value:

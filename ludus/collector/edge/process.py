@@ -198,7 +198,7 @@ class EdgeCollector:
                 shared = "" if neighbor is None else ", in the memory of its worker"
                 self._report(
                     logging.INFO,
-                    f"collecting for run {client.run_id}, attempt {collector.settings.attempt}{again}{shared}",
+                    f"collecting for run {client.run_id}, attempt {collector.host.settings.attempt}{again}{shared}",
                 )
                 closed = await self._serve(collector)
             finally:

@@ -60,6 +60,8 @@ def restore(recorder: TrajectoryRecorder, agent_index: AgentIndex, saved: Agents
         getattr(agents, name)[slots] = saved[name]
     agents.owner[slots], agents.simulator[slots] = agent_index.number, agent_index.simulator
     agents.row[slots] = recorder.arena.layout.scratch_row
+    if len(slots):
+        agent_index.parameter_set = int(agents.told[slots[0]])
     agent_index.table = dict(zip(agents.agent[slots].tolist(), slots.tolist(), strict=True))
     agents.new_episodes += int(((agents.began[slots] < 0) & (agents.state[slots] == WAITING)).sum())
     agents.grouped |= bool(agents.group[slots].any())

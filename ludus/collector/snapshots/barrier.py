@@ -14,6 +14,7 @@ from ludus.collector.native import NativeSession
 from ludus.collector.runners import LearningRunner
 from ludus.collector.session import Session
 from ludus.collector.snapshots.agents import restore_order, slots_in_order
+from ludus.collector.snapshots.returning import ReturningSessions
 from ludus.collector.snapshots.state import MAX_BYTES, SessionSnapshot, State, pack
 
 log = structlog.get_logger()
@@ -22,29 +23,29 @@ log = structlog.get_logger()
 class CheckpointBarrier:
     """Quiesces one collector for a checkpoint and snapshots its sessions."""
 
-    def __init__(self, restored: Mapping[str, Any] | None, send: Callable[[bytes], None]) -> None:
-        """`restored` is the result of `snapshots.state.merged` for this collector; None without a checkpoint."""
+    def __init__(
+        self,
+        restored: Mapping[str, Any] | None,
+        snapshots: dict[str, SessionSnapshot],
+        returning: ReturningSessions,
+        send: Callable[[bytes], None],
+    ) -> None:
+        """`restored` is the result of `snapshots.state.merged` for this collector; None without a checkpoint.
+
+        `snapshots` gets those of the simulators that have not come back yet, by session id.
+        """
         self._send = send
+        self._snapshots = snapshots
+        self.returning = returning
         self._runners: dict[str, State] = {} if restored is None else dict(restored["lanes"])
         """Of behaviors that are not admitted yet."""
-        sessions = [] if restored is None else [SessionSnapshot.from_state(state) for state in restored["sessions"]]
-        self._sessions = {session.session_id: session for session in sessions}
-        """Of simulators that have not come back yet, by session id."""
+        for state in [] if restored is None else restored["sessions"]:
+            snapshots[state["session_id"]] = SessionSnapshot.from_state(state)
         self._number = 0
         self._until: float | None = None
         """When simulators will have been waited for long enough; None while no checkpoint is taken."""
         self.done = False
         """Whether the snapshot is sent, so that nothing may change before the learner says so."""
-
-    # Coming back ------------------------------------------------------------------------------------------------
-
-    def session(self, session_id: str) -> SessionSnapshot | None:
-        """Return where a simulator was in a former attempt, if it has not gone on since."""
-        return self._sessions.get(session_id)
-
-    def forget(self, session_id: str) -> None:
-        """Forget where a simulator was: it goes on from there, or begins again."""
-        self._sessions.pop(session_id, None)
 
     def restore(self, runner: LearningRunner) -> None:
         """Restore the state of a new runner."""
@@ -58,8 +59,6 @@ class CheckpointBarrier:
         if runner.noise is not None and saved["noise"] is not None:
             runner.noise.states = saved["noise"].copy()
 
-    # Taking a checkpoint ----------------------------------------------------------------------------------------
-
     def begin(self, until: float) -> None:
         """Hold; simulators are waited for until then (the loop's time)."""
         self._number += 1
@@ -72,16 +71,17 @@ class CheckpointBarrier:
         """
         if self._until is None or self.done:
             return False
-        told = [each.checkpoints.told_position(self._number) for each in _resuming(sessions)]
-        return all(told) or now >= self._until
+        # Every simulator is asked, also behind one that has not answered.
+        answered = [session.checkpoints.has_position(session, self._number) for session in _resuming(sessions)]
+        return all(answered) or now >= self._until
 
     def send_snapshot(self, runners: Iterable[LearningRunner], sessions: Iterable[Session]) -> None:
         """Send everything to the learner."""
-        snapshots = [each.checkpoints.snapshot() for each in _resuming(sessions)]
-        known = {one.session_id: one for one in snapshots if one is not None}
+        snapshots = [session.checkpoints.snapshot(session, session.draws) for session in _resuming(sessions)]
+        newest = {snapshot.session_id: snapshot for snapshot in snapshots if snapshot is not None}
         state: State = {
             "lanes": self._runners | {runner.behavior: _runner_state(runner) for runner in runners},
-            "sessions": [one.to_state() for one in (self._sessions | known).values()],
+            "sessions": [snapshot.to_state() for snapshot in (self._snapshots | newest).values()],
         }
         payload = pack(state)
         if len(payload) > MAX_BYTES:

@@ -1,18 +1,19 @@
-"""Sessions whose agents a runner restores from snapshots, once a round has been granted in which they can go on."""
+"""Sessions whose agents are restored from snapshots, once a round has been granted in which they can go on."""
 
 from typing import NamedTuple
 
+from ludus.collector.agent_queue import Batch, Part, SessionCallbacks
 from ludus.collector.agents import AgentIndex
-from ludus.collector.batch import Batch, Part, SessionCallbacks
-from ludus.collector.recorder import TrajectoryRecorder
+from ludus.collector.runners import PolicyRunner
 from ludus.collector.snapshots.agents import AgentsSnapshot, blocks_of, restore
 from ludus.protocol.batches import DecisionBatch
 from ludus.protocol.codec import CloseCode, ProtocolError
 
 
 class Returning(NamedTuple):
-    """The agents of a session that goes on where it was in a checkpoint."""
+    """The agents of one behavior of a session that goes on where it was in a checkpoint."""
 
+    runner: PolicyRunner
     member: SessionCallbacks
     agent_index: AgentIndex
     step_id: int
@@ -22,7 +23,7 @@ class Returning(NamedTuple):
 
 
 class ReturningSessions:
-    """The sessions that wait to be restored in one runner."""
+    """The sessions of one collector that wait to be restored."""
 
     def __init__(self) -> None:
         self._waiting: list[Returning] = []
@@ -30,10 +31,11 @@ class ReturningSessions:
     def add(self, returning: Returning) -> None:
         """Restore the agents of a session in a later turn."""
         self._waiting.append(returning)
+        returning.runner.schedule()
 
     def has(self, agent_index: AgentIndex) -> bool:
         """Whether a session waits."""
-        return any(each.agent_index is agent_index for each in self._waiting)
+        return any(returning.agent_index is agent_index for returning in self._waiting)
 
     def check(self, agent_index: AgentIndex) -> None:
         """Raise ProtocolError(decision_pending) if a session that sends a message waits."""
@@ -41,28 +43,31 @@ class ReturningSessions:
             message = "a simulator that goes on from a checkpoint sends nothing more before it is answered"
             raise ProtocolError(CloseCode.DECISION_PENDING, message)
 
-    def drop(self, agent_index: AgentIndex) -> None:
+    def drop(self, member: SessionCallbacks) -> None:
         """Forget a session."""
-        self._waiting = [each for each in self._waiting if each.agent_index is not agent_index]
+        self._waiting = [returning for returning in self._waiting if returning.member is not member]
 
-    def blocks(self, recorder: TrajectoryRecorder) -> int:
-        """Return how many blocks the open segments of all need."""
-        return sum(blocks_of(each.agents, recorder.arena.layout) for each in self._waiting)
+    def restore(self, runner: PolicyRunner) -> int:
+        """Restore all sessions of a runner, once there are a round and room for their segments.
 
-    def restore(self, recorder: TrajectoryRecorder, *, recorded: bool) -> list[Batch]:
-        """Restore all sessions, once there are a round and room for their segments; return the agents that ask."""
-        if not self._waiting:
-            return []
-        if recorded and (recorder.quota.number is None or self.blocks(recorder) > len(recorder.segments.blocks)):
-            return []
-        batches = []
-        waiting, self._waiting = self._waiting, []
-        for member, agent_index, step_id, decisions, saved in waiting:
+        The agents that ask wait in the runner then. Returns how many blocks the segments of sessions that wait on need.
+        """
+        ready = [returning for returning in self._waiting if returning.runner is runner]
+        if not ready:
+            return 0
+        recorder = runner.recorder
+        blocks = sum(blocks_of(returning.agents, recorder.arena.layout) for returning in ready)
+        if runner.recorded and (recorder.quota.number is None or blocks > len(recorder.segments.blocks)):
+            return blocks
+        self._waiting = [returning for returning in self._waiting if returning.runner is not runner]
+        for _, member, agent_index, step_id, decisions, saved in ready:
+            if member.agent_indexes.get(agent_index.behavior) != (runner, agent_index):
+                continue  # the team that learns has changed: a reset follows
             restore(recorder, agent_index, saved)
             if decisions is not None:
                 slots = recorder.agents.slots(agent_index, decisions.agent_ids)
                 part = Part(member, agent_index, step_id, len(slots), int(recorder.agents.tick[slots[0]]))
-                batches.append(Batch([part], slots, decisions.observations, decisions.action_masks))
-        if not recorded:
+                runner.waiting.append(Batch([part], slots, decisions.observations, decisions.action_masks))
+        if not runner.recorded:
             recorder.stop_recording()
-        return batches
+        return 0

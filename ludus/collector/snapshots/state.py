@@ -38,8 +38,6 @@ class SessionSnapshot:
     """Its position, in its own form."""
     parameter_set: int
     """Number of the environment parameters that it received last."""
-    has_heard: bool
-    """Whether its agents know of them."""
     parameters: Mapping[str, float]
     """The values that it received."""
     draws: Mapping[str, Any]
@@ -49,13 +47,14 @@ class SessionSnapshot:
 
     def to_state(self) -> State:
         """Return it as a tree."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        values = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
         return {**values, "position": np.frombuffer(self.position, np.uint8)}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "SessionSnapshot":
         """Read the output of `to_state`."""
-        return cls(**{**state, "position": state["position"].tobytes()})
+        values = {attribute.name: state[attribute.name] for attribute in fields(cls)}
+        return cls(**{**values, "position": state["position"].tobytes()})
 
 
 def merged(collectors: Sequence[Mapping[str, Any]], index: int) -> State:

@@ -114,10 +114,10 @@ class LocalCall:
 
 
 class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the stubs only
-    """Serves Exchange with sessions of a host. `tickets`: whether players need one."""
+    """Serves Exchange with sessions of a collector. `tickets`: whether players need one."""
 
-    def __init__(self, host: CollectorServer, *, tickets: bool) -> None:
-        self._host = host
+    def __init__(self, collector: CollectorServer, *, tickets: bool) -> None:
+        self._collector = collector
         self._tickets = tickets
         self._sessions: dict[str, UnitySession] = {}
         """By session id, of players that say theirs."""
@@ -149,7 +149,7 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
             if SESSION_ID.fullmatch(session_id) is None:
                 wanted = "a session id has 1 to 64 characters of 0-9, A-Z, a-z, _ and -"
                 return _refused(context, CloseCode.BAD_HELLO, wanted)
-            earlier = None if session is None else weakref.ref(session)  # the host keeps it while it lives
+            earlier = None if session is None else weakref.ref(session)  # the collector keeps it while it lives
             session = self._sessions[session_id] = self._open(context, session_id, metadata)
             session.on_end = self._when_over(session, lambda: self._forget(session_id, session, earlier), lambda: True)
         if session is None:
@@ -177,7 +177,7 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
             session = line.expected
             line.called()
         reply = await self._reply(session, message, size, context)
-        if not session.told:
+        if not session.end_sent:
             session.is_queued = True
             try:
                 await line.turn(session)
@@ -205,10 +205,11 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
         # A player that dials in by itself may be the Editor, and a bridge says whether it speaks for one.
         tied = SESSION_ID_METADATA not in metadata
         parks = tied or PARKS_METADATA in metadata
+        host, listener = self._collector.host, self._collector.listener
         session = UnitySession(
-            self._host, context.peer(), session_id, ticket=ticket, client=client, parks=parks, tied=tied
+            host, listener, context.peer(), session_id, ticket=ticket, client=client, parks=parks, tied=tied
         )
-        self._host.opened(session)
+        self._collector.sessions.add(session)
         return session
 
     def _when_over(
@@ -220,8 +221,8 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
         """
 
         def over() -> None:
-            self._host.ended(session)
-            if session.goodbye is None or session.told or not may_stay():
+            self._collector.ended(session)
+            if session.goodbye is None or session.end_sent or not may_stay():
                 forget()
             else:
                 self.unreported.add(session)

@@ -10,10 +10,10 @@ import hmac
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING
 
 from ludus.collector.agents import AgentIndex
-from ludus.collector.session import LEFT, Session
+from ludus.collector.host import Host
+from ludus.collector.session import LEFT, Session, SessionListener
 from ludus.collector.unity import diagnostics
 from ludus.collector.unity.decoding import InfoReader
 from ludus.collector.unity.encoding import CLOSING_REPLY, ActionEncoder, reset_reply, step_reply
@@ -28,9 +28,6 @@ from ludus.protocol.mlagents import agent_pb2 as agent
 from ludus.protocol.mlagents import shallow_pb2 as shallow
 from ludus.protocol.mlagents import unity_pb2 as unity
 from ludus.protocol.options import COMMUNICATION_VERSION, GAME_RECEIVES_BYTES, ML_AGENTS_VERSION
-
-if TYPE_CHECKING:
-    from ludus.collector.server import CollectorServer
 
 OK = 200
 LOOK_SECONDS = 1.0
@@ -60,7 +57,8 @@ class UnitySession(Session):
 
     def __init__(
         self,
-        collector: "CollectorServer",
+        host: Host,
+        listener: SessionListener,
         peer: str,
         session_id: str,
         *,
@@ -69,11 +67,11 @@ class UnitySession(Session):
         parks: bool,
         tied: bool,
     ) -> None:
-        super().__init__(collector, peer)
+        super().__init__(host, listener, peer)
         self.session_id = session_id
         self.goodbye: bytes | None = None
         """A serialised `ludus.v1.Close`, once the session has ended."""
-        self.told = False
+        self.end_sent = False
         """Whether the player has been replied to with its end."""
         self.is_queued = False
         """Whether the reply is there, but waits until others, who share its connection, have called."""
@@ -86,7 +84,7 @@ class UnitySession(Session):
         """Whether a long silence is allowed while the connection lives: the Editor may be paused."""
         self._tied = tied
         """Whether the player is known by its connection alone, and gone with it."""
-        self._told_troubles: set[str] = set()
+        self._reported_problems: set[str] = set()
         self._cameras: dict[str, _Cameras] = {}
         """By behavior, as long as they are looked at."""
         self._phase = Phase.INTRODUCTION
@@ -125,12 +123,12 @@ class UnitySession(Session):
             self.end(code.value, "a call came while another one was pending; players make one at a time", rejoin=False)
         self._reply = reply
         if self.closed is not None:
-            self.told = True
+            self.end_sent = True
             self._send(CLOSING_REPLY)
             return reply
-        self.last_activity = self._collector.now()
+        self.last_activity = self._host.now()
         try:
-            check_size(size, self._collector.settings.max_message_bytes)
+            check_size(size, self._host.settings.max_message_bytes)
             self._receive(message)
         except ProtocolError as error:
             self.end_by(error)
@@ -139,7 +137,7 @@ class UnitySession(Session):
     def answer(
         self, step_id: int, agent_index: AgentIndex, agents: Ints | None, continuous: Floats, discrete: Ints
     ) -> None:
-        """Take actions (called by the batcher); the last behavior's send the reply."""
+        """Take actions (called by the runner); the last behavior's send the reply."""
         assert agents is None, "no agent of a player can end while it waits: the player waits, too"
         assert step_id == self._step_id, "a player has one step under way"
         rows = self._readers[agent_index.behavior].rows
@@ -164,15 +162,19 @@ class UnitySession(Session):
 
     def is_gone(self) -> bool:
         """Whether the connection has broken that the player was known by."""
-        silence = self._collector.now() - self.last_activity
+        silence = self._host.now() - self.last_activity
         computes = not (self.waits or self.is_queued)
-        return self._tied and computes and silence > LOOK_SECONDS and not self._collector.is_connected(self.peer)
+        return self._tied and computes and silence > LOOK_SECONDS and not self._is_connected()
+
+    def _is_connected(self) -> bool:
+        """Whether the connection is established, as far as the system knows."""
+        return self._host.connections.lives(self.peer, self._host.now())
 
     def overdue(self, now: float) -> ProtocolError | None:
         """Return why the session has to end if it has been silent for too long."""
         if self.waits or self.is_queued:
             return None
-        settings, silence = self._collector.settings, now - self.last_activity
+        settings, silence = self._host.settings, now - self.last_activity
         if self._phase is not Phase.AGENTS:
             limit = settings.second_call_timeout
             return diagnostics.second_call_missing(limit) if silence > limit else None
@@ -186,7 +188,7 @@ class UnitySession(Session):
         if silence <= settings.step_timeout:
             return None
         is_bearable = self._parks and not self.is_in_the_way()
-        if is_bearable and (silence <= LOOK_SECONDS or self._collector.is_connected(self.peer)):
+        if is_bearable and (silence <= LOOK_SECONDS or self._is_connected()):
             self._report_problem(*diagnostics.parked(settings.step_timeout))
             return None
         return ProtocolError(
@@ -197,9 +199,9 @@ class UnitySession(Session):
 
     def _report_problem(self, code: str, sentence: str) -> None:
         """Report a problem once."""
-        if code not in self._told_troubles:
-            self._told_troubles.add(code)
-            self._collector.troubled(self, code, sentence)
+        if code not in self._reported_problems:
+            self._reported_problems.add(code)
+            self._tell_problem(code, sentence)
 
     def _say_wait(self, reason: str) -> None:
         """Do nothing: the protocol has no message for it."""
@@ -207,13 +209,13 @@ class UnitySession(Session):
     def _say_close(self, code: str, reason: str, *, rejoin: bool) -> None:
         self.goodbye = sim.Close(code=code, reason=reason, rejoin=rejoin).SerializeToString()
         if self.waits:
-            self.told = True
+            self.end_sent = True
             self._send(CLOSING_REPLY)
 
     def _send(self, reply: bytes) -> None:
         assert self._reply is not None, "there is a call to reply to"
         if len(reply) > GAME_RECEIVES_BYTES:
-            # Later: the batcher, which has just drawn these actions, still has to note them down.
+            # Later: the runner, which has just drawn these actions, still has to note them down.
             error = diagnostics.reply_too_large(len(reply))
             asyncio.get_running_loop().call_soon(lambda: self.end(error.code.value, error.message, rejoin=False))
             return
@@ -228,13 +230,13 @@ class UnitySession(Session):
         elif self._phase is Phase.AGENTS:
             self._step(message.unity_output)
         elif self._phase is Phase.SECOND_CALL:
-            self._phase, self._ready_at = Phase.AGENTS, self._collector.now()
+            self._phase, self._ready_at = Phase.AGENTS, self._host.now()
             # As in ML-Agents, the engine configuration goes with the first reset, behind the environment parameters.
-            settings = self._collector.settings
+            settings = self._host.settings
             engine = side_channels.join(side_channels.engine_configuration(settings.engine))
             self._send(reset_reply(_parameter_frames(settings.environment_parameters) + engine))
             self._must_reset = False
-            self._note_told()
+            self.parameter_set = settings.parameter_set
         else:
             self._introduction(message.unity_output.rl_initialization_output)
 
@@ -246,9 +248,9 @@ class UnitySession(Session):
         if not is_compatible(version):
             raise diagnostics.version(version, hello.package_version, COMMUNICATION_VERSION)
         number = self._take_number(self._ticket, self.session_id) if self._ticket is not None else None
-        self.number = next(self._collector.numbers) if number is None else number
+        self.number = next(self._host.numbers) if number is None else number
         client = f"{self._client} Unity ML-Agents {hello.package_version} (API {version})".strip()
-        self._collector.welcomed(self, [], client.encode()[:MAX_CLIENT].decode(errors="ignore"))
+        self._listener.welcomed(self, [], client.encode()[:MAX_CLIENT].decode(errors="ignore"))
         self._phase = Phase.SECOND_CALL
         reply = unity.UnityMessageProto(
             header=unity.HeaderProto(status=OK),
@@ -258,7 +260,7 @@ class UnitySession(Session):
                     communication_version=COMMUNICATION_VERSION,
                     package_version=ML_AGENTS_VERSION,
                     capabilities=_EVERYTHING,
-                    num_areas=self._collector.settings.num_areas,
+                    num_areas=self._host.settings.num_areas,
                 )
             ),
         )
@@ -354,7 +356,7 @@ class UnitySession(Session):
         return self._tell_parameters() if self._has_news else b""
 
     def _tell_parameters(self) -> bytes:
-        self._note_told()
+        self.parameter_set = self._host.settings.parameter_set
         return _parameter_frames(self._environment_parameters)
 
 
