@@ -19,7 +19,7 @@ from ludus.collector.shared_memory import freeze
 from ludus.collector.weights import WeightBuffers
 from ludus.protocol.environment_parameters import ParameterValue
 from ludus.protocol.spec import BehaviorSpec
-from worker.collectors.collector_process import CollectorProcess
+from worker.collectors.collector_process import Collector
 from worker.collectors.processes import CollectorProcesses
 from worker.collectors.step_quota import Grant, StepQuota
 from worker.experience.blocks import BlockLedger
@@ -76,7 +76,7 @@ class RegisteredBehavior:
         """Key -> descriptor of the weights, of all policies that the assignment names, or that an assessment is about.
         """
 
-    def introduce(self, child: CollectorProcess) -> None:
+    def introduce(self, child: Collector) -> None:
         """Make the behavior known to a collector."""
         message = commands.Admit(
             runner=self._runner,
@@ -98,7 +98,7 @@ class RegisteredBehavior:
             self._send_assignment(child, self._assignment, self._frozen)
         self._send_grants(self.quota.add(child.index))
 
-    def forget(self, child: CollectorProcess) -> int:
+    def forget(self, child: Collector) -> int:
         """Take back the blocks and quota of a dead collector; return how many steps of the round are lost."""
         self.ledger.reclaim_from(child.index)
         self._starving.discard(child.index)
@@ -122,12 +122,12 @@ class RegisteredBehavior:
         for child in self._children.listening:
             self._offer_weights(child, later=True)
 
-    def weights_read(self, child: CollectorProcess) -> None:
+    def weights_read(self, child: Collector) -> None:
         """Release the buffer that a collector has read, and offer it newer weights."""
         self._weights.release(self._reading.pop(child.index))
         self._offer_weights(child)
 
-    def _offer_weights(self, child: CollectorProcess, *, later: bool = False) -> None:
+    def _offer_weights(self, child: Collector, *, later: bool = False) -> None:
         """Send a collector the buffer of the newest weights, unless it is still reading others.
 
         `later`: with the grant of the next round. In lockstep weights alone would wake a collector for nothing.
@@ -145,7 +145,7 @@ class RegisteredBehavior:
         """Begin a round."""
         self._send_grants(self.quota.grant(number, steps))
 
-    def quota_progress(self, child: CollectorProcess, message: messages.QuotaProgress) -> None:
+    def quota_progress(self, child: Collector, message: messages.QuotaProgress) -> None:
         """Record progress; extend a quota that is used, if the round is not complete."""
         self._send_grants(self.quota.progress(child.index, message.round, message.steps, used=message.used))
 
@@ -171,7 +171,7 @@ class RegisteredBehavior:
 
     # Blocks -----------------------------------------------------------------------------------------------------
 
-    def delivered(self, child: CollectorProcess, segments: Segments) -> Segments:
+    def delivered(self, child: Collector, segments: Segments) -> Segments:
         """Take segments over; return them, each with the round that it counts into."""
         self.ledger.deliver(child.index, segments.blocks.tolist())
         columns = segments.column("round").tolist(), segments.column("length").tolist()
@@ -183,7 +183,7 @@ class RegisteredBehavior:
         for index in list(self._starving):
             self.lend_blocks(self._children[index])
 
-    def lend_blocks(self, child: CollectorProcess) -> None:
+    def lend_blocks(self, child: Collector) -> None:
         """Give a collector blocks to write, now or when there are some."""
         blocks = self.ledger.lend(child.index, self._chunk)
         if len(blocks):
@@ -217,9 +217,7 @@ class RegisteredBehavior:
             if session_id in child.simulators:
                 self._children.send_message(child, message)
 
-    def _send_assignment(
-        self, child: CollectorProcess, assignment: OpponentAssignment, fresh: Mapping[int, int]
-    ) -> None:
+    def _send_assignment(self, child: Collector, assignment: OpponentAssignment, fresh: Mapping[int, int]) -> None:
         """Send a collector the opponents; `fresh` are those that it does not know."""
         for key, fd in fresh.items():
             self._children.send_message(child, commands.FrozenPolicy(self._runner, key), (fd,))

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from ludus.collector.snapshots.state import State, merged
-from worker.collectors.collector_process import CollectorProcess
+from worker.collectors.collector_process import Collector, EdgePlace
 
 OWNER: Final = "owner"
 """Key of a snapshot: the identity of the edge collector that handed it over. Those of local collectors lack it."""
@@ -32,9 +32,9 @@ class KeptSnapshots:
         """Return the identity of the edge collector that handed over the snapshot of a place; empty: none did."""
         return self._states[index].get(OWNER, "") if index < len(self._states) else ""
 
-    def take(self, child: CollectorProcess) -> State | None:
+    def take(self, child: Collector) -> State | None:
         """Return the part that a collector needs, None if there is none. Sessions are large: a place's go with it."""
-        if child.edge:
+        if isinstance(child, EdgePlace):
             index = child.index
             if not child.identity or self.owner(index) != child.identity:
                 return None

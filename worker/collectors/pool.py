@@ -38,7 +38,7 @@ from ludus.collector.snapshots.state import State, pack, unpack
 from ludus.protocol.environment_parameters import ParameterValue
 from ludus.protocol.spec import BehaviorSpec
 from worker.collectors.behaviors import RegisteredBehavior
-from worker.collectors.collector_process import CollectorProcess, WarmCollector
+from worker.collectors.collector_process import Child, Collector, EdgePlace, EdgeReader, HostProcess, WarmCollector
 from worker.collectors.events import (
     CollectorDied,
     CollectorEvent,
@@ -54,7 +54,7 @@ from worker.collectors.events import (
     TeamAnnounced,
 )
 from worker.collectors.kept_snapshots import OWNER, KeptSnapshots
-from worker.collectors.processes import START_SECONDS, CollectorProcesses
+from worker.collectors.processes import START_SECONDS, ChildListener, CollectorProcesses
 from worker.collectors.sessions import SimulatorSessions
 
 log = structlog.get_logger()
@@ -71,7 +71,8 @@ class CollectorPool:
         self._settings = settings
         self._lock = threading.Condition()
         """Notified when an event has come, and when a collector listens or has failed."""
-        self._children = CollectorProcesses(settings.count, settings.edge_places, warm, self, self._lock)
+        listener = ChildListener(self._launched, self._received, self._died, self._reader_failed)
+        self._children = CollectorProcesses(settings.count, settings.edge_places, warm, listener, self._lock)
         self._sessions = SimulatorSessions(self._children, self._report)
         self._events: deque[CollectorEvent] = deque()
         self._behaviors: dict[str, RegisteredBehavior] = {}
@@ -92,12 +93,12 @@ class CollectorPool:
             self._children.start()
             self._kept.forget_local_sessions()
             deadline = time.monotonic() + timeout
-            own = self._children.own
-            while any(child.endpoint is None and child.failure is None for child in own):
+            processes = self._children.of_host
+            while any(child.endpoint is None and child.failure is None for child in processes):
                 if not self._lock.wait(deadline - time.monotonic()):
                     break
-            failed = [child for child in own if child.endpoint is None]
-            endpoints = [child.endpoint for child in own if child.endpoint is not None]
+            failed = [child for child in processes if child.endpoint is None]
+            endpoints = [child.endpoint for child in processes if child.endpoint is not None]
         if failed:
             self.close("collector_closing", "the collectors could not be started", rejoin=True)
             raise CollectorStartError(f"{failed[0].name} did not start: {failed[0].failure or 'it took too long'}")
@@ -117,8 +118,8 @@ class CollectorPool:
         sessions = list(self._kept.sessions())
         self._sessions.restore({session["session_id"]: owner for session, owner in sessions})
         self._children.number_from([session["number"] for session, _ in sessions])
-        for child in self._children:
-            child.former = self._kept.owner(child.index) if child.edge else ""
+        for place in self._children.places:
+            place.former = self._kept.owner(place.index)
 
     def hold(self, timeout: float) -> set[int]:
         """Stop all answers and request snapshots (`HandedOver`); return which collectors will send one.
@@ -247,38 +248,38 @@ class CollectorPool:
 
     # The life of collectors: `CollectorProcesses` calls these with the lock held --------------------------------------
 
-    def launched(self, child: CollectorProcess) -> None:
+    def _launched(self, child: Child) -> None:
         """Send a new process its settings, or the edge collector that has taken a place."""
-        child.parameter_set = self._settings.parameter_set
-        # A collector that is started again has lost its simulators' episodes: they begin again.
-        is_first = child.generation == 0 and child is not self._children.reader
-        restored = self._kept.take(child) if is_first else None
+        restored, numbers = None, (0, 1)
+        if isinstance(child, Collector):
+            child.parameter_set, numbers = self._settings.parameter_set, (child.first_number, child.number_step)
+            # A collector that is started again has lost its simulators' episodes: they begin again.
+            restored = self._kept.take(child) if child.generation == 0 else None
         settings = self._settings.to_json()
-        numbers = (child.first_number, child.number_step)
         message = commands.Settings(child.index, child.generation, *numbers, settings, restored is not None)
         self._children.send_message(child, message)
         if restored is not None:
             self._children.send(child, Kind.RESTORED, pack(restored))
 
-    def has_no_reader(self, reader: CollectorProcess) -> None:
+    def _reader_failed(self, reader: EdgeReader) -> None:
         """Report that the edge reader could not be started."""
         assert reader.failure is not None, "the dead have a reason"
         if not self._children.closing:
             log.warning("edge_reader_failed", reason=reader.failure)
             self._report(EdgeReaderFailed(reader.failure))
 
-    def died(self, child: CollectorProcess, exit_code: int) -> None:
+    def _died(self, child: Child, exit_code: int) -> None:
         """Take back the blocks and quotas of a collector, and report its end."""
         assert child.failure is not None, "the dead have a reason"
-        is_reader = child is self._children.reader
-        lost = 0 if is_reader else sum(behavior.forget(child) for behavior in self._runners)
-        self._sessions.lose(child)
-        joined, child.joined, child.taken = child.joined, False, None
-        if self._children.closing:
-            return
-        if child.edge and not is_reader:
-            if joined:
+        lost = 0
+        if isinstance(child, Collector):
+            lost = sum(behavior.forget(child) for behavior in self._runners)
+            self._sessions.lose(child)
+        if isinstance(child, EdgePlace):
+            if child.joined and not self._children.closing:
                 self._report(EdgeCollectorLeft(child.index, child.failure, lost))
+            child.joined, child.taken = False, None
+        if self._children.closing or not isinstance(child, HostProcess):
             return
         log.warning("collector_died", index=child.index, reason=child.failure, lost_steps=lost)
         if child.failure != child.reported:
@@ -286,8 +287,11 @@ class CollectorPool:
             child.reported = child.failure
         self._lock.notify_all()
 
-    def received(self, child: CollectorProcess, frame: Frame) -> None:
-        """Handle a frame of a collector."""
+    def _received(self, child: Child, frame: Frame) -> None:
+        """Handle a frame of a child."""
+        if not isinstance(child, Collector):
+            self._handle_life(child, messages.read(frame))
+            return
         match Kind(frame.kind):
             case Kind.SEGMENTS:
                 number, payload = unpack_numbered(frame.payload)
@@ -301,15 +305,17 @@ class CollectorPool:
                 self._report(EpisodesEnded(self._runners[number].name, child.index, records))
             case Kind.SNAPSHOTS:
                 state = unpack(frame.payload)
-                if child.edge:
-                    sessions = [one for one in state["sessions"] if self._sessions.belongs(child, one["session_id"])]
+                if isinstance(child, EdgePlace):
+                    sessions = [
+                        session for session in state["sessions"] if self._sessions.belongs(child, session["session_id"])
+                    ]
                     state |= {"sessions": sessions, OWNER: child.identity}
                 self._report(HandedOver(child.index, state))
             case _:
                 self._handle(child, messages.read(frame))
 
-    def _handle(self, child: CollectorProcess, message: Message) -> None:
-        """Handle a control message; most are passed on to the learner as they are."""
+    def _handle(self, child: Collector, message: Message) -> None:
+        """Handle a control message of a collector; most are passed on to the learner as they are."""
         match message:
             case messages.EvaluationEnded() if message.session_id not in child.simulators:
                 log.warning("session_of_another_named", index=child.index, session_id=message.session_id)
@@ -332,11 +338,16 @@ class CollectorPool:
                 self._behavior_announced(child, message)
             case SimulatorConnected() | SimulatorStarted() | SimulatorLeft() | SimulatorProblem():
                 self._sessions.take(child, message)
+            case messages.PlaceTaken() if isinstance(child, EdgePlace):
+                child.taken = message
+                self._launched(child)
+            case _:
+                self._handle_life(child, message)
+
+    def _handle_life(self, child: Child, message: Message) -> None:
+        match message:
             case messages.Alive():
                 pass
-            case messages.PlaceTaken():
-                child.taken = message
-                self.launched(child)
             case messages.Listening():
                 self._listens(child, message.port)
             case messages.Failed():
@@ -350,24 +361,26 @@ class CollectorPool:
         self._events.append(event)
         self._lock.notify_all()
 
-    def _listens(self, child: CollectorProcess, port: int) -> None:
+    def _listens(self, child: Child, port: int) -> None:
         host = self._settings.advertise_host
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        child.endpoint = Endpoint(child.index, address, child.edge, child.generation)
-        child.reported = None
-        again, child.listened = child.listened, True
-        if child is self._children.reader:
-            self._children.open_places()
-        else:
+        is_reader = isinstance(child, EdgeReader)
+        child.endpoint = Endpoint(child.index, address, is_reader or isinstance(child, EdgePlace), child.generation)
+        again, child.has_served = child.has_served, True
+        if isinstance(child, HostProcess):
+            child.reported = None
+        if isinstance(child, Collector):
             self._introduce_all(child)
-        if child.taken is not None:
+        else:
+            self._children.open_places()
+        if isinstance(child, EdgePlace) and child.taken is not None:
             child.joined = True
             self._report(EdgeCollectorJoined(child.index, child.taken.host, child.taken.peer))
-        elif again or (child.edge and self._settings.count > self._settings.edge_places):  # `start` returns the others
+        elif again or (is_reader and self._settings.count > self._settings.edge_places):  # `start` returns the others
             self._report(CollectorListening(child.endpoint))
         self._lock.notify_all()
 
-    def _introduce_all(self, child: CollectorProcess) -> None:
+    def _introduce_all(self, child: Collector) -> None:
         if child.parameter_set != self._settings.parameter_set:  # they changed while it started
             parameters = self._settings.environment_parameters
             self._children.send_message(
@@ -385,7 +398,7 @@ class CollectorPool:
 
     # Simulators -------------------------------------------------------------------------------------------------
 
-    def _behavior_announced(self, child: CollectorProcess, message: messages.BehaviorAnnounced) -> None:
+    def _behavior_announced(self, child: Collector, message: messages.BehaviorAnnounced) -> None:
         spec = message.spec
         refusal = self._refusals.get(spec.behavior)
         if refusal is not None:

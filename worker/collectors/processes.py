@@ -6,30 +6,28 @@ The pool decides which messages they get, and handles those that they send.
 import contextlib
 import os
 import selectors
-import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import structlog
 
-from ludus.child_process import describe_exit
 from ludus.collector import commands, messages
-from ludus.collector.channel import Channel, ChannelClosedError
+from ludus.collector.channel import ChannelClosedError, Frame
 from ludus.collector.messages import Kind, Message
-from ludus.collector.silence import Silence
 from worker.collectors.collector_process import (
     EDGE_MODULE,
-    EDGE_READER,
     NUMBERS,
-    CollectorProcess,
-    PlaceLine,
+    Child,
+    Collector,
+    EdgePlace,
+    EdgeReader,
+    HostProcess,
+    LocalCollector,
     WarmCollector,
 )
-
-if TYPE_CHECKING:
-    from worker.collectors.pool import CollectorPool
 
 log = structlog.get_logger()
 
@@ -40,6 +38,19 @@ SILENCE_SECONDS = 30.0
 """A collector that has sent nothing and used no CPU for so long has frozen (`Silence.idle`)."""
 BUSY_SECONDS = 300.0
 """One that has sent nothing for so long will not send again, however busy it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChildListener:
+    """Functions that are called with the lock held when something has happened to a child."""
+
+    launched: Callable[[Child], None]
+    """Its process was started, and waits for settings."""
+    received: Callable[[Child, Frame], None]
+    died: Callable[[Child, int], None]
+    """It has ended, with this exit code."""
+    reader_failed: Callable[[EdgeReader], None]
+    """The edge reader could not be started, and is not started again."""
 
 
 class CollectorProcesses:
@@ -54,21 +65,21 @@ class CollectorProcesses:
         count: int,
         edge_places: int,
         warm: Sequence[WarmCollector],
-        pool: "CollectorPool",
+        listener: ChildListener,
         lock: threading.Condition,
     ) -> None:
         """`count` collectors, of which the last `edge_places` are places for edge collectors."""
-        self._pool = pool
+        self._listener = listener
         self._lock = lock
         local = count - edge_places
         self._local = local
-        self._children = [CollectorProcess(index, index >= local) for index in range(count)]
+        self._children: list[Collector] = [LocalCollector(index) for index in range(local)]
+        self._children += [EdgePlace(index) for index in range(local, count)]
         self.number_from()
-        self.reader = None if local else CollectorProcess(EDGE_READER, edge=True)
+        self.reader = None if local else EdgeReader()
         """The process that serves the places; None before `start_reader`, where games can connect without them."""
-        for child, process in zip(self._children[:local], warm, strict=False):
-            child.warm = process
-        self._spare = list(warm[local:])
+        self._warm = deque(warm)
+        """Processes that wait for settings."""
         self._retired: list[int] = []
         """Descriptors that may still wait to be sent."""
         self.closing = False
@@ -80,22 +91,30 @@ class CollectorProcesses:
     def __len__(self) -> int:
         return len(self._children)
 
-    def __iter__(self) -> Iterator[CollectorProcess]:
+    def __iter__(self) -> Iterator[Collector]:
         return iter(self._children)
 
-    def __getitem__(self, index: int) -> CollectorProcess:
+    def __getitem__(self, index: int) -> Collector:
         return self._children[index]
 
     @property
-    def own(self) -> list[CollectorProcess]:
+    def of_host(self) -> list[HostProcess]:
         """The processes of this host: local collectors, and the edge reader."""
-        reader = [] if self.reader is None else [self.reader]
-        return [*(child for child in self._children if not child.edge), *reader]
+        return [child for child in self._everything if isinstance(child, HostProcess)]
 
     @property
-    def listening(self) -> list[CollectorProcess]:
+    def places(self) -> list[EdgePlace]:
+        """The places for edge collectors."""
+        return [child for child in self._children if isinstance(child, EdgePlace)]
+
+    @property
+    def listening(self) -> list[Collector]:
         """Those that serve simulators."""
-        return [child for child in self._children if child.warm is not None and child.endpoint is not None]
+        return [child for child in self._children if child.endpoint is not None]
+
+    @property
+    def _everything(self) -> list[Child]:
+        return [*self._children, *([] if self.reader is None else [self.reader])]
 
     def number_from(self, taken: Sequence[int] = ()) -> None:
         """Set the first number of simulators that each will have; no two have one in common, none is taken.
@@ -103,58 +122,56 @@ class CollectorProcesses:
         Local collectors share a range, where the gateway counts too; each place has a range of its own.
         """
         for child in self._children:
-            begin = (child.index - self._local + bool(self._local)) * NUMBERS if child.edge else 0
+            is_place = isinstance(child, EdgePlace)
+            begin = (child.index - self._local + bool(self._local)) * NUMBERS if is_place else 0
             child.numbers, child.first_number, child.number_step = range(begin, begin + NUMBERS), begin, 1
             child.number_after(taken)
-            if not child.edge:
+            if not is_place:
                 child.number_step = self._local
                 child.first_number += (child.index - child.first_number) % self._local
 
     def start(self) -> None:
         """Start the processes, and serve them."""
         with self._lock:
-            for child in self.own:
+            for child in self.of_host:
                 self._launch(child)
             self._thread.start()
 
     def start_reader(self) -> None:
         """Start the edge reader, unless it was started before. The thread does it: the process ends with that."""
         if self.reader is None:
-            self.reader = CollectorProcess(EDGE_READER, edge=True, restart_at=time.monotonic())
+            self.reader = EdgeReader(restart_at=time.monotonic())
             self._wake()
 
     def open_places(self) -> None:
         """Open each place that is closed; the edge reader listens."""
         assert self.reader is not None, "places are the edge reader's"
-        for child in self._children:
-            if not child.edge or child.warm is not None or child.restart_at is not None or self.closing:
-                continue
-            ours, theirs = socket.socketpair()
-            child.warm, child.failure = PlaceLine(Channel(ours)), None
-            self._selector.register(child.warm.channel, selectors.EVENT_READ, child)
-            fd = theirs.detach()
-            self.send_message(self.reader, commands.OpenPlace(child.index, child.former), (fd,))
-            self.retire([fd])
+        for place in self.places:
+            if place.channel is None and place.restart_at is None and not self.closing:
+                channel, fd = place.open()
+                self._selector.register(channel, selectors.EVENT_READ, place)
+                self.send_message(self.reader, commands.OpenPlace(place.index, place.former), (fd,))
+                self.retire([fd])
 
     def close(self, farewell: Message) -> None:
         """Send `farewell` to those that listen, and end all processes for certain."""
         with self._lock:
             self.closing = True
             self.broadcast(farewell)
-            for child in (*self._children, *self.own):
+            for child in self._everything:
                 if child.endpoint is None:
                     self._end(child, 0.0)
         self._wake()
         if self._thread.ident is not None:
             self._thread.join(CLOSE_SECONDS)
         with self._lock:
-            for child in (*self._children, *self.own):
+            for child in self._everything:
                 self._end(child, 0.0)
         if self._thread.ident is not None:
             self._wake()
             self._thread.join()
-        for process in self._spare:
-            process.close()
+        for warm in self._warm:
+            warm.close()
         for fd in self._retired:
             os.close(fd)
         self._selector.close()
@@ -169,14 +186,14 @@ class CollectorProcesses:
             self.send_message(child, message)
 
     def send_message(
-        self, child: CollectorProcess, message: Message, descriptors: Sequence[int] = (), *, later: bool = False
+        self, child: Child, message: Message, descriptors: Sequence[int] = (), *, later: bool = False
     ) -> None:
         """Send a message to one. `later`: with the next one, or with the next call of `flush`."""
         self.send(child, Kind.MESSAGE, message.pack(), descriptors, later=later)
 
     def send(
         self,
-        child: CollectorProcess,
+        child: Child,
         kind: Kind,
         payload: bytes,
         descriptors: Sequence[int] = (),
@@ -184,10 +201,10 @@ class CollectorProcesses:
         later: bool = False,
     ) -> None:
         """Send a frame to one, unless it is dead. Descriptors stay open until they are retired."""
-        if child.warm is None:
+        if child.channel is None:
             return
         try:
-            child.warm.channel.send(kind, payload, descriptors, later=later)
+            child.channel.send(kind, payload, descriptors, later=later)
         except ChannelClosedError:
             return  # reading will find out
         if not later:
@@ -196,24 +213,21 @@ class CollectorProcesses:
     def flush(self) -> None:
         """Send what was to be sent later."""
         for child in self._children:
-            if child.warm is not None and child.warm.channel.pending:
+            if child.channel is not None and child.channel.pending:
                 with contextlib.suppress(ChannelClosedError):  # reading will find out
-                    child.warm.channel.flush()
+                    child.channel.flush()
                     self._watch(child)
 
-    def _watch(self, child: CollectorProcess) -> None:
+    def _watch(self, child: Child) -> None:
         """Wake the thread to send what a collector's socket did not take."""
-        assert child.warm is not None
-        channel = child.warm.channel
-        if channel.pending:
-            self._selector.modify(channel, selectors.EVENT_READ | selectors.EVENT_WRITE, child)
+        if child.channel is not None and child.channel.pending:
+            self._selector.modify(child.channel, selectors.EVENT_READ | selectors.EVENT_WRITE, child)
             self._wake()
 
     def retire(self, descriptors: Sequence[int]) -> None:
         """Close descriptors, once they cannot wait any more to be sent."""
         self._retired += descriptors
-        processes = (*self._children, *self.own)
-        if not any(child.warm is not None and child.warm.channel.pending for child in processes):
+        if not any(child.channel is not None and child.channel.pending for child in self._everything):
             for fd in self._retired:
                 os.close(fd)
             self._retired.clear()
@@ -231,106 +245,90 @@ class CollectorProcesses:
                         self._attend(key.data, mask)
                 now = time.monotonic()
                 self._end_silent(now)
-                for child in (*self._children, *self.own):
+                for child in self._everything:
                     if child.restart_at is not None and now >= child.restart_at and not self.closing:
                         self._launch(child)
-                if self.closing and all(child.warm is None for child in self._children):
+                if self.closing and all(child.channel is None for child in self._children):
                     return
 
     def _seconds_to_wait(self) -> float:
-        processes = (*self._children, *self.own)
-        waiting = [child.restart_at - time.monotonic() for child in processes if child.restart_at is not None]
+        waiting = [child.restart_at - time.monotonic() for child in self._everything if child.restart_at is not None]
         return max(min([*waiting, messages.ALIVE_SECONDS]), 0.0)
 
     def _wake(self) -> None:
         with contextlib.suppress(BlockingIOError):  # the pipe is full: the thread is awake
             os.write(self._wake_write, b"\0")
 
-    def _attend(self, child: CollectorProcess, mask: int) -> None:
-        if child.warm is None:
+    def _attend(self, child: Child, mask: int) -> None:
+        channel = child.channel
+        if channel is None:
             return  # ended while this event was on its way
         try:
             if mask & selectors.EVENT_WRITE:
-                child.warm.channel.flush()
-                if not child.warm.channel.pending:
-                    self._selector.modify(child.warm.channel, selectors.EVENT_READ, child)
+                channel.flush()
+                if not channel.pending:
+                    self._selector.modify(channel, selectors.EVENT_READ, child)
             if mask & selectors.EVENT_READ:
-                frames = child.warm.channel.receive()
-                if child.silence is not None:
+                frames = channel.receive()
+                if isinstance(child, HostProcess) and child.silence is not None:
                     child.silence.heard(time.monotonic())
                 for frame in frames:
-                    self._pool.received(child, frame)
+                    self._listener.received(child, frame)
         except ChannelClosedError:
             self._reap(child)
 
     def _end_silent(self, now: float) -> None:
         """Kill collectors that have frozen; their end is then noticed like any other."""
-        for child in self.own:
+        for child in self.of_host:
             silence = child.silence
-            if not isinstance(child.warm, WarmCollector) or silence is None or child.killed_after is not None:
+            if child.process is None or silence is None or child.killed_after is not None:
                 continue
             silence.look(now)
             timeout = START_SECONDS if child.endpoint is None else SILENCE_SECONDS
             if silence.idle > timeout or silence.total > BUSY_SECONDS:
                 log.warning("collector_silent", index=child.index, seconds=silence.total, idle_seconds=silence.idle)
                 child.killed_after = silence.total
-                child.warm.process.kill()
+                child.process.kill()
 
     # Lives ------------------------------------------------------------------------------------------------------
 
-    def _launch(self, child: CollectorProcess) -> None:
-        """Start a collector's process, or adopt a warm one; open a place again if it can be served."""
-        child.restart_at = None
-        child.failure = None
-        if child.edge and child is not self.reader:
+    def _launch(self, child: Child) -> None:
+        """Start a process, or adopt a warm one; open a place again if it can be served."""
+        child.restart_at = child.failure = None
+        if not isinstance(child, HostProcess):
             if self.reader is not None and self.reader.endpoint is not None:
                 self.open_places()
             return
-        if child is self.reader:
-            child.warm = WarmCollector.spawn(EDGE_MODULE)
-        elif child.warm is None:
-            child.warm = self._spare.pop() if self._spare else WarmCollector.spawn()
-        assert isinstance(child.warm, WarmCollector), "a process of this host"
-        self._selector.register(child.warm.channel, selectors.EVENT_READ, child)
-        child.silence = Silence(child.warm.process.pid, time.monotonic())
-        child.killed_after = None
-        self._pool.launched(child)
-
-    def _reap(self, child: CollectorProcess) -> None:
-        """End a collector whose channel has ended, and start it again after a pause."""
-        assert child.warm is not None
-        lived = time.monotonic() - child.warm.started_at
-        was_place = isinstance(child.warm, PlaceLine)
-        exit_code = self._end(child, 1.0)
-        if was_place:
-            child.failure = child.failure or "its stream ended"
+        if isinstance(child, EdgeReader):
+            warm = WarmCollector.spawn(EDGE_MODULE)
         else:
-            if child.killed_after is None:
-                how = describe_exit(exit_code)
-            else:
-                how = f"it had said nothing for {child.killed_after:.0f} s, and the trainer killed it"
-            child.failure = how if child.failure is None else f"{how}: {child.failure}"
+            warm = self._warm.popleft() if self._warm else WarmCollector.spawn()
+        self._selector.register(child.adopt(warm), selectors.EVENT_READ, child)
+        self._listener.launched(child)
+
+    def _reap(self, child: Child) -> None:
+        """End what has lost its channel, and start it again after a pause."""
+        lived = time.monotonic() - child.started_at
+        exit_code = self._end(child, 1.0)
+        child.failure = child.explain_end(exit_code)
         if not self.closing:
             child.generation += 1
             child.restart_at = time.monotonic() + child.backoff.pause(lived)
-        if child is self.reader and self._local and not child.listened:
+        if isinstance(child, EdgeReader) and self._local and not child.has_served:
             self.reader = None  # what it lacks, a port or memory, it would lack again
-            self._pool.has_no_reader(child)
+            self._listener.reader_failed(child)
             return
-        self._pool.died(child, exit_code)
-        if child is self.reader:  # one of its places may have been opened again before its own end was noticed
+        self._listener.died(child, exit_code)
+        if isinstance(child, EdgeReader):  # one of its places may have been opened again before its end was noticed
             # A place that is taken ends with its channel, which an edge collector of this host may hold itself.
-            for place in self._children:
-                if isinstance(place.warm, PlaceLine) and not place.joined:
+            for place in self.places:
+                if place.channel is not None and not place.joined:
                     self._reap(place)
             self.retire([])
 
-    def _end(self, child: CollectorProcess, timeout: float) -> int:
-        if child.warm is None:
+    def _end(self, child: Child, timeout: float) -> int:
+        if child.channel is None:
             return 0
-        if child.warm.channel.fileno() in self._selector.get_map():
-            self._selector.unregister(child.warm.channel)
-        exit_code = child.warm.end(timeout)
-        child.warm = None
-        child.endpoint = None
-        return exit_code
+        if child.channel.fileno() in self._selector.get_map():
+            self._selector.unregister(child.channel)
+        return child.end(timeout)

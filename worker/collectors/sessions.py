@@ -16,7 +16,7 @@ import structlog
 from ludus.collector import commands
 from ludus.collector.messages import SimulatorConnected, SimulatorLeft, SimulatorProblem, SimulatorStarted
 from ludus.protocol.codes import CloseCode
-from worker.collectors.collector_process import CollectorProcess
+from worker.collectors.collector_process import Collector, EdgePlace
 from worker.collectors.processes import CollectorProcesses
 
 log = structlog.get_logger()
@@ -43,16 +43,16 @@ class SimulatorSessions:
         """Remember simulators of an earlier attempt, of which snapshots are kept until they come back."""
         self._restored = dict(owners)
 
-    def belongs(self, child: CollectorProcess, session_id: str) -> bool:
+    def belongs(self, child: Collector, session_id: str) -> bool:
         """Return whether a session is that of a collector: it serves it, or did in the former attempt."""
         return session_id in child.simulators or self._restored.get(session_id) == child.identity
 
-    def take(self, child: CollectorProcess, message: SessionMessage) -> None:
+    def take(self, child: Collector, message: SessionMessage) -> None:
         """Handle what a collector says about one of its sessions."""
         session_id = message.session_id
         others = [each for each in self._children if each is not child and session_id in each.simulators]
         match message:
-            case SimulatorConnected() if child.edge and any(
+            case SimulatorConnected() if isinstance(child, EdgePlace) and any(
                 not self._may_take(child, each, session_id) for each in others
             ):
                 log.warning("session_of_another_named", index=child.index, session_id=session_id)
@@ -60,7 +60,7 @@ class SimulatorSessions:
                 self._children.send_message(child, commands.EndSession(session_id, code, code.sentence))
                 return
             case SimulatorStarted() | SimulatorLeft() | SimulatorProblem() if (
-                child.edge and others and session_id not in child.simulators
+                isinstance(child, EdgePlace) and others and session_id not in child.simulators
             ):
                 log.warning("session_of_another_named", index=child.index, session_id=session_id)
                 return
@@ -73,9 +73,10 @@ class SimulatorSessions:
             case SimulatorStarted():
                 if self._restored.get(session_id) == child.identity:
                     del self._restored[session_id]
-                    for other in self._children.listening:  # the others of this host have its snapshot, too
-                        if other is not child and not child.edge and not other.edge:
-                            self._children.send_message(other, commands.Forget(session_id))
+                    if not isinstance(child, EdgePlace):  # the others of this host have its snapshot, too
+                        for other in self._children.listening:
+                            if other is not child and not isinstance(other, EdgePlace):
+                                self._children.send_message(other, commands.Forget(session_id))
             case SimulatorLeft():
                 known = child.simulators.get(session_id)
                 if known is not None and known.peer == message.peer:
@@ -84,20 +85,20 @@ class SimulatorSessions:
                 pass
         self._report(message)
 
-    def lose(self, child: CollectorProcess) -> None:
+    def lose(self, child: Collector) -> None:
         """End the sessions of a collector that has died."""
         reason = f"its collector ended ({child.failure})"
         now = time.monotonic()
         self._cut_off = {each: kept for each, kept in self._cut_off.items() if kept[1] > now}
         for each in child.simulators.values():
             self._report(SimulatorLeft(each.session_id, each.number, COLLECTOR_DIED, reason, 0, each.peer))
-            if child.edge:
+            if isinstance(child, EdgePlace):
                 self._cut_off[each.session_id] = child.identity, now + GRACE_SECONDS
         child.simulators.clear()
 
-    def _may_take(self, child: CollectorProcess, other: CollectorProcess, session_id: str) -> bool:
+    def _may_take(self, child: Collector, other: Collector, session_id: str) -> bool:
         """Return whether an edge collector may take over a session that another collector serves."""
         owner, until = self._cut_off.get(session_id, ("", 0.0))
         was_cut_off = owner == child.identity and time.monotonic() < until
         was_its_own = self._restored.get(session_id) == child.identity
-        return other.edge and (other.identity == child.identity or was_cut_off or was_its_own)
+        return isinstance(other, EdgePlace) and (other.identity == child.identity or was_cut_off or was_its_own)

@@ -144,8 +144,8 @@ def test_a_killed_collector_is_told_as_what_it_is_and_not_as_a_matter_of_tls(
         playing = asyncio.create_task(dialer.play())
         await asyncio.to_thread(collectors.wait_for, SimulatorStarted)
         for child in collectors.pool._children:
-            assert child.warm is not None
-            os.kill(child.warm.process.pid, signal.SIGKILL)
+            assert child.process is not None
+            os.kill(child.process.pid, signal.SIGKILL)
         await asyncio.wait_for(playing, 20)
 
     with gateway(database, **files, tls_ca=CERTIFICATE) as front, pytest.raises(CannotConnect) as told:

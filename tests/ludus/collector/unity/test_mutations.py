@@ -39,9 +39,9 @@ def trainer() -> Iterator[Learner]:
 
 
 def memory_of(trainer: Learner) -> int:
-    child = trainer.pool._children[0].warm
-    assert child is not None
-    return int(psutil.Process(child.process.pid).memory_info().rss)
+    (collector,) = trainer.pool._children.of_host
+    assert collector.process is not None
+    return int(psutil.Process(collector.process.pid).memory_info().rss)
 
 
 def _agents() -> unity_pb2.UnityMessageProto:

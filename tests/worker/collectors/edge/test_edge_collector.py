@@ -15,7 +15,6 @@ from tests.ludus.games.unity.fakes import introduction
 from tests.ports import free_port
 from tests.worker.collectors.edge.world import edge_collectors
 from worker.collectors import processes
-from worker.collectors.collector_process import WarmCollector
 from worker.collectors.events import (
     CollectorDied,
     CollectorListening,
@@ -108,10 +107,10 @@ def test_the_reader_maps_the_memory_of_the_learner_once_for_all_places() -> None
             simulator.play([1, 2], 2)
         reader = it.pool._children.reader
         assert reader is not None
-        assert isinstance(reader.warm, WarmCollector)
+        assert reader.process is not None
 
-        maps = Path(f"/proc/{reader.warm.process.pid}/maps").read_text()
-        held = [link.readlink().name for link in Path(f"/proc/{reader.warm.process.pid}/fd").iterdir()]
+        maps = Path(f"/proc/{reader.process.pid}/maps").read_text()
+        held = [link.readlink().name for link in Path(f"/proc/{reader.process.pid}/fd").iterdir()]
 
         for name in ("memfd:ludus-arena-Cart (deleted)", "memfd:ludus-weights (deleted)"):
             assert (maps.count(name), held.count(name)) == (1, 1), "a mapping keeps one descriptor"
@@ -159,8 +158,8 @@ def test_the_death_of_one_end_costs_its_steps_and_nothing_else(victim: str) -> N
         if victim == "edge reader":
             reader = it.pool._children.reader
             assert reader is not None
-            assert isinstance(reader.warm, WarmCollector)
-            reader.warm.process.kill()
+            assert reader.process is not None
+            reader.process.kill()
             assert remote.closed().rejoin
         else:
             edge.close()
@@ -180,9 +179,9 @@ def test_a_collector_in_the_memory_of_its_worker_plays_on_without_the_edge_reade
         simulator.play([1, 2, 3], 4)
         reader = it.pool._children.reader
         assert reader is not None
-        assert isinstance(reader.warm, WarmCollector)
+        assert reader.process is not None
 
-        reader.warm.process.kill()
+        reader.process.kill()
         it.wait_for(CollectorListening)  # the next edge reader
         simulator.play([1, 2, 3], 4)
         assert not it.heard(EdgeCollectorLeft)
@@ -199,10 +198,10 @@ def test_a_place_that_was_opened_to_a_dead_edge_reader_is_opened_to_the_next_one
         children = it.pool._children
         reader = children.reader
         assert reader is not None
-        assert isinstance(reader.warm, WarmCollector)
+        assert reader.process is not None
         with it.pool._lock:  # the pool's thread hears of the place's end first, and of the reader's only then
-            reader.warm.process.kill()
-            reader.warm.process.end(PATIENCE)
+            reader.process.kill()
+            reader.process.end(PATIENCE)
             children._reap(children[0])
             children._launch(children[0])
         it.wait_for(CollectorListening)

@@ -232,7 +232,7 @@ def test_an_edge_collector_that_was_cut_off_takes_its_simulators_back_from_a_str
         simulator = player(edge.address, session_id="player-1")
         simulator.play([1, 2], 3)
         places.address = ""
-        (child,) = [each for each in run.pool._children if each.taken is not None]
+        (child,) = [place for place in run.pool._children.places if place.taken is not None]
         with run.pool._lock:
             run.pool._children._reap(child)  # its stream breaks
         assert simulator.closed().rejoin
