@@ -30,9 +30,9 @@ Deviations from ML-Agents, on purpose:
  f. Beside SAC ML-Agents makes `num_epoch` whole passes for every single gradient step: with 5,000 demonstrated steps
     117 minibatches. A minibatch each is too few: where SAC's own rewards say nothing its steps, which Adam makes as
     large, undo the imitation (a walk, 500 steps, GAIL that cannot tell: 9 of 16 seeds succeed). With 3 all 16 do.
- g. An update that meets a value that is not finite, or whose loss explodes (`algorithms.guards`), is taken back and
-    raises `Diverged`. The last minibatch's loss is measured once more behind the last step, so that this step counts,
-    too: however few minibatches an update has, it never leaves weights that exploded.
+ g. An update that meets a value that is not finite, or whose loss explodes, is taken back and raises `Diverged`
+    (`worker.learning.algorithms.numeric_check`). The last minibatch's loss is measured once more behind the last step,
+    so that this step counts, too: however few minibatches an update has, it never leaves weights that exploded.
 
 Dimensions: `R` rows of a minibatch, `N` steps shown, `Q` sequences of `L` steps, others as in
 `worker.learning.functional`.

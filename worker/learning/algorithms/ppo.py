@@ -38,7 +38,7 @@ Deviations from ML-Agents, on purpose:
  e. `Losses/Policy Loss` keeps its sign; ML-Agents reports its absolute value.
  f. A rollout smaller than `batch_size` is learned from as one minibatch; ML-Agents would silently skip it.
  g. An update that meets a value that is not finite or explodes is taken back as a whole, signals and cloning included,
-    and raises `Diverged` (`algorithms.guards`).
+    and raises `Diverged` (`worker.learning.algorithms.numeric_check`).
  h. `critic_learning_rate` (Ludus' own key) is the step size of the critic's parameters, on the actor's schedule.
  i. The critic's memory is each agent's own; in ML-Agents all agents share one (see `algorithms.recurrent_critic`).
  j. Advantages are normalised over the steps, not over padding.
