@@ -7,7 +7,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-LIBRARIES_OF_CUDA = re.compile("nvidia-|cuda-|triton$")
+LIBRARIES_OF_CUDA = re.compile("nvidia-(?!ml-py)|cuda-|triton$")
 """Torch's build for GPUs requires these, each in one version."""
 CONSTRAINTS = Path(__file__).resolve().parents[2] / "constraints.txt"
 

@@ -19,8 +19,8 @@ from tests.worker.learning.networks.kinds import OTHERS, make_actor, remember, s
 from tests.worker.rollouts import make_spec, random_rollout
 from tests.worker.test_variants import ACTIONS, DEMONSTRATION, SEES, Cell, demonstrate, play
 from worker.collectors.acting import POLICIES
+from worker.host.gpu_meter import GpuMeter
 from worker.host.gpus import find_gpus
-from worker.host.nvml import GpuMeter
 from worker.learning.algorithms.algorithm import Algorithm
 from worker.learning.build import Demonstrations, build_algorithm
 from worker.onnx.export import export_onnx

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 import psutil
 
 from worker.collectors.collector_process import MODULE as COLLECTOR_MODULE
-from worker.host.nvml import GpuMeter
+from worker.host.gpu_meter import GpuMeter
 
 TRAINER_CPU, TRAINER_MEMORY = "Resources/Trainer CPU", "Resources/Trainer Memory"
 COLLECTOR_CPU, COLLECTOR_MEMORY = "Resources/Collector CPU", "Resources/Collector Memory"

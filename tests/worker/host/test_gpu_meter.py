@@ -1,15 +1,16 @@
 """NVIDIA's management library, as far as a library with its functions can stand for it: `test_gpu` asks a real one."""
 
+import ctypes
 import os
 import shutil
 import subprocess
 from pathlib import Path
 
+import pynvml
 import pytest
 
 from tests.waiting import eventually
-from worker.host import nvml
-from worker.host.nvml import GpuMeter, GpuUse
+from worker.host.gpu_meter import GpuMeter, GpuUse
 from worker.host.resources import GPU_MEMORY, GPU_UTILIZATION, ResourceMeter
 
 SOURCE = r"""
@@ -17,7 +18,7 @@ SOURCE = r"""
 typedef struct { unsigned int gpu, memory; } utilization_t;
 typedef struct { unsigned long long total, free, used; } memory_t;
 static int devices[3] = {0, 1, 2};
-int nvmlInit_v2(void) { return 0; }
+int nvmlInitWithFlags(unsigned int flags) { return 0; }
 int nvmlShutdown(void) { return 0; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned int index, void **device) {
     if (index > 1) return 2;
@@ -47,7 +48,7 @@ GIBIBYTE = 2**30
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> str:
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Compile a library with NVML's functions, of a host with two GPUs and a part of a third one."""
     compiler = shutil.which("cc")
     if compiler is None:
@@ -56,7 +57,14 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> str:
     (folder / "nvml.c").write_text(SOURCE)
     built = folder / "libnvidia-ml.so.1"
     subprocess.run([compiler, "-shared", "-fPIC", "-o", built, folder / "nvml.c"], check=True)
-    return str(built)
+    return built
+
+
+@pytest.fixture
+def _library(monkeypatch: pytest.MonkeyPatch, compiled: Path) -> None:
+    """Let the binding find that library in place of the driver's."""
+    monkeypatch.setattr(pynvml, "nvmlLib", ctypes.CDLL(str(compiled)))
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
 
 
 @pytest.mark.parametrize(
@@ -69,10 +77,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> str:
     ],
     ids=["by its UUID", "two", "a part of one", "unknown"],
 )
-def test_use_is_a_mean_over_gpus_and_memory_their_sum(
-    monkeypatch: pytest.MonkeyPatch, library: str, gpus: list[str], use: GpuUse
-) -> None:
-    monkeypatch.setattr(nvml, "LIBRARY", library)
+@pytest.mark.usefixtures("_library")
+def test_use_is_a_mean_over_gpus_and_memory_their_sum(gpus: list[str], use: GpuUse) -> None:
     meter = GpuMeter.open(gpus)
     assert meter is not None
 
@@ -87,10 +93,8 @@ def test_use_is_a_mean_over_gpus_and_memory_their_sum(
         ("MIG-cccc", {GPU_MEMORY: 24 * GIBIBYTE}),
     ],
 )
-def test_gpus_are_measured_beside_the_trainer(
-    monkeypatch: pytest.MonkeyPatch, library: str, gpu: str, use: dict[str, float]
-) -> None:
-    monkeypatch.setattr(nvml, "LIBRARY", library)
+@pytest.mark.usefixtures("_library")
+def test_gpus_are_measured_beside_the_trainer(gpu: str, use: dict[str, float]) -> None:
     meter = ResourceMeter([gpu])
 
     with meter.measuring(os.getpid()):
@@ -100,10 +104,17 @@ def test_gpus_are_measured_beside_the_trainer(
     assert {metric: value for metric, value in found.items() if "GPU" in metric} == use
 
 
-def test_there_is_nothing_to_read_without_gpus_or_without_the_driver(
-    monkeypatch: pytest.MonkeyPatch, library: str, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(nvml, "LIBRARY", library)
+@pytest.mark.usefixtures("_library")
+def test_there_is_nothing_to_read_without_gpus() -> None:
     assert GpuMeter.open([]) is None
-    monkeypatch.setattr(nvml, "LIBRARY", str(tmp_path / "missing.so"))
+
+
+def test_there_is_nothing_to_read_without_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pynvml, "nvmlLib", None)
+    monkeypatch.setattr(pynvml, "CDLL", raising)
+
     assert GpuMeter.open(["0"]) is None
+
+
+def raising(name: str) -> ctypes.CDLL:
+    raise OSError(f"{name}: cannot open shared object file")
