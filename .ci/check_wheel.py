@@ -59,10 +59,11 @@ import sys
 import numpy as np
 import ludus.cli.own_collector, ludus.collector.edge.process
 from ludus.collector.policy import ActingPolicy
+from ludus.config.network import NetworkSettings
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 
 spec = BehaviorSpec("Game", (ObservationSpec((4,)),), ActionSpec(2, (3,)))
-policy = ActingPolicy(spec, {"hidden_units": 32})
+policy = ActingPolicy(spec, NetworkSettings(hidden_units=32))
 policy.load(np.zeros(policy.flat_size, np.float32))
 heavy = {"torch", "fastapi", "sqlalchemy", "celery", "server", "worker"} & set(sys.modules)
 sys.exit(f"an edge collector imported {sorted(heavy)}" if heavy else 0)

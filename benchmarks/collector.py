@@ -33,13 +33,14 @@ from ludus.collector.layout import ActorLayout
 from ludus.collector.messages import BehaviorAnnounced
 from ludus.collector.service import METHOD
 from ludus.collector.settings import CollectorSettings
+from ludus.config.network import NetworkSettings
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codec import array_to_tensor, spec_to_message
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from worker.collectors.events import RoundCollected, SegmentsDelivered
 from worker.collectors.pool import CollectorPool
 
-NETWORK = {"hidden_units": 128, "num_layers": 2, "normalize": True}
+NETWORK = NetworkSettings(hidden_units=128, num_layers=2, normalize=True)
 ROUND = 12_000
 HORIZON = 64
 EPISODE = 50

@@ -68,7 +68,7 @@ def ludus(seed: int, steps: int) -> tuple[float, float]:
     )
     signals = SignalSet([NamedSignal("extrinsic", 1.0, GAMMA, ExtrinsicReward())], torch.device("cpu"))
     sac = SAC(config, SPEC, torch.device("cpu"), seed, signals)
-    policy = POLICIES.policy(SPEC, config.network_settings.model_dump(), head="squashed")
+    policy = POLICIES.policy(SPEC, config.network_settings, head="squashed")
     rng = np.random.default_rng(seed)
     environment = gymnasium.make(ENVIRONMENT)
     observation, _ = environment.reset(seed=seed)

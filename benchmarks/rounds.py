@@ -15,6 +15,7 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
+from ludus.config.network import NetworkSettings
 from worker.experience.rollout import gather
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -32,7 +33,7 @@ from ludus.collector.settings import CollectorSettings
 from worker.collectors.events import RoundCollected, SegmentsDelivered
 from worker.collectors.pool import CollectorPool
 
-NETWORK = {"hidden_units": 128, "num_layers": 2}
+NETWORK = NetworkSettings(hidden_units=128, num_layers=2)
 SCENARIO = Scenario("1 x 12 continuous", 1, 12, CONTINUOUS)
 
 

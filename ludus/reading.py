@@ -49,6 +49,10 @@ def _reader(hint: Any) -> Reader:
         return hint
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return partial(read_record, hint)
+    # A section of the configuration checks itself. Most readers of records have no pydantic installed.
+    validate: Reader | None = getattr(hint, "model_validate", None)
+    if validate is not None:
+        return validate
     return lambda value: value
 
 

@@ -190,7 +190,7 @@ class Game:
 
 def policy_of(algorithm: Any) -> Policy:
     """Return a policy with the present weights of an algorithm."""
-    policy = POLICIES.policy(SPEC, algorithm.config.network_settings.model_dump())
+    policy = POLICIES.policy(SPEC, algorithm.config.network_settings)
     policy.load(algorithm.flat_weights())
     return policy
 

@@ -1,12 +1,11 @@
 """Makes the policies that a collector acts with, in numpy."""
 
-from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 from ludus.collector.layout import ActorLayout
 from ludus.collector.policy import ActingPolicy, NetworkPolicy, Policy
 from ludus.collector.stacked import StackedActing, StackedNetworks, StackedPolicies
+from ludus.config.network import NetworkSettings
 from ludus.protocol.spec import BehaviorSpec
 
 
@@ -18,7 +17,7 @@ class PolicyFactory:
     """
 
     def policy(
-        self, spec: BehaviorSpec, network_settings: Mapping[str, Any], head: str = "gaussian", device: str = "cpu"
+        self, spec: BehaviorSpec, network_settings: NetworkSettings, head: str = "gaussian", device: str = "cpu"
     ) -> Policy:
         """Make the policy of a behavior."""
         del device
@@ -26,7 +25,7 @@ class PolicyFactory:
         return kind(spec, network_settings, head=head)
 
     def stacked(
-        self, spec: BehaviorSpec, network_settings: Mapping[str, Any], head: str = "gaussian", device: str = "cpu"
+        self, spec: BehaviorSpec, network_settings: NetworkSettings, head: str = "gaussian", device: str = "cpu"
     ) -> StackedPolicies:
         """Make several policies of one behavior, which answer a batch together."""
         del device

@@ -4,7 +4,7 @@ numpy acting (`policy`, `stacked`), torch (`worker.learning.networks.dense`) and
 expression, each with its own operations; gradients are autograd's. Where one of them has a faster form of a whole
 expression it may use that (`FUSED` there): a test holds both equal.
 
-To add an activation, add a line to `ACTIVATIONS`.
+To add an activation, add a line to `ACTIVATIONS`, and its name to `ludus.config.network.Activation`.
 """
 
 from collections.abc import Callable, Mapping

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from ludus.collector.arena import ArenaLayout
 from ludus.collector.messages import Message
+from ludus.config.network import NetworkSettings
 from ludus.protocol.environment_parameters import ParameterValue
 
 CHAMPION_ALONE: Final = -1
@@ -16,8 +17,7 @@ CHAMPION_ALONE: Final = -1
 class NetworkSpec:
     """The description from which a collector builds one network."""
 
-    network_settings: Mapping[str, Any]
-    """`NetworkSettings.model_dump(mode="json")`."""
+    network_settings: NetworkSettings
     head: str
     """The kind of its last layer: a key of `ludus.collector.heads.HEADS`."""
 
@@ -26,8 +26,7 @@ class NetworkSpec:
 class PolicySpec:
     """The description from which a collector builds the acting policy of a behavior."""
 
-    network_settings: Mapping[str, Any]
-    """`NetworkSettings.model_dump(mode="json")`."""
+    network_settings: NetworkSettings
     weights_size: int
     """Length of the flat weight vector."""
     time_horizon: int

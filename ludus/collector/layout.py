@@ -1,8 +1,8 @@
 """Which networks a behavior gets, and how the actor's weights lie in one flat vector. Needs no torch.
 
-`BodyLayout` is the shape of a network body, from a spec's observations and `network_settings`; `ActorLayout` adds the
-actions.
-A spec that no network handles is refused here, before anything is built.
+`BodyLayout` is the shape of a network body, from a spec's observations and the network's settings; `ActorLayout` adds
+the actions. Specs that no network handles are refused (`ludus.collector.spec_checks`).
+
 
 The flat vector of an actor follows `ActorLayout.sections`, so collectors, which act in numpy, and the learner, which
 has torch modules (`worker.learning.networks.actor`), know no more about each other than this:
@@ -20,26 +20,22 @@ A layout is *plain* where every observation is a float32 vector, without memory 
 then have derivatives by hand (`worker.learning.networks.dense`), and collectors a shorter way
 (`ludus.collector.policy`).
 
-How an observation is treated, as in ML-Agents: rank 1 is a vector; rank 3 a picture (channels, height, width); rank 2
-with the properties (VARIABLE_SIZE, NONE) a table of up to so many entities. Any other is refused. A vector, and each
-entity, may have no numbers: they are inputs all the same, so that the others keep their places.
-
 Dimensions: `O` elements of all vector observations together, `C` continuous columns, `M` choices of all branches,
 `H` columns of the head: `C + M`, or `2 C + M` where deviations are columns, too; `U` width of the LSTM's output.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from itertools import pairwise
 from math import prod
-from typing import Any
 
 from ludus.collector.heads import HEADS
 from ludus.collector.heads.head import Head
 from ludus.collector.heads.squashed import Squashed
-from ludus.collector.networks.convolutions import MINIMUM_SIZES, Shape, kernels, output_shape
-from ludus.protocol.spec import BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
+from ludus.collector.networks.convolutions import Shape, kernels, output_shape
+from ludus.collector.spec_checks import ObservationKind, check_actions, check_observations, is_goal
+from ludus.config.network import NetworkSettings
+from ludus.protocol.spec import BehaviorSpec, ObservationSpec
 
 EMBEDDING_SIZE = 128
 """Width of the embedding of entities, and of what attention makes of them."""
@@ -47,26 +43,6 @@ HYPER_LAYERS = 2
 """Hidden layers of a hypernetwork."""
 Section = tuple[str, tuple[int, ...]]
 """A part of a flat vector: its name and shape."""
-
-
-class UnsupportedSpec(ValueError):
-    """There is no network for the spec of a behavior. `code` is stable, the message has the remedy."""
-
-    def __init__(self, behavior: str, code: str, message: str) -> None:
-        super().__init__(f"behavior {behavior!r}: {message}" if behavior else message)
-        self.behavior = behavior
-        self.code = code
-
-
-class ObservationKind(Enum):
-    """How a network reads an observation."""
-
-    VECTOR = "vector"
-    """(size,): joined with the other vectors, and normalised if asked."""
-    VISUAL = "visual"
-    """(channels, height, width): an encoder of its own; uint8 is scaled to [0, 1]."""
-    ENTITIES = "entities"
-    """(entities, size): rows in any order, those of zeros only are padding; attention."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,34 +66,20 @@ class BodyLayout:
     """Whether a hypernetwork makes the last hidden layer from the goal signals."""
 
     @classmethod
-    def of(
-        cls, observations: Sequence[ObservationSpec], network_settings: Mapping[str, Any], behavior: str = ""
-    ) -> "BodyLayout":
-        """Derive the shape from observations and stored `network_settings`; raise `UnsupportedSpec` with the reason."""
-        if not observations:
-            raise UnsupportedSpec(behavior, "observations_missing", "announce at least one observation")
-        kinds = tuple(_kind_of(behavior, index, observation) for index, observation in enumerate(observations))
-        encoder = str(network_settings.get("vis_encode_type", "simple"))
-        for index, (observation, kind) in enumerate(zip(observations, kinds, strict=True)):
-            if kind is ObservationKind.VISUAL:
-                _check_resolution(behavior, index, observation, encoder)
-        hyper = network_settings.get("goal_conditioning_type", "hyper") == "hyper"
-        goals = [index for index, goal in enumerate(observations) if hyper and _is_goal(goal)]
-        for index in goals:
-            if kinds[index] is ObservationKind.ENTITIES:
-                message = f"{_name(index, observations[index])} is a goal signal of variable length: a hypernetwork "
-                message += "takes vectors and pictures only (or set goal_conditioning_type: none)"
-                raise UnsupportedSpec(behavior, "goal_signal_unsupported", message)
+    def of(cls, observations: Sequence[ObservationSpec], settings: NetworkSettings, behavior: str = "") -> "BodyLayout":
+        """Derive the shape from observations and settings; raise `UnsupportedSpec` with the reason."""
+        hyper = settings.goal_conditioning_type == "hyper"
+        kinds = check_observations(observations, behavior, settings.vis_encode_type, hyper=hyper)
         return cls(
             observations=tuple(observations),
             kinds=kinds,
-            hidden_units=int(network_settings.get("hidden_units", 128)),
-            num_layers=max(int(network_settings.get("num_layers", 2)), 1),
-            activation=str(network_settings.get("activation", "swish")),
-            normalize=bool(network_settings.get("normalize", False)) and ObservationKind.VECTOR in kinds,
-            visual_encoder=encoder,
-            memory_size=_memory_size(behavior, network_settings),
-            conditioned=bool(goals),
+            hidden_units=settings.hidden_units,
+            num_layers=max(settings.num_layers, 1),
+            activation=settings.activation,
+            normalize=settings.normalize and ObservationKind.VECTOR in kinds,
+            visual_encoder=settings.vis_encode_type,
+            memory_size=0 if settings.memory is None else settings.memory.memory_size,
+            conditioned=hyper and any(map(is_goal, observations)),
         )
 
     def of_kind(self, kind: ObservationKind) -> tuple[int, ...]:
@@ -146,7 +108,7 @@ class BodyLayout:
 
     def is_goal(self, index: int) -> bool:
         """Return whether an observation is a goal that conditions the network."""
-        return self.conditioned and _is_goal(self.observations[index])
+        return self.conditioned and is_goal(self.observations[index])
 
     @property
     def encoded_size(self) -> int:
@@ -228,20 +190,11 @@ class ActorLayout:
     """How the columns of the last layer become actions: a key of `ludus.collector.heads.HEADS`."""
 
     @classmethod
-    def of(cls, spec: BehaviorSpec, network_settings: Mapping[str, Any], *, head: str = "gaussian") -> "ActorLayout":
-        """Derive the shape from a spec and stored `network_settings`; raise `UnsupportedSpec` with the reason."""
-        body = BodyLayout.of(spec.observations, network_settings, spec.name)
-        branches = spec.actions.discrete_branches
-        if spec.actions.continuous_size < 0 or any(branch < 1 for branch in branches):
-            raise UnsupportedSpec(spec.name, "actions_invalid", "every discrete branch needs at least one choice")
-        if spec.actions.continuous_size + len(branches) == 0:
-            message = "announce at least one continuous action or one discrete branch"
-            raise UnsupportedSpec(spec.name, "actions_missing", message)
-        if spec.actions.continuous_size and HEADS[head].continuous is None:
-            message = "this trainer learns discrete actions only; announce branches, or take another trainer_type"
-            raise UnsupportedSpec(spec.name, "actions_continuous", message)
-        deterministic = bool(network_settings.get("deterministic", False))
-        return cls(body, spec.actions.continuous_size, branches, deterministic, head)
+    def of(cls, spec: BehaviorSpec, settings: NetworkSettings, *, head: str = "gaussian") -> "ActorLayout":
+        """Derive the shape from a spec and settings; raise `UnsupportedSpec` with the reason."""
+        body = BodyLayout.of(spec.observations, settings, spec.name)
+        check_actions(spec, head)
+        return cls(body, spec.actions.continuous_size, spec.actions.discrete_branches, settings.deterministic, head)
 
     @property
     def kind(self) -> Head:
@@ -298,63 +251,3 @@ def _linear(name: str, inputs: int, outputs: int) -> Iterator[Section]:
 def _dense_sections(name: str, widths: Sequence[int]) -> Iterator[Section]:
     for place, (inputs, outputs) in enumerate(pairwise(widths)):
         yield from _linear(f"{name}.layers.{place}", inputs, outputs)
-
-
-def _is_goal(observation: ObservationSpec) -> bool:
-    return observation.type is ObservationType.GOAL_SIGNAL and observation.size > 0
-
-
-def _name(index: int, observation: ObservationSpec) -> str:
-    return f"observation {index}" + (f" ({observation.name!r})" if observation.name else "")
-
-
-def _kind_of(behavior: str, index: int, observation: ObservationSpec) -> ObservationKind:
-    """Return how a network reads an observation; refuse one that none reads."""
-    what, shape, properties = _name(index, observation), observation.shape, observation.dimension_properties
-    if 0 in shape[:-1] or (not observation.size and len(shape) > 2):
-        raise UnsupportedSpec(behavior, "observation_empty", f"{what} has no elements: its shape is {shape}")
-    variable = (DimensionProperty.VARIABLE_SIZE, DimensionProperty.NONE)
-    if len(shape) == 2 and properties == variable:
-        kind = ObservationKind.ENTITIES
-    elif DimensionProperty.VARIABLE_SIZE in properties or len(shape) not in {1, 3}:
-        message = f"{what} has shape {shape} and dimension properties {tuple(item.name for item in properties)}; "
-        message += "a network reads vectors (one dimension), pictures (channels, height, width) and tables of entities "
-        message += "(two dimensions with the properties VARIABLE_SIZE and NONE)"
-        raise UnsupportedSpec(behavior, "observation_shape_unsupported", message)
-    elif len(shape) == 1:
-        kind = ObservationKind.VECTOR
-    elif properties[-1:] == (DimensionProperty.NONE,) and properties[0] is not DimensionProperty.NONE:
-        message = f"{what} has shape {shape} with the channels last; announce (channels, height, width)"
-        raise UnsupportedSpec(behavior, "observation_shape_unsupported", message)
-    else:
-        kind = ObservationKind.VISUAL
-    if kind is not ObservationKind.VISUAL and observation.dtype != "float32":
-        message = f"{what} is {observation.dtype}; only pictures may be, announce float32"
-        raise UnsupportedSpec(behavior, "observation_dtype_unsupported", message)
-    return kind
-
-
-def _check_resolution(behavior: str, index: int, observation: ObservationSpec, encoder: str) -> None:
-    """Refuse a picture that is smaller than an encoder's convolutions need."""
-    minimum = MINIMUM_SIZES[encoder]
-    _, height, width = observation.shape
-    if min(height, width) < minimum:
-        message = (
-            f"{_name(index, observation)} has shape {observation.shape}, but the visual encoder {encoder!r} needs "
-        )
-        fitting = [name for name, least in MINIMUM_SIZES.items() if least <= min(height, width)]
-        message += f"a height and width of at least {minimum}; set vis_encode_type: {fitting[-1]}"
-        message += f" (or {', '.join(fitting[:-1])})" if fitting[1:] else ""
-        message += ", which fits, or send larger pictures"
-        raise UnsupportedSpec(behavior, "observation_too_small", message)
-
-
-def _memory_size(behavior: str, network_settings: Mapping[str, Any]) -> int:
-    memory = network_settings.get("memory")
-    if memory is None:
-        return 0
-    size = int(memory.get("memory_size", 128))
-    if size < 2 or size % 2:
-        message = f"network_settings.memory.memory_size is {size}; it must be even, at least 2: it holds two states"
-        raise UnsupportedSpec(behavior, "memory_size_odd", message)
-    return size

@@ -9,11 +9,12 @@ trainer as they are (`worker.collectors.events`) name it by its name.
 import json
 from dataclasses import asdict, dataclass, fields
 from enum import IntEnum
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ludus.collector.channel import Frame
+from ludus.config.values import Section
 from ludus.protocol.batches import Aggregation, Outcome
 from ludus.protocol.spec import BehaviorSpec
 from ludus.reading import read_record
@@ -33,7 +34,12 @@ class Kind(IntEnum):
     """The answer to `Hold` (`snapshots.state.pack`)."""
 
 
-_JSON = json.JSONEncoder(separators=(",", ":"), default=asdict)
+def _to_json(value: Any) -> dict[str, Any]:
+    """Return the JSON form of a dataclass, or of a section of the configuration."""
+    return value.model_dump(mode="json") if isinstance(value, Section) else asdict(value)
+
+
+_JSON = json.JSONEncoder(separators=(",", ":"), default=_to_json)
 ALIVE_SECONDS = 1.0
 """Period of the message `Alive`."""
 

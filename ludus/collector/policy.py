@@ -13,7 +13,7 @@ generator that the caller passes, and from nowhere else.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from ludus.collector.heads.numpy_operations import NUMPY
 from ludus.collector.layout import ActorLayout
 from ludus.collector.networks.body import Network, sections_of
 from ludus.collector.networks.normalizer import joined_vectors
+from ludus.config.network import NetworkSettings
 from ludus.protocol.spec import BehaviorSpec
 
 
@@ -82,7 +83,7 @@ class ActingPolicy:
 
     memory_size = 0
 
-    def __init__(self, spec: BehaviorSpec, network_settings: Mapping[str, Any], *, head: str = "gaussian") -> None:
+    def __init__(self, spec: BehaviorSpec, network_settings: NetworkSettings, *, head: str = "gaussian") -> None:
         """Raise `UnsupportedSpec` where there is no network for this behavior. It must be plain (see `ActorLayout`)."""
         self.layout = ActorLayout.of(spec, network_settings, head=head)
         self._activate = numpy_function(self.layout.body.activation)
@@ -116,7 +117,7 @@ class ActingPolicy:
 class NetworkPolicy:
     """Any other actor in numpy: pictures, entities, memory, goals (`ludus.collector.networks`)."""
 
-    def __init__(self, spec: BehaviorSpec, network_settings: Mapping[str, Any], *, head: str = "gaussian") -> None:
+    def __init__(self, spec: BehaviorSpec, network_settings: NetworkSettings, *, head: str = "gaussian") -> None:
         """Raise `UnsupportedSpec` where there is no network for this behavior."""
         self.layout = ActorLayout.of(spec, network_settings, head=head)
         self.flat_size = self.layout.flat_size

@@ -8,8 +8,8 @@ weights for each row can't be had as one operation that is any faster on a CPU.
 Dimensions: `P` policies, `U` of them in a batch, `B` rows, `N` rows of the largest group, `H` columns of the head.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from ludus.collector.activations import FloatArray, numpy_function
 from ludus.collector.layout import ActorLayout
 from ludus.collector.networks.normalizer import joined_vectors
 from ludus.collector.policy import Acted, Policy, dense, sample, split
+from ludus.config.network import NetworkSettings
 from ludus.protocol.spec import BehaviorSpec
 
 Rows = NDArray[np.intp]
@@ -50,7 +51,7 @@ class StackedActing:
 
     memory_size = 0
 
-    def __init__(self, spec: BehaviorSpec, network_settings: Mapping[str, Any], *, head: str = "gaussian") -> None:
+    def __init__(self, spec: BehaviorSpec, network_settings: NetworkSettings, *, head: str = "gaussian") -> None:
         """Raise `UnsupportedSpec` where there is no network for this behavior. It must be plain (see `ActorLayout`)."""
         self.layout = ActorLayout.of(spec, network_settings, head=head)
         self._activate = numpy_function(self.layout.body.activation)

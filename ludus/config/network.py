@@ -1,16 +1,13 @@
 """The configuration of networks: the policy's, and each reward signal's own."""
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, TypeAlias
 
 from pydantic import Field, field_validator
 
-from ludus.collector.activations import ACTIVATIONS
 from ludus.config.values import Flag, Own, Section, Whole, config_error
 
-if TYPE_CHECKING:
-    ActivationName = str
-else:  # the keys of a table, which mypy does not know
-    ActivationName = Literal[tuple(ACTIVATIONS)]
+Activation: TypeAlias = Literal["swish", "tanh", "relu", "sigmoid"]
+"""Each is described in `ludus.collector.activations`."""
 
 
 class MemorySettings(Section):
@@ -48,7 +45,7 @@ class NetworkSettings(Section):
     """
     num_layers: Whole = Field(default=2, ge=0, le=64)
     """Number of hidden layers after the encoders; at least one is built. Typical: 1 to 3."""
-    activation: Own[ActivationName] = "swish"
+    activation: Own[Activation] = "swish"
     """Nonlinearity of the hidden layers; ML-Agents always takes swish. tanh often learns control from few numbers in
     fewer steps (CartPole-v1: half as many).
     """

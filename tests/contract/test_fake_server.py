@@ -19,7 +19,9 @@ import pytest
 from click.testing import CliRunner
 
 from ludus.cli import ludus
-from ludus.collector.layout import ActorLayout, UnsupportedSpec
+from ludus.collector.layout import ActorLayout
+from ludus.collector.spec_checks import UnsupportedSpec
+from ludus.config.network import NetworkSettings
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.contract import MAX_UNADMITTED_STEPS
 from ludus.protocol.options import REASON_METADATA
@@ -485,7 +487,7 @@ def test_a_picture_that_is_too_small_for_the_runs_encoder_is_refused_as_by_a_rea
 
         assert server.end() == 1
     with pytest.raises(UnsupportedSpec) as real:
-        ActorLayout.of(Retina.behaviors[0], {})
+        ActorLayout.of(Retina.behaviors[0], NetworkSettings())
     assert raised.value.code == CloseCode.BAD_SPEC
     assert server.violations == [f"stream 0: bad_spec: {real.value}"]
 

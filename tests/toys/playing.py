@@ -70,7 +70,7 @@ class Arcade:
     runner: LearningRunner = field(init=False)
 
     def __post_init__(self) -> None:
-        spec, settings = self.game.spec, self.config.network_settings.model_dump()
+        spec, settings = self.game.spec, self.config.network_settings
         policy = POLICIES.policy(spec, settings, head=self.config.head)
         self.console, self.quota = Console(), StepQuota()
         self.arena = Arena.create(spec, 4 * self.steps, memory_size=policy.memory_size)

@@ -128,9 +128,7 @@ def test_acting_is_that_of_the_cpu(name: str, device: str) -> None:
     observations, masks = see(kind.spec, 20)
     memory = remember(actor, 20)
 
-    here, there = (
-        POLICIES.policy(kind.spec, kind.network.model_dump(mode="json"), kind.head, where) for where in ("cpu", device)
-    )
+    here, there = (POLICIES.policy(kind.spec, kind.network, kind.head, where) for where in ("cpu", device))
     acted = []
     for policy in (here, there):
         policy.load(actor.flatten())

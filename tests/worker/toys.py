@@ -109,7 +109,7 @@ def split_observations(observations: np.ndarray, sizes: Sequence[int]) -> list[n
 def learn(toy: OneStepToy, config: PPOConfig, *, updates: int, agents: int = 1024, seed: int = 1) -> list[float]:
     """Train on a one-step toy; return the mean reward of each update's rollout."""
     ppo = PPO(config, toy.spec, torch.device("cpu"), seed=seed)
-    policy = ActingPolicy(toy.spec, config.network_settings.model_dump())
+    policy = ActingPolicy(toy.spec, config.network_settings)
     return play(toy, ppo, policy, steps=range(0, updates * agents, agents), agents=agents, seed=seed)
 
 
@@ -146,7 +146,7 @@ def learn_endless(config: PPOConfig, *, updates: int, ending: SegmentEnd, seed: 
     rng = np.random.default_rng(seed)
     spec = make_spec(observations=(2,), branches=(2,))
     ppo = PPO(config, spec, torch.device("cpu"), seed=seed)
-    policy = ActingPolicy(spec, config.network_settings.model_dump())
+    policy = ActingPolicy(spec, config.network_settings)
     segments, length = 16, 16
     for _ in range(updates):
         policy.load(ppo.flat_weights())

@@ -6,14 +6,14 @@ the configuration names one, pictures, entities, memories and hypernetworks act 
 GPU and back would take longer than the work.
 """
 
-from collections.abc import Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from ludus.collector.acting import PolicyFactory
 from ludus.collector.layout import ActorLayout
 from ludus.collector.policy import Policy
 from ludus.collector.stacked import StackedNetworks, StackedPolicies
+from ludus.config.network import NetworkSettings
 from ludus.protocol.spec import BehaviorSpec
 
 
@@ -21,7 +21,7 @@ class WorkerPolicyFactory(PolicyFactory):
     """Makes policies in numpy, and in torch for a GPU."""
 
     def policy(
-        self, spec: BehaviorSpec, network_settings: Mapping[str, Any], head: str = "gaussian", device: str = "cpu"
+        self, spec: BehaviorSpec, network_settings: NetworkSettings, head: str = "gaussian", device: str = "cpu"
     ) -> Policy:
         """Make the policy of a behavior."""
         if device == "cpu" or ActorLayout.of(spec, network_settings, head=head).plain:
@@ -32,7 +32,7 @@ class WorkerPolicyFactory(PolicyFactory):
         return TorchPolicy(spec, network_settings, head=head, device=device)
 
     def stacked(
-        self, spec: BehaviorSpec, network_settings: Mapping[str, Any], head: str = "gaussian", device: str = "cpu"
+        self, spec: BehaviorSpec, network_settings: NetworkSettings, head: str = "gaussian", device: str = "cpu"
     ) -> StackedPolicies:
         """Make several policies of one behavior, which answer a batch together."""
         if device == "cpu" or ActorLayout.of(spec, network_settings, head=head).plain:

@@ -14,7 +14,7 @@ from typing import assert_never
 import numpy as np
 import torch
 
-from ludus.collector.layout import UnsupportedSpec
+from ludus.collector.spec_checks import UnsupportedSpec
 from ludus.config.behavior import CloneConfig, DQNConfig, LearningConfig, POCAConfig, PPOConfig, SACConfig
 from ludus.config.imitation import FromDemonstrations
 from ludus.config.rewards import (

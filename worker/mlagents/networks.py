@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from ludus.collector.layout import BodyLayout, ObservationKind
+from ludus.collector.layout import BodyLayout
+from ludus.collector.spec_checks import ObservationKind
 from ludus.protocol.spec import BehaviorSpec
 from worker.learning.fast.critics import StackedCritics
 from worker.learning.networks.actor import Actor

@@ -39,7 +39,8 @@ import torch
 from onnx import TensorProto, helper
 from torch import Tensor
 
-from ludus.collector.layout import ActorLayout, ObservationKind
+from ludus.collector.layout import ActorLayout
+from ludus.collector.spec_checks import ObservationKind
 from ludus.protocol.spec import BehaviorSpec
 from ludus.schemas import OnnxModel, OnnxTensor
 from worker.learning.functional.distributions import branch_bounds, masked_logits

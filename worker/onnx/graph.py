@@ -18,8 +18,9 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
 from ludus.collector.activations import ACTIVATIONS
-from ludus.collector.layout import BodyLayout, ObservationKind
+from ludus.collector.layout import BodyLayout
 from ludus.collector.networks.normalizer import NORMALIZED_LIMIT
+from ludus.collector.spec_checks import ObservationKind
 from worker.learning.networks.attention import (
     EPSILON,
     NO_NUMBER,

@@ -15,8 +15,8 @@ import torch
 
 from ludus.collector.arena import Arena
 from ludus.collector.commands import CHAMPION_ALONE, NetworkSpec, PolicySpec
-from ludus.collector.layout import UnsupportedSpec
 from ludus.collector.messages import EndedGame, EvaluationEnded, SimulatorStarted
+from ludus.collector.spec_checks import UnsupportedSpec
 from ludus.config.assessment import AssessmentSettings, MatchSettings, checkpoints_of
 from ludus.config.behavior import TRAINERS
 from ludus.config.network import NetworkSettings
@@ -131,7 +131,7 @@ class Assessment:
             self._steps[checkpoint] = load_policy(actor, spec.behavior, Path(folder))
         except InitializationError as error:
             raise InitializationError(f"{where}: {error}") from error
-        return actor, NetworkSpec(settings.model_dump(mode="json"), head)
+        return actor, NetworkSpec(settings, head)
 
     def started(self, event: SimulatorStarted) -> None:
         """Give a simulator its first batch, if it brings the teams that are needed."""

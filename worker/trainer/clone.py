@@ -116,7 +116,7 @@ class CloneLearner(Learner):
         """
         check_fit(self.spec, announced)
         policy = PolicySpec(
-            network_settings=self.config.network_settings.model_dump(mode="json"),
+            network_settings=self.config.network_settings,
             weights_size=self.algorithm.flat_weights().size,
             time_horizon=1,
             device=device,

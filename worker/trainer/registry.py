@@ -8,7 +8,7 @@ import torch
 
 from ludus.collector.arena import Arena
 from ludus.collector.commands import PolicySpec
-from ludus.collector.layout import UnsupportedSpec
+from ludus.collector.spec_checks import UnsupportedSpec
 from ludus.config.behavior import BehaviorConfig, CloneConfig, LearningConfig, POCAConfig, SACConfig
 from ludus.config.hyperparameters import OffPolicyHyperparameters
 from ludus.config.problems import join_path
@@ -131,7 +131,7 @@ class BehaviorRegistry:
         if in_selfplay:
             self._begin_self_play(config, algorithm, recorder, progress.step, saved)
         policy = PolicySpec(
-            network_settings=config.network_settings.model_dump(mode="json"),
+            network_settings=config.network_settings,
             weights_size=algorithm.flat_weights().size,
             time_horizon=config.time_horizon,
             head=algorithm.actor.layout.head,

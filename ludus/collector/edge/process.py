@@ -22,13 +22,13 @@ from ludus.collector.edge import VERSION
 from ludus.collector.edge.connection import EdgeConnection, StreamEnded
 from ludus.collector.edge.frames import BadFrame
 from ludus.collector.edge.neighbor import TAKE_SECONDS, take_channel
-from ludus.collector.layout import UnsupportedSpec
 from ludus.collector.local_connection import LocalConnection
 from ludus.collector.messages import Failed, Introduction, Listening, read
 from ludus.collector.process import tick_forever
 from ludus.collector.server import CollectorServer
 from ludus.collector.service import METHOD, SimulationHandler, make_server
 from ludus.collector.snapshots.state import unpack
+from ludus.collector.spec_checks import UnsupportedSpec
 from ludus.collector.unity.encoding import CLOSING_REPLY
 from ludus.collector.unity.service import LocalCall, UnityHandler
 from ludus.http2.server import Http2Server

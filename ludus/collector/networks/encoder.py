@@ -7,11 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ludus.collector.activations import FloatArray
-from ludus.collector.layout import BodyLayout, ObservationKind
+from ludus.collector.layout import BodyLayout
 from ludus.collector.networks.attention import EntityEmbedding, ResidualSelfAttention, padding_of
 from ludus.collector.networks.dense import Dense, Sections, swish
 from ludus.collector.networks.normalizer import joined_vectors
 from ludus.collector.networks.visual import VisualEncoder
+from ludus.collector.spec_checks import ObservationKind
 
 T = TypeVar("T", bound=np.generic)
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from ludus.collector.layout import ActorLayout, UnsupportedSpec
+from ludus.collector.spec_checks import UnsupportedSpec, check_actions, check_observations
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.batches import BehaviorBatch
 from ludus.protocol.codec import BehaviorLayout, decode_step
@@ -60,7 +60,8 @@ class ServedStream:
         if not same_spec(common, spec):
             raise ProtocolError(CloseCode.SPEC_CONFLICT, conflict(common, spec))
         try:
-            ActorLayout.of(spec, {"vis_encode_type": self._visual_encoder})
+            check_observations(spec.observations, spec.name, self._visual_encoder, hyper=True)
+            check_actions(spec, "gaussian")
         except UnsupportedSpec as error:
             raise ProtocolError(CloseCode.BAD_SPEC, str(error)) from error
         self.specs.setdefault(spec.name, spec)

@@ -16,12 +16,13 @@ from ludus.collector.opponents import OpponentRunner, Opponents
 from ludus.collector.recorder import TrajectoryRecorder
 from ludus.collector.runners import PolicyRunner
 from ludus.collector.step_quota import StepQuota
+from ludus.config.network import NetworkSettings
 from ludus.protocol.batches import BehaviorBatch, DecisionBatch, Floats, Ints, Outcome, TerminalBatch
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from tests.ludus.collector.runners import learning_runner
 from worker.collectors.acting import POLICIES
 
-NETWORK = {"hidden_units": 1, "num_layers": 1, "deterministic": True}
+NETWORK = NetworkSettings(hidden_units=1, num_layers=1, deterministic=True)
 LEARNER = 9
 """The key that the policy which learns answers with."""
 

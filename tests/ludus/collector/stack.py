@@ -18,6 +18,7 @@ from ludus.collector.messages import BehaviorAnnounced
 from ludus.collector.service import METHOD
 from ludus.collector.settings import CollectorSettings
 from ludus.collector.snapshots.state import State
+from ludus.config.network import NetworkSettings
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codec import array_to_tensor, spec_to_message
 from ludus.protocol.options import TICKET_METADATA
@@ -29,7 +30,7 @@ from worker.collectors.pool import CollectorPool
 from worker.experience.rollout import Rollout, gather
 
 SPEC = BehaviorSpec("Cart", (ObservationSpec((4,)),), ActionSpec(0, (2,)))
-NETWORK: dict[str, object] = {"hidden_units": 8, "num_layers": 1}
+NETWORK = NetworkSettings(hidden_units=8, num_layers=1)
 PATIENCE = 20.0
 STREAM_SECONDS = 6 * PATIENCE
 """How long a simulator may play: longer than a test waits for anything, so that what a test waits for says what failed.
@@ -49,7 +50,7 @@ class Learner:
         size: int = 48,
         horizon: int = 16,
         lockstep: bool = True,
-        network: dict[str, object] = NETWORK,
+        network: NetworkSettings = NETWORK,
         head: str = "gaussian",
         device: str = "cpu",
         assignment: OpponentAssignment | None = None,

@@ -1,7 +1,7 @@
 """An activation is one line: numpy, torch, ONNX and the learner follow from its expression."""
 
 from pathlib import Path
-from typing import Any
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ import torch
 from ludus.collector.activations import ACTIVATIONS, NUMPY, Expression, numpy_function, relu, x
 from ludus.collector.layout import ActorLayout
 from ludus.collector.policy import ActingPolicy
-from ludus.config.network import NetworkSettings
+from ludus.config.network import Activation, NetworkSettings
 from tests.worker.rollouts import make_config, make_spec, random_rollout
 from worker.learning.algorithms.ppo import PPO
 from worker.learning.fast.switch import Case, covers
@@ -19,6 +19,10 @@ from worker.learning.networks.dense import TORCH, torch_function
 from worker.onnx.export import export_onnx
 
 SPEC = make_spec(observations=(3,), continuous=2, branches=(3,))
+
+
+def test_the_expressions_are_those_of_the_names_in_configurations() -> None:
+    assert list(ACTIVATIONS) == list(get_args(Activation))
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
@@ -39,16 +43,15 @@ def test_relu_has_a_value_for_both_signs() -> None:
 
 
 @pytest.fixture
-def squared_relu(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def squared_relu(monkeypatch: pytest.MonkeyPatch) -> NetworkSettings:
     """Settings of a network with an activation that is one more line of the table (So et al. 2021)."""
     expression: Expression = relu(x) * relu(x)
     monkeypatch.setitem(ACTIVATIONS, "squared_relu", expression)  # type: ignore[arg-type]  # a dict, to readers a mapping
-    return {"hidden_units": 16, "num_layers": 2, "activation": "squared_relu"}
+    return NetworkSettings(hidden_units=16).model_copy(update={"activation": "squared_relu"})
 
 
-def test_a_new_one_acts_in_numpy_as_in_torch_and_exports(squared_relu: dict[str, Any], tmp_path: Path) -> None:
-    settings = NetworkSettings(hidden_units=16, num_layers=2).model_copy(update={"activation": "squared_relu"})
-    actor = Actor(SPEC, settings, torch.Generator().manual_seed(1))
+def test_a_new_one_acts_in_numpy_as_in_torch_and_exports(squared_relu: NetworkSettings, tmp_path: Path) -> None:
+    actor = Actor(SPEC, squared_relu, torch.Generator().manual_seed(1))
     policy = ActingPolicy(SPEC, squared_relu)
     policy.load(actor.flatten())
     observations = np.random.default_rng(1).normal(size=(5, 3)).astype(np.float32)
@@ -60,10 +63,9 @@ def test_a_new_one_acts_in_numpy_as_in_torch_and_exports(squared_relu: dict[str,
     export_onnx(actor, SPEC, tmp_path / "policy.onnx")  # checks the model's answers against torch's
 
 
-def test_a_new_one_learns_by_autograd(squared_relu: dict[str, Any]) -> None:
-    config = make_config(network={"hidden_units": 16})
-    network = config.network_settings.model_copy(update={"activation": "squared_relu"})
-    ppo = PPO(config.model_copy(update={"network_settings": network}), SPEC, torch.device("cpu"), 1)
+def test_a_new_one_learns_by_autograd(squared_relu: NetworkSettings) -> None:
+    config = make_config().model_copy(update={"network_settings": squared_relu})
+    ppo = PPO(config, SPEC, torch.device("cpu"), 1)
     before = ppo.flat_weights()
 
     ppo.update(random_rollout(SPEC, [32, 32], np.random.default_rng(1)), 0)

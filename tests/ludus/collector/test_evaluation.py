@@ -18,7 +18,7 @@ from worker.collectors.acting import POLICIES
 RED, BLUE = "Duel?team=0", "Duel?team=1"
 CANDIDATE, CHAMPION = 3, 7
 """What their policies answer."""
-WIDER = {**NETWORK, "hidden_units": 2}
+WIDER = NETWORK.model_copy(update={"hidden_units": 2})
 
 
 class Court:

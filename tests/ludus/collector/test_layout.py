@@ -4,8 +4,10 @@ from itertools import product
 
 import pytest
 
-from ludus.collector.layout import ActorLayout, BodyLayout, ObservationKind, UnsupportedSpec
+from ludus.collector.layout import ActorLayout, BodyLayout
 from ludus.collector.networks.convolutions import MINIMUM_SIZES
+from ludus.collector.spec_checks import ObservationKind, UnsupportedSpec
+from ludus.config.network import MemorySettings, NetworkSettings
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 from tests.worker.rollouts import make_spec
 
@@ -24,7 +26,7 @@ CAMERA = ObservationSpec((3, 84, 84), "camera", dtype="uint8", dimension_propert
 def test_sections_add_up_to_the_flat_size() -> None:
     layout = ActorLayout.of(
         make_spec(observations=(3, 2), continuous=2, branches=(3, 2)),
-        {"hidden_units": 8, "num_layers": 2, "normalize": True},
+        NetworkSettings(hidden_units=8, normalize=True),
     )
 
     # normalizer 2 x 5; layers 8 x 5 + 8 and 8 x 8 + 8; head 7 x 8 + 7 for 2 means and 5 logits; log_sigma 2
@@ -33,7 +35,9 @@ def test_sections_add_up_to_the_flat_size() -> None:
 
 def test_a_squashed_head_has_its_deviations_in_place_of_the_parameter() -> None:
     layout = ActorLayout.of(
-        make_spec(observations=(3,), continuous=2, branches=(3,)), {"hidden_units": 8, "num_layers": 1}, head="squashed"
+        make_spec(observations=(3,), continuous=2, branches=(3,)),
+        NetworkSettings(hidden_units=8, num_layers=1),
+        head="squashed",
     )
 
     # layer 8 x 3 + 8; head 7 x 8 + 7 for 2 means, 2 log-sigmas and 3 logits
@@ -42,47 +46,42 @@ def test_a_squashed_head_has_its_deviations_in_place_of_the_parameter() -> None:
 
 
 def test_no_hidden_layer_still_builds_one_as_in_ml_agents() -> None:
-    assert ActorLayout.of(make_spec(continuous=1), {"num_layers": 0}).body.num_layers == 1
+    assert ActorLayout.of(make_spec(continuous=1), NetworkSettings(num_layers=0)).body.num_layers == 1
 
 
 @pytest.mark.parametrize(
-    ("code", "observations", "actions", "settings"),
+    ("code", "observations", "actions"),
     [
-        ("observations_missing", (), DISCRETE, {}),
-        ("observation_shape_unsupported", (ObservationSpec((3, 3)),), DISCRETE, {}),
+        ("observations_missing", (), DISCRETE),
+        ("observation_shape_unsupported", (ObservationSpec((3, 3)),), DISCRETE),
         (
             "observation_shape_unsupported",
             (ObservationSpec((3, 3), dimension_properties=(MOVES, MOVES)),),
             DISCRETE,
-            {},
         ),
-        ("observation_shape_unsupported", (ObservationSpec((3,), dimension_properties=(VARIABLE,)),), DISCRETE, {}),
-        ("observation_shape_unsupported", (ObservationSpec((2, 3, 4, 5)),), DISCRETE, {}),
-        ("observation_shape_unsupported", (ObservationSpec(()),), DISCRETE, {}),
+        ("observation_shape_unsupported", (ObservationSpec((3,), dimension_properties=(VARIABLE,)),), DISCRETE),
+        ("observation_shape_unsupported", (ObservationSpec((2, 3, 4, 5)),), DISCRETE),
+        ("observation_shape_unsupported", (ObservationSpec(()),), DISCRETE),
         (
             "observation_shape_unsupported",
             (ObservationSpec((84, 84, 3), dimension_properties=(MOVES, MOVES, NONE)),),
             DISCRETE,
-            {},
         ),
-        ("observation_dtype_unsupported", (ObservationSpec((4,), dtype="uint8"),), DISCRETE, {}),
+        ("observation_dtype_unsupported", (ObservationSpec((4,), dtype="uint8"),), DISCRETE),
         (
             "goal_signal_unsupported",
             (VECTOR, ObservationSpec((5, 3), "", "float32", GOAL, (VARIABLE, NONE))),
             DISCRETE,
-            {},
         ),
-        ("actions_missing", (VECTOR,), ActionSpec(), {}),
-        ("actions_invalid", (VECTOR,), ActionSpec(discrete_branches=(2, 0)), {}),
-        ("memory_size_odd", (VECTOR,), DISCRETE, {"memory": {"memory_size": 127}}),
-        ("memory_size_odd", (VECTOR,), DISCRETE, {"memory": {"memory_size": 0}}),
+        ("actions_missing", (VECTOR,), ActionSpec()),
+        ("actions_invalid", (VECTOR,), ActionSpec(discrete_branches=(2, 0))),
     ],
 )
 def test_unsupported_spec_is_refused_with_its_reason(
-    code: str, observations: tuple[ObservationSpec, ...], actions: ActionSpec, settings: dict[str, object]
+    code: str, observations: tuple[ObservationSpec, ...], actions: ActionSpec
 ) -> None:
     with pytest.raises(UnsupportedSpec) as refused:
-        ActorLayout.of(BehaviorSpec("Walker", observations, actions), settings)
+        ActorLayout.of(BehaviorSpec("Walker", observations, actions), NetworkSettings())
 
     assert refused.value.code == code
     assert "Walker" in str(refused.value)
@@ -99,7 +98,7 @@ def test_a_picture_below_the_encoders_minimum_is_refused_with_both(encoder: str,
     small = BehaviorSpec("Walker", (VECTOR, ObservationSpec(tuple(shape), "camera")), DISCRETE)
 
     with pytest.raises(UnsupportedSpec) as refused:
-        ActorLayout.of(small, {"vis_encode_type": encoder})
+        ActorLayout.of(small, NetworkSettings.model_validate({"vis_encode_type": encoder}))
 
     assert refused.value.code == "observation_too_small"
     for part in (encoder, str(minimum), str(tuple(shape)), "camera"):
@@ -107,7 +106,7 @@ def test_a_picture_below_the_encoders_minimum_is_refused_with_both(encoder: str,
 
 
 def test_kinds_follow_rank_and_properties() -> None:
-    layout = BodyLayout.of([CAMERA, VECTOR, ENTITIES, ObservationSpec((1, 20, 20))], {})
+    layout = BodyLayout.of([CAMERA, VECTOR, ENTITIES, ObservationSpec((1, 20, 20))], NetworkSettings())
 
     assert layout.kinds == (
         ObservationKind.VISUAL,
@@ -120,26 +119,25 @@ def test_kinds_follow_rank_and_properties() -> None:
 def test_goals_condition_unless_told_otherwise() -> None:
     goal = BehaviorSpec("Walker", (VECTOR, ObservationSpec((2,), type=GOAL)), DISCRETE)
 
-    assert ActorLayout.of(goal, {}).body.conditioned  # ML-Agents' default is `hyper`
-    assert ActorLayout.of(goal, {"goal_conditioning_type": "none"}).plain
-    assert not ActorLayout.of(BehaviorSpec("Walker", (VECTOR,), DISCRETE), {}).body.conditioned
+    assert ActorLayout.of(goal, NetworkSettings()).body.conditioned  # ML-Agents' default is `hyper`
+    assert ActorLayout.of(goal, NetworkSettings(goal_conditioning_type="none")).plain
+    assert not ActorLayout.of(BehaviorSpec("Walker", (VECTOR,), DISCRETE), NetworkSettings()).body.conditioned
 
 
 @pytest.mark.parametrize(
-    ("observations", "settings", "plain"),
+    ("observations", "memory", "plain"),
     [
-        ((VECTOR, VECTOR), {}, True),
-        ((VECTOR, ENTITIES), {}, False),
-        ((CAMERA,), {}, False),
-        ((VECTOR,), {"memory": {"memory_size": 8}}, False),
-        ((VECTOR,), {"memory": None}, True),
+        ((VECTOR, VECTOR), None, True),
+        ((VECTOR, ENTITIES), None, False),
+        ((CAMERA,), None, False),
+        ((VECTOR,), MemorySettings(memory_size=8), False),
     ],
 )
 def test_only_vectors_without_memory_are_plain(
-    observations: tuple[ObservationSpec, ...], settings: dict[str, object], plain: bool
+    observations: tuple[ObservationSpec, ...], memory: MemorySettings | None, plain: bool
 ) -> None:
-    assert ActorLayout.of(BehaviorSpec("Walker", observations, DISCRETE), settings).plain is plain
+    assert ActorLayout.of(BehaviorSpec("Walker", observations, DISCRETE), NetworkSettings(memory=memory)).plain is plain
 
 
 def test_nothing_is_normalised_where_there_are_no_vectors() -> None:
-    assert not BodyLayout.of([CAMERA], {"normalize": True}).normalize
+    assert not BodyLayout.of([CAMERA], NetworkSettings(normalize=True)).normalize

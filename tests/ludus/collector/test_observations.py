@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from ludus.collector.segments import SegmentEnd
+from ludus.config.network import MemorySettings, NetworkSettings
 from ludus.protocol.batches import DecisionBatch, TerminalBatch
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec
 from ludus.sdk import Actions, ResetInfo, Simulation, StepBuilder, connect
@@ -20,12 +21,7 @@ from worker.collectors.events import RoundCollected
 from worker.experience.rollout import Rollout
 
 AGENTS, LIFE = 3, 7
-NETWORK: dict[str, object] = {
-    "hidden_units": 8,
-    "num_layers": 1,
-    "vis_encode_type": "simple",
-    "memory": {"memory_size": 6, "sequence_length": 4},
-}
+NETWORK = NetworkSettings(hidden_units=8, num_layers=1, memory=MemorySettings(memory_size=6, sequence_length=4))
 MOVES, FIXED = DimensionProperty.TRANSLATIONAL_EQUIVARIANCE, DimensionProperty.NONE
 SPEC = BehaviorSpec(
     "Eye",
@@ -169,7 +165,7 @@ class Crowd(Simulation):
 
 
 def test_more_agents_than_blocks_are_lent_at_a_time_are_answered() -> None:
-    with learner(size=200, network={"hidden_units": 4, "num_layers": 1}) as trainer:
+    with learner(size=200, network=NetworkSettings(hidden_units=4, num_layers=1)) as trainer:
         where = {"run": "any", "server": trainer.endpoints[0].address}
         game = threading.Thread(target=connect, args=(Crowd(),), kwargs=where)
         game.start()

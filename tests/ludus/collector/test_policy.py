@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.distributions import Categorical, Normal, TanhTransform, TransformedDistribution
 
 from ludus.collector.policy import Acted, ActingPolicy, Policy, sample
+from ludus.config.network import NetworkSettings
 from tests.worker.learning.networks.kinds import KINDS, OTHERS, PLAIN, Kind, make_actor, remember, see
 from tests.worker.rollouts import make_spec, random_masks
 from worker.collectors.acting import POLICIES
@@ -24,7 +25,7 @@ from worker.learning.networks.torch_policy import TorchPolicy
 
 def make_pair(kind: Kind, *, deterministic: bool = False) -> tuple[Actor, Policy]:
     """An actor and a policy with its weights."""
-    settings = {**kind.network.model_dump(mode="json"), "deterministic": deterministic}
+    settings = kind.network.model_copy(update={"deterministic": deterministic})
     actor, policy = make_actor(kind), POLICIES.policy(kind.spec, settings, kind.head)
     policy.load(actor.flatten())
     return actor, policy
@@ -171,7 +172,7 @@ def test_without_a_memory_everything_is_forgotten(name: str) -> None:
 @given(st.integers(0, 2**31), st.lists(st.integers(1, 5), min_size=1, max_size=3), st.floats(1.0, 1e4))
 def test_forbidden_choices_are_never_taken(seed: int, sizes: list[int], scale: float) -> None:
     branches, rng = tuple(sizes), np.random.default_rng(seed)
-    policy = ActingPolicy(make_spec(branches=branches), {"hidden_units": 4, "num_layers": 1})
+    policy = ActingPolicy(make_spec(branches=branches), NetworkSettings(hidden_units=4, num_layers=1))
     policy.load(rng.normal(0.0, scale, policy.flat_size).astype(np.float32))  # logits as extreme as one likes
     masks = random_masks(rng, 64, branches)
 
@@ -183,7 +184,7 @@ def test_forbidden_choices_are_never_taken(seed: int, sizes: list[int], scale: f
 
 
 def test_choices_are_drawn_with_their_probabilities() -> None:
-    policy = ActingPolicy(make_spec(branches=(3,)), {"hidden_units": 4, "num_layers": 1})
+    policy = ActingPolicy(make_spec(branches=(3,)), NetworkSettings(hidden_units=4, num_layers=1))
     flat = np.zeros(policy.flat_size, np.float32)
     flat[-3:] = np.log([0.2, 0.3, 0.5])  # the head's bias: the logits of every observation
     policy.load(flat)
@@ -199,7 +200,7 @@ def test_choices_are_drawn_with_their_probabilities() -> None:
 
 
 def test_continuous_actions_are_clipped_and_scaled_for_the_environment_only() -> None:
-    policy = ActingPolicy(make_spec(continuous=1), {"hidden_units": 4, "num_layers": 1})
+    policy = ActingPolicy(make_spec(continuous=1), NetworkSettings(hidden_units=4, num_layers=1))
     flat = np.zeros(policy.flat_size, np.float32)
     flat[-1] = np.log(4.0)  # log_sigma
     policy.load(flat)
@@ -212,7 +213,7 @@ def test_continuous_actions_are_clipped_and_scaled_for_the_environment_only() ->
 
 
 def test_squashed_actions_have_the_spread_of_their_observation_and_finite_log_probs() -> None:
-    policy = ActingPolicy(make_spec(continuous=1), {"hidden_units": 4, "num_layers": 1}, head="squashed")
+    policy = ActingPolicy(make_spec(continuous=1), NetworkSettings(hidden_units=4, num_layers=1), head="squashed")
     flat = np.zeros(policy.flat_size, np.float32)
     flat[-1] = 50.0  # the log-sigma's bias: clamped at 2
     policy.load(flat)
@@ -254,7 +255,7 @@ def test_all_actors_act_in_numpy_on_a_cpu(name: str) -> None:
 def test_a_policy_in_torch_lies_on_the_device_that_is_named(name: str) -> None:
     kind = OTHERS[name]
 
-    policy = POLICIES.policy(kind.spec, kind.network.model_dump(mode="json"), kind.head, "meta")
+    policy = POLICIES.policy(kind.spec, kind.network, kind.head, "meta")
 
     assert isinstance(policy, TorchPolicy)
     assert {part.device.type for part in policy._actor.state_dict().values()} == {"meta"}
@@ -264,7 +265,7 @@ def test_a_policy_in_torch_lies_on_the_device_that_is_named(name: str) -> None:
 def test_acting_in_torch_is_the_actor_and_the_sampling_bit_by_bit(name: str) -> None:
     kind = OTHERS[name]
     actor, _ = make_pair(kind)
-    policy = TorchPolicy(kind.spec, kind.network.model_dump(mode="json"), head=kind.head)
+    policy = TorchPolicy(kind.spec, kind.network, head=kind.head)
     policy.load(actor.flatten())
     observations, masks = see(kind.spec, 20)
     memory = remember(actor, 20)
@@ -285,9 +286,10 @@ def test_acting_in_torch_is_the_actor_and_the_sampling_bit_by_bit(name: str) -> 
 def test_acting_needs_no_torch(observation: str) -> None:
     code = f"""
 import sys
+from ludus.config.network import NetworkSettings
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from worker.collectors.acting import POLICIES
-POLICIES.policy(BehaviorSpec("Walker", ({observation},), ActionSpec(2)), {{}}, 'squashed')
+POLICIES.policy(BehaviorSpec("Walker", ({observation},), ActionSpec(2)), NetworkSettings(), 'squashed')
 sys.exit('torch' in sys.modules)
 """
 
@@ -301,7 +303,7 @@ def test_epsilon_of_the_choices_are_random_among_the_allowed_and_each_branch_exp
         actor.head.weight.zero_()
         actor.head.bias.copy_(torch.tensor([9.0, 1.0, 2.0, 3.0, 5.0, 4.0]))
         actor.head_parameters()["epsilon"].fill_(0.3)
-    policy = POLICIES.policy(spec, {"hidden_units": 16}, "epsilon_greedy")
+    policy = POLICIES.policy(spec, NetworkSettings(hidden_units=16), "epsilon_greedy")
     policy.load(actor.flatten())
     rows = 40_000
     masks = np.tile(np.array([[0, 1, 1, 1, 1, 1]], bool), (rows, 1))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ludus.collector.stacked import StackedActing, rows_of
+from ludus.config.network import MemorySettings, NetworkSettings
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 from worker.collectors.acting import POLICIES
 
@@ -21,17 +22,18 @@ ENTITIES = (
     ),
 )
 CONTINUOUS, DISCRETE, HYBRID = ActionSpec(2), ActionSpec(0, (3, 2)), ActionSpec(1, (4,))
-PLAIN: dict[str, Any] = {"hidden_units": 8, "num_layers": 2, "deterministic": True}
+PLAIN = NetworkSettings(hidden_units=8, deterministic=True)
+RECURRENT = PLAIN.model_copy(update={"memory": MemorySettings(memory_size=6)})
 CASES = {
     "continuous": (VECTORS, CONTINUOUS, PLAIN, "gaussian"),
-    "normalised": (VECTORS, CONTINUOUS, {**PLAIN, "normalize": True}, "gaussian"),
+    "normalised": (VECTORS, CONTINUOUS, PLAIN.model_copy(update={"normalize": True}), "gaussian"),
     "squashed": (VECTORS, CONTINUOUS, PLAIN, "squashed"),
     "discrete": (VECTORS, DISCRETE, PLAIN, "gaussian"),
     "epsilon-greedy": (VECTORS, DISCRETE, PLAIN, "epsilon_greedy"),
     "hybrid": (VECTORS, HYBRID, PLAIN, "gaussian"),
     "squashed-hybrid": (VECTORS, HYBRID, PLAIN, "squashed"),
-    "recurrent": (VECTORS, HYBRID, {**PLAIN, "memory": {"memory_size": 6}}, "gaussian"),
-    "recurrent-squashed": (VECTORS, CONTINUOUS, {**PLAIN, "memory": {"memory_size": 6}}, "squashed"),
+    "recurrent": (VECTORS, HYBRID, RECURRENT, "gaussian"),
+    "recurrent-squashed": (VECTORS, CONTINUOUS, RECURRENT, "squashed"),
     "picture": (PICTURE, DISCRETE, PLAIN, "gaussian"),
     "entities": (ENTITIES, HYBRID, PLAIN, "gaussian"),
 }
@@ -87,7 +89,7 @@ def test_each_row_is_answered_by_the_policy_that_it_names(case: str, which: list
 
 def test_draws_of_each_row_have_the_deviation_of_its_own_policy() -> None:
     spec = BehaviorSpec("Player", (ObservationSpec((1,)),), ActionSpec(1))
-    network = {"hidden_units": 1, "num_layers": 1}
+    network = NetworkSettings(hidden_units=1, num_layers=1)
     stacked = StackedActing(spec, network)
     narrow, wide = np.zeros(5, np.float32), np.zeros(5, np.float32)
     narrow[-1], wide[-1] = np.log(0.1), np.log(2.0)
@@ -102,8 +104,8 @@ def test_draws_of_each_row_have_the_deviation_of_its_own_policy() -> None:
 
 def test_a_forbidden_choice_is_taken_by_no_policy() -> None:
     spec = BehaviorSpec("Player", VECTORS, ActionSpec(0, (3,)))
-    stacked = POLICIES.stacked(spec, {"hidden_units": 4, "num_layers": 1})
-    size = POLICIES.policy(spec, {"hidden_units": 4, "num_layers": 1}).flat_size
+    stacked = POLICIES.stacked(spec, NetworkSettings(hidden_units=4, num_layers=1))
+    size = POLICIES.policy(spec, NetworkSettings(hidden_units=4, num_layers=1)).flat_size
     stacked.load(weights_of(size, 2))
     rng = np.random.default_rng(1)
     masks = np.tile(np.array([1, 0, 1], np.uint8), (200, 1))
@@ -114,7 +116,7 @@ def test_a_forbidden_choice_is_taken_by_no_policy() -> None:
 
 
 def test_weights_replace_those_of_before_whatever_their_number() -> None:
-    for network in (PLAIN, {**PLAIN, "memory": {"memory_size": 6}}):
+    for network in (PLAIN, RECURRENT):
         spec = BehaviorSpec("Player", VECTORS, CONTINUOUS)
         alone, stacked = POLICIES.policy(spec, network), POLICIES.stacked(spec, network)
         first, second, third = weights_of(alone.flat_size, 3)

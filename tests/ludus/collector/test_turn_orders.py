@@ -29,6 +29,7 @@ from ludus.collector.messages import BehaviorAnnounced
 from ludus.collector.native import NativeSession
 from ludus.collector.server import CollectorServer
 from ludus.collector.settings import CollectorSettings
+from ludus.config.network import NetworkSettings
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from ludus.sdk.session import Session as Client
@@ -39,7 +40,7 @@ from worker.collectors.collector_process import WarmCollector
 from worker.collectors.events import RoundCollected, SegmentsDelivered
 from worker.collectors.pool import CollectorPool
 
-NETWORK: dict[str, object] = {"hidden_units": 4, "num_layers": 1}
+NETWORK = NetworkSettings(hidden_units=4, num_layers=1)
 NEVER = 1e9
 ROUNDS = 6
 HORIZON = 8

@@ -4,6 +4,7 @@ from ludus.collector.messages import (
     SimulatorStarted,
     StatsReported,
 )
+from ludus.config.network import MemorySettings, NetworkSettings
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.batches import Aggregation
 from ludus.protocol.environment_parameters import Constant
@@ -158,7 +159,7 @@ def test_two_behaviors_of_one_simulator_learn_apart() -> None:
 
 def test_collectors_act_on_the_device_of_the_program_if_the_policy_needs_torch() -> None:
     # On "meta" weights can be placed and nothing can be computed: whoever acts there can't go on.
-    memory = {"hidden_units": 8, "num_layers": 1, "memory": {"memory_size": 4}}
+    memory = NetworkSettings(hidden_units=8, num_layers=1, memory=MemorySettings(memory_size=4))
     with learner(network=memory, device="meta") as trainer:
         playing = Playing(player(trainer.endpoints[0].address), 2)
         died = trainer.wait_for(CollectorDied)

@@ -6,7 +6,7 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from ludus.collector.layout import UnsupportedSpec
+from ludus.collector.spec_checks import UnsupportedSpec
 from ludus.config.behavior import TRAINERS, CloneConfig
 from ludus.config.rewards import (
     GAILConfig,

@@ -73,7 +73,7 @@ def test_a_random_player_has_no_preference(kind: str) -> None:
     guests = ExternalOpponents()
 
     (guest,) = guests.add(["random"], Sources({}), "A", algorithm.actor, "behaviors.A")
-    policy = POLICIES.policy(spec, config.network_settings.model_dump(mode="json"))
+    policy = POLICIES.policy(spec, config.network_settings)
     policy.load(guest.weights)
     observations = [np.random.default_rng(1).standard_normal((4000, 4)).astype(np.float32)]
     drawn = policy.act(observations, None, None, np.random.default_rng(2))

@@ -28,7 +28,7 @@ def make_round(
     rng = np.random.default_rng([seed % 2**32, number])
     half = min(max(algorithm.round_steps() // (2 * AGENTS), FEWEST_STEPS // 2), MOST_STEPS // 2, config.time_horizon)
     actor = algorithm.actor
-    settings = config.network_settings.model_dump(mode="json")
+    settings = config.network_settings
     policy = POLICIES.policy(spec, settings, head=actor.layout.head)
     policy.load(algorithm.flat_weights())
     steps, segments = 2 * half * AGENTS, 2 * AGENTS

@@ -32,7 +32,7 @@ def build_critics(
     spec: BehaviorSpec, settings: NetworkSettings, signals: int, generator: torch.Generator
 ) -> "StackedCritics | ModularCritics":
     """Return the critics of a behavior. They take observations that an actor has encoded."""
-    layout = BodyLayout.of(spec.observations, settings.model_dump(), spec.name)
+    layout = BodyLayout.of(spec.observations, settings, spec.name)
     if layout.plain:
         return StackedCritics(layout, spec.actions, signals, generator)
     return ModularCritics(spec, settings, signals, generator)

@@ -48,7 +48,7 @@ class Actor(nn.Module):
     ) -> None:
         """Raise `UnsupportedSpec` where there is no network for this behavior."""
         super().__init__()
-        self.layout = layout = ActorLayout.of(spec, settings.model_dump(), head=head)
+        self.layout = layout = ActorLayout.of(spec, settings, head=head)
         self.body = NetworkBody(spec.observations, settings, generator)
         self.memory_size = self.body.memory_size
         """Width of the recurrent state; 0 without memory."""

@@ -16,7 +16,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ludus.collector.layout import BodyLayout, ObservationKind
+from ludus.collector.layout import BodyLayout
+from ludus.collector.spec_checks import ObservationKind
 from ludus.config.network import NetworkSettings
 from ludus.protocol.spec import ObservationSpec
 from worker.learning.networks.conditional import ConditionalBody
@@ -48,7 +49,7 @@ class NetworkBody(nn.Module):
         body encodes (a critic gets what its actor encoded).
         """
         super().__init__()
-        layout = BodyLayout.of(observations, settings.model_dump())
+        layout = BodyLayout.of(observations, settings)
         self.layout = layout
         self.features = layout.features
         """Width of what `forward` returns."""

@@ -73,7 +73,7 @@ class DenseBody(nn.Module):
         num_layers: int,
         generator: torch.Generator,
         *,
-        activation: str = "swish",
+        activation: str,
         scale: float = 1.0,
     ) -> None:
         """`scale` is that of the initial weights (`kaiming_dense`)."""

@@ -16,7 +16,8 @@ import torch.nn.functional as F  # noqa: N812  (its usual name)
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ludus.collector.layout import BodyLayout, ObservationKind
+from ludus.collector.layout import BodyLayout
+from ludus.collector.spec_checks import ObservationKind
 from worker.learning.networks.attention import (
     EMBEDDING_SIZE,
     EntityEmbedding,

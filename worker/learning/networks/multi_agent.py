@@ -25,7 +25,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ludus.collector.layout import BodyLayout, UnsupportedSpec
+from ludus.collector.layout import BodyLayout
+from ludus.collector.spec_checks import UnsupportedSpec
 from ludus.config.network import NetworkSettings
 from ludus.protocol.spec import BehaviorSpec
 from worker.learning.networks.attention import HEADS, EntityEmbedding, ResidualSelfAttention, entity_deviation
@@ -62,7 +63,7 @@ class TeamCritic(nn.Module):
         """Raise `UnsupportedSpec` where there is no network for this behavior."""
         super().__init__()
         units, actions = settings.hidden_units, spec.actions
-        layout = BodyLayout.of(spec.observations, settings.model_dump(), spec.name)
+        layout = BodyLayout.of(spec.observations, settings, spec.name)
         if units % HEADS:
             message = f"network_settings.hidden_units is {units}; POCA's critic needs a multiple of its {HEADS} heads"
             raise UnsupportedSpec(spec.name, "hidden_units_not_divisible", message)

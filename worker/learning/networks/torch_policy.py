@@ -6,8 +6,7 @@ the generator that the caller passes. On a GPU a batch makes two ways: each obse
 bytes, and the columns of the head back, with the memory where there is one.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -26,15 +25,14 @@ class TorchPolicy:
     def __init__(
         self,
         spec: BehaviorSpec,
-        network_settings: Mapping[str, Any],
+        network_settings: NetworkSettings,
         *,
         head: str = "gaussian",
         device: torch.device | str = "cpu",
     ) -> None:
         """Raise `UnsupportedSpec` where there is no network for this behavior."""
-        settings = NetworkSettings.model_validate(network_settings)
         self._device = torch.device(device)
-        self._actor = Actor(spec, settings, torch.Generator(), head=head).requires_grad_(requires_grad=False)
+        self._actor = Actor(spec, network_settings, torch.Generator(), head=head).requires_grad_(requires_grad=False)
         self._actor.to(self._device).eval()
         self.layout = self._actor.layout
         self.flat_size = self._actor.flat_size

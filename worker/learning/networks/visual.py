@@ -52,7 +52,7 @@ class VisualEncoder(nn.Module):
     """
 
     def __init__(self, encoder: str, shape: tuple[int, ...], units: int, generator: torch.Generator) -> None:
-        """`shape` is (channels, height, width), at least `layout.MINIMUM_SIZES` (`BodyLayout.of` refuses less)."""
+        """`shape` is (channels, height, width); `BodyLayout.of` refuses pictures that are too small for an encoder."""
         super().__init__()
         channels, height, width = shape
         layers: list[nn.Module]

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ludus.collector.layout import UnsupportedSpec
 from ludus.collector.segments import SegmentEnd
+from ludus.collector.spec_checks import UnsupportedSpec
 from tests.worker.learning.algorithms.dqn_world import fix_q, make_dqn, make_dqn_config, one_episode
 from tests.worker.learning.algorithms.sac_world import random_round
 from tests.worker.learning.algorithms.test_sac import equal_states

@@ -37,7 +37,7 @@ def test_reaches_the_best_reward(toy: OneStepToy, best: float, hyper: dict[str, 
         **hyper,
     )
     dqn = make_dqn(toy.spec, config)
-    policy = POLICIES.policy(toy.spec, config.network_settings.model_dump(), config.head)
+    policy = POLICIES.policy(toy.spec, config.network_settings, config.head)
 
     means = play(toy, dqn, policy, steps=range(AGENTS, (updates + 1) * AGENTS, AGENTS), agents=AGENTS)
 

@@ -8,6 +8,7 @@ import torch
 
 from ludus.collector.policy import ActingPolicy
 from ludus.collector.segments import SegmentEnd
+from ludus.config.network import NetworkSettings
 from tests.worker.rollouts import acted_rollout, make_config, make_rollout, make_spec
 from worker.experience.rollout import Rollout
 from worker.learning.algorithms.numeric_check import Diverged
@@ -25,7 +26,7 @@ def make_ppo(
     config = make_config(network={"normalize": normalize}, **overrides)
     spec = make_spec(observations=(3, 2), continuous=continuous, branches=branches)
     ppo = PPO(config, spec, CPU, seed=seed)
-    policy = ActingPolicy(spec, config.network_settings.model_dump())
+    policy = ActingPolicy(spec, config.network_settings)
     policy.load(ppo.flat_weights())
     return ppo, policy
 
@@ -101,7 +102,7 @@ def test_strength_scales_rewards() -> None:
         update={"reward_signals": config.reward_signals.model_validate({"extrinsic": {"strength": 3.0}})}
     )
     ppo = PPO(strong, make_spec(branches=(2,)), CPU, seed=1)
-    policy = ActingPolicy(make_spec(branches=(2,)), {"hidden_units": 32})
+    policy = ActingPolicy(make_spec(branches=(2,)), NetworkSettings(hidden_units=32))
     policy.load(ppo.flat_weights())
 
     prepared = ppo.prepare(acted_rollout(policy, np.random.default_rng(1), steps=2, rewards=np.array([1.0, -2.0])))

@@ -623,7 +623,7 @@ def test_weights_are_as_collectors_load_them() -> None:
     spec = make_spec(observations=(3,), continuous=2, branches=(2,))
     sac = make_sac(spec, network={"normalize": True})
     train(sac, spec, np.random.default_rng(1), 2)
-    policy = POLICIES.policy(spec, sac.config.network_settings.model_dump(), head="squashed")
+    policy = POLICIES.policy(spec, sac.config.network_settings, head="squashed")
 
     policy.load(sac.flat_weights())
     acted = policy.act([np.zeros((5, 3), np.float32)], None, None, np.random.default_rng(1))

@@ -41,7 +41,7 @@ class Both:
 
 def learn(toy: OneStepToy, sac: SAC, *, updates: int) -> list[float]:
     """Train on a one-step toy, a gradient step for each `AGENTS` steps; return the mean reward of every 25 rounds."""
-    policy = POLICIES.policy(toy.spec, sac.config.network_settings.model_dump(), head="squashed")
+    policy = POLICIES.policy(toy.spec, sac.config.network_settings, head="squashed")
     means = play(toy, sac, policy, steps=range(AGENTS, (updates + 1) * AGENTS, AGENTS), agents=AGENTS)
     return [float(np.mean(means[start : start + 25])) for start in range(0, updates, 25)]
 

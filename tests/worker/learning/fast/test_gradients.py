@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ludus.collector.layout import ActorLayout
 from ludus.config.behavior import PPOConfig, SACConfig
+from ludus.config.network import NetworkSettings
 from ludus.protocol.spec import BehaviorSpec
 from tests.examples import examples
 from tests.worker.learning.algorithms.sac_world import make_sac_config, random_round
@@ -78,7 +79,7 @@ def test_ppo(setting: Setting, shared: bool, clip: bool) -> None:
     if setting.signals == 2:
         section = config.reward_signals.model_validate(TWO_SIGNALS)
         config = config.model_copy(update={"reward_signals": section})
-    layout = ActorLayout.of(setting.spec, config.network_settings.model_dump())
+    layout = ActorLayout.of(setting.spec, config.network_settings)
     assert covers(Case.PPO, layout)
 
     terms, log_ratio, gradient = differentiated_ppo(config, setting)
@@ -129,12 +130,15 @@ def test_sac(setting: Setting) -> None:
 def test_other_networks_are_autograds(
     case: Case, observations: tuple[int | tuple[int, ...], ...], network: dict[str, object]
 ) -> None:
-    assert not covers(case, ActorLayout.of(make_spec(observations=observations, continuous=1), network))
+    assert not covers(
+        case,
+        ActorLayout.of(make_spec(observations=observations, continuous=1), NetworkSettings.model_validate(network)),
+    )
 
 
 @pytest.mark.parametrize("case", Case)
 def test_the_switch_turns_every_case_off(case: Case) -> None:
-    layout = ActorLayout.of(make_spec(observations=(3,), continuous=1), {})
+    layout = ActorLayout.of(make_spec(observations=(3,), continuous=1), NetworkSettings())
 
     assert covers(case, layout)
     with autograd_only():

@@ -7,6 +7,7 @@ import pytest
 
 from ludus.collector.policy import NetworkPolicy
 from ludus.collector.stacked import StackedNetworks
+from ludus.config.network import NetworkSettings
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 from worker.learning.networks.torch_policy import TorchPolicy
 
@@ -77,7 +78,8 @@ def weights(policy: NetworkPolicy, rng: np.random.Generator) -> np.ndarray[Any, 
 @pytest.mark.parametrize("rows", [0, 1, 7])
 def test_numpy_and_torch_give_the_same_columns_and_memory_step_after_step(case: str, rows: int) -> None:
     rng = np.random.default_rng(5)
-    specs, settings = CASES[case]
+    specs, keys = CASES[case]
+    settings = NetworkSettings.model_validate(keys)
     spec = BehaviorSpec("Mixed", tuple(specs), ActionSpec(2, (3, 2)))
     ours, theirs = NetworkPolicy(spec, settings), TorchPolicy(spec, settings)
     assert ours.flat_size == theirs.flat_size
@@ -100,7 +102,8 @@ def test_numpy_and_torch_give_the_same_columns_and_memory_step_after_step(case: 
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_flat_vector_is_described_part_by_part_as_torch_has_it(case: str) -> None:
-    specs, settings = CASES[case]
+    specs, keys = CASES[case]
+    settings = NetworkSettings.model_validate(keys)
     policy = TorchPolicy(BehaviorSpec("Mixed", tuple(specs), ActionSpec(2, (3, 2))), settings)
 
     described = list(policy.layout.sections())
@@ -112,7 +115,8 @@ def test_the_flat_vector_is_described_part_by_part_as_torch_has_it(case: str) ->
 
 def test_observations_are_not_changed_by_acting() -> None:
     rng = np.random.default_rng(5)
-    specs, settings = CASES["everything"]
+    specs, keys = CASES["everything"]
+    settings = NetworkSettings.model_validate(keys)
     policy = NetworkPolicy(BehaviorSpec("Mixed", tuple(specs), ActionSpec(2, (3, 2))), settings)
     policy.load(weights(policy, rng))
     observations = drawn(specs, 4, rng)
@@ -127,9 +131,9 @@ def test_observations_are_not_changed_by_acting() -> None:
 
 def test_policies_that_answer_one_batch_answer_as_each_alone() -> None:
     rng = np.random.default_rng(5)
-    specs, settings = CASES["everything"]
+    specs, keys = CASES["everything"]
     spec = BehaviorSpec("Mixed", tuple(specs), ActionSpec(2, (3, 2)))
-    settings = {**settings, "deterministic": True}
+    settings = NetworkSettings.model_validate({**keys, "deterministic": True})
     alone = [NetworkPolicy(spec, settings) for _ in range(3)]
     flats = [weights(policy, rng) for policy in alone]
     for policy, flat in zip(alone, flats, strict=True):

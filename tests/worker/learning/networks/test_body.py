@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from ludus.collector.layout import UnsupportedSpec
+from ludus.collector.spec_checks import UnsupportedSpec
 from ludus.config.network import NetworkSettings
 from tests.worker.learning.networks.kinds import EVERYTHING, KINDS, OTHERS, make_actor, remember, see
 from worker.learning.networks.body import NetworkBody

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ludus.collector.layout import UnsupportedSpec
+from ludus.collector.spec_checks import UnsupportedSpec
 from ludus.config.network import NetworkSettings
 from ludus.protocol.spec import ActionSpec, BehaviorSpec
 from tests.worker.rollouts import make_spec
