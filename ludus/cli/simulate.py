@@ -52,6 +52,8 @@ REMEMBERED: Final = 1000
 """Newest reports that are not printed again when another process makes them, too."""
 CRASHED: Final = 70
 """Exit code of a process that ended by an unexpected error."""
+OUTCOME: Final = 100
+"""Added to the exit code of a process that saw its run end or refuse it: a smaller code is that of a game that exits."""
 FIRST_PAUSE_SECONDS: Final = 1.0
 LONGEST_PAUSE_SECONDS: Final = 30.0
 STOP_SECONDS: Final = 5.0
@@ -321,23 +323,22 @@ class Simulator:
         """Record the end of the process, and restart it after its pause."""
         if self.outcome is not None or (code := self._process.poll()) is None:
             return
-        if code in set(Exit):
-            self.outcome = code
+        if code - OUTCOME in set(Exit):
+            self.outcome = code - OUTCOME
             return
         pause = self._process.restart_later()
-        how = f"was killed by signal {-code}" if code < 0 else "crashed"
         crashes = self._process.backoff.failures
         ended = "crashed" if code == CRASHED else f"ended with {describe_exit(code)}"
         if crashes > self.restarts:
             self.outcome = Exit.REFUSED
             self._process.terminate()
             given_up = f"for the {crashes}. time in a row; it is not started again"
-            self._output.say(self._index, f"{how} {given_up}")
+            self._output.say(self._index, f"{ended} {given_up}")
             self._report("restarts_exhausted", f"the process of the game {ended} {given_up}")
             return
         if code != CRASHED:  # the process reports an error of its game itself
             self._report("exited", f"the process of the game {ended}")
-        self._output.say(self._index, f"{how}; starting it again in {pause:g} s")
+        self._output.say(self._index, f"{ended}; starting it again in {pause:g} s")
 
     def _report(self, code: str, sentence: str) -> None:
         """Report the end of the process to the run, with the last lines of the game."""

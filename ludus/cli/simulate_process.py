@@ -1,6 +1,6 @@
 """One process of `ludus simulate`: plays its games in the run, and reports on standard output.
 
-Ends with the exit code that says how the run ended, with `CRASHED` after an unexpected error, and at once when its
+Ends with `OUTCOME` plus the exit code that says how the run ended, with `CRASHED` after an unexpected error, and at once when its
 parent ends.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ludus.child_process import end_with_parent
 from ludus.cli.exits import INTERRUPTED, exit_of_end, exit_of_error
-from ludus.cli.simulate import CRASHED, REPORT, Plan
+from ludus.cli.simulate import CRASHED, OUTCOME, REPORT, Plan
 from ludus.cli.sources import with_scripted
 from ludus.console import tolerate
 from ludus.demonstrations.recorded import RecordedSimulation
@@ -38,14 +38,14 @@ def main() -> int:
     except SimulatorError as error:
         hint = _behavior_hint(plan) if error.code == CloseCode.BEHAVIOR_NOT_CONFIGURED else line_of(error)
         logger.info("%s%s", error, hint)
-        return exit_of_error(error.code)
+        return OUTCOME + exit_of_error(error.code)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except Exception as error:  # noqa: BLE001  the edge of the process: the game's own error, shown before a restart
+    except (Exception, SystemExit) as error:  # noqa: BLE001  the edge of the process: the game's own error, shown before a restart
         sys.stderr.write(own_traceback(error) or traceback.format_exc())
         return CRASHED
     logger.info("%s (%d decisions, %d episodes)", ending.reason, ending.decisions, ending.episodes)
-    return exit_of_end(ending.code)
+    return OUTCOME + exit_of_end(ending.code)
 
 
 def _play(plan: Plan) -> ConnectionSummary:

@@ -169,7 +169,7 @@ class SimulatorConnection:
             raise
         except ProtocolError as error:
             raise SessionRefused(error.code, str(error)) from error
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             session_id = self.join_client.target.session_id
             await self.join_client.report(session_id, _crash(error))
             raise
@@ -290,7 +290,7 @@ class _Stream:
         return self._reading
 
 
-def _crash(error: Exception) -> Failure:
+def _crash(error: Exception | SystemExit) -> Failure:
     """Return the end of a game by an error of its own."""
     if isinstance(error, GameMistake):
         return Failure(error.code, f"{error}{line_of(error)}", permanent=True)

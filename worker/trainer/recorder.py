@@ -36,6 +36,9 @@ MOST_POINTS = 1024
 """Summaries that are remembered, in case a checkpoint has their steps but has not learned from them."""
 
 
+LEAST_SECONDS = 0.01
+"""Segments that waited for an update come in one burst: a speed is measured over at least so long."""
+
 LAST_EPISODES = (20, 100)
 """Fewest and most episodes behind a checkpoint's return: those since the newest update, the policy in the file, and
 earlier ones up to the fewest, as the return of a few episodes is mostly luck."""
@@ -158,8 +161,9 @@ class Recorder:
         self._boundary = boundary
         then, since = self._since
         now = time.monotonic()
-        self._since = (step, now)
-        self.measure(STEPS_PER_SECOND, (step - then) / max(now - since, 1e-9))
+        if now - since >= LEAST_SECONDS:
+            self._since = (step, now)
+            self.measure(STEPS_PER_SECOND, (step - then) / (now - since))
         returns, self._summary_returns = self._summary_returns, []
         if returns:
             self.measure(CUMULATIVE_REWARD_STD, pstdev(returns))

@@ -175,6 +175,54 @@ class Killed(Crashing):
     )
 
 
+@pytest.mark.parametrize(
+    ("statement", "said", "reported"),
+    [
+        ("sys.exit()", "SystemExit", r"the game crashed: SystemExit \(exiting\.py:12\)"),
+        (
+            "os._exit(3)",
+            "process 0: ended with exit code 3; starting it again in 0.1 s",
+            "the process of the game ended with exit code 3",
+        ),
+    ],
+)
+def test_a_game_that_exits_is_started_again_and_its_exit_code_is_not_that_of_the_run(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str, said: str, reported: str
+) -> None:
+    monkeypatch.setattr("ludus.cli.simulate.FIRST_PAUSE_SECONDS", 0.1)
+    exits = tmp_path / "exits"
+    exits.write_text("1")
+    game = tmp_path / "exiting.py"
+    game.write_text(
+        f"""
+import os
+import sys
+from pathlib import Path
+from tests.toys import crashing
+
+class Exiting(crashing.Crashing):
+    def step(self, action):
+        exits = Path(os.environ["LUDUS_TEST_CRASHES"])
+        if exits.read_text() == "1":
+            exits.write_text("0")
+            {statement}
+        return super().step(action)
+"""
+    )
+    with ScriptedServer(forever, finish_after(10)) as server:
+        code, errors = run(
+            f"python:{game}",
+            *("--run", "exiting", "--server", server.address),
+            LUDUS_TEST_CRASHES=str(exits),
+        )
+
+    assert code == 0, errors
+    assert len(server.joins) == 2
+    assert said in errors
+    (report,) = server.reports
+    assert re.fullmatch(reported, report.sentence)
+
+
 class SlowToReport(ScriptedServer):
     """A gateway that answers a report once a process has come back, or after a while."""
 

@@ -1,5 +1,7 @@
 """Measurements become points at multiples of `summary_freq`, aggregated as they say."""
 
+import pytest
+
 from ludus.collector.messages import StatsReported
 from ludus.protocol.batches import Aggregation as Reported
 from ludus.schemas import ScoredBy
@@ -139,6 +141,21 @@ def test_many_updates_within_one_summary_are_averaged_each_once() -> None:
 
     assert values(points) == {"Losses/Value Loss": 3.0}
     assert [point.step for point in points if point.key != STEPS_PER_SECOND] == [100], "the second period has no update"
+
+
+def test_steps_that_come_in_one_burst_have_the_speed_of_the_time_before_and_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("worker.trainer.recorder.time.monotonic", lambda: clock[0])
+    recorder, points = recorder_at()
+
+    for seconds, step in ((2.0, 100), (0.0001, 200), (2.0, 300)):
+        clock[0] += seconds
+        recorder.advance(step)
+
+    speeds = {point.step: point.value for point in points if point.key == STEPS_PER_SECOND}
+    assert speeds == {100: 50.0, 300: pytest.approx(100.0, rel=1e-3)}
 
 
 def test_an_evaluation_is_a_point_at_its_own_step() -> None:

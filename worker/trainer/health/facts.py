@@ -62,6 +62,8 @@ class Evidence:
     """Shortest and longest demonstrated episode of GAIL; none without."""
     agents: int = 0
     """Most agents that have acted at once."""
+    free: int = 0
+    """Steps of the samples in which the agent had a choice."""
     step: int = 0
     """Steps learned from."""
     has_lessons: bool = False

@@ -176,6 +176,14 @@ def horizon(evidence: Evidence, found: Collection[str]) -> Iterator[Fact]:
 
 def actions(evidence: Evidence, _: Collection[str]) -> Iterator[Fact]:
     """Check that the game does something with the actions."""
+    looked_at = evidence.played.rewards.steps
+    if evidence.is_late and looked_at >= LEAST_STEPS and not evidence.free:
+        yield Fact(
+            "no_choice",
+            f"The action mask left one choice alone in all {looked_at:,} steps that were looked at.",
+            "Let the mask allow every choice that the game can carry out.",
+            {"steps": looked_at},
+        )
     if evidence.config.self_play is not None or not evidence.is_late or evidence.observed.is_blind():
         return
     names = action_names(evidence.spec.actions)
@@ -185,7 +193,7 @@ def actions(evidence: Evidence, _: Collection[str]) -> Iterator[Fact]:
     pairs = min(evidence.influence[name].pairs for name in ignored)
     what = "the action" if len(ignored) == len(names) else " and ".join(ignored)
     shares = {name: evidence.divergence.newest[name] for name in ignored if name in evidence.divergence.newest}
-    entropy = "".join(f"; the entropy of {name} is still {share:.0%} of its maximum" for name, share in shares.items())
+    entropy = "".join(f"; the entropy of {name} is {share:.0%} of its maximum" for name, share in shares.items())
     yield Fact(
         "action_ignored",
         f"{_sentence(what)} changes nothing in what follows: in {pairs:,} steps the next observation, the reward and "

@@ -32,6 +32,9 @@ LEAST_PAIRS: Final = 256
 """Steps with a successor that a review needs."""
 LEAST_PROBABILITY: Final = 0.005
 """Smaller probabilities count as this, so that no single step outweighs all others."""
+LEAST_CHANCE: Final = 0.02
+"""Mean probability of the choices that are not taken below which a sample says nothing of a branch: an action that the
+observation alone determines cannot be told from it."""
 MOST_DEVIATIONS: Final = 10.0
 """Standard deviations from the mean at which values are cut off."""
 RIDGE: Final = 0.05
@@ -67,7 +70,7 @@ def action_names(actions: ActionSpec) -> list[str]:
 
 
 def scores(rollout: Rollout, actions: ActionSpec) -> dict[str, float]:
-    """Return the score of each column and branch, but for those without a choice; none if there are too few steps."""
+    """Return the score of each column and branch, but for those that hardly vary; none if there are too few steps."""
     if rollout.steps < LEAST_PAIRS:
         return {}
     before, after, last = _pairs(rollout)
@@ -86,8 +89,19 @@ def scores(rollout: Rollout, actions: ActionSpec) -> dict[str, float]:
     target -= _predicted(_expanded(np.column_stack(seen)), target)
     agreement = target * _predicted(_expanded(np.column_stack([*seen, change, later, rewards, ended])), target)
     widths = np.cumsum([part.shape[1] for part in targets])[:-1]
-    parts = zip(action_names(actions), np.split(agreement, widths, axis=1), strict=True)
-    return {name: score for name, part in parts if (score := _score(part.sum(1))) is not None}
+    taken = np.exp(rollout.log_probs.numpy()[:, actions.continuous_size :]).mean(0)
+    varies_enough = [True] * actions.continuous_size + (1 - taken >= LEAST_CHANCE).tolist()
+    parts = zip(action_names(actions), varies_enough, np.split(agreement, widths, axis=1), strict=True)
+    return {name: score for name, varied, part in parts if varied and (score := _score(part.sum(1))) is not None}
+
+
+def free_steps(rollout: Rollout, actions: ActionSpec) -> int:
+    """Return in how many steps the agent had a choice: a continuous action, or two allowed choices of a branch."""
+    if actions.continuous_size or rollout.action_masks is None:
+        return rollout.steps
+    masks = rollout.action_masks.numpy()
+    allowed = [masks[:, first:end].sum(1) for first, end in branch_bounds(actions.discrete_branches)]
+    return int((np.stack(allowed) > 1).any(0).sum())
 
 
 def _pairs(rollout: Rollout) -> tuple[Matrix, Matrix, NDArray[np.bool_]]:

@@ -10,6 +10,8 @@ from worker.trainer.health.divergence import KL_METRIC
 from worker.trainer.health.facts import Evidence, Fact
 
 LEAST_UPDATES: Final = 10
+USUAL_RATE: Final = 3e-4
+"""Learning rate from which one is not too small."""
 UNMOVED: Final = 1e-6
 """KL divergence, in nats, that no update of a run has reached whose learning rate is too small."""
 AT_MAXIMUM: Final = 0.98
@@ -19,6 +21,8 @@ WIDE_SIGMA: Final = 2.0
 CERTAIN: Final = 0.05
 PLATEAU_STEPS: Final = 10_000
 PLATEAU_EPISODES: Final = 100
+RARE: Final = 0.05
+"""Share of the episodes with a return other than 0 below which the reward is rare."""
 
 
 def divergence(evidence: Evidence, found: Collection[str]) -> Iterator[Fact]:
@@ -37,7 +41,7 @@ def divergence(evidence: Evidence, found: Collection[str]) -> Iterator[Fact]:
             "kl_exploded",
             f"One update moved the policy too far from the one that acted: {kl.latest}, where healthy updates stay "
             f"below 0.03.{after}",
-            f"Lower hyperparameters.learning_rate ({rate:g}) to about {min(rate / 10, 3e-4):.1g}.",
+            f"Lower hyperparameters.learning_rate ({rate:g}) to about {min(rate / 10, USUAL_RATE):.1g}.",
             {"kl": kl.value, "learning_rate": rate},
             kl.began,
         )
@@ -65,7 +69,8 @@ def learning_rate(evidence: Evidence, found: Collection[str]) -> Iterator[Fact]:
     """Check that updates change the policy."""
     updates, rate = evidence.updates, evidence.config.hyperparameters.learning_rate
     if (
-        "returns_constant" not in found
+        not {"returns_constant", "no_choice"} & set(found)
+        and rate < USUAL_RATE
         and isinstance(evidence.config, PPOConfig | POCAConfig)
         and updates.count >= LEAST_UPDATES
         and updates.greatest_kl < UNMOVED
@@ -74,7 +79,7 @@ def learning_rate(evidence: Evidence, found: Collection[str]) -> Iterator[Fact]:
             "policy_unmoved",
             f"No update has changed the policy: {KL_METRIC} was at most {updates.greatest_kl:.2g} nats in "
             f"{updates.count:,} updates, where usual are 0.001 to 0.03.",
-            f"Raise hyperparameters.learning_rate ({rate:g}) to about 0.0003.",
+            f"Raise hyperparameters.learning_rate ({rate:g}) to about {USUAL_RATE:g}.",
             {"kl": updates.greatest_kl, "updates": updates.count, "learning_rate": rate},
         )
 
@@ -154,11 +159,19 @@ def plateau(evidence: Evidence, found: Collection[str]) -> Iterator[Fact]:
         and not evidence.is_initialized
     ):
         first = sum(episodes.first) / len(episodes.first)
+        is_rare = episodes.paid < RARE * episodes.count
         yield Fact(
             "plateau",
-            f"Nothing was learned: the mean return of the newest {len(episodes.newest)} episodes is "
-            f"{episodes.mean:.4g}, that of the first {len(episodes.first)} was {first:.4g}.",
-            "Look whether the observations show what the reward depends on (`ludus play` with a scripted player is a "
-            "yardstick).",
-            {"newest": episodes.mean, "first": first, "episodes": episodes.count},
+            "Nothing was learned: "
+            + (
+                f"only {episodes.paid:,} of {episodes.count:,} episodes had a return other than 0."
+                if is_rare
+                else f"the mean return of the newest {len(episodes.newest)} episodes is {episodes.mean:.4g}, that of "
+                f"the first {len(episodes.first)} was {first:.4g}."
+            ),
+            "Reward steps on the way, or add reward_signals.curiosity or demonstrations."
+            if is_rare
+            else "Look whether the observations show what the reward depends on (`ludus play` with a scripted player "
+            "is a yardstick).",
+            {"newest": episodes.mean, "first": first, "episodes": episodes.count, "paid": episodes.paid},
         )

@@ -20,7 +20,7 @@ from worker.experience.rollout import Rollout
 from worker.trainer.health.checks import facts_of
 from worker.trainer.health.divergence import Divergence
 from worker.trainer.health.facts import Evidence, Fact, Updates
-from worker.trainer.health.influence import Score, scores
+from worker.trainer.health.influence import Score, free_steps, scores
 from worker.trainer.health.observed import Observed
 from worker.trainer.health.played import Played
 
@@ -91,7 +91,6 @@ class HealthMonitor:
     def episode(self, episode_return: float, length: int) -> None:
         """Take an episode that ended: all its rewards, and its decisions."""
         self._evidence.played.episodes.add(episode_return, length)
-        self._evidence.played.episodes.last_end = self._evidence.step
 
     def match(self, match: PlayedMatch) -> None:
         """Take a match of self-play."""
@@ -105,6 +104,9 @@ class HealthMonitor:
     def experienced(self, rollout: Rollout, step: int) -> None:
         """Take a round that is about to be learned from, up to `step`."""
         self._evidence.step = step
+        episodes = self._evidence.played.episodes
+        if episodes.count > episodes.before:
+            episodes.before, episodes.last_end = episodes.count, step
         if self._sampled:
             return
         most = max(SAMPLE_NUMBERS // self._numbers, 1)
@@ -122,6 +124,7 @@ class HealthMonitor:
         evidence.agents = max(evidence.agents, agents)
         evidence.observed.add(sample)
         evidence.played.rewards.add(sample)
+        evidence.free += free_steps(sample, evidence.spec.actions)
         if evidence.step >= self._next_scores:
             self._next_scores = evidence.step + evidence.config.max_steps // SCORES
             for name, found in scores(sample, evidence.spec.actions).items():
@@ -189,6 +192,7 @@ class HealthMonitor:
             "influence": {name: [one.reviews, one.pairs, one.total] for name, one in evidence.influence.items()},
             "lengths": list(evidence.lengths),
             "agents": evidence.agents,
+            "free": evidence.free,
             "step": evidence.step,
             "sample": [part.state_dict() for part in self._sample],
             "sampled": self._sampled,
@@ -207,6 +211,7 @@ class HealthMonitor:
         evidence.divergence.load_state_dict(state["divergence"])
         evidence.influence = {name: Score(*values) for name, values in state["influence"].items()}
         evidence.lengths, evidence.agents, evidence.step = list(state["lengths"]), state["agents"], state["step"]
+        evidence.free = state.get("free", evidence.played.rewards.steps)  # of a checkpoint that does not know: all
         self._sample = [Rollout(**part) for part in state["sample"]]
         self._steps = sum(part.steps for part in self._sample)
         self._sampled, self._next_review = state["sampled"], state["next_review"]

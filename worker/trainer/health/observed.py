@@ -148,15 +148,18 @@ class Observed:
         self._sensors = {index: Sensor(*values) for index, values in saved}
 
     def _stuck(self, sensor: Sensor, fixed: NDArray[np.bool_]) -> Iterator[int]:
-        """Yield the constant elements of a vector of measurements."""
+        """Yield the constant elements that are measurements: among others of a vector, or of no whole number."""
         assert sensor.least is not None
         assert sensor.greatest is not None
         places = np.flatnonzero(fixed).tolist()
-        if len(places) > MOST_CONSTANT or 2 * len(places) > len(fixed) or not sensor.measures:
+        if len(places) > MOST_CONSTANT or 2 * len(places) > len(fixed):
             return
         others = np.flatnonzero(~fixed)
         least, greatest = float(sensor.least[others].min()), float(sensor.greatest[others].max())
-        yield from (at for at in places if float(sensor.least[at]) not in {least, greatest})
+        for at in places:
+            value = float(sensor.least[at])
+            if value not in {least, greatest} and (sensor.measures or not value.is_integer()):
+                yield at
 
 
 def _informs(spec: ObservationSpec) -> bool:

@@ -26,7 +26,11 @@ class Episodes:
 
     count: int = 0
     last_end: int = 0
-    """Step of the behavior at which the newest was recorded."""
+    """Step of the behavior after the round in which the newest ended."""
+    before: int = 0
+    """How many had ended before that round."""
+    paid: int = 0
+    """Those whose return is not 0."""
     least: float = 0.0
     greatest: float = 0.0
     """Of all returns."""
@@ -41,6 +45,7 @@ class Episodes:
         """Count an episode that ended."""
         known = self.count > 0
         self.count += 1
+        self.paid += episode_return != 0
         self.least = min(self.least, episode_return) if known else episode_return
         self.greatest = max(self.greatest, episode_return) if known else episode_return
         self.shortest = min(self.shortest, length) if known else length

@@ -143,6 +143,19 @@ def test_a_branch_without_a_choice_has_no_score() -> None:
     assert scores(rollout, ActionSpec(0, (2,))) == {}
 
 
+def test_a_policy_that_is_sure_of_its_choices_does_not_show_what_they_do() -> None:
+    rng = np.random.default_rng(1)
+    observations = rng.standard_normal((STEPS, 2))
+    rollout = make_rollout(
+        observations=[observations],
+        rewards=rng.standard_normal(STEPS),
+        discrete=(observations[:, :1] > 1.5) | (rng.random((STEPS, 1)) < 0.005),
+        log_probs=np.full((STEPS, 1), np.log(0.995)),
+    )
+
+    assert scores(rollout, ActionSpec(0, (2,))) == {}
+
+
 def test_pictures_show_what_an_action_does() -> None:
     rng = np.random.default_rng(1)
     choices = rng.integers(2, size=STEPS)

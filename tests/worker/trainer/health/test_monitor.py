@@ -153,6 +153,39 @@ def test_a_finding_is_over_after_some_reviews_without_it() -> None:
     assert told.codes == []
 
 
+def test_episodes_that_ended_in_a_round_of_the_whole_run_are_seen() -> None:
+    told = Told(hyperparameters={"buffer_size": 50_000})
+
+    for number in range(100):
+        told.monitor.episode(rising(number), 50)
+    told.monitor.experienced(told.rollout(), 40_000)
+    told.monitor.conclude()
+
+    assert told.codes == ["no_update"]
+
+
+def test_a_mask_that_leaves_no_choice_is_to_blame_for_a_policy_that_does_not_change() -> None:
+    told = Told()
+
+    for _ in range(20):
+        told.step += ROUND
+        rollout = make_rollout(
+            observations=[told.rng.standard_normal((ROUND, 3))],
+            rewards=told.rng.standard_normal(ROUND),
+            discrete=np.zeros((ROUND, 1)),
+            log_probs=np.zeros((ROUND, 1)),
+            masks=np.tile([True, False], (ROUND, 1)),
+            lengths=[50] * 20,
+        )
+        told.monitor.episode(told.rng.standard_normal(), 50)
+        told.monitor.experienced(rollout, told.step)
+        told.monitor.updated({**HEALTHY, "Policy/Approximate KL": 0.0}, rollout)
+        told.monitor.learned()
+
+    assert told.codes == ["no_choice"]
+    assert "in all 20,000 steps" in told.message
+
+
 def test_a_resumed_run_goes_on_with_its_findings_and_their_beginning() -> None:
     first, second = Told(), Told()
     first.play(30, returns=lambda _: 0.0, reward=0.0)
@@ -210,8 +243,9 @@ def test_large_observations_are_no_finding_where_they_are_normalized_or_rare() -
         (lambda seen: [np.column_stack([np.abs(seen[:, :2]).clip(0, 1), np.ones(ROUND)])], []),  # a ray at its end
         (lambda seen: [np.column_stack([seen[:, 0], seen[:, 1] > 0, np.zeros(ROUND)])], []),  # flags
         (lambda seen: [np.column_stack([seen[:, 0], np.zeros((ROUND, 2))])], []),  # padding
+        (lambda seen: [np.column_stack([seen[:, 0], seen[:, 1] > 0, np.full(ROUND, 0.37)])], ["observation_constant"]),
     ],
-    ids=["constant", "zero", "ray", "flags", "padding"],
+    ids=["constant", "zero", "ray", "flags", "padding", "measurement among flags"],
 )
 def test_a_measurement_that_never_changes_is_named_and_what_is_constant_for_good_reasons_is_not(
     see: Callable[[np.ndarray], Any], expected: list[str]
@@ -288,6 +322,15 @@ def test_returns_that_have_not_risen_are_found_where_nothing_says_why() -> None:
     told.play(1, returns=lambda number: float(number % 5))
 
     assert told.codes == ["plateau"]
+
+
+def test_a_reward_that_hardly_any_episode_has_is_counted() -> None:
+    told = Told()
+
+    told.play(20, returns=lambda number: float(number % 5000 == 7))
+
+    assert told.codes == ["plateau"]
+    assert told.message == "Nothing was learned: only 4 of 400 episodes had a return other than 0."
 
 
 def test_returns_are_not_compared_while_lessons_change_the_game() -> None:
