@@ -53,7 +53,7 @@ REMEMBERED: Final = 1000
 CRASHED: Final = 70
 """Exit code of a process that ended by an unexpected error."""
 OUTCOME: Final = 100
-"""Added to the exit code of a process that saw its run end or refuse it: a smaller code is that of a game that exits."""
+"""Added to the exit code of a process whose run has ended or refused it: a smaller code is one of a game that exits."""
 FIRST_PAUSE_SECONDS: Final = 1.0
 LONGEST_PAUSE_SECONDS: Final = 30.0
 STOP_SECONDS: Final = 5.0

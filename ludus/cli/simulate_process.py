@@ -1,7 +1,7 @@
 """One process of `ludus simulate`: plays its games in the run, and reports on standard output.
 
-Ends with `OUTCOME` plus the exit code that says how the run ended, with `CRASHED` after an unexpected error, and at once when its
-parent ends.
+Ends with `OUTCOME` plus the exit code that says how the run ended, with `CRASHED` after an unexpected error, and at
+once when its parent ends.
 """
 
 import logging

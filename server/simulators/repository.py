@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from sqlalchemy import Select, delete, func, insert, select, tuple_, update
+from sqlalchemy import Select, case, delete, func, insert, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from ludus.schemas.states import RunState, StopReason
@@ -310,8 +310,9 @@ class SimulatorRepository(Repository):
     def connected(self, run_id: str, attempt: int, session_id: str, **columns: Any) -> None:
         """Record that a collector serves a simulator, whether or not it had joined first."""
         values = columns | {"state": CONNECTED, "attempt": attempt, "connected_at": now(), "left_at": None, "steps": 0}
-        values |= {"leave_code": None, "leave_reason": None}
         row = {"run_id": run_id, "session_id": session_id, "joined_at": now(), **values}
+        for column in (Simulator.leave_code, Simulator.leave_reason):  # a game may have reported its end before this
+            values[column.key] = case((Simulator.state == JOINED, column), else_=None)
         self._session.execute(
             upsert(self._session, Simulator)
             .values(row)
@@ -413,7 +414,7 @@ def _enter(session: Session, run: Run, session_id: str, label: str, client: str,
     known = session.execute(select(Simulator.number, Simulator.state).where(*same)).one_or_none()
     values: dict[str, Any] = {"attempt": run.attempt, "relayed": relay}
     if known is not None:
-        values |= {} if known.state == CONNECTED else {"state": JOINED}
+        values |= {} if known.state == CONNECTED else {"state": JOINED, "leave_code": None, "leave_reason": None}
         values |= {"peer": storable(peer, 200)} if peer else {}
         session.execute(update(Simulator).where(*same).values(values), execution_options=UNTRACKED)
         return int(known.number)

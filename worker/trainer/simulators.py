@@ -4,7 +4,6 @@ import time
 from collections.abc import Sequence
 
 from ludus.collector.messages import SimulatorLeft
-from ludus.protocol.codes import CloseCode
 
 
 class ConnectedSimulators:
@@ -17,8 +16,6 @@ class ConnectedSimulators:
         """When the last simulator left; before the first one came, when the attempt began to listen."""
         self.any_came = False
         """Whether a simulator has connected in this attempt."""
-        self.refusal: str | None = None
-        """Why the simulator that left last was refused for good; None if it left otherwise."""
 
     def __len__(self) -> int:
         """Return the number of connected simulators."""
@@ -51,7 +48,4 @@ class ConnectedSimulators:
         was_connected = self._behaviors.pop(event.session_id, None) is not None
         if was_connected:
             self.absent_since = time.monotonic()
-        # `left`, `disconnected` and `collector_died` are not codes of a refusal.
-        code = CloseCode(event.code) if event.code in set(CloseCode) else None
-        self.refusal = event.reason if code is not None and not code.rejoin else None
         return was_connected

@@ -37,11 +37,8 @@ class WaitingLimits:
             why = f"all simulators have been gone for {grace:g} s (simulators.grace_seconds)"
         else:
             why = f"no simulator has come within {grace:g} s (simulators.startup_grace_seconds)"
-        if simulators.refusal is not None:
-            why += f"; the last one was sent away: {simulators.refusal}"
         run = attempt.job.run_id
-        first = "" if simulators.refusal is None else "mend that, then "
-        start = f"{first}start one (`ludus simulate GAME --run {run}` or `ludus unity {run}`)"
+        start = f"start one (`ludus simulate GAME --run {run}` or `ludus unity {run}`)"
         resume = f"`ludus run resume {run}`"
         if limits.unity_port is not None:  # the port is closed while the run is paused: no build can wake it
             remedy = f"{resume}, then let the build connect to port {limits.unity_port} of the worker"

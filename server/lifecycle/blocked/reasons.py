@@ -82,8 +82,8 @@ def waits_for_a_slot(holders: list[Holder], *, keeps_last_gpu: bool = False) -> 
 
 
 def repair(last_words: str | None) -> str:
-    """Return the rest of the sentence that a run waits: the error by which its last game ended, if one did."""
-    return "" if last_words is None else f"; repair the game before you start it again, it ended with: {last_words}"
+    """Return the rest of the sentence that a run waits: why its last simulator is gone, if that comes again."""
+    return "" if last_words is None else f"; mend this before you start it again: {last_words}"
 
 
 def waits_for_simulators(absence: Absence, limits: SimulatorsConfig | None, last_words: str | None = None) -> str:

@@ -6,6 +6,7 @@ from typing import Final
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session, aliased
 
+from ludus.protocol.codes import CloseCode
 from server.kit.db.keyset import parts
 from server.kit.db.texts import storable
 from server.runs.events.repository import UNTRACKED
@@ -15,6 +16,10 @@ DISCONNECTED: Final = "disconnected"
 """Code of a simulator whose connection broke; one that has reported the end of its game left for that reason."""
 ENDS_OF_GAMES: Final = frozenset({"game_crashed", "bad_game", "exited", "restarts_exhausted"})
 """Codes of reports after which a game is gone, by an error of its own."""
+REFUSALS: Final = frozenset(code.value for code in CloseCode if not code.rejoin) - {
+    *(CloseCode.RUN_FINISHED, CloseCode.RUN_CANCELLED, CloseCode.RUN_FAILED, CloseCode.SUPERSEDED)
+}
+"""Codes of simulators that would be refused again."""
 _other = aliased(Simulator)
 
 
@@ -31,9 +36,9 @@ def keep_last_words(session: Session, run_id: str, session_id: str, code: str, s
 
 
 def broken_games(session: Session, run_ids: Collection[str]) -> Mapping[str, str]:
-    """Return the last words of games, by run: of those runs whose last simulator left by an error of its game."""
+    """Return why the last simulator of each run left: of those runs where it would leave again for the same reason."""
     newest = select(func.max(_other.left_at)).where(_other.run_id == Simulator.run_id).scalar_subquery()
-    ended = (Simulator.leave_code.in_(ENDS_OF_GAMES), Simulator.left_at == newest)
+    ended = (Simulator.leave_code.in_(ENDS_OF_GAMES | REFUSALS), Simulator.left_at == newest)
     query = select(Simulator.run_id, Simulator.leave_reason).where(*ended)
     found: dict[str, str] = {}
     for some in parts(sorted(run_ids)):

@@ -51,7 +51,7 @@ export const MEANINGS = {
   "Losses/SIGNAL Loss": "Discriminator's cross-entropy, without penalties. Healthy: about 1.4 (2 ln 2) when the policy cannot be told from the expert. Near 0: the discriminator always tells them apart.",
   "Losses/SIGNAL KL Loss": "KL of VAIL's bottleneck. Healthy: near the bound of 0.5.",
   "Losses/Pretraining Loss": "Squared error of continuous columns plus cross-entropy of branches against the demonstrated actions. Healthy: falls.",
-  "Performance/Agent Steps per Second": "Agent steps collected per second of the period. Healthy: steady. Falling: simulators, memory or another run on the same machine.",
+  "Performance/Agent Steps per Second": "Agent steps collected per second of the period; not written for periods that come in one burst. Healthy: steady. Falling: simulators, memory or another run on the same machine.",
   "Resources/Trainer CPU": "CPU of the trainer and its helpers, in cores: 1.0 is one core that is always busy. Healthy: near 1 on a GPU, up to the threads of torch without one. Near 0: it waits for experience; add simulators.",
   "Resources/Trainer Memory": "Memory of the trainer and its helpers in bytes. Pages that several processes share are divided among them. Healthy: steady after the first updates; with a replay buffer it rises until the buffer is full. Rising without end: a leak (LUDUS_WORKER__TRAINER_MEMORY_BYTES has such a trainer replaced).",
   "Resources/Collector CPU": "CPU of the attempt's collectors together, in cores. Healthy: below the number of collectors (LUDUS_WORKER__COLLECTORS). Equal to it: collectors limit the speed; use more of them.",

@@ -183,6 +183,21 @@ def test_leaving_twice_leaves_one_event_and_a_reconnection_counts_anew(database:
 CRASH = "the game crashed: ValueError: level file missing (jumper.py:65)"
 
 
+def test_a_crash_that_is_reported_before_the_trainer_reports_the_simulator_is_why_it_left(
+    database: Database, placement: Placement
+) -> None:
+    ledger = make_ledger(database, name="run")
+    ledger.listening(ENDPOINTS)
+    placement.join("run", "a")
+    placement.report("run", "a", "game_crashed", CRASH)
+    ledger.simulators.connected("a", number=0, collector=0)
+    ledger.simulators.left("a", code="disconnected", reason="the connection to the simulator was lost", steps=0)
+
+    with database.read() as session:
+        simulator = SimulatorRepository(session).get(read_run(database, "run").id, "a")
+    assert (simulator.leave_code, simulator.leave_reason) == ("game_crashed", CRASH)
+
+
 @pytest.mark.parametrize("is_late", [False, True])
 def test_a_simulator_whose_game_has_reported_its_crash_left_for_that(
     database: Database, placement: Placement, is_late: bool

@@ -103,7 +103,7 @@ def test_a_run_whose_startup_grace_is_null_waits_without_limit(tmp_path: Path) -
     assert (finished.outcome, finished.reason) == ("succeeded", "user"), "it was stopped, and had not paused before"
 
 
-def test_a_run_whose_only_simulator_was_sent_away_pauses_with_the_reason(tmp_path: Path) -> None:
+def test_a_run_whose_only_simulator_was_sent_away_pauses(tmp_path: Path) -> None:
     run = Run({"behaviors": {"Go": {}}, "simulators": {"grace_seconds": 0.5}}, tmp_path)
     finished: list[Finished] = []
     trainer = threading.Thread(target=lambda: finished.append(Trainer(run.job(), Supervisor(), []).run()), daemon=True)
@@ -114,11 +114,7 @@ def test_a_run_whose_only_simulator_was_sent_away_pauses_with_the_reason(tmp_pat
     trainer.join(20)
 
     assert (finished[0].outcome, finished[0].reason) == ("paused", "simulators_lost")
-    assert (
-        "all simulators have been gone for 0.5 s (simulators.grace_seconds); the last one was sent away: "
-        "the run's configuration has no behavior 'Stranger', only: Go; mend that, then start one"
-        in (finished[0].detail or "")
-    )
+    assert "have been gone for 0.5 s (simulators.grace_seconds); start one" in (finished[0].detail or "")
 
 
 class Stranger(Simulation):

@@ -317,12 +317,22 @@ def test_a_run_whose_game_has_crashed_asks_for_its_repair_and_not_for_another_on
     Placement(database).report("jumper", "game", "game_crashed", words)
     ledger.simulators.left("game", code="disconnected", reason="the connection to the simulator was lost", steps=7)
 
-    asked = f"repair the game before you start it again, it ended with: {words}"
+    asked = f"mend this before you start it again: {words}"
     assert asked in str(waits_for(database, "jumper"))
     ledger.move(RunState.PAUSING)
     ledger.move(RunState.PAUSED, reason=StopReason.SIMULATORS_LOST, detail="all simulators have been gone for 60 s")
     with database.read() as session:
         assert RunRepository(session).get("jumper").stop_detail == f"all simulators have been gone for 60 s; {asked}"
+
+
+def test_a_run_that_refuses_its_game_says_why(database: Database) -> None:
+    register(database, "slot")
+    ledger = take(database, "slot", RunState.RUNNING, name="jumper")
+    words = "the run's configuration has no behavior 'Stranger', only: Jumper"
+    connect(ledger)
+    ledger.simulators.left("game", code="behavior_not_configured", reason=words, steps=0)
+
+    assert f"mend this before you start it again: {words}" in str(waits_for(database, "jumper"))
 
 
 def test_a_game_that_plays_again_has_no_crash_to_be_repaired(database: Database) -> None:
