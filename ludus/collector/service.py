@@ -3,14 +3,12 @@
 Bytes, because parsing is the session's: garbage then ends one session with a named `Close`, where a deserializer of
 grpc would abort the stream with an unnamed status, and an answer is serialised once, where it is made.
 
-One task per stream reads; it never waits for an answer to be written. Another one writes (`Outbox`).
+One task per stream reads; it never waits for an answer to be written.
 """
 
 import asyncio
 import functools
-from collections import deque
-from collections.abc import AsyncIterator, Coroutine
-from typing import Any
+from collections.abc import AsyncIterator
 
 import grpc
 import grpc.aio
@@ -19,7 +17,8 @@ import structlog
 from ludus.collector.native import NativeSession
 from ludus.collector.server import CollectorServer
 from ludus.collector.session import CONNECTION_LOST, DISCONNECTED, LEFT, MISTAKE
-from ludus.http2.server import Http2Server
+from ludus.http2.calls import BROKEN, EOF, Call, GrpcCall, StreamCall, UnaryCall
+from ludus.http2.server import Http2Server, ServerCall
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codec import PROTOCOL_VERSION, ProtocolError
 from ludus.protocol.options import SERVICE
@@ -39,58 +38,6 @@ MIN_PING_MS = 5_000
 """Clients may ping this often without being sent away."""
 
 
-class Outbox:
-    """Serial writes to one stream, in order, without a task (docs/adr/0015)."""
-
-    def __init__(self, context: Any) -> None:
-        self._context = context
-        self._queue: deque[bytes] = deque()
-        self._busy = False
-        self._broken = False
-        self._idle: asyncio.Future[None] | None = None
-
-    def put(self, response: bytes) -> None:
-        """Write a message, or queue it behind the one that is being written. Drop it if the stream is broken."""
-        if self._broken:
-            return
-        if self._busy:
-            self._queue.append(response)
-        else:
-            self._advance(self._context.write(response))
-
-    async def drained(self) -> None:
-        """Wait until everything is written, or the stream is broken."""
-        while self._busy:
-            self._idle = asyncio.get_running_loop().create_future()
-            await self._idle
-
-    def _advance(self, write: Coroutine[Any, Any, None]) -> None:
-        """Run the coroutine of a write until it waits for grpc, and start the next ones as they end."""
-        while True:
-            self._busy = True
-            try:
-                waits_for = write.send(None)
-            except StopIteration:  # it is written
-                self._busy = False
-                if not self._queue:
-                    break
-                write = self._context.write(self._queue.popleft())
-            except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError, asyncio.CancelledError):
-                # The peer is gone: reading finds out, and ends the session.
-                self._broken, self._busy = True, False
-                self._queue.clear()
-                break
-            else:
-                waits_for._asyncio_future_blocking = False  # noqa: SLF001  as a task does with what it awaits
-                waits_for.add_done_callback(functools.partial(self._resume, write))
-                return
-        if self._idle is not None and not self._idle.done():
-            self._idle.set_result(None)
-
-    def _resume(self, write: Coroutine[Any, Any, None], _: "asyncio.Future[Any]") -> None:
-        self._advance(write)
-
-
 class SimulationHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the stubs only
     """Serves Connect, with a session per stream."""
 
@@ -104,12 +51,12 @@ class SimulationHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # ge
         """Return the handler of Connect, the only method that collectors serve."""
         return self._handler if handler_call_details.method == METHOD else None
 
-    async def _connect(self, _: AsyncIterator[bytes], context: Any) -> None:
+    async def _connect(self, _: AsyncIterator[bytes] | None, context: StreamCall) -> None:
         loop = asyncio.get_running_loop()
-        outbox = Outbox(context)
-        session = NativeSession(self._collector.host, self._collector.listener, context.peer(), outbox.put)
+        call: Call = context if isinstance(context, ServerCall) else GrpcCall(context)
+        session = NativeSession(self._collector.host, self._collector.listener, call.peer(), call.put)
         self._collector.sessions.add(session)
-        reading = loop.create_task(self._read(session, context))
+        reading = loop.create_task(self._read(session, call))
         ended: asyncio.Future[None] = loop.create_future()
         session.on_end = functools.partial(ended.set_result, None)
         try:
@@ -117,7 +64,7 @@ class SimulationHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # ge
             if session.closed is None:
                 session.end(LEFT, "the simulator ended its stream", rejoin=False, tell=False)
             async with asyncio.timeout(DRAIN_SECONDS):
-                await outbox.drained()
+                await call.flushed()
         except TimeoutError:
             log.info("session_drain_timed_out", session_id=session.session_id, number=session.number)
         finally:
@@ -131,15 +78,15 @@ class SimulationHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # ge
                 self.lingering -= 1
                 reading.cancel()
 
-    async def _read(self, session: NativeSession, context: Any) -> None:
+    async def _read(self, session: NativeSession, call: Call) -> None:
         """Read to the end of the stream; messages after the end of the session are ignored."""
         try:
-            while (data := await context.read()) is not grpc.aio.EOF:  # type: ignore[attr-defined]  # missing in the stubs
+            while (data := await call.read()) is not EOF:
                 if session.closed is None:
                     self._receive(session, data)
             # A stream that broke ends like one that the client has ended, but then grpc cancels the handler.
             await asyncio.sleep(BREAK_SECONDS)
-        except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
+        except BROKEN:
             session.end(DISCONNECTED, CONNECTION_LOST, rejoin=True, tell=False)
 
     def _receive(self, session: NativeSession, data: bytes) -> None:
@@ -159,7 +106,7 @@ def direct_join_handler(run_id: str) -> "grpc.GenericRpcHandler[pb.JoinRequest, 
     code of its own for this way of running.
     """
 
-    async def join(request: pb.JoinRequest, context: Any) -> pb.JoinResponse:
+    async def join(request: pb.JoinRequest, context: UnaryCall) -> pb.JoinResponse:
         if request.protocol_version != PROTOCOL_VERSION:
             await context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION,

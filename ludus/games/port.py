@@ -11,6 +11,7 @@ from ludus.games import diagnostics
 from ludus.games.reporter import Tell
 from ludus.games.unity.bridge import BridgeSession
 from ludus.games.unity.messages import GOODBYE, closes, introduces, outline
+from ludus.http2.calls import ExchangeCall
 from ludus.http2.server import Http2Server
 from ludus.protocol.options import EXCHANGE
 
@@ -66,7 +67,7 @@ class GamePort:
         if session is not None:
             await session.leave()
 
-    async def _exchange(self, request: bytes, context: Any) -> bytes:
+    async def _exchange(self, request: bytes, context: ExchangeCall) -> bytes:
         """Answer one call of a game."""
         top, peer = outline(request), str(context.peer())
         if introduces(top):

@@ -8,6 +8,7 @@ from urllib.parse import unquote
 import grpc
 import grpc.aio
 
+from ludus.http2.calls import EOF
 from ludus.http2.connection import Connection
 from ludus.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, ErrorCode, Violation, frame
 from ludus.http2.headers import Headers, Metadata, encoded, read_headers
@@ -15,7 +16,6 @@ from ludus.http2.stream import BadMessage, Stream
 
 RETRY_SECONDS: Final = 0.05
 """Between attempts to connect."""
-_EOF: Final[Any] = getattr(grpc.aio, "EOF")  # noqa: B009  the type stubs do not know it
 _STATUSES: Final = {int(status.value[0]): status for status in grpc.StatusCode}
 _CLOSED: Final = "Socket closed"
 """Details of a call whose connection broke: gRPC's own words, which `ludus.sdk.errors` reads."""
@@ -25,10 +25,10 @@ Deserializer = Callable[[bytes], Any] | None
 
 
 class ClientCall(Stream):
-    """One call, unary or a stream: what `grpc.aio.UnaryUnaryCall` and `StreamStreamCall` are."""
+    """One call, unary or a stream: what gRPC's calls of either kind are."""
 
     def __init__(self, connection: "_ClientConnection", number: int, write: Serializer, read: Deserializer) -> None:
-        super().__init__(connection, number)
+        super().__init__(number, *connection.new_stream_limits())
         self._made_by = connection
         self._serialize = write
         self._deserialize = read
@@ -42,21 +42,21 @@ class ClientCall(Stream):
 
     async def read(self) -> Any:
         """Return the next message, or `grpc.aio.EOF` at an end without an error. Raises AioRpcError."""
-        message = await self.next_message()
+        message = await self._made_by.next_message(self)
         if message is not None:
             return message if self._deserialize is None else self._deserialize(message)
         error = self._error()
         if error is not None:
             raise error
-        return _EOF
+        return EOF
 
     async def write(self, request: Any) -> None:
         """Send a message; wait where the server reads too slowly. Raises AioRpcError once the call is over."""
         if self._status is not None:
             raise self._error() or asyncio.InvalidStateError("the call is over")
-        self.put(request if self._serialize is None else self._serialize(request))
+        self._made_by.put(self, request if self._serialize is None else self._serialize(request))
         if self.unsent or self._made_by.is_full:
-            await self.flushed()
+            await self._made_by.flushed(self)
 
     async def done_writing(self) -> None:
         """End this side of the call."""
@@ -104,7 +104,7 @@ class ClientCall(Stream):
     async def _answer(self) -> Any:
         try:
             answer = await self.read()
-            if answer is _EOF or await self.next_message() is not None:
+            if answer is EOF or await self._made_by.next_message(self) is not None:
                 raise _error(grpc.StatusCode.INTERNAL, "a unary call has one answer", self._initial, self._trailing)
         except asyncio.CancelledError:
             self.cancel()
@@ -202,9 +202,10 @@ class Http2Channel:
 
         def begin(request: Any, *, metadata: Metadata = ()) -> ClientCall:
             call = self._open(method, metadata, request_serializer, response_deserializer)
-            call.put(request if request_serializer is None else request_serializer(request))
+            connection = self._ready
+            connection.put(call, request if request_serializer is None else request_serializer(request))
             if not call.broken:
-                self._ready.finish(call, frame(DATA, END_STREAM, call.number))
+                connection.finish(call, frame(DATA, END_STREAM, call.number))
             return call
 
         return begin

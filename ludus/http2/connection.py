@@ -45,7 +45,7 @@ from ludus.http2.frames import (
     unpadded,
 )
 from ludus.http2.headers import HeaderBlocks, Headers
-from ludus.http2.stream import BadMessage, Stream
+from ludus.http2.stream import PREFIX_BYTES, BadMessage, Stream, prefixed
 
 STREAM_WINDOW: Final = 1 << 22
 """Bytes of a stream that a peer may send before they are read."""
@@ -130,6 +130,8 @@ class Connection(asyncio.Protocol, ABC):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin with this end's settings."""
         self._transport = cast("asyncio.Transport", transport)
+        # SETTINGS is the first frame of either end (3.4). It sets the window of each stream alone: the connection's
+        # begins with 65,535 bytes, which only WINDOW_UPDATE on stream 0 changes (6.9.2).
         ours = {
             MAX_CONCURRENT_STREAMS: MOST_STREAMS,
             INITIAL_WINDOW_SIZE: STREAM_WINDOW,
@@ -152,6 +154,7 @@ class Connection(asyncio.Protocol, ABC):
         """Take the whole frames; return the beginning of the next one. Raises Violation."""
         at = 0
         while len(received) - at >= HEADER_BYTES:
+            # 4.1: 24 bits of length, 8 of type, 8 of flags, one reserved, 31 of the stream's number.
             length = int.from_bytes(received[at : at + 3], "big")
             if length > OUR_MAX_FRAME:
                 raise Violation(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {length} bytes came")
@@ -162,11 +165,12 @@ class Connection(asyncio.Protocol, ABC):
             number = int.from_bytes(received[at + 5 : at + 9], "big") & STREAM_ID
             payload = received[at + HEADER_BYTES : end]
             at = end
+            # 6.10: the frames of one block of headers follow each other; no other frame of any stream may lie between.
             if self._block is not None and (kind != CONTINUATION or number != self._block[0]):
                 raise Violation(ErrorCode.PROTOCOL_ERROR, "headers were interrupted by another frame")
             if kind in self._take:
                 self._take[kind](flags, number, payload)
-            elif kind != GOAWAY:
+            elif kind != GOAWAY:  # unknown frames are ignored (4.1), but they are counted
                 self.calm.disturb()
         return received[at:]
 
@@ -201,13 +205,42 @@ class Connection(asyncio.Protocol, ABC):
 
     def go_away(self, code: ErrorCode, sentence: str) -> None:
         """Say why the connection ends, or that it takes no more streams."""
+        # 6.8: the frame names the newest stream that was handled; a client may repeat calls of later ones elsewhere.
         last = max(self.streams, default=0)
         self.write(frame(GOAWAY, 0, 0, last.to_bytes(4, "big") + int(code).to_bytes(4, "big") + sentence.encode()))
+
+    # Streams ----------------------------------------------------------------------------------------------------
+
+    def new_stream_limits(self) -> tuple[int, int]:
+        """Return a new stream's window for sending, and the largest message that it takes."""
+        return self.peer_stream_window, self.max_message_bytes
+
+    def take(self, stream: Stream) -> bytes:
+        """Return the next message of a stream, which is there."""
+        message = stream.inbox.popleft()
+        self.received.release(stream, min(PREFIX_BYTES + len(message), stream.held_bytes))
+        self.top_up(stream)
+        return message
+
+    async def next_message(self, stream: Stream) -> bytes | None:
+        """Return the next message of a stream; None at its end, and where it broke."""
+        return self.take(stream) if await stream.has_message() else None
+
+    def put(self, stream: Stream, message: bytes) -> None:
+        """Send a message, or what the windows allow of it; the rest follows."""
+        if not stream.broken:
+            self.send(stream, prefixed(message))
+
+    async def flushed(self, stream: Stream) -> None:
+        """Wait until everything of a stream is with the transport, and the transport takes more."""
+        while (stream.unsent or self.is_full) and not stream.broken:
+            await stream.changed()
 
     # Sending ----------------------------------------------------------------------------------------------------
 
     def send(self, stream: Stream, data: bytes) -> None:
         """Send prefixed messages as DATA, as far as the windows allow."""
+        # DATA counts against the windows of its stream and of the connection (6.9.1); other frames against none.
         room = min(stream.send_window, self._send_window)
         if not stream.unsent and len(data) <= min(room, self._peer_max_frame):
             stream.send_window -= len(data)
@@ -243,12 +276,15 @@ class Connection(asyncio.Protocol, ABC):
     def top_up(self, stream: Stream) -> None:
         """Give the peer new window for what was read of a stream."""
         self._give_back()
+        # 6.9: a receiver decides when it gives window back. Half of it at once saves frames, and the peer never waits:
+        # the other half is still its own. What is unread gets none, so a stream that nobody reads stops its peer.
         if stream.credit >= STREAM_WINDOW // 2 and not (stream.ended or stream.inbox):
             self.write(frame(WINDOW_UPDATE, 0, stream.number, stream.credit.to_bytes(4, "big")))
             stream.credit = 0
 
     def _flush(self, stream: Stream) -> None:
         while stream.unsent:
+            # 6.9.2: a stream's window is below 0 where the peer has made its windows smaller; nothing is sent then.
             size = min(len(stream.unsent), self._peer_max_frame, stream.send_window, self._send_window)
             if size <= 0:
                 return
@@ -278,11 +314,13 @@ class Connection(asyncio.Protocol, ABC):
         if not size and not flags & END_STREAM:
             self.calm.disturb()
         stream = self.streams.get(number)
-        if stream is None or stream.ended:  # of a stream that this end has finished
+        if stream is None or stream.ended:
+            # 5.1: frames of a stream that this end has finished may still be on their way. They are dropped, and count
+            # for the connection's window (6.9), of which the peer would run out otherwise.
             self.received.take(None, size)
             self._give_back()
             return
-        self.received.take(stream, size)
+        self.received.take(stream, size)  # padding counts, too (6.9.1)
         stream.credit += size
         if stream.credit > STREAM_WINDOW:
             raise Violation(ErrorCode.FLOW_CONTROL_ERROR, f"stream {number} sent more than its window")
@@ -308,11 +346,11 @@ class Connection(asyncio.Protocol, ABC):
 
     def _take_headers(self, flags: int, number: int, payload: bytes) -> None:
         payload = unpadded(flags, payload)
-        if flags & HAS_PRIORITY:
+        if flags & HAS_PRIORITY:  # 6.2: 31 bits of another stream and 8 of weight, which 5.3.2 deprecates
             payload = payload[5:]
         if flags & END_HEADERS:
             self.headers_came(number, self._headers.read(payload), ended=bool(flags & END_STREAM))
-        else:
+        else:  # 6.10: the block goes on in CONTINUATION; END_STREAM stands in this frame alone
             self._block = (number, flags, bytearray(payload))
 
     def _take_continuation(self, flags: int, _: int, payload: bytes) -> None:
@@ -320,6 +358,7 @@ class Connection(asyncio.Protocol, ABC):
             raise Violation(ErrorCode.PROTOCOL_ERROR, "CONTINUATION came without headers before it")
         number, first_flags, block = self._block
         block += payload
+        # HTTP/2 limits neither the number of CONTINUATION frames nor the size of a block (10.5.1); this end does.
         if not payload:
             self.calm.disturb()
         if len(block) > MOST_HEADER_BYTES:
@@ -344,6 +383,7 @@ class Connection(asyncio.Protocol, ABC):
             if name == INITIAL_WINDOW_SIZE:
                 if value > LARGEST_WINDOW:
                     raise Violation(ErrorCode.FLOW_CONTROL_ERROR, f"a window of {value} bytes is too large")
+                # 6.9.2: the difference to the former value changes the windows of open streams, not the connection's.
                 for stream in self.streams.values():
                     stream.send_window += value - self.peer_stream_window
                     if stream.send_window > LARGEST_WINDOW:  # 6.9.2
@@ -355,13 +395,13 @@ class Connection(asyncio.Protocol, ABC):
                 if not SMALLEST_MAX_FRAME <= value <= LARGEST_MAX_FRAME:
                     raise Violation(ErrorCode.PROTOCOL_ERROR, f"{value} is no size of a frame")
                 self._peer_max_frame = value
-            elif name == HEADER_TABLE_SIZE:
+            elif name == HEADER_TABLE_SIZE:  # the largest table that our encoder may use (RFC 7541, 4.2)
                 self.encoder.header_table_size = min(value, self.encoder.header_table_size)
-        self._answer(frame(SETTINGS, ACK, 0))
+        self._answer(frame(SETTINGS, ACK, 0))  # 6.5.3: all values hold from here on
         self._flush_all()
 
     def _take_ping(self, flags: int, _: int, payload: bytes) -> None:
-        if not flags & ACK:
+        if not flags & ACK:  # 6.7: the answer has the same eight bytes
             self.calm.disturb()
             self._answer(frame(PING, ACK, 0, payload))
 
@@ -378,7 +418,7 @@ class Connection(asyncio.Protocol, ABC):
             raise Violation(ErrorCode.PROTOCOL_ERROR, "a window grows by 0 (6.9)")
         if number == 0:
             self._send_window += more
-            if self._send_window > LARGEST_WINDOW:
+            if self._send_window > LARGEST_WINDOW:  # 6.9.1: ends the connection; of a stream, only the stream (below)
                 raise Violation(ErrorCode.FLOW_CONTROL_ERROR, "the connection's window is too large")
             self._flush_all()
         elif (stream := self.streams.get(number)) is not None:
@@ -396,4 +436,5 @@ class Connection(asyncio.Protocol, ABC):
             self._flush(stream)
 
     def _take_promise(self, _: int, __: int, ___: bytes) -> None:
+        # 8.4: a client cannot push, and gRPC's servers do not.
         raise Violation(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE came; this end asks for none")

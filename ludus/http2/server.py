@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import quote
@@ -11,6 +11,7 @@ from urllib.parse import quote
 import grpc
 import grpc.aio
 
+from ludus.http2.calls import EOF
 from ludus.http2.connection import MOST_STREAMS, Connection
 from ludus.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, RST_STREAM, ErrorCode, Violation, frame
 from ludus.http2.headers import Headers, Metadata, encoded, read_headers
@@ -25,7 +26,6 @@ _HEAD: Final = b"\x88\x0f\x10\x10application/grpc"
 _OK: Final = b"\x00\x0bgrpc-status\x010"
 """Trailing headers of a call that went well."""
 _UNKNOWN, _UNIMPLEMENTED = 2, 12
-_EOF: Final[Any] = getattr(grpc.aio, "EOF")  # noqa: B009  the type stubs do not know it
 
 Work: TypeAlias = Callable[[], Coroutine[Any, Any, Any]]
 """Begins a handler."""
@@ -42,14 +42,14 @@ class _Aborted(Exception):
     """A handler ended its call with a status."""
 
 
-class Call(Stream):
-    """One call of a client; to its handler it is what `grpc.aio.ServicerContext` is."""
+class ServerCall(Stream):
+    """One call of a client: a `Call` to its handler."""
 
     def __init__(self, connection: "_ServerConnection", number: int, metadata: Metadata) -> None:
-        super().__init__(connection, number)
+        super().__init__(number, *connection.new_stream_limits())
         self._served_by = connection
         self._metadata = metadata
-        self._trailing: Sequence[tuple[str, Any]] = ()
+        self._trailing: Metadata = ()
         self._answering = False
         """Whether the first headers have gone out."""
         self._over = False
@@ -65,23 +65,24 @@ class Call(Stream):
         """Return the call's metadata, without what is HTTP's."""
         return self._metadata
 
-    def set_trailing_metadata(self, metadata: Sequence[tuple[str, Any]]) -> None:
+    def set_trailing_metadata(self, metadata: Metadata) -> None:
         """Set what goes out with the call's end."""
         self._trailing = metadata
 
-    async def read(self) -> Any:
-        """Return the next message, or `grpc.aio.EOF`; a stream that broke also ends so, and cancels its handler."""
-        message = await self.next_message()
-        return _EOF if message is None else message
+    async def read(self) -> bytes:
+        """Return the next message, or `EOF`; a stream that broke also ends so, and cancels its handler."""
+        message = await self._served_by.next_message(self)
+        return EOF if message is None else message
 
     async def write(self, message: bytes) -> None:
         """Send a message; wait where the client reads too slowly. It is dropped if the client has gone."""
-        if not self._answering:
-            self._answering = True
-            self._served_by.write(frame(HEADERS, END_HEADERS, self.number, _HEAD))
         self.put(message)
         if self.unsent or self._served_by.is_full:
             await self.flushed()
+
+    async def flushed(self) -> None:
+        """Wait until everything is with the transport, and the transport takes more."""
+        await self._served_by.flushed(self)
 
     async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Metadata = ()) -> None:
         """End the call with a status. Raises always."""
@@ -91,14 +92,15 @@ class Call(Stream):
 
     def put(self, message: bytes) -> None:
         """Send a message, or what the windows allow of it; the rest follows, if it is not too much."""
-        super().put(message)
+        if not self._answering:
+            self._answering = True
+            self._served_by.write(frame(HEADERS, END_HEADERS, self.number, _HEAD))
+        self._served_by.put(self, message)
         self._served_by.check_unsent()
 
     def reply(self, message: bytes) -> None:
         """Answer a unary call, and end it."""
         if self.unsent or self._trailing or len(message) > self._served_by.at_once(self):
-            self._served_by.write(frame(HEADERS, END_HEADERS, self.number, _HEAD))
-            self._answering = True
             self.put(message)
             self.end_with(0, "")
         else:
@@ -179,7 +181,7 @@ class _ServerConnection(Connection):
         self._last = number
         values, metadata = read_headers(headers)
         method = values.get(":path", "")
-        call = self.streams[number] = Call(self, number, metadata)
+        call = self.streams[number] = ServerCall(self, number, metadata)
         call.ended = ended
         if self._server.stopping or len(self.streams) > MOST_STREAMS:
             self.reset(call, ErrorCode.REFUSED_STREAM)
@@ -194,26 +196,26 @@ class _ServerConnection(Connection):
             self.messages_came(call)
 
     def messages_came(self, stream: Stream) -> None:
-        assert isinstance(stream, Call), "this end opens calls alone"
+        assert isinstance(stream, ServerCall), "this end opens calls alone"
         if stream.task is not None:
             stream.wake()
         elif stream.inbox:
-            self._start(stream, partial(self._unary, stream, stream.take()))
+            self._start(stream, partial(self._unary, stream, self.take(stream)))
         else:
             stream.end_with(_UNKNOWN, "the call ended without a message")
 
     def message_failed(self, stream: Stream, error: BadMessage) -> None:
-        assert isinstance(stream, Call), "this end opens calls alone"
+        assert isinstance(stream, ServerCall), "this end opens calls alone"
         stream.end_with(error.status, str(error))
         if stream.task is not None:
             stream.task.cancel()
 
     def stream_broke(self, stream: Stream) -> None:
         stream.wake()
-        if isinstance(stream, Call) and stream.task is not None:
+        if isinstance(stream, ServerCall) and stream.task is not None:
             stream.task.cancel()
 
-    def end(self, call: Call, block: bytes) -> None:
+    def end(self, call: ServerCall, block: bytes) -> None:
         """End a call with a block of headers."""
         self.finish(call, frame(HEADERS, END_HEADERS | END_STREAM, call.number, block))
 
@@ -229,11 +231,11 @@ class _ServerConnection(Connection):
             self.go_away(ErrorCode.ENHANCE_YOUR_CALM, f"{self.unsent_bytes} bytes wait for a window")
             self.close()
 
-    def at_once(self, call: Call) -> int:
+    def at_once(self, call: ServerCall) -> int:
         """Return the largest message that can be sent in one frame now."""
         return min(call.send_window, self._send_window, self._peer_max_frame) - PREFIX_BYTES
 
-    def reply(self, call: Call, message: bytes) -> None:
+    def reply(self, call: ServerCall, message: bytes) -> None:
         """Answer a call whole, with one write."""
         number, data = call.number, prefixed(message)
         self._send_window -= len(data)
@@ -242,10 +244,10 @@ class _ServerConnection(Connection):
         self.streams.pop(number, None)
         self.forget(call)
 
-    def _start(self, call: Call, work: Work) -> None:
+    def _start(self, call: ServerCall, work: Work) -> None:
         call.task = asyncio.get_running_loop().create_task(self._serve(call, work))
 
-    async def _serve(self, call: Call, work: Work) -> None:
+    async def _serve(self, call: ServerCall, work: Work) -> None:
         """Run a handler; its end is the call's."""
         try:
             await work()
@@ -260,7 +262,7 @@ class _ServerConnection(Connection):
             call.end_with(0, "")
 
     @staticmethod
-    async def _unary(call: Call, data: bytes) -> None:
+    async def _unary(call: ServerCall, data: bytes) -> None:
         handler = call.handler
         request = data if handler.request_deserializer is None else handler.request_deserializer(data)
         response = await handler.unary_unary(request, call)
@@ -330,7 +332,9 @@ class Http2Server:
             each.close()
         for connection in self.connections:
             connection.go_away(ErrorCode.NO_ERROR, "the server stops")
-        under_way = {call.task for each in self.connections for call in each.streams.values() if isinstance(call, Call)}
+        under_way = {
+            call.task for each in self.connections for call in each.streams.values() if isinstance(call, ServerCall)
+        }
         tasks = under_way - {None}
         if tasks and grace:
             await asyncio.wait(tasks, timeout=grace)  # type: ignore[type-var]  # None was taken out

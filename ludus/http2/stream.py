@@ -2,10 +2,7 @@
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from ludus.http2.connection import Connection
+from typing import Final
 
 PREFIX_BYTES: Final = 5
 """Before each message of gRPC: a flag for compression, and the length."""
@@ -25,15 +22,16 @@ class BadMessage(Exception):
 
 
 class Stream:
-    """One call. Messages that came wait until somebody reads them."""
+    """The state of one call. Messages that came wait until its owner reads them; its connection changes it."""
 
-    def __init__(self, connection: "Connection", number: int) -> None:
+    def __init__(self, number: int, send_window: int, max_message_bytes: int) -> None:
+        """`max_message_bytes`: of a message that this end takes."""
         self.number = number
         self.ended = False
         """Whether the peer sends nothing more."""
         self.broken = False
         """Whether the stream was reset, or its connection is lost."""
-        self.send_window = connection.peer_stream_window
+        self.send_window = send_window
         """Bytes that the peer takes before it reads on; negative where it has made its windows smaller."""
         self.unsent = bytearray()
         """Prefixed messages that wait for a window."""
@@ -44,7 +42,7 @@ class Stream:
         self.held_bytes = 0
         """That came and are not read yet, as they count for the connection's window."""
         self.inbox: deque[bytes] = deque()
-        self._connection = connection
+        self._max_message_bytes = max_message_bytes
         self._part = bytearray()
         """Of a message that is not whole yet."""
         self._reader: asyncio.Future[None] | None = None
@@ -66,13 +64,6 @@ class Stream:
             self.inbox.append(data[PREFIX_BYTES:size])
             data = data[size:]
 
-    def take(self) -> bytes:
-        """Return the next message, which is there."""
-        message = self.inbox.popleft()
-        self._connection.received.release(self, min(PREFIX_BYTES + len(message), self.held_bytes))
-        self._connection.top_up(self)
-        return message
-
     def drop_part(self) -> int:
         """Drop an incomplete message; return its bytes."""
         size = self.part_bytes
@@ -90,33 +81,25 @@ class Stream:
             raise BadMessage(12, "a message is compressed; this port takes plain ones")
         if len(data) < PREFIX_BYTES:
             return PREFIX_BYTES
-        length, most = int.from_bytes(data[1:PREFIX_BYTES], "big"), self._connection.max_message_bytes
+        length, most = int.from_bytes(data[1:PREFIX_BYTES], "big"), self._max_message_bytes
         if length > most:
             raise BadMessage(8, f"Received message larger than max ({length} vs. {most})")
         return PREFIX_BYTES + length
 
-    async def next_message(self) -> bytes | None:
-        """Return the next message; None at the end of the stream, and where it broke."""
-        while not self.inbox:
-            if self.ended or self.broken:
-                return None
+    async def has_message(self) -> bool:
+        """Wait for the next message; whether there is one: not at the end of the stream, nor where it broke."""
+        while not self.inbox and not self.ended and not self.broken:
             self._reader = asyncio.get_running_loop().create_future()
             await self._reader
-        return self.take()
+        return bool(self.inbox)
 
-    def put(self, message: bytes) -> None:
-        """Send a message, or what the windows allow of it; the rest follows."""
-        if not self.broken:
-            self._connection.send(self, prefixed(message))
-
-    async def flushed(self) -> None:
-        """Wait until everything is with the transport, and the transport takes more."""
-        while (self.unsent or self._connection.is_full) and not self.broken:
-            self._writer = asyncio.get_running_loop().create_future()
-            await self._writer
+    async def changed(self) -> None:
+        """Wait for `wake`: more may be sent."""
+        self._writer = asyncio.get_running_loop().create_future()
+        await self._writer
 
     def wake(self) -> None:
-        """Wake who waits to read or to write: what it waits for may be there."""
+        """Wake the tasks that wait to read or to write: what they wait for may be there."""
         for waiting in (self._reader, self._writer):
             if waiting is not None and not waiting.done():
                 waiting.set_result(None)

@@ -15,6 +15,7 @@ import grpc
 import grpc.aio
 
 from ludus import event_loop
+from ludus.http2.calls import EOF
 from ludus.paths import AnyPath
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.batches import ActionBatch
@@ -30,8 +31,6 @@ from ludus.sdk.simulation import ResetInfo, ResumableSimulation, Simulation
 from ludus.sdk.steps import Actions
 
 logger = logging.getLogger("ludus.sdk")
-
-_EOF: Final[Any] = getattr(grpc.aio, "EOF")  # noqa: B009  the type stubs do not know it
 
 CLIENT: Final = "ludus-python"
 CRASHED: Final = "game_crashed"
@@ -274,7 +273,7 @@ class _Stream:
             if self._ended and error.code() is grpc.StatusCode.INTERNAL:  # grpc.aio reports a failed write so
                 raise _StreamEnded from None
             raise
-        if message is _EOF:
+        if message is EOF:
             raise _StreamEnded
         response: pb.ConnectResponse = message
         return response

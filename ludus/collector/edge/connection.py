@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import grpc
 import grpc.aio
@@ -21,6 +21,7 @@ from ludus.collector.edge.frames import BadFrame, FrameAssembler, pack
 from ludus.collector.learner_connection import AdmittedMemory, LearnerConnection
 from ludus.collector.messages import CollectorLags, Kind, pack_numbered
 from ludus.collector.segments import Segments
+from ludus.http2.calls import BROKEN, EOF
 
 ARENA_BYTES = 4 << 30
 """Address space of a behavior's arena, at most; only the part that open segments need becomes memory."""
@@ -36,9 +37,6 @@ WORST_RATIO, WORST_RATIO_BEHIND = 0.5, 0.9
 saved is; else wide columns (a quarter of a frame or more: pictures) go as they are, or zlib would be what limits."""
 ZLIB_LEVEL = 1
 """The fastest: random numbers lose nothing at any level, and what repeats loses most at this one."""
-
-_EOF: Final[Any] = getattr(grpc.aio, "EOF")  # noqa: B009  the type stubs do not know it
-_BROKEN: Final = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
 
 
 class StreamEnded(Exception):
@@ -118,14 +116,14 @@ class EdgeConnection(LearnerConnection):
             async with asyncio.timeout(seconds):
                 while self.waiting and not self._ended:
                     await asyncio.sleep(0.005)
-                with suppress(*_BROKEN):
+                with suppress(*BROKEN):
                     await self._call.done_writing()
                 await asyncio.wait([self._tasks[0]])
 
     async def _read(self) -> None:
         frames = FrameAssembler()
         try:
-            while (message := await self._call.read()) is not _EOF:
+            while (message := await self._call.read()) is not EOF:
                 frame = frames.take(message)
                 if frame is None:
                     continue
@@ -137,7 +135,7 @@ class EdgeConnection(LearnerConnection):
             self.error = error
         except BadFrame as error:
             self.error = error
-        except (*_BROKEN, asyncio.CancelledError):
+        except (*BROKEN, asyncio.CancelledError):
             pass
         finally:
             self._ended = True
@@ -145,7 +143,7 @@ class EdgeConnection(LearnerConnection):
             self._lost()
 
     async def _write(self) -> None:
-        with suppress(*_BROKEN):  # reading finds out
+        with suppress(*BROKEN):  # reading finds out
             while True:
                 while self._outgoing:
                     frame = self._outgoing.popleft()

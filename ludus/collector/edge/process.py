@@ -7,7 +7,7 @@ to one session with one attempt, and is made anew for the next: while there is n
 import asyncio
 import logging
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import grpc
@@ -31,6 +31,8 @@ from ludus.collector.snapshots.state import unpack
 from ludus.collector.spec_checks import UnsupportedSpec
 from ludus.collector.unity.encoding import CLOSING_REPLY
 from ludus.collector.unity.service import LocalCall, UnityHandler
+from ludus.http2.calls import StreamCall, UnaryCall
+from ludus.http2.headers import Metadata
 from ludus.http2.server import Http2Server
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codec import PROTOCOL_VERSION
@@ -150,7 +152,7 @@ class EdgeCollector:
         if self._server is not None:
             await self._server.stop(CLOSE_SECONDS)
 
-    async def exchange(self, message: bytes, metadata: Sequence[tuple[str, str]]) -> tuple[bytes, Mapping[str, Any]]:
+    async def exchange(self, message: bytes, metadata: Metadata) -> tuple[bytes, Mapping[str, Any]]:
         """Answer one call of a Unity game of this process; return the reply and its trailing metadata.
 
         While the run is away, the reply ends the session, and asks to join again.
@@ -283,7 +285,7 @@ class _Door(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the
             return None if self.players is None else self.players.service(handler_call_details)
         return self._handlers.get(method)
 
-    async def _join(self, request: pb.JoinRequest, context: Any) -> pb.JoinResponse:
+    async def _join(self, request: pb.JoinRequest, context: UnaryCall) -> pb.JoinResponse:
         if request.protocol_version != PROTOCOL_VERSION:
             await context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION,
@@ -298,11 +300,11 @@ class _Door(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the
             return pb.JoinResponse(wait=pb.Wait(reason=reason, retry_after_seconds=RETRY_SECONDS))
         return pb.JoinResponse(assignment=pb.Assignment(relay=True, run_id=self._edge.run_id))
 
-    async def _report(self, request: pb.ReportRequest, _: Any) -> pb.ReportResponse:
+    async def _report(self, request: pb.ReportRequest, _: UnaryCall) -> pb.ReportResponse:
         await self._edge.report_problem(request)
         return pb.ReportResponse()
 
-    async def _send_away(self, _: Any, context: Any) -> None:
+    async def _send_away(self, _: None, context: StreamCall) -> None:
         close = pb.Close(code=CloseCode.COLLECTOR_CLOSING, reason=AWAY, rejoin=True)
         await context.write(pb.ConnectResponse(close=close).SerializeToString())
 

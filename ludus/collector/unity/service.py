@@ -8,7 +8,7 @@ of them is replied to at a time, so that the next call can only be that one's (`
 import asyncio
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
@@ -21,6 +21,8 @@ from ludus.collector.server import CollectorServer
 from ludus.collector.session import CONNECTION_LOST, DISCONNECTED, MISTAKE, THIS_MACHINE
 from ludus.collector.unity.encoding import CLOSING_REPLY
 from ludus.collector.unity.session import OK, UnitySession
+from ludus.http2.calls import ExchangeCall
+from ludus.http2.headers import Metadata
 from ludus.protocol import simulation_pb2 as sim
 from ludus.protocol.codec import CloseCode, ProtocolError
 from ludus.protocol.contract import MAX_CLIENT, SESSION_ID
@@ -93,14 +95,14 @@ class Line:
 
 
 class LocalCall:
-    """A call from this process: what `UnityHandler` asks of gRPC's context."""
+    """A call from this process."""
 
-    def __init__(self, metadata: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, metadata: Metadata) -> None:
         self.trailing: dict[str, Any] = {}
         """Metadata of the reply."""
         self._metadata = metadata
 
-    def invocation_metadata(self) -> Sequence[tuple[str, str]]:
+    def invocation_metadata(self) -> Metadata:
         """Return the call's metadata."""
         return self._metadata
 
@@ -108,7 +110,7 @@ class LocalCall:
         """Return where the call comes from, for people."""
         return THIS_MACHINE
 
-    def set_trailing_metadata(self, metadata: Sequence[tuple[str, Any]]) -> None:
+    def set_trailing_metadata(self, metadata: Metadata) -> None:
         """Set the metadata of the reply."""
         self.trailing = dict(metadata)
 
@@ -131,8 +133,8 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
         """Return the handler of Exchange."""
         return self._handler if handler_call_details.method == EXCHANGE else None
 
-    async def exchange(self, data: bytes, context: Any) -> bytes:
-        """Answer one call of a player. `context` is gRPC's, or a `LocalCall`."""
+    async def exchange(self, data: bytes, context: ExchangeCall) -> bytes:
+        """Answer one call of a player."""
         metadata = {key: value for key, value in context.invocation_metadata() or () if key.startswith("ludus-")}
         try:
             message = _parse(data)
@@ -142,7 +144,9 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
             return await self._named(message, len(data), metadata, context)
         return await self._unnamed(message, len(data), metadata, context)
 
-    async def _named(self, message: shallow.Message, size: int, metadata: dict[str, Any], context: Any) -> bytes:
+    async def _named(
+        self, message: shallow.Message, size: int, metadata: dict[str, Any], context: ExchangeCall
+    ) -> bytes:
         session_id = str(metadata[SESSION_ID_METADATA])
         session = self._sessions.get(session_id)
         if _introduces(message) and (session is None or session.number >= 0):
@@ -161,7 +165,9 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
         session.peer = context.peer()  # a bridge may have had to connect again
         return await self._reply(session, message, size, context)
 
-    async def _unnamed(self, message: shallow.Message, size: int, metadata: dict[str, Any], context: Any) -> bytes:
+    async def _unnamed(
+        self, message: shallow.Message, size: int, metadata: dict[str, Any], context: ExchangeCall
+    ) -> bytes:
         peer = context.peer()
         line = self._lines.get(peer)
         if _introduces(message):
@@ -187,7 +193,7 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
             session.goes_out()
         return reply if session.closed is None else self._goodbye(session, context)
 
-    async def _reply(self, session: UnitySession, message: shallow.Message, size: int, context: Any) -> bytes:
+    async def _reply(self, session: UnitySession, message: shallow.Message, size: int, context: ExchangeCall) -> bytes:
         try:
             reply = await session.call(message, size)
         except asyncio.CancelledError:
@@ -199,7 +205,7 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
             return self._goodbye(session, context)
         return reply if session.closed is None else self._goodbye(session, context)
 
-    def _open(self, context: Any, session_id: str, metadata: dict[str, Any]) -> UnitySession:
+    def _open(self, context: ExchangeCall, session_id: str, metadata: dict[str, Any]) -> UnitySession:
         ticket = _ticket(metadata) if self._tickets else None
         client = str(metadata.get(CLIENT_METADATA, ""))[:MAX_CLIENT]
         # A player that dials in by itself may be the Editor, and a bridge says whether it speaks for one.
@@ -236,7 +242,7 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
 
         return over
 
-    def _goodbye(self, session: UnitySession, context: Any) -> bytes:
+    def _goodbye(self, session: UnitySession, context: ExchangeCall) -> bytes:
         session.on_end()
         if session.goodbye is not None:
             context.set_trailing_metadata(((CLOSE_METADATA, session.goodbye),))
@@ -257,7 +263,7 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
         if line is not None and line.leave(session):
             del self._lines[peer]
 
-    def _garbage(self, error: ProtocolError, metadata: dict[str, Any], context: Any) -> bytes:
+    def _garbage(self, error: ProtocolError, metadata: dict[str, Any], context: ExchangeCall) -> bytes:
         """End the session whose call cannot be read."""
         if SESSION_ID_METADATA in metadata:
             session = self._sessions.get(str(metadata[SESSION_ID_METADATA]))
@@ -301,7 +307,7 @@ def _introduces(message: shallow.Message) -> bool:
     return message.HasField("unity_output") and not output.HasField("rl_output") and not announces
 
 
-def _refused(context: Any, code: CloseCode, reason: str) -> bytes:
+def _refused(context: ExchangeCall, code: CloseCode, reason: str) -> bytes:
     """Turn a call away that belongs to no session."""
     log.info("call_refused", code=code.value, reason=reason, peer=context.peer())
     close = sim.Close(code=code.value, reason=reason, rejoin=code.rejoin)

@@ -10,6 +10,7 @@ import grpc
 import grpc.aio
 import numpy as np
 
+from ludus.http2.calls import EOF
 from ludus.play.players import RandomPlayer
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.batches import ActionBatch, BehaviorBatch, DecisionBatch, Floats, Ints
@@ -95,7 +96,7 @@ class FakeStream(ServedStream):
                 if not done:
                     raise step_timeout(self._behaviour.step_timeout_seconds) if self.greeted else hello_timeout()
                 data = self._reading.result()
-                if data is grpc.aio.EOF:  # type: ignore[attr-defined]  # missing in the stubs
+                if data is EOF:
                     self._say("the client half-closed: it leaves")
                     return None
                 close = await self._receive(data)
@@ -113,7 +114,7 @@ class FakeStream(ServedStream):
         try:
             async with asyncio.timeout(LINGER_SECONDS):
                 await self._reading
-                while await self._context.read() is not grpc.aio.EOF:  # type: ignore[attr-defined]  # missing in the stubs
+                while await self._context.read() is not EOF:
                     pass
         except (TimeoutError, grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
             pass  # the client has gone, or does not end the stream

@@ -10,10 +10,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
-import grpc
-import grpc.aio
 import numpy as np
 import structlog
 
@@ -26,6 +24,7 @@ from ludus.collector.messages import Kind, Message, pack_numbered, unpack_number
 from ludus.collector.segments import Segments
 from ludus.collector.settings import CollectorSettings
 from ludus.collector.shared_memory import unfreeze
+from ludus.http2.calls import BROKEN, EOF, StreamCall
 from worker.collectors.collector_process import NUMBERS
 from worker.collectors.edge.checks import (
     QuotaCheck,
@@ -42,8 +41,6 @@ from worker.collectors.edge.memory import AttemptMemory, BehaviorMemory
 
 log = structlog.get_logger()
 
-EOF: Final[Any] = getattr(grpc.aio, "EOF")  # noqa: B009  the type stubs do not know it
-BROKEN: Final = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
 TIMES_SECONDS: Final = 0.5
 """Half the period of an honest collector's `TimesMeasured`."""
 SILENCE_SECONDS: Final = 60.0
@@ -116,7 +113,7 @@ class Place:
         """That of the next message on the stream."""
         self._loop.add_reader(channel.fileno(), self._receive)
 
-    async def serve(self, context: Any, taken: messages.PlaceTaken, frames: FrameAssembler) -> None:
+    async def serve(self, context: StreamCall, taken: messages.PlaceTaken, frames: FrameAssembler) -> None:
         """Serve an edge collector until its stream ends. Raises Violation."""
         self.taken_by = taken.identity
         self._serving = asyncio.current_task()
@@ -139,7 +136,7 @@ class Place:
             writing.cancel()
             self.close()
 
-    async def _read(self, context: Any, frames: FrameAssembler) -> None:
+    async def _read(self, context: StreamCall, frames: FrameAssembler) -> None:
         """Handle what comes to the end of the stream. Raises Violation."""
         while True:
             try:
@@ -396,7 +393,7 @@ class Place:
         self._outgoing.extend(pack(kind, payload, contents))
         self._has_outgoing.set()
 
-    async def _write(self, context: Any) -> None:
+    async def _write(self, context: StreamCall) -> None:
         with suppress(*BROKEN):  # reading finds out
             while True:
                 while self._outgoing:

@@ -26,12 +26,13 @@ from ludus.collector.messages import Kind, read
 from ludus.collector.process import bind
 from ludus.collector.service import make_server
 from ludus.collector.settings import CollectorSettings
+from ludus.http2.calls import EOF, StreamCall
 from ludus.logging import bind_process, redirect_output
 from ludus.protocol.options import COLLECTOR_SERVICE, REASON_METADATA, TICKET_METADATA
 from ludus.protocol.tickets import TicketChecker, TicketExpired, TicketInvalid
 from worker.collectors.edge.checks import Violation, read_message
 from worker.collectors.edge.memory import AttemptMemory
-from worker.collectors.edge.place import EOF, Place
+from worker.collectors.edge.place import Place
 
 log = structlog.get_logger()
 
@@ -76,7 +77,7 @@ class EdgeReader(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic i
         if self._places.get(place.index) is place:
             del self._places[place.index]
 
-    async def _collect(self, _: Any, context: Any) -> None:
+    async def _collect(self, _: None, context: StreamCall) -> None:
         try:
             introduction, frames = await self._introduced(context)
             identity = hashlib.sha256(introduction.session_id.encode()).hexdigest()
@@ -90,7 +91,7 @@ class EdgeReader(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic i
                 _STATUS.get(error.code, grpc.StatusCode.ABORTED), str(error), ((REASON_METADATA, error.code),)
             )
 
-    async def _introduced(self, context: Any) -> tuple[messages.Introduction, FrameAssembler]:
+    async def _introduced(self, context: StreamCall) -> tuple[messages.Introduction, FrameAssembler]:
         """Check the ticket, and return the first frame. Raises Violation."""
         metadata = {str(key): value for key, value in context.invocation_metadata() or ()}
         ticket = str(metadata.get(TICKET_METADATA, ""))
