@@ -6,7 +6,7 @@ Exit code 1 if a pin has one. Prints which list was asked, since a stored one kn
 import sys
 from pathlib import Path
 
-import httpx
+import httpx2
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -25,9 +25,9 @@ def pins() -> dict[Pin, str]:
 
 
 def known(packages: list[Pin]) -> list[list[str]]:
-    """Return the advisories of each package, as OSV knows them. Raises httpx.HTTPError where it does not answer."""
+    """Return the advisories of each package, as OSV knows them. Raises httpx2.HTTPError where it does not answer."""
     queries = [{"package": {"name": name, "ecosystem": "PyPI"}, "version": version} for name, version in packages]
-    answer = httpx.post(OSV, json={"queries": queries}, timeout=30.0).raise_for_status().json()
+    answer = httpx2.post(OSV, json={"queries": queries}, timeout=30.0).raise_for_status().json()
     return [[advisory["id"] for advisory in result.get("vulns", ())] for result in answer["results"]]
 
 
@@ -51,7 +51,7 @@ def main() -> int:
     packages = list(files)
     try:
         found, asked = known(packages), "osv.dev"
-    except (httpx.HTTPError, ValueError, KeyError) as error:
+    except (httpx2.HTTPError, ValueError, KeyError) as error:
         found, asked = stored(packages), f"the stored list alone, since osv.dev does not answer ({error})"
     for (name, version), advisories in zip(packages, found, strict=True):
         for advisory in advisories:

@@ -16,7 +16,7 @@ import threading
 import time
 from pathlib import Path
 
-import httpx
+import httpx2
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -100,7 +100,7 @@ def fill(home: Path, count: int) -> None:
 def list_times(stack: LudusUp, requests: int) -> list[float]:
     """Return the seconds of each request for a page of runs."""
     times = []
-    with httpx.Client(base_url=stack.api) as http:
+    with httpx2.Client(base_url=stack.api) as http:
         for number in range(requests):
             begin = time.perf_counter()
             http.get("/v1/runs", params={**QUERIES[number % len(QUERIES)], "page_size": "50"}).raise_for_status()

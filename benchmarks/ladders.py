@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import structlog
 import uvicorn
 from sqlalchemy import text
@@ -147,7 +147,7 @@ def aggregate(database: Database, ladder_id: str) -> None:
 
 
 @contextmanager
-def serving(database: Database, home: Path) -> Iterator[httpx.Client]:
+def serving(database: Database, home: Path) -> Iterator[httpx2.Client]:
     """Serve the API on a free port."""
     services = Services.build(Settings(home=home), database=database, wake_up=RecordingWakeUp())
     config = uvicorn.Config(create_app(services.settings, services), log_config=None, access_log=False)
@@ -155,14 +155,14 @@ def serving(database: Database, home: Path) -> Iterator[httpx.Client]:
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{listening.getsockname()[1]}", timeout=60) as client:
+        with httpx2.Client(base_url=f"http://127.0.0.1:{listening.getsockname()[1]}", timeout=60) as client:
             yield client
     finally:
         server.should_exit = True
         thread.join()
 
 
-def answered(client: httpx.Client, address: str) -> httpx.Response:
+def answered(client: httpx2.Client, address: str) -> httpx2.Response:
     """Return an answer that is no error."""
     return client.get(address).raise_for_status()
 

@@ -24,7 +24,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 
-import httpx
+import httpx2
 import numpy as np
 import psutil
 
@@ -123,7 +123,7 @@ def append(url: str, run_ids: list[str], pipe: Connection) -> None:
 def list_runs(server: str, token: str, seconds: float) -> list[float]:
     """Ask for pages of the run list at a steady rate; return the seconds of each answer."""
     found = []
-    with httpx.Client(base_url=server, timeout=30, headers={"Authorization": f"Bearer {token}"}) as http:
+    with httpx2.Client(base_url=server, timeout=30, headers={"Authorization": f"Bearer {token}"}) as http:
         http.get("/v1/runs")
         end = time.monotonic() + seconds
         due = time.monotonic()
@@ -155,7 +155,7 @@ class Api:
             },
         )
         listening.close()
-        httpx.get(f"{self.server}/healthz", timeout=60)
+        httpx2.get(f"{self.server}/healthz", timeout=60)
 
     def processor_seconds(self) -> float:
         """Return the processor time that it has used: the cost that other load on the machine does not distort."""

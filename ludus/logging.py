@@ -25,7 +25,7 @@ from ludus.threads import end_with_any_thread
 
 LogFormat = Literal["json", "console"]
 
-QUIET = ("httpx", "httpcore", "alembic", "kombu", "amqp", "urllib3")
+QUIET = ("httpx2", "httpcore2", "alembic", "kombu", "amqp", "urllib3")
 """Libraries whose information is noise here: their warnings are kept."""
 _TRACEBACKS = {"exception", "stack"}
 

@@ -27,7 +27,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import chain, cycle, pairwise
 
-import httpx
+import httpx2
 import numpy as np
 
 from benchmarks.fleet.parts import Part, Sample
@@ -71,7 +71,7 @@ class Lister(threading.Thread):
 
     def run(self) -> None:
         """List until `close`."""
-        with httpx.Client(base_url=f"http://{self._api}", timeout=60) as http:
+        with httpx2.Client(base_url=f"http://{self._api}", timeout=60) as http:
             for path in cycle(LISTS):
                 began = time.monotonic()
                 http.get(path).raise_for_status()

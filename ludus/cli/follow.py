@@ -330,7 +330,7 @@ def _collect(client: Client, run: str, events: Events, over: threading.Event) ->
         events.put(None)
     except ApiError as error:
         events.put(error)
-    except RuntimeError:  # httpx: the command has ended, and closed its client in the middle of the stream
+    except RuntimeError:  # httpx2: the command has ended, and closed its client in the middle of the stream
         if not over.is_set():
             raise
 

@@ -4,7 +4,7 @@ import os
 from types import TracebackType
 from typing import Final, Self
 
-import httpx
+import httpx2
 
 from ludus.client.aliases import Aliases
 from ludus.client.checkpoints import Checkpoints, UploadedCheckpoints
@@ -45,7 +45,7 @@ class Client:
         project: str | None = None,
         tls: ClientTls | None = None,
         timeout: float = 30.0,
-        transport: httpx.BaseTransport | None = None,
+        transport: httpx2.BaseTransport | None = None,
     ) -> None:
         """Connect to `server` (default: `LUDUS_SERVER`, else port 8080 of this machine) with `token` (`LUDUS_TOKEN`).
 
@@ -57,7 +57,7 @@ class Client:
         """
         self.server = (server or os.environ.get("LUDUS_SERVER") or DEFAULT_SERVER).rstrip("/")
         if not self.server.lower().startswith(("http://", "https://")):
-            # httpx would refuse each request, and calls that retry would repeat them for a minute.
+            # httpx2 would refuse each request, and calls that retry would repeat them for a minute.
             raise ServerUnreachable(self.server, "the address has no http:// or https://", _USE_ADDRESS)
         shown = credential(token or None, (CLIENT_TOKEN,))
         headers = {"User-Agent": "ludus"}
@@ -70,12 +70,12 @@ class Client:
         except ValueError as error:
             raise ServerUnreachable(self.server, "TLS cannot be spoken", str(error)) from error
         try:
-            httpx.URL(self.server)
+            httpx2.URL(self.server)
             proxy = proxy_of(self.server)
-        except (httpx.InvalidURL, ValueError) as error:
+        except (httpx2.InvalidURL, ValueError) as error:
             raise ServerUnreachable(self.server, f"not a URL: {error}") from error
         try:
-            http = httpx.Client(
+            http = httpx2.Client(
                 base_url=self.server,
                 headers=headers,
                 timeout=timeout,

@@ -3,7 +3,7 @@
 import hashlib
 from typing import BinaryIO
 
-import httpx
+import httpx2
 
 
 class PartialDownload:
@@ -33,12 +33,12 @@ class PartialDownload:
         """The SHA-256 of the received bytes."""
         return self._digest.hexdigest()
 
-    def receive(self, answer: httpx.Response, etag: str | None = None) -> None:
-        """Write the body of an answer to the file. Raises httpx.TransportError if the connection breaks.
+    def receive(self, answer: httpx2.Response, etag: str | None = None) -> None:
+        """Write the body of an answer to the file. Raises httpx2.TransportError if the connection breaks.
 
         `etag` is the server's name of the file, if the answer comes from its artifact store.
         """
-        if answer.status_code != httpx.codes.PARTIAL_CONTENT:  # the server sends the file from its start
+        if answer.status_code != httpx2.codes.PARTIAL_CONTENT:  # the server sends the file from its start
             self._file.seek(0)
             self._file.truncate()
             self._digest = hashlib.sha256()

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-import httpx
+import httpx2
 
 from ludus.client.backoff import ServerBackoff
 from ludus.client.errors import Busy, ServerUnreachable
@@ -78,12 +78,12 @@ class Events(Resource):
         """
         headers = {"Accept": "text/event-stream", **({"Last-Event-ID": last_id} if last_id else {})}
         with self._transport.stream(path, headers, silence_seconds=STREAM_SILENCE_SECONDS) as answer:
-            if answer.status_code == httpx.codes.NO_CONTENT:
+            if answer.status_code == httpx2.codes.NO_CONTENT:
                 yield ServerSent("end", "", last_id)
                 return
             for message in server_sent(answer.iter_lines()):
                 if message.kind == "error":
-                    raise self._transport.problem(message.data, httpx.codes.UNAUTHORIZED)
+                    raise self._transport.problem(message.data, httpx2.codes.UNAUTHORIZED)
                 yield message
         raise ServerUnreachable(self._transport.server, "the event stream ended early")
 

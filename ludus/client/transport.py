@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlsplit
 
-import httpx
+import httpx2
 
 from ludus.client.backoff import ServerBackoff, request_seconds
 from ludus.client.downloads import PartialDownload
@@ -48,7 +48,7 @@ class Transport:
     """HTTP connection to one server. Thread-safe."""
 
     def __init__(
-        self, server: str, http: httpx.Client, credential: Credential | None, proxy: str | None = None
+        self, server: str, http: httpx2.Client, credential: Credential | None, proxy: str | None = None
     ) -> None:
         """`server`, `credential` (the token that `http` sends) and `proxy` (which it uses) are named in errors."""
         self.server = server
@@ -71,7 +71,7 @@ class Transport:
         """Get a JSON object. A parameter `timeout` (seconds of a long poll) extends the read time-out."""
         read = self._http.timeout.read
         held = float((parameters or {}).get("timeout", 0.0))
-        timeout = self._within(httpx.Timeout(self._http.timeout.connect, read=None if read is None else read + held))
+        timeout = self._within(httpx2.Timeout(self._http.timeout.connect, read=None if read is None else read + held))
         return self._send(self._http.build_request("GET", path, params=parameters, timeout=timeout))
 
     def get(self, kind: type[Record], path: str, parameters: Mapping[str, Any] | None = None) -> Record:
@@ -153,11 +153,11 @@ class Transport:
     @contextmanager
     def stream(
         self, path: str, headers: Mapping[str, str], *, silence_seconds: float | None = None
-    ) -> Iterator[httpx.Response]:
+    ) -> Iterator[httpx2.Response]:
         """Get an answer whose body is read by the caller. `silence_seconds` replaces the read time-out."""
         timeout = self._http.timeout
         if silence_seconds is not None:
-            timeout = httpx.Timeout(timeout.connect, read=silence_seconds)
+            timeout = httpx2.Timeout(timeout.connect, read=silence_seconds)
         with self._unreachable(), self._http.stream("GET", path, headers=headers, timeout=timeout) as answer:
             self._raise_for_problem(answer)
             yield answer
@@ -181,7 +181,7 @@ class Transport:
         except (ValueError, KeyError, TypeError):
             return ServerUnreachable(self.server, f"it answers {status}, and not as a Ludus server")
         kind: type[ProblemAnswer] = {404: NotFound, 429: Busy, 503: Busy}.get(status, ProblemAnswer)
-        if status == httpx.codes.UNAUTHORIZED:
+        if status == httpx2.codes.UNAUTHORIZED:
             shown = self.credential
             detail += (
                 f" None was given: set {CLIENT_TOKEN}." if shown is None else f" It was shown the token {shown.origin}."
@@ -197,7 +197,7 @@ class Transport:
         body: Mapping[str, Any] | None,
         key: str | None = None,
         *,
-        timeout: httpx.Timeout | None = None,
+        timeout: httpx2.Timeout | None = None,
     ) -> Record:
         check_finite(body)
         headers = {"Idempotency-Key": key or str(uuid.uuid4())}
@@ -207,17 +207,17 @@ class Transport:
         request = self._http.build_request(method, path, json=body, headers=headers, timeout=timeout)
         return self.read(kind, self._send(request))
 
-    def _slow(self) -> httpx.Timeout:
+    def _slow(self) -> httpx2.Timeout:
         """Return time-outs for a request that the server works on before it answers."""
         given = self._http.timeout
         read = None if given.read is None else max(given.read, WORK_SECONDS)
-        return httpx.Timeout(given.connect, read=read, write=given.write)
+        return httpx2.Timeout(given.connect, read=read, write=given.write)
 
     @staticmethod
-    def _within(usual: httpx.Timeout) -> httpx.Timeout:
+    def _within(usual: httpx2.Timeout) -> httpx2.Timeout:
         """Return time-outs that end with the deadline of the waiting call that a request is part of."""
         connect, read = request_seconds(usual.connect), request_seconds(usual.read)
-        return httpx.Timeout(connect, read=read, write=request_seconds(usual.write))
+        return httpx2.Timeout(connect, read=read, write=request_seconds(usual.write))
 
     def _receive_all(self, path: str, download: PartialDownload) -> None:
         backoff = ServerBackoff()
@@ -241,7 +241,7 @@ class Transport:
         """
         request = self._http.build_request("GET", path, params={"redirect": "true"}, headers=download.headers)
         with self._unreachable(), closing(self._http.send(request, stream=True)) as answer:
-            if answer.status_code != httpx.codes.TEMPORARY_REDIRECT:
+            if answer.status_code != httpx2.codes.TEMPORARY_REDIRECT:
                 self._raise_for_problem(answer)
                 download.receive(answer)
                 return
@@ -254,17 +254,17 @@ class Transport:
             wanted["Range"] = f"bytes={before}-"
         try:
             trusted, proxy = public_authorities(), proxy_of(url)
-            store = httpx.Client(timeout=self._http.timeout, verify=trusted, proxy=proxy, trust_env=False)
+            store = httpx2.Client(timeout=self._http.timeout, verify=trusted, proxy=proxy, trust_env=False)
             with store, store.stream("GET", url, headers=wanted) as content:
                 content.raise_for_status()
                 download.receive(content, etag)
-        except (httpx.HTTPError, httpx.InvalidURL, ImportError, ValueError) as error:  # the last two: of the proxy
+        except (httpx2.HTTPError, httpx2.InvalidURL, ImportError, ValueError) as error:  # the last two: of the proxy
             if download.size > before:
-                raise unreachable(str(httpx.URL(url).copy_with(query=None)), error, proxy_of(url)) from error
+                raise unreachable(str(httpx2.URL(url).copy_with(query=None)), error, proxy_of(url)) from error
             with self.stream(path, download.headers) as answer:
                 download.receive(answer)
 
-    def _send(self, request: httpx.Request) -> dict[str, Any]:
+    def _send(self, request: httpx2.Request) -> dict[str, Any]:
         with self._unreachable():
             answer = self._http.send(request)
         self._raise_for_problem(answer)
@@ -281,12 +281,12 @@ class Transport:
         """Raise ServerUnreachable for errors of the network."""
         try:
             yield
-        except (httpx.TransportError, httpx.InvalidURL) as error:
-            if self._http.is_closed:  # by another thread: as httpx says it of the next request
+        except (httpx2.TransportError, httpx2.InvalidURL) as error:
+            if self._http.is_closed:  # by another thread: as httpx2 says it of the next request
                 raise RuntimeError("the client has been closed") from error
             raise unreachable(self.server, error, self._proxy) from error
 
-    def _raise_for_problem(self, answer: httpx.Response) -> None:
+    def _raise_for_problem(self, answer: httpx2.Response) -> None:
         if answer.is_success:
             return
         pause = float(seconds) if (seconds := answer.headers.get("retry-after", "")).isdecimal() else None
@@ -326,13 +326,13 @@ def check_finite(body: Any, path: str = "") -> None:
 @cache
 def public_authorities() -> ssl.SSLContext:
     """Return the TLS context that clients of this process share: reading the authorities takes 20 ms."""
-    return httpx.create_ssl_context()
+    return httpx2.create_ssl_context()
 
 
 def unreachable(server: str, error: Exception, proxy: str | None) -> ServerUnreachable:
     """Return the exception for a network error, with advice. OpenSSL names the cause only in its message."""
     reason = str(error) or type(error).__name__
-    if proxy is not None and isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.ProxyError):
+    if proxy is not None and isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.ProxyError):
         through = f"through the proxy {without_password(proxy)}: {reason}"
         return ServerUnreachable(
             server, through, f"where it needs no proxy, name its host in no_proxy; {ANOTHER_SERVER}"
@@ -342,9 +342,9 @@ def unreachable(server: str, error: Exception, proxy: str | None) -> ServerUnrea
         return ServerUnreachable(server, reason, _USE_NAME if named else f"name its authority in {CA_VARIABLE}")
     if "WRONG_VERSION_NUMBER" in reason:
         return ServerUnreachable(server, reason, "it speaks no TLS: write http://")
-    if isinstance(error, httpx.ReadError | httpx.RemoteProtocolError) and not server.startswith("https:"):
+    if isinstance(error, httpx2.ReadError | httpx2.RemoteProtocolError) and not server.startswith("https:"):
         return ServerUnreachable(server, reason, f"if it speaks TLS, write https://; else {ANOTHER_SERVER}")
-    if isinstance(error, httpx.ReadError | httpx.RemoteProtocolError):
+    if isinstance(error, httpx2.ReadError | httpx2.RemoteProtocolError):
         wanted = f"it may want a certificate of this client, which {CERTIFICATE_VARIABLE} and {KEY_VARIABLE} name"
         return ServerUnreachable(server, reason, wanted)
     return ServerUnreachable(server, reason)

@@ -156,7 +156,7 @@ def test_ludus_imports_with_posix_only_modules_blocked(tmp_path: Path) -> None:
     program = f"""
 import importlib, pkgutil, sys
 import subprocess, tempfile, asyncio, selectors, socket  # the library's own platform switches look at these first
-import click, grpc, httpx, numpy, yaml, google.protobuf
+import click, grpc, httpx2, numpy, yaml, google.protobuf
 
 class Blocked:
     def find_spec(self, name, path=None, target=None):

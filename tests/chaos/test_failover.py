@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 import structlog
 from sqlalchemy import text
@@ -69,14 +69,14 @@ def asked(api: str) -> Iterator[Counter[int]]:
     statuses, stop = Counter[int](), threading.Event()
 
     def ask() -> None:
-        with httpx.Client(base_url=api, timeout=30) as client:
+        with httpx2.Client(base_url=api, timeout=30) as client:
             while not stop.wait(0.05):
                 for answer in (client.get("/v1/runs"), create(client)):
                     statuses[answer.status_code] += 1
                     if answer.status_code == 503:
                         assert answer.headers["Retry-After"]
 
-    def create(client: httpx.Client) -> httpx.Response:
+    def create(client: httpx2.Client) -> httpx2.Response:
         made = client.post("/v1/runs", json={"config": cartpole()})
         if made.status_code == 201:
             client.post(f"/v1/runs/{made.json()['id']}:cancel")

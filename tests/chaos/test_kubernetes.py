@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-import httpx
+import httpx2
 import psycopg
 import pytest
 import structlog
@@ -89,7 +89,7 @@ class Poller:
         self._thread.start()
 
     def _poll(self) -> None:
-        with httpx.Client(base_url=self._server, headers=self._headers, timeout=60, trust_env=False) as client:
+        with httpx2.Client(base_url=self._server, headers=self._headers, timeout=60, trust_env=False) as client:
             for number in itertools.count():
                 if self._over.wait(POLL_SECONDS):
                     return
@@ -99,11 +99,11 @@ class Poller:
                 if self._ask(client, "PATCH", self._written, {"name": name}):
                     self.name = name
 
-    def _ask(self, client: httpx.Client, method: str, path: str, body: object = None) -> bool:
+    def _ask(self, client: httpx2.Client, method: str, path: str, body: object = None) -> bool:
         """Return whether the answer was 200."""
         try:
             answer = client.request(method, path, json=body)
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             self.failures.append(f"{time.strftime('%X')} {method} {path}: {error!r}")
             return False
         self.answers[answer.status_code] += 1

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from server.kit.processes import marked
@@ -48,7 +48,7 @@ def refused(home: Path, *options: str, **settings: str) -> str:
 def test_when_it_is_ready_everything_answers_and_one_interrupt_stops_it_in_bounded_time(up: LudusUp) -> None:
     host, _, port = up.gateway.rpartition(":")
 
-    assert httpx.get(f"{up.api}/readyz").status_code == 200
+    assert httpx2.get(f"{up.api}/readyz").status_code == 200
     socket.create_connection((host, int(port)), timeout=5).close()
     logs = {path.name for path in (up.home / "logs").glob("*.log")}
     assert logs == {"migrate.log", "api.log", "gateway.log", "controller.log", "worker.log"}
@@ -72,7 +72,7 @@ def test_the_address_of_the_pages_is_printed_and_opened_in_the_browser(tmp_path:
 
     eventually(lambda: noted.exists() and noted.read_text() == f"{up.api}\n", "the browser opens the pages")
     assert up.api in (tmp_path / "up.out").read_text()
-    assert "<title>" in httpx.get(up.api).text
+    assert "<title>" in httpx2.get(up.api).text
     up.interrupt()
     up.stop()
 
@@ -83,7 +83,7 @@ def test_a_request_that_arrives_while_the_api_is_dead_waits_for_the_new_one(up: 
     killed = up.children()["api"]
 
     killed.kill()
-    answer = httpx.get(f"{up.api}/healthz", timeout=20)
+    answer = httpx2.get(f"{up.api}/healthz", timeout=20)
 
     assert answer.status_code == 200
     assert up.children()["api"].pid != killed.pid

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 import structlog
 
 from server.kit.processes import marked, sweep
@@ -172,7 +172,7 @@ class Kubelet:
         url = urlsplit(trigger["metadata"]["url"])
         authentication = self.manifests.named("TriggerAuthentication", trigger["authenticationRef"]["name"])
         (token,) = authentication["spec"]["secretTargetRef"]
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx2.AsyncClient(trust_env=False) as client:
             while True:
                 await asyncio.sleep(spec["pollingInterval"])  # allow: sleep, because a kubelet polls
                 file = self._node.secrets[token["name"]] / token["key"]
@@ -182,7 +182,7 @@ class Kubelet:
                 try:
                     answer = await client.get(here.geturl(), headers={"Authorization": f"Bearer {file.read_text()}"})
                     answer.raise_for_status()
-                except httpx.HTTPError as error:
+                except httpx2.HTTPError as error:
                     log.warning("trigger_failed", job=name, reason=repr(error))
                     continue
                 missing = int(answer.json()[trigger["metadata"]["valueLocation"]])

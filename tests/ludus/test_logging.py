@@ -17,7 +17,7 @@ with structlog.contextvars.bound_contextvars(run_id="r1"):
     log.info("run_claimed", attempt=2)
     log.debug("step_taken")
 logging.getLogger("uvicorn.error").warning("hello %s", 3)
-logging.getLogger("httpx").info("noise")
+logging.getLogger("httpx2").info("noise")
 try:
     1 / 0
 except ZeroDivisionError:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-import httpx
+import httpx2
 import pytest
 
 from tests.server.app.world import World, open_world
@@ -15,5 +15,5 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 @pytest.fixture
-def http(world: World) -> httpx.Client:
+def http(world: World) -> httpx2.Client:
     return world.http

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from sqlalchemy import insert
@@ -103,7 +103,7 @@ def test_a_hidden_page_asks_for_nothing_and_a_visible_one_again_at_once(large: W
 
 def test_a_page_outlives_a_restart_of_its_server_without_an_event_twice(browser: Browser, tmp_path: Path) -> None:
     with server_process(tmp_path) as process:
-        with httpx.Client(base_url=process.server, timeout=60) as http:
+        with httpx2.Client(base_url=process.server, timeout=60) as http:
             eventually(lambda: http.get("/healthz").status_code == 200, "the server answers")
             config = {"behaviors": {"CartPole": {"trainer_type": "ppo"}}}
             run = http.post("/v1/runs", json={"config": config, "name": "restarted"}).json()["id"]
@@ -117,7 +117,7 @@ def test_a_page_outlives_a_restart_of_its_server_without_an_event_twice(browser:
         expect(page.locator(".freshness")).to_contain_text("disconnected since", timeout=30_000)
         process.start()
         expect(page.locator(".freshness")).to_have_text("live", timeout=60_000)
-        with httpx.Client(base_url=process.server, timeout=60) as http:
+        with httpx2.Client(base_url=process.server, timeout=60) as http:
             for tag in ("one", "two"):
                 http.patch(f"/v1/runs/{run}", json={"add_tags": [tag]}).raise_for_status()
             events = http.get(f"/v1/runs/{run}/events").json()["events"]

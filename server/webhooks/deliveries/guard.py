@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-import httpcore
+import httpcore2
 
 from server.webhooks.errors import AddressInvalid
 
@@ -96,13 +96,13 @@ def _check_host(host: str, *, private: bool) -> None:
         )
 
 
-class GuardedBackend(httpcore.NetworkBackend):
+class GuardedBackend(httpcore2.NetworkBackend):
     """Connects for one exchange: to checked addresses only, and no longer than until its deadline."""
 
     def __init__(self, *, private: bool, seconds: float) -> None:
         self._private = private
         self._deadline = time.monotonic() + seconds
-        self._inner = httpcore.SyncBackend()
+        self._inner = httpcore2.SyncBackend()
 
     def connect_tcp(
         self,
@@ -111,13 +111,13 @@ class GuardedBackend(httpcore.NetworkBackend):
         timeout: float | None = None,
         local_address: str | None = None,
         socket_options: SocketOptions = None,
-    ) -> httpcore.NetworkStream:
+    ) -> httpcore2.NetworkStream:
         """Connect to the first of the host's addresses that answers. Raises AddressRefused, Overdue."""
-        failure: Exception = httpcore.ConnectError(f"{host} has no address")
+        failure: Exception = httpcore2.ConnectError(f"{host} has no address")
         for address in self._addresses(host, port):
             try:
                 stream = self._inner.connect_tcp(address, port, self._left(timeout), local_address, socket_options)
-            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
                 failure = error
             else:
                 return _TimedStream(stream, self)
@@ -127,7 +127,7 @@ class GuardedBackend(httpcore.NetworkBackend):
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
-            raise httpcore.ConnectError(f"the name {host} cannot be resolved ({error})") from error
+            raise httpcore2.ConnectError(f"the name {host} cannot be resolved ({error})") from error
         addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
         if not self._private and (refused := [each for each in addresses if not is_public(each)]):
             raise AddressRefused(f"{host} is {refused[0]}, which is not an address of the public internet")
@@ -140,10 +140,10 @@ class GuardedBackend(httpcore.NetworkBackend):
         return left if timeout is None else min(timeout, left)
 
 
-class _TimedStream(httpcore.NetworkStream):
+class _TimedStream(httpcore2.NetworkStream):
     """A connection each of whose operations ends at the deadline of the whole: a receiver cannot drip."""
 
-    def __init__(self, stream: httpcore.NetworkStream, backend: GuardedBackend) -> None:
+    def __init__(self, stream: httpcore2.NetworkStream, backend: GuardedBackend) -> None:
         self._stream = stream
         self._backend = backend
 
@@ -158,7 +158,7 @@ class _TimedStream(httpcore.NetworkStream):
 
     def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
-    ) -> httpcore.NetworkStream:
+    ) -> httpcore2.NetworkStream:
         left = self._backend._left(timeout)  # noqa: SLF001
         return _TimedStream(self._stream.start_tls(ssl_context, server_hostname, left), self._backend)
 

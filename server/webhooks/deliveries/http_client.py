@@ -12,7 +12,7 @@ from importlib.metadata import version
 from typing import Final
 from urllib.parse import urlsplit
 
-import httpcore
+import httpcore2
 
 from server.webhooks.deliveries.guard import AddressRefused, GuardedBackend, Overdue, check_url
 from server.webhooks.deliveries.signing import signed_headers
@@ -81,12 +81,12 @@ class DeliveryClient:
             status, response, retry_after = self._post(request)
         except (AddressInvalid, AddressRefused) as error:
             return DeliveryResult(time.monotonic() - began, error=str(error))
-        except (Overdue, httpcore.TimeoutException):
+        except (Overdue, httpcore2.TimeoutException):
             return DeliveryResult(time.monotonic() - began, error=f"no complete answer within {self._timeout:g} s")
         except (
-            httpcore.NetworkError,
-            httpcore.ProtocolError,
-            httpcore.UnsupportedProtocol,
+            httpcore2.NetworkError,
+            httpcore2.ProtocolError,
+            httpcore2.UnsupportedProtocol,
             OSError,
             ValueError,
         ) as error:
@@ -109,7 +109,7 @@ class DeliveryClient:
         backend = GuardedBackend(private=self._private, seconds=self._timeout)
         timeouts = dict.fromkeys(("connect", "read", "write", "pool"), self._timeout)
         with (
-            httpcore.ConnectionPool(ssl_context=self._tls, network_backend=backend) as pool,
+            httpcore2.ConnectionPool(ssl_context=self._tls, network_backend=backend) as pool,
             pool.stream("POST", request.url, headers=headers, content=body, extensions={"timeout": timeouts}) as answer,
         ):
             beginning = b""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
-import httpx
+import httpx2
 import pytest
 from click.testing import CliRunner
 
@@ -349,17 +349,17 @@ def test_a_gate_that_is_interrupted_while_it_asks_for_its_run_leaves_none_behind
     cli: Invoke, world: World, junit: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = save_checkpoints(world.services.database, 100, 200)
-    send = httpx.Client.send
+    send = httpx2.Client.send
     interrupted: list[str] = []
 
-    def interrupt(self: httpx.Client, request: httpx.Request, **options: Any) -> httpx.Response:
+    def interrupt(self: httpx2.Client, request: httpx2.Request, **options: Any) -> httpx2.Response:
         answer = send(self, request, **options)
         if request.method == "POST" and request.url.path == "/v1/runs" and not interrupted:
             interrupted.append(answer.json()["id"])
             raise KeyboardInterrupt  # the server has made the run; its answer is lost
         return answer
 
-    monkeypatch.setattr(httpx.Client, "send", interrupt)
+    monkeypatch.setattr(httpx2.Client, "send", interrupt)
     ended = cli("gate", second, "--against", first, "--junit", str(junit))
 
     assert ended.exit_code == INTERRUPTED

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 import yaml
 from click.testing import CliRunner, Result
@@ -86,7 +86,7 @@ def test_a_deadline_holds_where_nothing_listens(address: str) -> None:
 def serving_at(home: Path, port: int = 0) -> Iterator[World]:
     """Serve the data of a folder, again and again on the same port."""
     services = build_services(home)
-    with serving(services, port) as server, httpx.Client(base_url=server, timeout=30) as http:
+    with serving(services, port) as server, httpx2.Client(base_url=server, timeout=30) as http:
         yield World(services, server, http)
 
 

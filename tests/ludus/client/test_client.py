@@ -5,7 +5,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from ludus.client import (
@@ -183,7 +183,7 @@ def test_an_address_that_is_none_is_said_in_a_sentence(server: str) -> None:
 @pytest.mark.parametrize("content", [b"<html>It works!</html>", b'{"error": "x"}', b"[]", b"7"])
 @pytest.mark.parametrize("status", [200, 404, 502])
 def test_another_server_is_not_taken_for_ours(status: int, content: bytes) -> None:
-    transport = httpx.MockTransport(lambda _request: httpx.Response(status, content=content))
+    transport = httpx2.MockTransport(lambda _request: httpx2.Response(status, content=content))
 
     with Client("http://127.0.0.1", transport=transport) as client, pytest.raises(ServerUnreachable):
         client.runs.get("x")
@@ -233,7 +233,7 @@ def test_a_server_that_is_not_ready_says_so(client: Client) -> None:
     assert client.ready()
     assert client.version()
     problem = {"code": "not_ready", "detail": "no", "status": 503}
-    transport = httpx.MockTransport(lambda _request: httpx.Response(503, json=problem))
+    transport = httpx2.MockTransport(lambda _request: httpx2.Response(503, json=problem))
     with Client("http://127.0.0.1", transport=transport) as other:
         assert not other.ready()
         with pytest.raises(Busy):

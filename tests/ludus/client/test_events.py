@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from ludus.client import Client, ProblemAnswer
@@ -103,11 +103,11 @@ def test_what_comes_twice_or_says_to_read_lists_again_is_passed_over(monkeypatch
     ]
     asked: list[str | None] = []
 
-    def answer(request: httpx.Request) -> httpx.Response:
+    def answer(request: httpx2.Request) -> httpx2.Response:
         asked.append(request.headers.get("Last-Event-ID"))
-        return httpx.Response(200, headers={"content-type": "text/event-stream"}, text=streams[len(asked) - 1])
+        return httpx2.Response(200, headers={"content-type": "text/event-stream"}, text=streams[len(asked) - 1])
 
-    with Client("http://127.0.0.1", transport=httpx.MockTransport(answer)) as client:
+    with Client("http://127.0.0.1", transport=httpx2.MockTransport(answer)) as client:
         events: Iterator[ProjectEvent] = client.events.follow_project()
         found = [(event.run_id, event.seq) for _, event in zip(range(4), events, strict=False)]
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from ludus.client import Client
@@ -82,7 +82,7 @@ def test_a_request_that_does_not_ask_for_a_redirect_gets_the_file(server: S3Serv
         path = f"/v1/runs/{run}/checkpoints/latest/files/large.onnx"
         whole = world.http.get(path)
         redirect = world.http.get(path, params={"redirect": "true"})
-        fetched = httpx.get(redirect.headers["location"])
+        fetched = httpx2.get(redirect.headers["location"])
 
     assert (whole.status_code, whole.content) == (200, CONTENT)
     assert (redirect.status_code, redirect.content) == (307, b"")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import httpx
+import httpx2
 import pytest
 from pydantic import SecretStr, ValidationError
 
@@ -39,7 +39,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     context = OURS.context() if request.param else ClientTls(CERTIFICATE).context()
     with (
         serving(services) as server,
-        httpx.Client(base_url=server, timeout=30, verify=context) as http,
+        httpx2.Client(base_url=server, timeout=30, verify=context) as http,
     ):
         yield World(services, server, http), request.param
 
@@ -63,11 +63,11 @@ def test_the_api_is_not_trusted_by_default_nor_under_another_authority(world: tu
 def test_a_client_without_a_certificate_is_let_in_only_where_none_is_wanted(world: tuple[World, bool]) -> None:
     served, mutual = world
     context = ssl.create_default_context(cafile=CERTIFICATE)
-    with httpx.Client(verify=context) as http:
+    with httpx2.Client(verify=context) as http:
         if not mutual:
             assert http.get(f"{served.server}/healthz").status_code == 200
             return
-        with pytest.raises(httpx.TransportError):
+        with pytest.raises(httpx2.TransportError):
             http.get(f"{served.server}/healthz")
     with Client(served.server, tls=ClientTls(CERTIFICATE)) as client, pytest.raises(ServerUnreachable) as refused:
         client.ready()
@@ -76,8 +76,8 @@ def test_a_client_without_a_certificate_is_let_in_only_where_none_is_wanted(worl
 
 def test_plain_http_gets_nothing_from_it(world: tuple[World, bool]) -> None:
     served, _ = world
-    with pytest.raises(httpx.TransportError):
-        httpx.get(served.server.replace("https", "http") + "/healthz")
+    with pytest.raises(httpx2.TransportError):
+        httpx2.get(served.server.replace("https", "http") + "/healthz")
 
 
 def test_the_stack_asks_its_own_api_over_tls(world: tuple[World, bool]) -> None:

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 from fastapi.routing import APIRoute
 
 from server.app.access import is_open
@@ -62,7 +62,7 @@ def filled(route: APIRoute, **values: str) -> str:
     )
 
 
-def asked(world: World, method: str, route: APIRoute, headers: dict[str, str], **values: str) -> httpx.Response:
+def asked(world: World, method: str, route: APIRoute, headers: dict[str, str], **values: str) -> httpx2.Response:
     body = BODIES.get(f"{method} {route.path}", {}) if method in {"POST", "PATCH", "PUT"} else None
     parameters = QUERIES.get(route.path)
     if body is not None and route.path == "/v1/checkpoints":

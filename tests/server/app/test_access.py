@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from fastapi.routing import APIRoute
 
@@ -40,7 +40,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     services = build_services(tmp_path_factory.mktemp("access"), api={"token": "boss", "requests_per_minute": 0})
     with (
         serving(services) as server,
-        httpx.Client(base_url=server, timeout=30, headers={"Authorization": "Bearer boss"}) as http,
+        httpx2.Client(base_url=server, timeout=30, headers={"Authorization": "Bearer boss"}) as http,
     ):
         yield World(services, server, http)
 

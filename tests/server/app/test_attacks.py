@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import structlog
 
@@ -42,7 +42,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         "demonstration_decoded_bytes": 1 << 20,
     }
     services = build_services(folder, storage=storage)
-    with serving(services) as server, httpx.Client(base_url=server, timeout=30) as http:
+    with serving(services) as server, httpx2.Client(base_url=server, timeout=30) as http:
         (folder / "secret.txt").write_text("the secret")
         yield World(services, server, http)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 import pytest
 from fastapi.routing import APIRoute
 
@@ -28,7 +28,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     services = build_services(tmp_path_factory.mktemp("bound"), api={"token": "boss", "requests_per_minute": 0})
     with (
         serving(services) as server,
-        httpx.Client(base_url=server, timeout=30, headers={"Authorization": "Bearer boss"}) as http,
+        httpx2.Client(base_url=server, timeout=30, headers={"Authorization": "Bearer boss"}) as http,
     ):
         yield World(services, server, http)
 
@@ -70,14 +70,14 @@ def tokens(world: World, ours: dict[str, str], others: dict[str, str]) -> dict[s
     }
 
 
-def send(world: World, method: str, route: APIRoute, headers: dict[str, str], names: dict[str, str]) -> httpx.Response:
+def send(world: World, method: str, route: APIRoute, headers: dict[str, str], names: dict[str, str]) -> httpx2.Response:
     if f"{method} {route.path}" in NAMED_IN_QUERY:
         query = {**QUERIES[route.path], "runs": names["run"]}
         return world.http.get(route.path, params=query, headers=headers)
     return asked(world, method, route, headers, **names)
 
 
-def code_of(answer: httpx.Response) -> str:
+def code_of(answer: httpx2.Response) -> str:
     return str(answer.json()["code"]) if answer.headers.get("content-type") == "application/problem+json" else ""
 
 
@@ -138,7 +138,7 @@ def test_a_bound_token_stays_in_its_project(world: World, ours: dict[str, str], 
 def test_series_and_comparisons_are_answered_where_all_runs_are_the_bound_one(
     world: World, ours: dict[str, str], others: dict[str, str], tokens: Any, path: str, field: str, id_: str
 ) -> None:
-    def asked_for(*runs: str) -> httpx.Response:
+    def asked_for(*runs: str) -> httpx2.Response:
         keys = [("keys", "reward")] if path == "/v1/series" else []
         query = [*keys, *(("runs", run) for run in runs)]
         return world.http.get(path, params=query, headers=tokens["run"])

@@ -1,7 +1,7 @@
 import threading
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from sqlalchemy import event
 
@@ -12,7 +12,7 @@ from tests.server.app.world import CARTPOLE, World, open_world
 BODY = {"config": CARTPOLE, "tags": ["once"]}
 
 
-def post(http: httpx.Client, key: str, body: object = BODY) -> httpx.Response:
+def post(http: httpx2.Client, key: str, body: object = BODY) -> httpx2.Response:
     return http.post("/v1/runs", json=body, headers={"Idempotency-Key": key})
 
 
@@ -26,7 +26,7 @@ def test_a_repeated_request_gets_the_first_answer_and_has_no_second_effect(world
     assert second.headers["idempotency-replayed"] == "true"
 
 
-def test_a_key_used_for_other_content_is_refused(http: httpx.Client) -> None:
+def test_a_key_used_for_other_content_is_refused(http: httpx2.Client) -> None:
     post(http, "key-2").raise_for_status()
 
     other_body = post(http, "key-2", {**BODY, "priority": 1})
@@ -51,10 +51,10 @@ def test_a_refused_request_does_not_use_up_its_key(world: World) -> None:
 
 
 def test_many_at_once_with_one_key_have_one_effect(world: World) -> None:
-    answers: list[httpx.Response] = []
+    answers: list[httpx2.Response] = []
 
     def send() -> None:
-        with httpx.Client(base_url=world.server, timeout=30) as http:
+        with httpx2.Client(base_url=world.server, timeout=30) as http:
             answers.append(post(http, "key-5"))
 
     threads = [threading.Thread(target=send) for _ in range(16)]

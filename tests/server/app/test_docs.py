@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 import pytest
 
 from tests.server.app.world import World, open_world
@@ -22,9 +22,9 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield world
 
 
-def ask(world: World, path: str) -> httpx.Response:
+def ask(world: World, path: str) -> httpx2.Response:
     """Ask as a browser does: without a token."""
-    return httpx.get(f"{world.server}{path}", timeout=30)
+    return httpx2.get(f"{world.server}{path}", timeout=30)
 
 
 def test_all_that_the_page_needs_comes_from_this_server_without_a_token(world: World) -> None:

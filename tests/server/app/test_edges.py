@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from server.kit import errors as domain
@@ -56,17 +56,17 @@ def test_every_way_to_fail_has_the_same_shape(world: World, method: str, path: s
     assert meaning["meaning"]
 
 
-def test_a_method_that_is_not_allowed_says_which_are(http: httpx.Client) -> None:
+def test_a_method_that_is_not_allowed_says_which_are(http: httpx2.Client) -> None:
     assert http.put("/v1/runs").headers["allow"] == "GET, HEAD, OPTIONS, POST"
     assert http.post("/v1/runs/nobody").headers["allow"] == "DELETE, GET, HEAD, OPTIONS, PATCH"
 
 
-def test_a_callers_request_id_is_kept_if_it_is_sane(http: httpx.Client) -> None:
+def test_a_callers_request_id_is_kept_if_it_is_sane(http: httpx2.Client) -> None:
     assert http.get("/healthz", headers={"X-Request-Id": "build-17.2"}).headers["x-request-id"] == "build-17.2"
     assert http.get("/healthz", headers={"X-Request-Id": "a b"}).headers["x-request-id"] != "a b"
 
 
-def test_values_of_a_wrong_request_are_not_repeated(http: httpx.Client) -> None:
+def test_values_of_a_wrong_request_are_not_repeated(http: httpx2.Client) -> None:
     answer = http.post("/v1/runs", json={"config": "behaviors: {}", "pasword": "secret-text"})
 
     assert answer.status_code == 422
@@ -74,7 +74,7 @@ def test_values_of_a_wrong_request_are_not_repeated(http: httpx.Client) -> None:
 
 
 def test_a_token_is_demanded_where_one_is_set(tmp_path: Path) -> None:
-    with open_world(tmp_path, token="open sesame") as world, httpx.Client(base_url=world.server) as stranger:
+    with open_world(tmp_path, token="open sesame") as world, httpx2.Client(base_url=world.server) as stranger:
         for header in (None, "Bearer wrong", "Basic open sesame", "Bearer", "Bearer öffne"):
             headers = {} if header is None else {"Authorization": header.encode()}
             answer = stranger.get("/v1/runs", headers=headers)
@@ -96,7 +96,7 @@ def test_a_token_is_demanded_where_one_is_set(tmp_path: Path) -> None:
     ],
 )
 def test_without_a_token_foreign_web_pages_are_kept_out(
-    http: httpx.Client, headers: dict[str, str], status: int
+    http: httpx2.Client, headers: dict[str, str], status: int
 ) -> None:
     assert http.get("/v1/runs", headers=headers).status_code == status
 
@@ -146,7 +146,7 @@ def test_a_database_without_a_schema_is_not_ready(tmp_path: Path) -> None:
     assert [item["path"] for item in answer.json()["errors"]] == ["database"]
 
 
-def test_the_version_and_the_operational_metrics_are_shown(http: httpx.Client) -> None:
+def test_the_version_and_the_operational_metrics_are_shown(http: httpx2.Client) -> None:
     http.get("/v1/runs")
 
     assert set(http.get("/version").json()) == {"version", "api"}

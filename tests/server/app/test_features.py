@@ -3,7 +3,7 @@ import hashlib
 import math
 from pathlib import Path
 
-import httpx
+import httpx2
 
 from server.workers.repository import WorkerInfo, WorkerRegistry
 from tests.factories import give_up
@@ -218,7 +218,7 @@ def test_workers_are_listed(world: World) -> None:
     assert (found["id"], found["pid"], found["resources"]) == ("box/7/1", 7, {"gpu": "cuda:0"})
 
 
-def test_versions_of_a_configuration_count_up_and_differ(http: httpx.Client) -> None:
+def test_versions_of_a_configuration_count_up_and_differ(http: httpx2.Client) -> None:
     path = "/v1/configs/versions-test/versions"
     source = "# mine\nbehaviors: {CartPole: {max_steps: 1000}}\n"
     first = http.post(path, json={"config": source, "description": "one"})
@@ -250,7 +250,7 @@ def test_versions_of_a_configuration_count_up_and_differ(http: httpx.Client) -> 
     assert [(each["name"], each["version"]) for each in named] == [("versions-test", 2)]
 
 
-def test_a_configuration_that_is_not_there_is_a_404(http: httpx.Client) -> None:
+def test_a_configuration_that_is_not_there_is_a_404(http: httpx2.Client) -> None:
     for path in (
         "/v1/configs/nobody/versions",
         "/v1/configs/nobody/versions/latest",

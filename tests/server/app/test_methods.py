@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from fastapi.routing import APIRoute
 
@@ -58,7 +58,7 @@ def test_pages_answer_head_too(path: str, ours: tuple[World, dict[str, str]]) ->
 
 
 def test_head_finds_what_get_finds_and_nothing_else(ours: tuple[World, dict[str, str]]) -> None:
-    http: httpx.Client = ours[0].http
+    http: httpx2.Client = ours[0].http
 
     assert http.head("/v1/runs/nobody").status_code == http.get("/v1/runs/nobody").status_code == 404
     assert http.head("/v1/checkpoints:prune").status_code == 405

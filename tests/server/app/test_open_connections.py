@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import structlog
 from sqlalchemy import update
@@ -85,7 +85,7 @@ class Follower:
 
     def _follow(self) -> None:
         with (
-            httpx.Client(base_url=self._world.server, timeout=60, headers=self._headers) as http,
+            httpx2.Client(base_url=self._world.server, timeout=60, headers=self._headers) as http,
             http.stream("GET", self._path) as answer,
         ):
             self.heard += [(kind, data) for _, kind, data in messages(answer)]
@@ -171,7 +171,7 @@ def test_a_download_is_broken_off_and_not_resumed(world: World, token: dict[str,
         revoke(world, token)
         # nothing is taken meanwhile, so that the answer cannot be complete
         eventually(lambda: any(line["event"] == "answer_cut_off" for line in lines), seconds=BOUND_SECONDS)
-        with pytest.raises(httpx.TransportError):
+        with pytest.raises(httpx2.TransportError):
             arrived.extend(blocks)
 
     received = sum(map(len, arrived))

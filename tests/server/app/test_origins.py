@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from starlette.datastructures import Headers
 
@@ -76,9 +76,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 @pytest.fixture(scope="module")
-def browser(world: World) -> Iterator[httpx.Client]:
+def browser(world: World) -> Iterator[httpx2.Client]:
     """A browser that is signed in, and that says nothing about the page that asks."""
-    with httpx.Client(base_url=world.server, timeout=30) as http:
+    with httpx2.Client(base_url=world.server, timeout=30) as http:
         http.post("/ui/session", json={"token": "boss"}, headers=OWN).raise_for_status()
         yield http
 
@@ -95,7 +95,7 @@ CHANGING = [(method, route) for method, route in GUARDED if method != "GET"]
 
 @pytest.mark.parametrize(("method", "route"), CHANGING, ids=[f"{method} {route.path}" for method, route in CHANGING])
 def test_no_foreign_page_changes_anything_with_a_session(
-    world: World, browser: httpx.Client, method: str, route: Any
+    world: World, browser: httpx2.Client, method: str, route: Any
 ) -> None:
     signed_in = World(world.services, world.server, browser)
 
@@ -106,7 +106,7 @@ def test_no_foreign_page_changes_anything_with_a_session(
     assert world.http.get("/v1/runs").json()["runs"] == []
 
 
-def test_a_form_of_a_foreign_page_changes_nothing(browser: httpx.Client) -> None:
+def test_a_form_of_a_foreign_page_changes_nothing(browser: httpx2.Client) -> None:
     for media_type in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
         headers = {"Origin": "https://evil.example", "Content-Type": media_type}
         answer = browser.post("/v1/runs", content=b'{"config": "x"}', headers=headers)
@@ -114,7 +114,7 @@ def test_a_form_of_a_foreign_page_changes_nothing(browser: httpx.Client) -> None
 
 
 def test_the_servers_own_pages_change_what_the_token_may(world: World, tmp_path: Path) -> None:
-    with open_world(tmp_path, token="boss") as other, httpx.Client(base_url=other.server, timeout=30) as http:
+    with open_world(tmp_path, token="boss") as other, httpx2.Client(base_url=other.server, timeout=30) as http:
         for own in (OWN, {"Origin": other.server}):
             http.post("/ui/session", json={"token": "boss"}, headers=own).raise_for_status()
             answer = http.post("/v1/runs", json={"config": CARTPOLE}, headers=own)
@@ -123,12 +123,12 @@ def test_the_servers_own_pages_change_what_the_token_may(world: World, tmp_path:
 
 def test_a_foreign_page_may_not_sign_a_browser_in(world: World) -> None:
     for foreign in FOREIGN:
-        answer = httpx.post(f"{world.server}/ui/session", json={"token": "boss"}, headers=foreign)
+        answer = httpx2.post(f"{world.server}/ui/session", json={"token": "boss"}, headers=foreign)
         assert (answer.status_code, answer.json()["code"]) == (403, "foreign_origin")
         assert "set-cookie" not in answer.headers
 
 
-def test_no_answer_lets_a_foreign_page_read_it(world: World, browser: httpx.Client) -> None:
+def test_no_answer_lets_a_foreign_page_read_it(world: World, browser: httpx2.Client) -> None:
     origin = {"Origin": "https://evil.example"}
     for method, path in (("GET", "/v1/runs"), ("OPTIONS", "/v1/runs"), ("GET", "/ui/session"), ("GET", "/")):
         answer = browser.request(method, path, headers=origin)
@@ -137,7 +137,7 @@ def test_no_answer_lets_a_foreign_page_read_it(world: World, browser: httpx.Clie
         assert answer.headers["x-content-type-options"] == "nosniff"
 
 
-def test_a_token_needs_no_origin_and_precedes_the_cookie(world: World, browser: httpx.Client) -> None:
+def test_a_token_needs_no_origin_and_precedes_the_cookie(world: World, browser: httpx2.Client) -> None:
     made = world.http.post("/v1/tokens", json={"name": "reader", "scopes": ["read"]}).json()["token"]
     bearer = {"Authorization": f"Bearer {made}"}
 
@@ -154,21 +154,21 @@ def test_a_trusted_proxy_says_which_host_and_protocol_the_browser_has(tmp_path: 
         open_world(tmp_path / "a", token="boss", api={"proxies": "127.0.0.1"}) as behind,
         open_world(tmp_path / "b", token="boss") as bare,
     ):
-        signed = httpx.post(f"{behind.server}/ui/session", json={"token": "boss"}, headers=forwarded)
+        signed = httpx2.post(f"{behind.server}/ui/session", json={"token": "boss"}, headers=forwarded)
         name, _, value = signed.headers["set-cookie"].partition(";")[0].partition("=")
         cookie = {"Cookie": f"{name}={value}"}
 
         assert signed.status_code == 200, signed.text
         assert name == "__Host-ludus_session"
         assert "Secure" in signed.headers["set-cookie"]
-        created = httpx.post(f"{behind.server}/v1/runs", json={"config": CARTPOLE}, headers={**forwarded, **cookie})
+        created = httpx2.post(f"{behind.server}/v1/runs", json={"config": CARTPOLE}, headers={**forwarded, **cookie})
         assert created.status_code == 201, created.text
         foreign = {**forwarded, **cookie, "Origin": "https://evil.example"}
-        assert httpx.post(f"{behind.server}/v1/runs", json={}, headers=foreign).json()["code"] == "foreign_origin"
+        assert httpx2.post(f"{behind.server}/v1/runs", json={}, headers=foreign).json()["code"] == "foreign_origin"
         # Without https the browser would not send it; the server does not read it there either.
-        assert httpx.get(f"{behind.server}/v1/runs", headers=cookie).status_code == 401
-        refused = httpx.post(f"{bare.server}/ui/session", json={"token": "boss"}, headers=forwarded)
+        assert httpx2.get(f"{behind.server}/v1/runs", headers=cookie).status_code == 401
+        refused = httpx2.post(f"{bare.server}/ui/session", json={"token": "boss"}, headers=forwarded)
         assert refused.json()["code"] == "foreign_origin"
-        plain = httpx.post(f"{bare.server}/ui/session", json={"token": "boss"}, headers={**forwarded, **OWN})
+        plain = httpx2.post(f"{bare.server}/ui/session", json={"token": "boss"}, headers={**forwarded, **OWN})
         assert plain.headers["set-cookie"].startswith("ludus_session=")
         assert "Secure" not in plain.headers["set-cookie"]

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
-import httpx
+import httpx2
 import pytest
 
 from server.app.app import ROUTERS
@@ -137,11 +137,11 @@ def path_of(route: str, **values: str) -> str:
     return re.sub(r"\{(\w+)\}", lambda found: values.get(found[1], there.get(found[1], "1")), route.partition(" ")[2])
 
 
-def ask(world: World, route: str, path: str | None = None, **content: Any) -> httpx.Response:
+def ask(world: World, route: str, path: str | None = None, **content: Any) -> httpx2.Response:
     """Send a request; of an endless answer only the head is read."""
     method = route.partition(" ")[0]
     required = {name: value for name, value in REQUIRED.items() if name in names_of(route, "query")}
-    if path is None or "?" not in path:  # httpx would replace the query of a path
+    if path is None or "?" not in path:  # httpx2 would replace the query of a path
         content["params"] = {**required, **content.get("params", {})}
     if "content" not in content and method in {"POST", "PUT", "PATCH"}:
         if route in FILES:
@@ -159,7 +159,7 @@ def names_of(route: str, place: str) -> list[str]:
     return [each["name"] for each in OPERATIONS[route].get("parameters", []) if each["in"] == place]
 
 
-def sentence_of(answer: httpx.Response) -> str:
+def sentence_of(answer: httpx2.Response) -> str:
     """Return all that a problem says; other answers say nothing, and a defect is none."""
     assert answer.status_code < 500, f"{answer.request.method} {answer.request.url}: {answer.text}"
     if answer.status_code < 400:

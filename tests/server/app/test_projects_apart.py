@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from server.app.app import ROUTERS
@@ -181,7 +181,7 @@ class Told:
     ids: dict[str, str] = field(default_factory=dict)
     answers: dict[str, list[str]] = field(default_factory=dict)
 
-    def add(self, resource: str, step: Step, answer: httpx.Response) -> None:
+    def add(self, resource: str, step: Step, answer: httpx2.Response) -> None:
         """Note an answer."""
         telling = ("location", "idempotency-replayed", "retry-after", "etag")
         headers = {name: answer.headers[name] for name in telling if name in answer.headers}

@@ -4,7 +4,7 @@ import random
 import threading
 from pathlib import Path
 
-import httpx
+import httpx2
 
 from server.runs.events.repository import Note, record
 from tests.server.app.world import World, open_world
@@ -16,7 +16,7 @@ WRITERS, EVENTS, LISTENERS = 3, 30, 4
 def listen(world: World, run_id: str, total: int, seed: int, heard: list[int]) -> None:
     """Hear everything, in connections that break after a few events each."""
     draw = random.Random(seed)
-    with httpx.Client(base_url=world.server, timeout=30) as http:
+    with httpx2.Client(base_url=world.server, timeout=30) as http:
         while len(heard) < total:
             headers = {"Last-Event-ID": str(heard[-1])} if heard else {}
             patience = draw.randint(1, 15)

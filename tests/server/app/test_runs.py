@@ -2,7 +2,7 @@ import threading
 import time
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from ludus.schemas.states import RunState, StopReason
@@ -30,7 +30,7 @@ def test_a_created_run_waits_with_its_configuration_resolved(world: World) -> No
     assert world.services.wake_up.woken[-1] == run["id"]  # type: ignore[attr-defined]
 
 
-def test_a_bare_yaml_body_is_a_configuration(http: httpx.Client) -> None:
+def test_a_bare_yaml_body_is_a_configuration(http: httpx2.Client) -> None:
     answer = http.post(
         "/v1/runs",
         content=YAML,
@@ -54,7 +54,7 @@ def test_validate_only_answers_the_resolved_configuration_and_queues_nothing(wor
     assert len(world.http.get("/v1/runs", params={"page_size": 1000}).json()["runs"]) == before
 
 
-def test_a_run_comes_from_a_stored_configuration_with_overrides(http: httpx.Client) -> None:
+def test_a_run_comes_from_a_stored_configuration_with_overrides(http: httpx2.Client) -> None:
     http.post("/v1/configs/base/versions", json={"config": YAML}).raise_for_status()
 
     answer = http.post(
@@ -67,7 +67,7 @@ def test_a_run_comes_from_a_stored_configuration_with_overrides(http: httpx.Clie
     assert run["config"]["behaviors"]["CartPole"]["max_steps"] == 5000
 
 
-def test_all_mistakes_of_a_configuration_come_at_once_with_their_paths(http: httpx.Client) -> None:
+def test_all_mistakes_of_a_configuration_come_at_once_with_their_paths(http: httpx2.Client) -> None:
     wrong = {
         "behaviors": {
             "CartPole": {"max_stepz": 10, "hyperparameters": {"batch_size": "many", "buffer_size": 64, "lambd": 2}}
@@ -100,7 +100,7 @@ def test_all_mistakes_of_a_configuration_come_at_once_with_their_paths(http: htt
         ({"config": CARTPOLE, "priority": 10**9}, "priority"),
     ],
 )
-def test_a_wrong_envelope_is_refused_with_the_path(http: httpx.Client, body: dict[str, object], path: str) -> None:
+def test_a_wrong_envelope_is_refused_with_the_path(http: httpx2.Client, body: dict[str, object], path: str) -> None:
     answer = http.post("/v1/runs", json=body)
 
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")
@@ -124,7 +124,7 @@ def test_a_wrong_envelope_is_refused_with_the_path(http: httpx.Client, body: dic
     ],
 )
 def test_a_body_that_is_no_run_is_refused(
-    http: httpx.Client, content: bytes, media_type: str, status: int, code: str
+    http: httpx2.Client, content: bytes, media_type: str, status: int, code: str
 ) -> None:
     answer = http.post("/v1/runs", content=content, headers={"Content-Type": media_type} if media_type else {})
 
@@ -134,7 +134,7 @@ def test_a_body_that_is_no_run_is_refused(
 def test_a_body_beyond_the_limit_is_refused_whether_its_length_is_announced_or_not(world: World) -> None:
     announced = world.http.post("/v1/runs", content=b"x" * 10_000_000, headers={"Content-Type": "application/yaml"})
     chunks = (b"x" * 100_000 for _ in range(30))
-    with httpx.Client(base_url=world.server) as other:
+    with httpx2.Client(base_url=world.server) as other:
         streamed = other.post("/v1/runs", content=chunks, headers={"Content-Type": "application/yaml"})
 
     for answer in (announced, streamed):
@@ -179,7 +179,7 @@ def test_a_page_token_of_another_filter_is_refused(world: World) -> None:
         assert (answer.status_code, answer.json()["code"]) == (422, "invalid_page_token")
 
 
-def test_a_page_is_never_larger_than_the_maximum_and_zero_means_the_default(http: httpx.Client) -> None:
+def test_a_page_is_never_larger_than_the_maximum_and_zero_means_the_default(http: httpx2.Client) -> None:
     for size in (0, 10**9):
         assert http.get("/v1/runs", params={"page_size": size}).status_code == 200
 
@@ -258,7 +258,7 @@ def test_a_wait_ends_at_its_time_out_with_the_run_as_it_is(world: World) -> None
 def test_waits_beyond_the_limit_are_told_to_come_back_and_the_api_stays_quick(world: World) -> None:
     run = world.create()
     limit = world.services.waits.limit
-    answers: list[httpx.Response] = []
+    answers: list[httpx2.Response] = []
 
     def wait() -> None:
         answers.append(world.http.get(f"/v1/runs/{run['id']}", params={"wait": "terminal", "timeout": 25}))
@@ -282,7 +282,7 @@ def test_waits_beyond_the_limit_are_told_to_come_back_and_the_api_stays_quick(wo
     assert quick < 1
 
 
-def test_the_state_to_wait_for_must_exist(http: httpx.Client, world: World) -> None:
+def test_the_state_to_wait_for_must_exist(http: httpx2.Client, world: World) -> None:
     run = world.create()
 
     answer = http.get(f"/v1/runs/{run['id']}", params={"wait": "DREAMING"})
@@ -291,7 +291,7 @@ def test_the_state_to_wait_for_must_exist(http: httpx.Client, world: World) -> N
 
 
 def test_a_run_that_only_imitates_is_a_clone_run_and_another_kind_is_refused(
-    http: httpx.Client, world: World, tmp_path: Path
+    http: httpx2.Client, world: World, tmp_path: Path
 ) -> None:
     demonstration = stored(world, tmp_path)["id"]
     config = {"behaviors": {"Walker": {"trainer_type": "clone", "demonstrations": [demonstration]}}}
@@ -303,7 +303,7 @@ def test_a_run_that_only_imitates_is_a_clone_run_and_another_kind_is_refused(
     assert (refused.status_code, refused.json()["errors"][0]["path"]) == (422, "kind")
 
 
-def test_a_run_is_called_as_its_configuration_says_unless_it_is_given_a_name(http: httpx.Client) -> None:
+def test_a_run_is_called_as_its_configuration_says_unless_it_is_given_a_name(http: httpx2.Client) -> None:
     config = {"behaviors": {"CartPole": {}}, "checkpoint_settings": {"run_id": "walker-3"}}
 
     named = http.post("/v1/runs", json={"config": config, "name": "other"}).json()
@@ -313,7 +313,7 @@ def test_a_run_is_called_as_its_configuration_says_unless_it_is_given_a_name(htt
     assert (named["name"], unnamed["name"], planned["name"]) == ("other", "walker-3", "walker-3")
 
 
-def test_a_run_has_the_seed_of_the_environment_and_one_for_each_sampler(http: httpx.Client) -> None:
+def test_a_run_has_the_seed_of_the_environment_and_one_for_each_sampler(http: httpx2.Client) -> None:
     drawn = {"sampler_type": "uniform", "sampler_parameters": {}}
     config = {
         "behaviors": {"CartPole": {}},
@@ -328,7 +328,7 @@ def test_a_run_has_the_seed_of_the_environment_and_one_for_each_sampler(http: ht
     assert seeds == {"z": 41, "a": 42}
 
 
-def test_a_run_that_ludus_cannot_do_yet_is_refused_by_key(http: httpx.Client) -> None:
+def test_a_run_that_ludus_cannot_do_yet_is_refused_by_key(http: httpx2.Client) -> None:
     config = {"behaviors": {"CartPole": {}}, "checkpoint_settings": {"resume": True}}
     answer = http.post("/v1/runs", json={"config": config})
 

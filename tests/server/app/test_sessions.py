@@ -7,7 +7,7 @@ from http.cookies import SimpleCookie
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from sqlalchemy import update
 
@@ -48,16 +48,16 @@ def made(world: World, **body: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def browser(world: World, token: str | None = None, **body: Any) -> Iterator[httpx.Client]:
+def browser(world: World, token: str | None = None, **body: Any) -> Iterator[httpx2.Client]:
     """A browser on one of the server's pages, signed in with a token if one is given."""
-    with httpx.Client(base_url=world.server, timeout=30, headers=OWN) as http:
+    with httpx2.Client(base_url=world.server, timeout=30, headers=OWN) as http:
         if token is not None:
             answer = http.post("/ui/session", json={"token": token, **body})
             assert answer.status_code == 200, answer.text
         yield http
 
 
-def cookie_of(answer: httpx.Response) -> Any:
+def cookie_of(answer: httpx2.Response) -> Any:
     (morsel,) = SimpleCookie(answer.headers["set-cookie"]).values()
     return morsel
 
@@ -79,13 +79,13 @@ def test_a_browser_signs_in_and_has_the_rights_of_the_token(world: World) -> Non
 
 
 def test_the_cookie_is_for_this_server_and_no_script(world: World) -> None:
-    cookie = cookie_of(httpx.post(f"{world.server}/ui/session", json={"token": "boss"}, headers=OWN))
+    cookie = cookie_of(httpx2.post(f"{world.server}/ui/session", json={"token": "boss"}, headers=OWN))
 
     assert cookie.key == "ludus_session"
     assert (cookie["httponly"], cookie["samesite"], cookie["path"], cookie["domain"]) == (True, "strict", "/", "")
     assert (int(cookie["max-age"]), cookie["secure"]) == (30 * DAY, "")
     short = made(world, expires_in_seconds=3600)
-    answer = httpx.post(f"{world.server}/ui/session", json={"token": short["token"]}, headers=OWN)
+    answer = httpx2.post(f"{world.server}/ui/session", json={"token": short["token"]}, headers=OWN)
     assert 3500 < int(cookie_of(answer)["max-age"]) <= 3600
 
 
@@ -169,7 +169,7 @@ def test_an_ended_session_is_no_failure(tmp_path: Path) -> None:
         assert http.post("/ui/session", json={"token": "boss"}).status_code == 200
 
 
-def sign_out(world: World, http: httpx.Client, _token: dict[str, Any]) -> None:
+def sign_out(world: World, http: httpx2.Client, _token: dict[str, Any]) -> None:
     answer = http.delete("/ui/session")
     assert answer.status_code == 204
     assert answer.headers["clear-site-data"] == '"cache"'
@@ -178,17 +178,17 @@ def sign_out(world: World, http: httpx.Client, _token: dict[str, Any]) -> None:
     assert "ludus_session" not in http.cookies
 
 
-def revoke(world: World, _http: httpx.Client, token: dict[str, Any]) -> None:
+def revoke(world: World, _http: httpx2.Client, token: dict[str, Any]) -> None:
     assert world.http.delete(f"/v1/tokens/{token['id']}").status_code == 204
 
 
-def expire(world: World, _http: httpx.Client, token: dict[str, Any]) -> None:
+def expire(world: World, _http: httpx2.Client, token: dict[str, Any]) -> None:
     with world.services.database.write() as session:
         session.execute(update(Token).where(Token.id == token["id"]).values(expires_at=1.0))
     world.services.sessions.forget()
 
 
-def age(world: World, _http: httpx.Client, token: dict[str, Any]) -> None:
+def age(world: World, _http: httpx2.Client, token: dict[str, Any]) -> None:
     with world.services.database.write() as session:
         session.execute(update(BrowserSession).where(BrowserSession.token_id == token["id"]).values(expires_at=1.0))
     world.services.sessions.forget()
@@ -215,9 +215,9 @@ def test_an_ended_session_reads_nothing_and_changes_nothing(world: World, end: C
         end(world, http, token)
 
         for answer in (
-            httpx.get(f"{world.server}/v1/runs", headers=cookie),
-            httpx.get(f"{world.server}/ui/session", headers=cookie),
-            httpx.post(f"{world.server}/v1/runs", json={"config": CARTPOLE}, headers={**OWN, **cookie}),
+            httpx2.get(f"{world.server}/v1/runs", headers=cookie),
+            httpx2.get(f"{world.server}/ui/session", headers=cookie),
+            httpx2.post(f"{world.server}/v1/runs", json={"config": CARTPOLE}, headers={**OWN, **cookie}),
         ):
             assert (answer.status_code, answer.json()["code"]) == (401, code)
         assert other.get("/v1/runs").status_code == 200
@@ -270,7 +270,7 @@ def test_sessions_of_the_settings_token_end_when_the_server_starts_with_another_
     for token, status in (("boss", 200), ("another", 401), ("boss", 200)):
         services = build_services(tmp_path, api={"token": token})
         with serving(services) as server:
-            assert httpx.get(f"{server}/v1/runs", headers=cookie).status_code == status
+            assert httpx2.get(f"{server}/v1/runs", headers=cookie).status_code == status
 
 
 def test_signing_in_again_ends_the_browsers_former_session(world: World) -> None:
@@ -281,7 +281,7 @@ def test_signing_in_again_ends_the_browsers_former_session(world: World) -> None
         assert http.post("/ui/session", json={"token": second["token"]}).json()["name"] == "second"
 
         world.services.sessions.forget()
-        assert httpx.get(f"{world.server}/v1/runs", headers=former).json()["code"] == "session_ended"
+        assert httpx2.get(f"{world.server}/v1/runs", headers=former).json()["code"] == "session_ended"
         assert http.get("/ui/session").json()["name"] == "second"
         assert other.get("/ui/session").json()["name"] == "first"
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-import httpx
+import httpx2
 import pytest
 
 from server.kit.tracing import first_span_id, trace_id
@@ -36,7 +36,7 @@ def slow(tmp_path_factory: pytest.TempPathFactory, spans: Collector) -> Iterator
         yield world
 
 
-def of(spans: Collector, answer: httpx.Response) -> list[Received]:
+def of(spans: Collector, answer: httpx2.Response) -> list[Received]:
     """Return the spans of one request."""
     wanted = answer.headers["x-request-id"]
     return [span for span in spans.spans() if span.attributes.get("ludus.request.id") == wanted]

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import anyio
-import httpx
+import httpx2
 import pytest
 
 from server.app.turns import AT_ONCE, WAITING_BYTES, Turns
@@ -63,7 +63,7 @@ def narrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """An API with few threads."""
     monkeypatch.setattr("server.app.app.THREADS", 2)
     monkeypatch.setattr("server.app.app.WAITERS", 0)
-    with serving(services := build_services(tmp_path)) as server, httpx.Client(base_url=server, timeout=30) as http:
+    with serving(services := build_services(tmp_path)) as server, httpx2.Client(base_url=server, timeout=30) as http:
         yield World(services, server, http)
 
 

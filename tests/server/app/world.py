@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import structlog
 
 from ludus.schemas import OnnxModel, ScoredBy
@@ -71,7 +71,7 @@ class World:
 
     services: Services
     server: str
-    http: httpx.Client
+    http: httpx2.Client
 
     def create(self, config: Mapping[str, Any] | str = CARTPOLE, **fields: Any) -> dict[str, Any]:
         """Create a run over HTTP."""
@@ -196,7 +196,7 @@ def open_world(
     database = {"database": {"url": url}} if url else {}
     services = build_services(home, limits=limits, api={"token": token, **(api or {})}, **database, **settings)
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    with serving(services) as server, httpx.Client(base_url=server, timeout=30, headers=headers, verify=False) as http:
+    with serving(services) as server, httpx2.Client(base_url=server, timeout=30, headers=headers, verify=False) as http:
         yield World(services, server, http)
 
 

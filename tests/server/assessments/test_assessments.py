@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from ludus.config.run import RunConfig
@@ -20,17 +20,17 @@ def saved(world: World) -> list[str]:
     return save_checkpoints(world.services.database, 100, 200, config=CONFIG)
 
 
-def create(http: httpx.Client, config: dict[str, Any]) -> httpx.Response:
+def create(http: httpx2.Client, config: dict[str, Any]) -> httpx2.Response:
     return http.post("/v1/runs", json={"config": config})
 
 
-def problems(answer: httpx.Response) -> dict[str, str]:
+def problems(answer: httpx2.Response) -> dict[str, str]:
     """Return the messages of a refused configuration by their paths."""
     assert answer.status_code == 422, answer.text
     return {error["path"]: error["message"] for error in answer.json()["errors"]}
 
 
-def test_a_match_needs_two_names_and_gets_the_rest_from_the_candidate(http: httpx.Client, saved: list[str]) -> None:
+def test_a_match_needs_two_names_and_gets_the_rest_from_the_candidate(http: httpx2.Client, saved: list[str]) -> None:
     http.put("/v1/aliases/champion", json={"checkpoint_id": saved[0]})
 
     made = create(http, {"match": {"candidate": "trained/latest", "champion": "champion"}}).json()
@@ -42,7 +42,7 @@ def test_a_match_needs_two_names_and_gets_the_rest_from_the_candidate(http: http
     assert http.get(f"/v1/runs/{made['id']}/result").json()["code"] == "assessment_not_found"
 
 
-def test_an_alias_that_moves_later_changes_no_run(http: httpx.Client, saved: list[str]) -> None:
+def test_an_alias_that_moves_later_changes_no_run(http: httpx2.Client, saved: list[str]) -> None:
     http.put("/v1/aliases/moving", json={"checkpoint_id": saved[0]})
     made = create(http, {"evaluate": {"checkpoint": "moving"}}).json()
 
@@ -66,19 +66,19 @@ def test_an_alias_that_moves_later_changes_no_run(http: httpx.Client, saved: lis
     ],
 )
 def test_mistakes_are_refused_before_anything_runs(
-    http: httpx.Client, saved: list[str], section: dict[str, Any], path: str, says: str
+    http: httpx2.Client, saved: list[str], section: dict[str, Any], path: str, says: str
 ) -> None:
     assert says in problems(create(http, section))[path]
 
 
-def test_bounds_that_leave_nothing_to_decide_are_refused(http: httpx.Client, saved: list[str]) -> None:
+def test_bounds_that_leave_nothing_to_decide_are_refused(http: httpx2.Client, saved: list[str]) -> None:
     named = {"candidate": saved[1], "champion": saved[0]}
 
     assert "greater than elo0" in problems(create(http, {"match": {**named, "elo0": 20, "elo1": 20}}))["match.elo1"]
     assert "match.alpha" in problems(create(http, {"match": {**named, "alpha": 0.5}}))
 
 
-def test_a_run_judges_one_thing_and_learns_nothing(http: httpx.Client, saved: list[str]) -> None:
+def test_a_run_judges_one_thing_and_learns_nothing(http: httpx2.Client, saved: list[str]) -> None:
     match, evaluate = {"candidate": saved[1], "champion": saved[0]}, {"checkpoint": saved[0]}
 
     both = problems(create(http, {"match": match, "evaluate": evaluate}))
@@ -88,7 +88,7 @@ def test_a_run_judges_one_thing_and_learns_nothing(http: httpx.Client, saved: li
     assert "resume_from" in resumed["match"]
 
 
-def test_a_checkpoint_whose_files_are_gone_is_refused_with_its_path(world: World, http: httpx.Client) -> None:
+def test_a_checkpoint_whose_files_are_gone_is_refused_with_its_path(world: World, http: httpx2.Client) -> None:
     database = world.services.database
     run_id = make_run(database, name="forgotten", config=CONFIG).id
     ledger = AttemptLedger(database, claim_run(database, run_id))
@@ -99,7 +99,7 @@ def test_a_checkpoint_whose_files_are_gone_is_refused_with_its_path(world: World
 
 
 def test_results_are_told_as_they_were_written_and_survive_the_attempt(
-    world: World, http: httpx.Client, saved: list[str]
+    world: World, http: httpx2.Client, saved: list[str]
 ) -> None:
     made = create(http, {"evaluate": {"checkpoint": saved[0], "episodes": 4}}).json()
     ledger = world.claim(made["id"]).ledger

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from tests.server.app.world import World, build_services, serving
@@ -18,11 +18,11 @@ UNKNOWN = f"ckpt_{'0' * 26}"
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("checkpoints")
     services = build_services(folder, storage={"root": folder / "artifacts", "checkpoint_bytes": FILE_BYTES})
-    with serving(services) as server, httpx.Client(base_url=server, timeout=30) as http:
+    with serving(services) as server, httpx2.Client(base_url=server, timeout=30) as http:
         yield World(services, server, http)
 
 
-def send(world: World, content: bytes, **parameters: str) -> httpx.Response:
+def send(world: World, content: bytes, **parameters: str) -> httpx2.Response:
     return world.http.post("/v1/checkpoints", content=content, params=parameters, headers=HEADERS)
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 
 from ludus.demonstrations import Demonstration, write
 from tests.ludus.demonstrations.shown import make_demonstration
@@ -19,7 +19,7 @@ def recorded(folder: Path, demonstration: Demonstration | None = None, suffix: s
     return file.read_bytes()
 
 
-def send(world: World, content: bytes, **parameters: str) -> httpx.Response:
+def send(world: World, content: bytes, **parameters: str) -> httpx2.Response:
     """Upload a file."""
     return world.http.post("/v1/demonstrations", content=content, params=parameters, headers=HEADERS)
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from server.lifecycle.attempts.repository import AttemptLedger
@@ -24,11 +24,11 @@ def run(world: World) -> str:
     return run_id
 
 
-def post(http: httpx.Client, path: str, body: dict[str, Any], key: str | None = None) -> httpx.Response:
+def post(http: httpx2.Client, path: str, body: dict[str, Any], key: str | None = None) -> httpx2.Response:
     return http.post(path, json=body, headers={} if key is None else {"Idempotency-Key": key})
 
 
-def league(http: httpx.Client, name: str, *players: str) -> str:
+def league(http: httpx2.Client, name: str, *players: str) -> str:
     """Make a ladder with people, and return its address."""
     assert post(http, "/v1/ladders", {"name": name}).status_code == 201
     for player in players:
@@ -36,7 +36,7 @@ def league(http: httpx.Client, name: str, *players: str) -> str:
     return f"/v1/ladders/{name}"
 
 
-def test_a_ladder_is_made_listed_read_and_deleted(http: httpx.Client) -> None:
+def test_a_ladder_is_made_listed_read_and_deleted(http: httpx2.Client) -> None:
     made = post(http, "/v1/ladders", {"name": "cup", "description": "of 2026", "initial_elo": 1000})
     listed = http.get("/v1/ladders", params={"filter": "name = cup"}).json()["ladders"]
     gone = http.delete("/v1/ladders/cup")
@@ -49,20 +49,20 @@ def test_a_ladder_is_made_listed_read_and_deleted(http: httpx.Client) -> None:
     assert http.get("/v1/ladders/cup").json()["code"] == "ladder_not_found"
 
 
-def test_a_runs_ladder_is_found_by_the_runs_name(http: httpx.Client, run: str) -> None:
+def test_a_runs_ladder_is_found_by_the_runs_name(http: httpx2.Client, run: str) -> None:
     found = http.get("/v1/ladders/played").json()
 
     assert (found["name"], found["run_id"], found["matches"], found["rated_through"]) == ("played", run, 8, 8)
     assert http.get(f"/v1/ladders/{run}").json() == found
 
 
-def test_a_live_runs_ladder_is_not_deleted(http: httpx.Client, run: str) -> None:
+def test_a_live_runs_ladder_is_not_deleted(http: httpx2.Client, run: str) -> None:
     refused = http.delete(f"/v1/ladders/{run}")
 
     assert (refused.status_code, refused.json()["code"]) == (409, "ladder_in_use")
 
 
-def test_players_and_ratings_are_listed(http: httpx.Client, run: str) -> None:
+def test_players_and_ratings_are_listed(http: httpx2.Client, run: str) -> None:
     players = http.get("/v1/ladders/played/players").json()["players"]
     page = http.get("/v1/ladders/played/ratings").json()
     snapshots = http.get("/v1/ladders/played/ratings", params={"filter": "kind = snapshot AND fixed = false"}).json()
@@ -86,7 +86,7 @@ def test_players_and_ratings_are_listed(http: httpx.Client, run: str) -> None:
     assert all(each["ordinal"] == pytest.approx(each["mu"] - 3 * each["sigma"]) for each in page["ratings"])
 
 
-def test_a_history_runs_over_matches_steps_and_times(http: httpx.Client, run: str) -> None:
+def test_a_history_runs_over_matches_steps_and_times(http: httpx2.Client, run: str) -> None:
     answer = http.get("/v1/ladders/played/ratings/history", params={"points": 4}).json()
     (series,) = answer["series"]
     named = http.get("/v1/ladders/played/ratings/history", params={"players": [3, 2]}).json()["series"]
@@ -101,7 +101,7 @@ def test_a_history_runs_over_matches_steps_and_times(http: httpx.Client, run: st
     assert [each["id"] for each in named] == [2, 3]
 
 
-def test_payoffs_have_both_sides_of_every_pair(http: httpx.Client, run: str) -> None:
+def test_payoffs_have_both_sides_of_every_pair(http: httpx2.Client, run: str) -> None:
     found = http.get("/v1/ladders/played/payoffs").json()
     few = http.get("/v1/ladders/played/payoffs", params={"players": [1, 3]}).json()
 
@@ -115,7 +115,7 @@ def test_payoffs_have_both_sides_of_every_pair(http: httpx.Client, run: str) -> 
     assert few["wins"] == [[0, 2], [2, 0]]
 
 
-def test_matches_come_in_pages_with_their_players(http: httpx.Client, run: str) -> None:
+def test_matches_come_in_pages_with_their_players(http: httpx2.Client, run: str) -> None:
     page = http.get("/v1/ladders/played/matches", params={"filter": "player = 2", "page_size": 3}).json()
     rest = http.get(
         "/v1/ladders/played/matches",
@@ -138,7 +138,7 @@ def test_matches_come_in_pages_with_their_players(http: httpx.Client, run: str) 
     assert (refused.status_code, refused.json()["code"]) == (422, "invalid_filter")
 
 
-def test_a_reported_match_is_rated(http: httpx.Client, world: World) -> None:
+def test_a_reported_match_is_rated(http: httpx2.Client, world: World) -> None:
     path = league(http, "open", "ann", "bob")
     body = {"participants": [{"player": "ann", "score": 3}, {"player": 2, "score": 1}], "at": "2026-01-31T12:00:00Z"}
 
@@ -151,7 +151,7 @@ def test_a_reported_match_is_rated(http: httpx.Client, world: World) -> None:
     assert [(each["name"], each["elo"], each["games"]) for each in ratings] == [("ann", 1200.5, 1), ("bob", 1199.5, 1)]
 
 
-def test_a_repeated_report_is_entered_once(http: httpx.Client) -> None:
+def test_a_repeated_report_is_entered_once(http: httpx2.Client) -> None:
     path = league(http, "twice", "ann", "bob")
     body = {"participants": [{"player": "ann"}, {"player": "bob", "team": 1}], "outcome": "draw"}
 
@@ -180,7 +180,7 @@ def two(first: Any, second: Any, **fields: Any) -> dict[str, Any]:
     ],
 )
 def test_what_is_no_match_is_refused_by_name(
-    http: httpx.Client, refusals: str, body: dict[str, Any], status: int, code: str
+    http: httpx2.Client, refusals: str, body: dict[str, Any], status: int, code: str
 ) -> None:
     answer = post(http, f"{refusals}/matches", body)
 
@@ -195,7 +195,7 @@ def refusals(world: World) -> str:
 
 
 @pytest.mark.parametrize("score", ["NaN", "Infinity", "1e999"])
-def test_a_score_that_is_no_finite_number_is_refused_by_name(http: httpx.Client, refusals: str, score: str) -> None:
+def test_a_score_that_is_no_finite_number_is_refused_by_name(http: httpx2.Client, refusals: str, score: str) -> None:
     text = f'{{"participants": [{{"player": "ann", "score": {score}}}, {{"player": "bob", "score": 0}}]}}'
 
     answer = http.post(f"{refusals}/matches", content=text, headers={"Content-Type": "application/json"})
@@ -204,7 +204,7 @@ def test_a_score_that_is_no_finite_number_is_refused_by_name(http: httpx.Client,
     assert "finite" in answer.json()["detail"]
 
 
-def test_names_that_are_taken_or_unknown_are_refused_by_name(http: httpx.Client, refusals: str) -> None:
+def test_names_that_are_taken_or_unknown_are_refused_by_name(http: httpx2.Client, refusals: str) -> None:
     taken = post(http, "/v1/ladders", {"name": "refusals"})
     twice = post(http, f"{refusals}/players", {"name": "ann", "kind": "scripted"})
     unknown = post(http, "/v1/ladders/nowhere/players", {"name": "ann", "kind": "scripted"})
@@ -221,7 +221,7 @@ def test_names_that_are_taken_or_unknown_are_refused_by_name(http: httpx.Client,
     ]
 
 
-def test_a_fixed_player_says_so(http: httpx.Client) -> None:
+def test_a_fixed_player_says_so(http: httpx2.Client) -> None:
     path = league(http, "walls")
     body = {"name": "wall", "kind": "scripted", "fixed": True, "elo": 1500, "mu": 30, "sigma": 1}
 
@@ -232,7 +232,7 @@ def test_a_fixed_player_says_so(http: httpx.Client) -> None:
     assert (rating["fixed"], rating["elo"], rating["mu"], rating["sigma"], rating["ordinal"]) == (True, 1500, 30, 1, 27)
 
 
-def test_recomputed_ratings_are_those_that_were_there(http: httpx.Client, world: World, run: str) -> None:
+def test_recomputed_ratings_are_those_that_were_there(http: httpx2.Client, world: World, run: str) -> None:
     paths = [f"/v1/ladders/played/{name}" for name in ("ratings", "ratings/history", "payoffs")]
     before = [http.get(path).content for path in paths]
 
@@ -244,10 +244,10 @@ def test_recomputed_ratings_are_those_that_were_there(http: httpx.Client, world:
     assert [http.get(path).content for path in paths] == before
 
 
-def test_a_run_plays_on_the_ladder_that_it_names_and_on_no_unknown_one(http: httpx.Client) -> None:
+def test_a_run_plays_on_the_ladder_that_it_names_and_on_no_unknown_one(http: httpx2.Client) -> None:
     http.post("/v1/ladders", json={"name": "trophy"}).raise_for_status()
 
-    def create(name: str) -> httpx.Response:
+    def create(name: str) -> httpx2.Response:
         return http.post("/v1/runs", json={"config": {"behaviors": {"A": {"self_play": {"ladder": name}}}}})
 
     refused = create("nobodys")
@@ -261,7 +261,7 @@ def test_a_run_plays_on_the_ladder_that_it_names_and_on_no_unknown_one(http: htt
     assert found["name"] == "trophy"
 
 
-def test_players_are_filtered_and_sorted_by_the_names_that_are_shown(http: httpx.Client, world: World) -> None:
+def test_players_are_filtered_and_sorted_by_the_names_that_are_shown(http: httpx2.Client, world: World) -> None:
     path = league(http, "twins")
     config = {"behaviors": {"Striker": {"self_play": {"ladder": "twins"}}}}
     for name in ("twin", "twin", "other"):

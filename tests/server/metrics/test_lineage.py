@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from ludus.client import Client
@@ -240,7 +240,7 @@ def test_the_series_of_predecessors_count_as_those_that_are_read(world: World) -
     fourth = begin(world, "fourth", save(third, CartPole=600))
     fourth.ledger.metrics.append([MetricPoint("CartPole", key, 700, 1000.0, 2.0) for key in keys])
 
-    def answer(*runs: str) -> httpx.Response:
+    def answer(*runs: str) -> httpx2.Response:
         return world.http.get("/v1/series", params={"runs": runs, "keys": keys, "with_predecessors": True})
 
     assert [series["steps"] for series in answer("third").json()["series"]] == [[550]] * 150

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-import httpx
+import httpx2
 import pytest
 
 from tests.server.app.world import Trainer, World, open_world
@@ -23,7 +23,7 @@ def trained(world: World, name: str, values: list[float], **fields: object) -> T
     return trainer
 
 
-def asked(answer: httpx.Response) -> list[dict[str, object]]:
+def asked(answer: httpx2.Response) -> list[dict[str, object]]:
     assert answer.status_code == 200, answer.text
     series: list[dict[str, object]] = answer.json()["series"]
     return series

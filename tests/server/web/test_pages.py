@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 
-import httpx
+import httpx2
 import pytest
 from pydantic import ValidationError
 
@@ -37,7 +37,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def ask(world: World, target: str, method: str = "GET", **headers: str) -> tuple[http.client.HTTPResponse, bytes]:
-    """Send a request as it stands, without a token: httpx would resolve dot segments first."""
+    """Send a request as it stands, without a token: httpx2 would resolve dot segments first."""
     connection = http.client.HTTPConnection(urlsplit(world.server).netloc, timeout=30)
     connection.request(method, target, headers={name.replace("_", "-"): value for name, value in headers.items()})
     answer = connection.getresponse()
@@ -277,8 +277,8 @@ def test_pages_say_nothing_about_the_project(world: World) -> None:
     token = {"Authorization": "Bearer boss"}
 
     for path in ("/", "/ui/runs", f"/ui/static/{RELEASE}/app.js"):
-        own = httpx.get(f"{world.server}{path}", headers=token)
-        assert own.content == httpx.get(f"{world.server}{path}").content
+        own = httpx2.get(f"{world.server}{path}", headers=token)
+        assert own.content == httpx2.get(f"{world.server}{path}").content
         assert "set-cookie" not in own.headers
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from server.webhooks.deliveries.sender import Sender
@@ -24,7 +24,7 @@ def receiver() -> Iterator[Receiver]:
         yield receiver
 
 
-def make(http: httpx.Client, url: str = "http://127.0.0.1:9/hook", **fields: Any) -> dict[str, Any]:
+def make(http: httpx2.Client, url: str = "http://127.0.0.1:9/hook", **fields: Any) -> dict[str, Any]:
     answer = http.post("/v1/webhooks", json={"url": url, **fields})
     assert answer.status_code == 201, answer.text
     return dict(answer.json())
@@ -39,7 +39,7 @@ def send_all(world: World) -> None:
         thread.join()
 
 
-def test_a_webhook_is_made_listed_read_changed_and_deleted(http: httpx.Client, world: World) -> None:
+def test_a_webhook_is_made_listed_read_changed_and_deleted(http: httpx2.Client, world: World) -> None:
     run = make_run(world.services.database, name="watched")
     answer = http.post("/v1/webhooks", json={"url": "http://127.0.0.1:9/a", "events": ["run_*"], "run": "watched"})
     made = answer.json()
@@ -57,7 +57,7 @@ def test_a_webhook_is_made_listed_read_changed_and_deleted(http: httpx.Client, w
     assert http.get(path).json()["code"] == "webhook_not_found"
 
 
-def test_the_secret_is_shown_once(http: httpx.Client) -> None:
+def test_the_secret_is_shown_once(http: httpx2.Client) -> None:
     made = make(http)
     path = f"/v1/webhooks/{made['id']}"
 
@@ -67,7 +67,7 @@ def test_the_secret_is_shown_once(http: httpx.Client) -> None:
     assert all("secret" not in answer.text.replace("last_secret", "") for answer in later)
 
 
-def test_a_repeated_request_makes_one_webhook_and_shows_its_secret_again(http: httpx.Client) -> None:
+def test_a_repeated_request_makes_one_webhook_and_shows_its_secret_again(http: httpx2.Client) -> None:
     body, key = {"url": "http://127.0.0.1:9/twice"}, {"Idempotency-Key": "make-it-once"}
 
     first, second = (http.post("/v1/webhooks", json=body, headers=key) for _ in range(2))
@@ -87,27 +87,27 @@ def test_a_repeated_request_makes_one_webhook_and_shows_its_secret_again(http: h
         ({"url": "https://example.com", "run": "nobody"}, "run_not_found"),
     ],
 )
-def test_mistakes_are_answered_with_what_to_do(http: httpx.Client, body: dict[str, Any], code: str) -> None:
+def test_mistakes_are_answered_with_what_to_do(http: httpx2.Client, body: dict[str, Any], code: str) -> None:
     answer = http.post("/v1/webhooks", json=body)
 
     assert answer.status_code in {404, 422}
     assert answer.json()["code"] == code
 
 
-def test_a_change_of_nothing_is_refused(http: httpx.Client) -> None:
+def test_a_change_of_nothing_is_refused(http: httpx2.Client) -> None:
     assert http.patch(f"/v1/webhooks/{make(http)['id']}", json={}).json()["code"] == "invalid_request"
 
 
 def test_the_own_network_is_refused_where_the_operator_does_not_allow_it(world: World) -> None:
     services = build_services(world.services.settings.home / "guarded")
     with serving(services) as server:
-        refused = httpx.post(f"{server}/v1/webhooks", json={"url": "https://169.254.169.254/latest"})
+        refused = httpx2.post(f"{server}/v1/webhooks", json={"url": "https://169.254.169.254/latest"})
 
     assert (refused.status_code, refused.json()["code"]) == (422, "invalid_webhook_url")
     assert "LUDUS_WEBHOOKS__PRIVATE_ADDRESSES" in refused.json()["detail"]
 
 
-def test_a_test_says_what_the_receiver_said(http: httpx.Client, receiver: Receiver) -> None:
+def test_a_test_says_what_the_receiver_said(http: httpx2.Client, receiver: Receiver) -> None:
     made = make(http, receiver.url)
     path = f"/v1/webhooks/{made['id']}"
     http.patch(path, json={"enabled": False})
@@ -124,7 +124,7 @@ def test_a_test_says_what_the_receiver_said(http: httpx.Client, receiver: Receiv
     assert receiver.ids() == [good["id"], bad["id"]]
 
 
-def test_a_repeated_test_call_sends_once(http: httpx.Client, receiver: Receiver) -> None:
+def test_a_repeated_test_call_sends_once(http: httpx2.Client, receiver: Receiver) -> None:
     path = f"/v1/webhooks/{make(http, receiver.url)['id']}:test"
 
     first, second = (http.post(path, headers={"Idempotency-Key": "test-once"}) for _ in range(2))
@@ -134,7 +134,7 @@ def test_a_repeated_test_call_sends_once(http: httpx.Client, receiver: Receiver)
     assert len(receiver.received) == 1
 
 
-def test_a_test_of_nobody_is_an_answer_too(http: httpx.Client) -> None:
+def test_a_test_of_nobody_is_an_answer_too(http: httpx2.Client) -> None:
     answer = http.post(f"/v1/webhooks/{make(http, 'http://127.0.0.1:1/')['id']}:test")
 
     assert (answer.status_code, answer.json()["state"], answer.json()["log"][0]["status"]) == (200, "failed", None)
@@ -142,7 +142,7 @@ def test_a_test_of_nobody_is_an_answer_too(http: httpx.Client) -> None:
 
 
 def test_deliveries_are_listed_with_their_attempts_and_sent_again(
-    http: httpx.Client, world: World, receiver: Receiver
+    http: httpx2.Client, world: World, receiver: Receiver
 ) -> None:
     path = f"/v1/webhooks/{make(http, receiver.url, tag='listed')['id']}"
     receiver.status = 500
@@ -165,7 +165,7 @@ def test_deliveries_are_listed_with_their_attempts_and_sent_again(
     assert receiver.ids() == [failed["id"]] * 2
 
 
-def test_nothing_is_sent_again_to_a_disabled_webhook(http: httpx.Client, receiver: Receiver) -> None:
+def test_nothing_is_sent_again_to_a_disabled_webhook(http: httpx2.Client, receiver: Receiver) -> None:
     path = f"/v1/webhooks/{make(http, receiver.url)['id']}"
     sent = http.post(f"{path}:test").json()["id"]
     http.patch(path, json={"enabled": False})
@@ -175,7 +175,7 @@ def test_nothing_is_sent_again_to_a_disabled_webhook(http: httpx.Client, receive
     assert (refused.status_code, refused.json()["code"]) == (409, "webhook_disabled")
 
 
-def test_a_delivery_of_another_webhook_is_not_found(http: httpx.Client, receiver: Receiver) -> None:
+def test_a_delivery_of_another_webhook_is_not_found(http: httpx2.Client, receiver: Receiver) -> None:
     sent = http.post(f"/v1/webhooks/{make(http, receiver.url)['id']}:test").json()["id"]
 
     answer = http.get(f"/v1/webhooks/{make(http)['id']}/deliveries/{sent}")
@@ -183,7 +183,7 @@ def test_a_delivery_of_another_webhook_is_not_found(http: httpx.Client, receiver
     assert (answer.status_code, answer.json()["code"]) == (404, "delivery_not_found")
 
 
-def test_a_rotated_secret_signs_beside_the_old_one_for_a_while(http: httpx.Client, receiver: Receiver) -> None:
+def test_a_rotated_secret_signs_beside_the_old_one_for_a_while(http: httpx2.Client, receiver: Receiver) -> None:
     made = make(http, receiver.url)
     path = f"/v1/webhooks/{made['id']}"
 

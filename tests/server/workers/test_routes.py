@@ -1,6 +1,6 @@
 """Cordon, drain and uncordon over HTTP: slots and hosts by name, for runs of all projects, in the audit log."""
 
-import httpx
+import httpx2
 
 from server.kit.states import Intent
 from server.workers.repository import WorkerInfo, WorkerRegistry
@@ -13,7 +13,7 @@ def register(world: World, *worker_ids: str) -> None:
         WorkerRegistry(world.services.database).register(info)
 
 
-def shown(answer: httpx.Response) -> list[tuple[str, bool, bool]]:
+def shown(answer: httpx2.Response) -> list[tuple[str, bool, bool]]:
     assert answer.status_code == 200, answer.text
     return [(each["id"], each["cordoned"], each["draining"]) for each in answer.json()["workers"]]
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from server.access.audit.repository import AuditRepository
@@ -82,7 +82,7 @@ def test_a_revoked_token_is_refused_at_once_by_the_process_that_revoked_it(world
 def test_nobody_gives_more_than_it_has(world: World) -> None:
     mine = bearer(made(world, scopes=["admin"], project="mine"))
 
-    def asked(**body: Any) -> httpx.Response:
+    def asked(**body: Any) -> httpx2.Response:
         return world.http.post("/v1/tokens", json={"name": "x", "scopes": ["run"], **body}, headers=mine)
 
     assert asked().json()["project"] == "mine"
@@ -226,7 +226,7 @@ def test_many_at_once_are_told_apart(world: World) -> None:
     found: dict[int, set[str]] = {}
 
     def ask(n: int) -> None:
-        with httpx.Client(base_url=world.server, headers=bearer(tokens[n]), timeout=30) as http:
+        with httpx2.Client(base_url=world.server, headers=bearer(tokens[n]), timeout=30) as http:
             http.post("/v1/runs", json={"config": CARTPOLE})
             found[n] = {each["project"] for _ in range(5) for each in http.get("/v1/runs").json()["runs"]}
 

@@ -1,6 +1,6 @@
 """Aliases over HTTP: set, compared, moved, removed; and retention, which leaves their checkpoints alone."""
 
-import httpx
+import httpx2
 import pytest
 
 from server.checkpoints.retention.holds import held
@@ -14,7 +14,7 @@ def saved(world: World) -> list[str]:
     return save_checkpoints(world.services.database, 100, 200, 300)
 
 
-def test_an_alias_is_made_moved_listed_and_removed(http: httpx.Client, saved: list[str]) -> None:
+def test_an_alias_is_made_moved_listed_and_removed(http: httpx2.Client, saved: list[str]) -> None:
     made = http.put("/v1/aliases/best-so-far", json={"checkpoint_id": saved[0]})
     moved = http.put("/v1/aliases/best-so-far", json={"checkpoint_id": saved[1]})
     listed = http.get("/v1/aliases", params={"filter": "name = best-so-far"}).json()["aliases"]
@@ -27,7 +27,7 @@ def test_an_alias_is_made_moved_listed_and_removed(http: httpx.Client, saved: li
     assert http.get("/v1/aliases/best-so-far").json()["code"] == "alias_not_found"
 
 
-def test_an_alias_that_somebody_has_moved_stays_where_it_is(http: httpx.Client, saved: list[str]) -> None:
+def test_an_alias_that_somebody_has_moved_stays_where_it_is(http: httpx2.Client, saved: list[str]) -> None:
     http.put("/v1/aliases/compared", json={"checkpoint_id": saved[0]})
     http.put("/v1/aliases/compared", json={"checkpoint_id": saved[1], "expected": saved[0]})
 
@@ -39,7 +39,7 @@ def test_an_alias_that_somebody_has_moved_stays_where_it_is(http: httpx.Client, 
 
 
 def test_setting_an_alias_to_what_it_is_changes_nothing_whatever_was_expected(
-    http: httpx.Client, saved: list[str]
+    http: httpx2.Client, saved: list[str]
 ) -> None:
     first = http.put("/v1/aliases/again", json={"checkpoint_id": saved[1], "expected": None}).json()
 
@@ -48,7 +48,7 @@ def test_setting_an_alias_to_what_it_is_changes_nothing_whatever_was_expected(
     assert (again.status_code, again.json()) == (200, first)
 
 
-def test_an_alias_that_must_be_new_is_not_taken_from_anybody(http: httpx.Client, saved: list[str]) -> None:
+def test_an_alias_that_must_be_new_is_not_taken_from_anybody(http: httpx2.Client, saved: list[str]) -> None:
     http.put("/v1/aliases/taken", json={"checkpoint_id": saved[0]})
 
     refused = http.put("/v1/aliases/taken", json={"checkpoint_id": saved[1], "expected": None})
@@ -60,19 +60,19 @@ def test_an_alias_that_must_be_new_is_not_taken_from_anybody(http: httpx.Client,
 
 
 @pytest.mark.parametrize("name", ["latest", "best", "ckpt_champion"])
-def test_names_that_mean_a_checkpoint_anyway_are_refused(http: httpx.Client, saved: list[str], name: str) -> None:
+def test_names_that_mean_a_checkpoint_anyway_are_refused(http: httpx2.Client, saved: list[str], name: str) -> None:
     refused = http.put(f"/v1/aliases/{name}", json={"checkpoint_id": saved[0]})
 
     assert (refused.status_code, refused.json()["code"]) == (422, "invalid_alias")
 
 
-def test_an_alias_needs_a_checkpoint_that_is_there(http: httpx.Client) -> None:
+def test_an_alias_needs_a_checkpoint_that_is_there(http: httpx2.Client) -> None:
     refused = http.put("/v1/aliases/nothing", json={"checkpoint_id": "ckpt_nobody"})
 
     assert (refused.status_code, refused.json()["code"]) == (404, "checkpoint_not_found")
 
 
-def test_retention_keeps_what_has_an_alias(world: World, http: httpx.Client, saved: list[str]) -> None:
+def test_retention_keeps_what_has_an_alias(world: World, http: httpx2.Client, saved: list[str]) -> None:
     http.put("/v1/aliases/kept", json={"checkpoint_id": saved[0]})
     for name in ("compared", "again", "taken"):
         http.delete(f"/v1/aliases/{name}")

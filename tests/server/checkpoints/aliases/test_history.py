@@ -4,7 +4,7 @@ import threading
 from itertools import pairwise
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from sqlalchemy import delete
 
@@ -175,7 +175,7 @@ def test_over_http_the_author_is_the_name_of_the_token_and_pages_are_newest_firs
             page = world.http.get("/v1/aliases/champion/history", params=parameters).json()
             found += page["moves"]
             pages, parameters = pages + 1, {"page_size": 3, "page_token": page["next_page_token"]}
-        missing: httpx.Response = world.http.get("/v1/aliases/never/history")
+        missing: httpx2.Response = world.http.get("/v1/aliases/never/history")
         by_job = world.http.get("/v1/aliases/champion/history", params={"filter": 'moved_by = "nightly-job"'}).json()
 
     assert alias["moved_by"] == "nightly-job"

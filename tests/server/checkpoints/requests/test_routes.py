@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from ludus.schemas.states import RunState, StopReason
@@ -21,11 +21,11 @@ def trainer(world: World) -> Iterator[Trainer]:
         trainer.finish(RunState.CANCELLED)
 
 
-def ask(world: World, run: str, **headers: str) -> httpx.Response:
+def ask(world: World, run: str, **headers: str) -> httpx2.Response:
     return world.http.post(f"/v1/runs/{run}:checkpoint", headers=headers)
 
 
-def look(world: World, answer: httpx.Response) -> dict[str, Any]:
+def look(world: World, answer: httpx2.Response) -> dict[str, Any]:
     return dict(world.http.get(answer.headers["Location"]).json())
 
 

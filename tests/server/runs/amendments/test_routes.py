@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from ludus.schemas.states import RunState
@@ -21,7 +21,7 @@ def run(world: World) -> str:
     return str(world.create(CONFIG)["id"])
 
 
-def patch(world: World, run: str, body: Any, **headers: str) -> httpx.Response:
+def patch(world: World, run: str, body: Any, **headers: str) -> httpx2.Response:
     return world.http.patch(f"/v1/runs/{run}", json=body, headers=headers)
 
 

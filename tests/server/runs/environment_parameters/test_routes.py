@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from ludus.config.curriculum import status_of
@@ -38,7 +38,7 @@ def path(run: str) -> str:
     return f"/v1/runs/{run}/environment_parameters"
 
 
-def patch(world: World, run: str, **parameters: Any) -> httpx.Response:
+def patch(world: World, run: str, **parameters: Any) -> httpx2.Response:
     return world.http.patch(path(run), json={"parameters": parameters})
 
 

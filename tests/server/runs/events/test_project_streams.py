@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from server.runs.events.streams import StreamLimits
@@ -42,14 +42,14 @@ class Follower:
 
     def _follow(self) -> None:
         with (
-            httpx.Client(base_url=self._server, timeout=60, headers=self._headers) as http,
+            httpx2.Client(base_url=self._server, timeout=60, headers=self._headers) as http,
             http.stream("GET", PATH) as answer,
         ):
             for _, kind, data in messages(self._noted(answer)):
                 self.kinds.append(kind)
                 self.told.append(data)
 
-    def _noted(self, answer: httpx.Response) -> Any:
+    def _noted(self, answer: httpx2.Response) -> Any:
         follower = self
 
         class Lines:
@@ -119,7 +119,7 @@ def started(home: Path, server: str = "") -> Iterator[str]:
 def test_a_server_that_is_started_again_under_an_open_stream_loses_no_event(tmp_path: Path) -> None:
     with started(tmp_path) as server:
         follower = Follower(server)
-        with httpx.Client(base_url=server) as http:
+        with httpx2.Client(base_url=server) as http:
             http.post("/v1/runs?name=first", json={"config": "behaviors: {A: {}}"}).raise_for_status()
         eventually(lambda: follower.names, "the first event has come")
     follower.thread.join(60)
@@ -129,7 +129,7 @@ def test_a_server_that_is_started_again_under_an_open_stream_loses_no_event(tmp_
     away.database.close()
 
     with started(tmp_path) as server:
-        with httpx.Client(base_url=server) as http:
+        with httpx2.Client(base_url=server) as http:
             http.post("/v1/runs?name=before", json={"config": "behaviors: {A: {}}"}).raise_for_status()
             again = Follower(server, {"Last-Event-ID": follower.last_id})
             http.post("/v1/runs?name=after", json={"config": "behaviors: {A: {}}"}).raise_for_status()

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 import pytest
 
 from ludus.schemas.states import RunState
@@ -18,7 +18,7 @@ from tests.server.app.world import Trainer, World, open_world, serving
 from tests.waiting import eventually
 
 
-def messages(answer: httpx.Response) -> Iterator[tuple[int | None, str, dict[str, object]]]:
+def messages(answer: httpx2.Response) -> Iterator[tuple[int | None, str, dict[str, object]]]:
     """Parse a stream into (id, event, data)."""
     seq, kind, data = None, "message", ""
     for line in answer.iter_lines():
@@ -119,7 +119,7 @@ def test_pages_of_events_follow_each_other(world: World) -> None:
     assert seqs == list(range(1, 8))
 
 
-def test_events_of_an_unknown_run_are_not_found(http: httpx.Client) -> None:
+def test_events_of_an_unknown_run_are_not_found(http: httpx2.Client) -> None:
     for path in ("/v1/runs/nobody/events", "/v1/runs/nobody/events:stream"):
         assert http.get(path).json()["code"] == "run_not_found"
     wrong = http.get("/v1/runs/nobody/events", headers={"Last-Event-ID": "x"})
@@ -185,7 +185,7 @@ def test_a_client_that_stalls_is_dropped_and_disturbs_nobody(tmp_path: Path) -> 
 
         def follow() -> None:
             with (
-                httpx.Client(base_url=world.server, timeout=30) as http,
+                httpx2.Client(base_url=world.server, timeout=30) as http,
                 http.stream("GET", f"/v1/runs/{run['id']}/events:stream") as answer,
             ):
                 seen.extend(seq for seq, kind, _ in messages(answer) if kind == "message")
@@ -231,7 +231,7 @@ def test_a_stopping_server_lets_its_watchers_go(tmp_path: Path) -> None:
 
         def follow(server: str) -> None:
             with (
-                httpx.Client(base_url=server, timeout=30) as http,
+                httpx2.Client(base_url=server, timeout=30) as http,
                 http.stream("GET", f"/v1/runs/{run['id']}/events:stream") as answer,
             ):
                 read.extend(answer.iter_lines())

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-import httpx
+import httpx2
 import pytest
 import yaml
 
@@ -12,12 +12,12 @@ FLAT = {"A": {"trainer": "ppo", "use_recurrent": False, "self_play": {}, "colour
 
 
 @pytest.fixture(scope="module")
-def http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+def http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx2.Client]:
     with open_world(tmp_path_factory.mktemp("upgrade")) as world:
         yield world.http
 
 
-def test_an_old_configuration_is_answered_in_the_format_of_today(http: httpx.Client) -> None:
+def test_an_old_configuration_is_answered_in_the_format_of_today(http: httpx2.Client) -> None:
     answer = http.post("/v1/configs:upgrade", json={"config": FLAT})
 
     assert answer.status_code == 200
@@ -29,7 +29,7 @@ def test_an_old_configuration_is_answered_in_the_format_of_today(http: httpx.Cli
     assert done["problems"] == []
 
 
-def test_a_yaml_body_is_the_configuration(http: httpx.Client) -> None:
+def test_a_yaml_body_is_the_configuration(http: httpx2.Client) -> None:
     text = "behaviors:\n  A: {}  # mine\n"
 
     answer = http.post("/v1/configs:upgrade", content=text, headers={"Content-Type": "application/yaml"})
@@ -37,7 +37,7 @@ def test_a_yaml_body_is_the_configuration(http: httpx.Client) -> None:
     assert answer.json() == {"document": text, "unchanged": True, "changes": [], "dropped": [], "problems": []}
 
 
-def test_the_files_beside_an_old_configuration_are_merged_into_it(http: httpx.Client) -> None:
+def test_the_files_beside_an_old_configuration_are_merged_into_it(http: httpx2.Client) -> None:
     body = {
         "config": yaml.safe_dump(FLAT),
         "curriculum": {"A": {"measure": "reward", "thresholds": [1], "parameters": {"height": [1, 2]}}},
@@ -50,7 +50,7 @@ def test_the_files_beside_an_old_configuration_are_merged_into_it(http: httpx.Cl
 
 
 @pytest.mark.parametrize("config", ["", "x: 1", "a: [", 3])
-def test_what_is_no_configuration_is_refused(http: httpx.Client, config: object) -> None:
+def test_what_is_no_configuration_is_refused(http: httpx2.Client, config: object) -> None:
     answer = http.post("/v1/configs:upgrade", json={"config": config})
 
     assert answer.status_code == 422
