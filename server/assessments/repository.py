@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import select
+from sqlalchemy.orm import load_only
 
 from ludus.config.behavior import TrainerConfig
-from ludus.config.run import RunConfig
 from server.assessments.models import RunAssessment
 from server.checkpoints.models import Checkpoint
 from server.kit.db.clock import now
@@ -51,11 +51,9 @@ class AssessmentRepository(Repository):
 
         Raises CheckpointNotFound, also where the run of the checkpoint never trained the behavior.
         """
-        query = select(Run.config).join(Checkpoint, Checkpoint.run_id == Run.id).where(Checkpoint.id == checkpoint_id)
-        stored = self._session.scalar(query)
-        section: TrainerConfig | None = None
-        if stored is not None:
-            section = RunConfig.model_validate(stored).behavior(behavior)
+        query = select(Run).join(Checkpoint, Checkpoint.run_id == Run.id).where(Checkpoint.id == checkpoint_id)
+        run = self._session.scalar(query.options(load_only(Run.config)))
+        section: TrainerConfig | None = None if run is None else run.parsed_config.behavior(behavior)
         if section is None:
             raise CheckpointNotFound(checkpoint_id)
         network = section.network_settings.model_dump(mode="json")

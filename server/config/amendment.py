@@ -13,9 +13,17 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, Final
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
-from ludus.config.behavior import CloneConfig, DQNConfig, POCAConfig, PPOConfig, SACConfig, TrainerConfig
+from ludus.config.behavior import (
+    BehaviorConfig,
+    CloneConfig,
+    DQNConfig,
+    POCAConfig,
+    PPOConfig,
+    SACConfig,
+    TrainerConfig,
+)
 from ludus.config.divergence import DivergenceSettings
 from ludus.config.hyperparameters import PPOHyperparameters
 from ludus.config.problems import Path, join_path, show, split_path
@@ -68,6 +76,7 @@ _REASONS: Final = {
     "hyperparameters.shared_critic": "the networks are built when the behavior begins",
 }
 """Why a key stays what it was, as the middle of a sentence."""
+_BEHAVIORS: Final = TypeAdapter(dict[str, BehaviorConfig])
 _INSTEAD: Final = "branch off another run that has it from the beginning (`ludus run branch`)"
 
 
@@ -77,12 +86,12 @@ def amend(config: RunConfig, wanted: Mapping[str, Mapping[str, Any]]) -> tuple[R
     `wanted`: parts of behaviors' sections, by the behaviors' names. Raises InvalidEdit with every problem, each with
     its path.
     """
-    document = config.model_dump(mode="json")
-    problems = list(_merge(config, wanted, document["behaviors"]))
+    sections = _sections(config)
+    problems = list(_merge(config, wanted, sections))
     try:
-        amended = RunConfig.model_validate(document)
+        amended = _with_sections(config, sections)
     except ValidationError as error:
-        raise InvalidEdit([*problems, *problems_in(error)]) from error
+        raise InvalidEdit([*problems, *problems_in(error, ("behaviors",))]) from error
     if not problems:
         problems += _beside_the_models(config, amended)
     if problems:
@@ -92,14 +101,23 @@ def amend(config: RunConfig, wanted: Mapping[str, Mapping[str, Any]]) -> tuple[R
 
 def apply_changes(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
     """Return a configuration with new values by their paths (`Change.path`), which `amend` has found to be legal."""
-    document = config.model_dump(mode="json")
+    sections = _sections(config)
     for path, value in changes.items():
-        *parents, last = split_path(path)
-        section: Any = document
+        _, *parents, last = split_path(path)
+        section: Any = sections
         for key in parents:
             section = section[key]
         section[last] = value
-    return RunConfig.model_validate(document)
+    return _with_sections(config, sections)
+
+
+def _sections(config: RunConfig) -> dict[str, Any]:
+    """Return the sections of the behaviors as plain values. Nothing else in a configuration changes."""
+    return {name: section.model_dump(mode="json") for name, section in config.behaviors.items()}
+
+
+def _with_sections(config: RunConfig, sections: Mapping[str, Any]) -> RunConfig:
+    return config.model_copy(update={"behaviors": _BEHAVIORS.validate_python(sections)})
 
 
 def _merge(config: RunConfig, wanted: Mapping[str, Mapping[str, Any]], sections: dict[str, Any]) -> Iterator[Problem]:

@@ -68,7 +68,7 @@ def review(document: Document, *, local: bool = False) -> tuple[RunConfig, list[
     try:
         config = RunConfig.model_validate(cleaned)
     except ValidationError as error:
-        problems += _own_problems(error, behaviors)
+        problems += _own_problems(error.errors(include_url=False), behaviors)
     else:
         problems += problems_of(config)
         problems += _too_few_gpus(config)
@@ -214,14 +214,15 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any], path: Path) -> Iter
             yield Change(join_path((*path, key)), "removed", value, None)
 
 
-def problems_in(error: ValidationError) -> list[Problem]:
-    """Return pydantic's errors as problems, for a configuration without `default_settings`."""
-    return list(_own_problems(error, None))
+def problems_in(error: ValidationError, root: Path) -> list[Problem]:
+    """Return pydantic's errors as problems, for the part of a configuration at the path `root`."""
+    details: list[ErrorDetails] = [{**item, "loc": (*root, *item["loc"])} for item in error.errors(include_url=False)]
+    return list(_own_problems(details, None))
 
 
-def _own_problems(error: ValidationError, behaviors: Any) -> Iterable[Problem]:
+def _own_problems(errors: Iterable[ErrorDetails], behaviors: Any) -> Iterable[Problem]:
     """Translate pydantic's errors; one of `default_settings` is not repeated for each behavior that inherits it."""
-    details = [item for item in error.errors(include_url=False) if item["type"] != "default_factory_not_called"]
+    details = [item for item in errors if item["type"] != "default_factory_not_called"]
     paths = {_path(item) for item in details}
     for item in details:
         path = _path(item)

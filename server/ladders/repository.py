@@ -4,9 +4,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import ClassVar, Final, NamedTuple, Self
 
 from sqlalchemy import insert, or_, select, update
+from sqlalchemy.orm import load_only
 
 from ludus.config.behavior import ReinforcementConfig
-from ludus.config.run import RunConfig
 from server.checkpoints.models import Checkpoint
 from server.kit.db.clock import now
 from server.kit.db.ids import new_id
@@ -311,8 +311,8 @@ class PlayerRepository(Repository):
 
     def _initial_elo(self, ladder: Ladder, run_id: str) -> Callable[[str], float]:
         """Return the Elo with which a behavior of a run begins: its `initial_elo`, else the ladder's."""
-        stored = self._session.scalar(select(Run.config).where(Run.id == run_id))
-        config = None if stored is None else RunConfig.model_validate(stored)
+        run = self._session.scalar(select(Run).where(Run.id == run_id).options(load_only(Run.config)))
+        config = None if run is None else run.parsed_config
 
         def of(behavior: str) -> float:
             settings = None if config is None else config.behavior(behavior)

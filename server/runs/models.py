@@ -17,6 +17,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import InstrumentedAttribute, Mapped, column_property, mapped_column
 
+from ludus.config.run import RunConfig
 from server.kit.db.base import CLUSTERED, Base, Json, Timestamp, ordered_text, partial_index
 from server.kit.db.clock import later
 from server.kit.db.projects import Owned
@@ -104,8 +105,8 @@ class Run(Owned, Base):
     stored_updated_at: Mapped[float] = mapped_column("updated_at", Timestamp)
     """The last change of this row; all that wait for events look here. See `updated_at`."""
     config: Mapped[dict[str, Any]] = mapped_column(Json)
-    """Resolved: every default filled in. The last column of the first release, because it is the big one: SQLite reads
-    the others without touching it."""
+    """Resolved: every default filled in (`RunConfig.model_dump(mode="json")`). The last column of the first release,
+    because it is the big one: SQLite reads the others without touching it."""
     owner: Mapped[str] = mapped_column(ordered_text(200), default="", server_default="")
     """Free text. Of the runs that one token created, those of the owner with fewer in training go first."""
     token_id: Mapped[str] = mapped_column(String(40), default="", server_default="")
@@ -137,6 +138,11 @@ class Run(Owned, Base):
         later(stored_updated_at, func.coalesce(of_lease(Lease.step_at, id), 0.0))  # noqa: A003  # likewise
     )
     """The last change of this row, or of the step."""
+
+    @property
+    def parsed_config(self) -> RunConfig:
+        """The configuration as a model. Raises pydantic's `ValidationError` if a newer release stored it."""
+        return RunConfig.model_validate(self.config)
 
     # Each order of the list has an index of its own and one behind the state, so that a page is read in order, whatever
     # state is asked for. The other fields have one each for telling rare conditions from common ones; see

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from ludus.config.problems import show
-from ludus.config.run import RunConfig
 from server.config.amendment import amend
 from server.kit.db.database import Session
 from server.runs.amendments.repository import AmendmentRepository
@@ -64,7 +63,7 @@ class AmendmentService:
         return run
 
     def _amend(self, run: Run, wanted: Mapping[str, Mapping[str, Any]]) -> None:
-        amended, changes = amend(RunConfig.model_validate(run.config), wanted)
+        amended, changes = amend(run.parsed_config, wanted)
         if not changes:
             return
         plain = [{"path": each.path, "old": each.old, "new": each.new} for each in changes]

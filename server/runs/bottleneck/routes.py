@@ -3,7 +3,6 @@
 from fastapi import APIRouter
 
 from ludus import schemas
-from ludus.config.run import RunConfig
 from ludus.schemas.states import RunState
 from server.kit.errors import RunNotFound
 from server.kit.http.errors import problems
@@ -27,4 +26,4 @@ def get_bottleneck(run: RunKey, database: DatabaseDep) -> schemas.Bottleneck:
             return schemas.Bottleneck(message=f"The run is {found.state}: nothing is measured")
         if not attempts or attempts[-1].time_spent is None:
             return schemas.Bottleneck(message="Nothing is measured yet: that takes a few seconds of training")
-        return diagnose(TimeSpent(**attempts[-1].time_spent), RunConfig.model_validate(found.config))
+        return diagnose(TimeSpent(**attempts[-1].time_spent), found.parsed_config)

@@ -39,7 +39,7 @@ class ParameterService:
         found = self._runs.get(run)
         reported = self._parameters.of_run(found.id)
         if reported is None:
-            statuses, edit = _initial(RunConfig.model_validate(found.config)), 0
+            statuses, edit = _initial(found.parsed_config), 0
         else:
             statuses, edit = [ParameterStatus(**each) for each in reported.parameters], reported.edit
         if found.state in TERMINAL:
@@ -51,7 +51,7 @@ class ParameterService:
 
         Raises RunNotFound, RunEnded, InvalidEdit.
         """
-        config = RunConfig.model_validate(self._runs.get(run).config)
+        config = self._runs.get(run).parsed_config
         hint = "; `starting_lesson` in its configuration says with which lesson a parameter begins"
         found = self._runs.lock_live(run, hint)
         lessons = config.lessons()
