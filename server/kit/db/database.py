@@ -34,7 +34,7 @@ from sqlalchemy.exc import DisconnectionError, InvalidatePoolError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 
-from server.kit.db.once import GATHERS, begin_once, ended, gather
+from server.kit.db.once import GATHERS, ONCE, begin_later, gather
 from server.kit.db.outages import leave_read_only, takes_no_writes, translated
 from server.kit.db.projects import ProjectSession, info_of
 from server.kit.errors import DatabaseUnavailable
@@ -54,8 +54,6 @@ _EFFECTS = "ludus_after_commit"
 _ACTOR = "ludus_actor"
 _READS = "ludus_reads"
 """Execution option of the engine whose transactions are read-only."""
-_ONCE = "ludus_once"
-"""Execution option of the engine whose transactions are one statement."""
 _TRACER = "ludus_tracer"
 _IDLE_SINCE = "ludus_idle_since"
 _UNTIL = "ludus_until"
@@ -141,7 +139,7 @@ class Database:
     @contextmanager
     def read(self, *, once: bool = False) -> Iterator[Session]:
         """One read-only transaction, `once` of one statement. Raises DatabaseUnavailable if the database is away."""
-        engine = self._reader.execution_options(**{_ONCE: True}) if once else self._reader
+        engine = self._reader.execution_options(**{ONCE: True}) if once else self._reader
         with translated(writes=False), self._session(engine, autoflush=False) as session:
             yield session
 
@@ -153,7 +151,7 @@ class Database:
         returns nothing together with what follows (both: `server.kit.db.once`). Raises DatabaseUnavailable when the
         database doesn't answer or another writer doesn't finish; nothing is written then.
         """
-        engine = self._writer.execution_options(**{_ONCE: once, GATHERS: gathers}) if once or gathers else self._writer
+        engine = self._writer.execution_options(**{ONCE: once, GATHERS: gathers}) if once or gathers else self._writer
         with self._write_lock, translated(writes=True), self._session(engine) as session:
             session.connection()
             yield session
@@ -341,14 +339,14 @@ def _postgresql_engine(
     def begun(connection: Any) -> None:
         options = connection.get_execution_options()
         begin = f"BEGIN{' READ ONLY' if options.get(_READS) else ''}; {limits}"
-        if options.get(_ONCE):
-            begin_once(connection.connection.driver_connection, begin)
-        elif not options.get(GATHERS):
+        if options.get(ONCE) or options.get(GATHERS):
+            begin_later(connection, begin)
+        else:
             connection.exec_driver_sql(begin)
 
     event.listen(engine, "connect", connected)
     event.listen(engine, "begin", begun)
-    gather(engine, f"BEGIN; {limits}")
+    gather(engine)
     _ping_doubtful_connections(engine)
     leave_read_only(engine, _READS)
     return engine
@@ -368,9 +366,7 @@ def _ping_doubtful_connections(engine: Engine) -> None:
     longer than the keepalives take. Old connections are replaced, too.
     """
 
-    def idle(connection: Any, record: ConnectionPoolEntry) -> None:
-        if connection is not None:  # else it is lost
-            ended(connection)
+    def idle(_connection: object, record: ConnectionPoolEntry) -> None:
         record.info[_IDLE_SINCE] = time.monotonic()
 
     def wanted(connection: Any, record: ConnectionPoolEntry, _fairy: object) -> None:
