@@ -47,10 +47,11 @@ from server.kit.db.database import Database, tracer_of
 from server.kit.db.migrate import upgrade_database
 from server.kit.settings import Settings
 from server.kit.tracing import Tracer
+from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.claims.repository import RunQueue
 from tests.factories import RecordingWakeUp, make_checkpoint, make_run
-from worker.host.telemetry import MeasuredLedger, WorkerTelemetry
-from worker.host.tracing import AttemptSpans, TracedLedger
+from worker.host.telemetry import AttemptMeasurement, WorkerTelemetry
+from worker.host.tracing import AttemptSpans
 
 COLLECTOR = """
 import sys
@@ -135,9 +136,10 @@ def attempt(database: Database, tracer: Tracer | None) -> Step:
     async def execute() -> None:
         claim = queue.claim("worker-1", 600)
         assert claim is not None
-        measured = (telemetry, database, claim, 3)
         # As `worker.host.tasks.Slot` does.
-        ledger = MeasuredLedger(*measured) if tracer is None else TracedLedger(AttemptSpans(tracer, claim), *measured)
+        observers = [AttemptMeasurement(telemetry, claim).observe]
+        observers += [] if tracer is None else [AttemptSpans(tracer, claim).observe]
+        ledger = AttemptLedger(database, claim, 3, observers)
         ledger.listening([])
         ledger.simulators.connected("simulator", number=0, collector=0)
         ledger.simulators.plays("simulator", ["CartPole"], 1)

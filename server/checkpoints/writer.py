@@ -11,6 +11,7 @@ from server.checkpoints.retention.repository import RetentionRepository
 from server.checkpoints.score import overall_score
 from server.checkpoints.service import CheckpointService
 from server.kit.db.database import Session
+from server.runs.attempts.observed import CheckpointSaved
 from server.runs.attempts.repository import AttemptFence
 from server.runs.events.repository import Note
 from server.runs.models import Attempt
@@ -36,8 +37,6 @@ class CheckpointWriter:
         self._keep_best = keep_best
         self._scores = scores
         self._rewind = rewind
-        self.on_add: Callable[[NewCheckpoint], None] = lambda _: None
-        """Called after the commit of each checkpoint that was entered."""
 
     def add(self, checkpoint: NewCheckpoint, request: int | None = None) -> str:
         """Enter a published checkpoint; return its id. One beyond the attempt's start refills the restart budget.
@@ -45,7 +44,8 @@ class CheckpointWriter:
         `request` is the number of the request that it answers.
         """
         entered = self._add(checkpoint, request)
-        self.on_add(checkpoint)
+        size = sum(file.size for file in checkpoint.files)
+        self._fence.notify(CheckpointSaved(checkpoint.path, checkpoint.reason, checkpoint.step, size))
         return entered
 
     def _add(self, checkpoint: NewCheckpoint, request: int | None) -> str:

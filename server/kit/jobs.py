@@ -122,5 +122,5 @@ def handle_rows(
         except Unavailable:
             raise
         except LudusError as error:
-            _log.info("row_not_handled", row=str(row), code=error.code, reason=str(error))
+            _log.debug("row_not_handled", row=str(row), code=error.code, reason=str(error))
     return handled

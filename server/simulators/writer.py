@@ -1,9 +1,10 @@
 """The simulators that an attempt writes: who is connected, and why sessions ended."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from server.kit.db.texts import storable
+from server.runs.attempts.observed import SimulatorChanged
 from server.runs.attempts.repository import AttemptFence
 from server.runs.events.repository import Note
 from server.simulators.last_words.repository import DISCONNECTED, ENDS_OF_GAMES
@@ -19,8 +20,6 @@ class SimulatorWriter:
 
     def __init__(self, fence: AttemptFence) -> None:
         self._fence = fence
-        self.on_change: Callable[[str, str], None] = lambda _session_id, _change: None
-        """Called after the commit of a change, with the session id and `connected`, `plays` or the code of the end."""
 
     def connected(
         self,
@@ -42,13 +41,13 @@ class SimulatorWriter:
         message = f"Simulator {number} connected from {peer or 'an unknown address'}."
         with self._fence.tell(Note("simulator_connected", message, data=data)) as session:
             SimulatorRepository(session).connected(self._fence.run_id, self._fence.number, session_id, **columns)
-        self.on_change(session_id, "connected")
+        self._fence.notify(SimulatorChanged(session_id, "connected"))
 
     def plays(self, session_id: str, behaviors: Sequence[str], agents: int) -> None:
         """Record the facts of a simulator's first step: all its behaviors, and the number of its agents."""
         with self._fence.write() as (session, run):
             SimulatorRepository(session).plays(run.id, self._fence.number, session_id, behaviors, agents)
-        self.on_change(session_id, "plays")
+        self._fence.notify(SimulatorChanged(session_id, "plays"))
 
     def left(self, session_id: str, *, code: str, reason: str, steps: int, peer: str = "") -> None:
         """Record that a simulator's session ended, or was refused before it began (its `session_id` is unknown then).
@@ -56,7 +55,7 @@ class SimulatorWriter:
         Noting the same end twice leaves one event.
         """
         self._leave(session_id, code, reason, steps, peer)
-        self.on_change(session_id, code)
+        self._fence.notify(SimulatorChanged(session_id, code))
 
     def _leave(self, session_id: str, code: str, reason: str, steps: int, peer: str) -> None:
         data: dict[str, Any] = {"session_id": session_id, "code": code, **({"peer": peer} if peer else {})}

@@ -18,7 +18,6 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import cast
 
 import structlog
 from billiard.process import current_process
@@ -28,14 +27,15 @@ from celery.signals import worker_process_init, worker_process_shutdown, worker_
 from ludus.child_process import end_with_parent
 from ludus.logging import WORKER_VARIABLE, bind_process, configure_logging
 from server.kit.artifacts.opening import open_store
-from server.kit.artifacts.store import ArtifactStore
 from server.kit.db.database import Database
 from server.kit.errors import LudusError, Unavailable
 from server.kit.queue import TaskName, WakeUpQueue, make_celery, queues_of
 from server.kit.settings import Settings, WorkerSettings
 from server.kit.tracing import open_tracer, trace_id
+from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.claims.claim import Claim
 from server.lifecycle.claims.repository import AnotherSlot, RunQueue
+from server.runs.attempts.observed import Observer
 from server.runs.scheduling.demand import Offer
 from server.workers.repository import WorkerInfo, WorkerRegistry
 from worker.host.alive import FRESH_SECONDS, touch
@@ -45,8 +45,8 @@ from worker.host.gpus import VISIBLE, GpuInUse, assign, find_gpus, lock_gpus
 from worker.host.process import WarmTrainer
 from worker.host.supervisor.loop import Supervisor
 from worker.host.supervisor.scratch import sweep
-from worker.host.telemetry import MeasuredLedger, MeasuredStore, WorkerTelemetry, serve_slots
-from worker.host.tracing import AttemptSpans, TracedLedger, TracedStore
+from worker.host.telemetry import AttemptMeasurement, WorkerTelemetry, serve_slots
+from worker.host.tracing import AttemptSpans
 from worker.host.watchdog import Watchdog
 
 log = structlog.get_logger()
@@ -208,18 +208,15 @@ class Slot:
     def _train(self, claim: Claim) -> None:
         """Execute one attempt."""
         ids: dict[str, object] = {"run_id": claim.run_id, "attempt": claim.attempt}
-        measured = (self._telemetry, self._database, claim, self._settings.controller.restart_budget)
-        if self._tracer is None:
-            ledger, store = MeasuredLedger(*measured), MeasuredStore(self._store, self._telemetry)
-        else:
-            spans = AttemptSpans(self._tracer, claim)
-            ledger, store = TracedLedger(spans, *measured), TracedStore(spans, self._store, self._telemetry)
+        observers: list[Observer] = [AttemptMeasurement(self._telemetry, claim).observe]
+        if self._tracer is not None:
+            observers.append(AttemptSpans(self._tracer, claim).observe)
             ids["trace_id"] = trace_id(claim.run_id)
         with structlog.contextvars.bound_contextvars(**ids):
             self._supervisor = Supervisor(
                 claim,
-                ledger,
-                cast("ArtifactStore", store),
+                AttemptLedger(self._database, claim, self._settings.controller.restart_budget, observers),
+                self._store,
                 self._settings.worker,
                 self._settings.worker.scratch / f"{claim.run_id}-{claim.attempt}",
                 self._settings.gateway,

@@ -1,30 +1,23 @@
 """Operational metrics of a worker host: leases and checkpoints. The slots are processes; they count together in files.
 
-The supervisor knows nothing of this: its ledger and its store are measured from outside.
+The supervisor knows nothing of this: an observer of its attempt counts.
 """
 
 import os
 import time
-from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from ludus.protocol.codes import CloseCode
-from server.checkpoints.refs import NewCheckpoint
-from server.kit.artifacts.store import ArtifactStore, FileRef
-from server.kit.db.database import Database
-from server.kit.errors import LudusError
 from server.kit.listening import TelemetrySettings
 from server.kit.probes import Probes
 from server.kit.telemetry import BUCKETS, serve_metrics
-from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.claims.claim import Claim
-from server.lifecycle.leases.repository import Renewal
-from server.runs.bottleneck.times import TimeSpent
+from server.runs.attempts import observed
 from worker.host.alive import is_alive
 
 START_BUCKETS: Final = (0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
@@ -78,13 +71,12 @@ class WorkerTelemetry:
             self.sessions.labels(outcome)
 
 
-class MeasuredLedger(AttemptLedger):
-    """A ledger that counts heartbeats, checkpoints and sessions of simulators, and measures the time to the first
+class AttemptMeasurement:
+    """Counts heartbeats, checkpoints and sessions of simulators of an attempt, and measures the time to the first
     action.
     """
 
-    def __init__(self, telemetry: WorkerTelemetry, database: Database, claim: Claim, restart_budget: int) -> None:
-        super().__init__(database, claim, restart_budget)
+    def __init__(self, telemetry: WorkerTelemetry, claim: Claim) -> None:
         self._telemetry = telemetry
         self._start: float | None = claim.waited_seconds
         """Seconds that the start has taken; None once the first action was computed."""
@@ -93,37 +85,24 @@ class MeasuredLedger(AttemptLedger):
         self._cause = "interrupted" if claim.recovers else "queued"
         self._connected: set[str] = set()
         """Session ids."""
-        self.checkpoints.on_add = self._count_checkpoint
-        self.simulators.on_change = self._count_simulator
 
-    def heartbeat(self, lease_seconds: float, step: int, time_spent: TimeSpent | None = None) -> Renewal:
-        """Renew the lease, and measure how long that takes."""
-        began, outcome = time.monotonic(), "ok"
-        try:
-            return super().heartbeat(lease_seconds, step, time_spent)
-        except LudusError as error:
-            outcome = error.code
-            raise
-        finally:
-            self._telemetry.heartbeats.labels(outcome).observe(time.monotonic() - began)
-
-    def listening(self, endpoints: Sequence[Mapping[str, Any]]) -> None:
-        """Publish the endpoints of the collectors; the start waits for a simulator from now on."""
-        super().listening(endpoints)
-        if not self._connected:
-            self._pause_start()
-
-    def release(self, outcome: str, detail: str, *, counts: bool | None = None) -> None:
-        """End the attempt, and count the sessions that it leaves open as lost."""
-        super().release(outcome, detail, counts=counts)
-        self._telemetry.sessions.labels("lost").inc(len(self._connected))
-        self._connected.clear()
-
-    def _pause_start(self) -> None:
-        """Add the time since `_since` to the start, and count no more for now."""
-        if self._start is not None and self._since is not None:
-            self._start += time.monotonic() - self._since
-        self._since = None
+    def observe(self, fact: observed.Observed) -> None:
+        """Count something that the attempt has done."""
+        match fact:
+            case observed.Renewed(seconds, outcome):
+                self._telemetry.heartbeats.labels(outcome).observe(seconds)
+            case observed.Listening() if not self._connected:
+                self._pause_start()
+            case observed.SimulatorChanged(session_id, change):
+                self._count_simulator(session_id, change)
+            case observed.CheckpointCopied(_, seconds):
+                self._telemetry.publishing.observe(seconds)
+            case observed.CheckpointSaved():
+                self._telemetry.checkpoints.inc()
+                self._telemetry.checkpoint_bytes.inc(fact.size)
+            case observed.Released():
+                self._telemetry.sessions.labels("lost").inc(len(self._connected))
+                self._connected.clear()
 
     def _count_simulator(self, session_id: str, change: str) -> None:
         match change:
@@ -139,28 +118,11 @@ class MeasuredLedger(AttemptLedger):
                 self._connected.discard(session_id)
                 self._telemetry.sessions.labels("lost" if change in FAILURES else "ended").inc()
 
-    def _count_checkpoint(self, checkpoint: NewCheckpoint) -> None:
-        self._telemetry.checkpoints.inc()
-        self._telemetry.checkpoint_bytes.inc(sum(file.size for file in checkpoint.files))
-
-
-class MeasuredStore:
-    """An artifact store that measures how long checkpoints take; everything else goes through."""
-
-    def __init__(self, store: ArtifactStore, telemetry: WorkerTelemetry) -> None:
-        self._store = store
-        self._telemetry = telemetry
-
-    def publish(self, source: Path, path: str) -> list[FileRef]:
-        """Publish a file or folder (`ArtifactStore.publish`)."""
-        began = time.monotonic()
-        published = self._store.publish(source, path)
-        if "/checkpoints/" in path:
-            self._telemetry.publishing.observe(time.monotonic() - began)
-        return published
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
+    def _pause_start(self) -> None:
+        """Add the time since `_since` to the start, and count no more for now."""
+        if self._start is not None and self._since is not None:
+            self._start += time.monotonic() - self._since
+        self._since = None
 
 
 def serve_slots(settings: TelemetrySettings, alive_file: Path) -> None:

@@ -1,4 +1,4 @@
-"""The spans of an attempt, for OpenTelemetry: made of what its supervisor writes, only where traces are on.
+"""The spans of an attempt, for OpenTelemetry: made of what its supervisor writes, where traces are on.
 
 The trainer and its collectors have no exporter, and know nothing of this.
 
@@ -12,18 +12,13 @@ The trainer and its collectors have no exporter, and know nothing of this.
 """
 
 import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 from ludus.schemas.states import RunState
-from server.checkpoints.refs import NewCheckpoint
-from server.kit.artifacts.store import ArtifactStore, FileRef
-from server.kit.db.database import Database
 from server.kit.states import LEASED
 from server.kit.tracing import Attributes, Tracer
 from server.lifecycle.claims.claim import Claim
-from worker.host.telemetry import MeasuredLedger, MeasuredStore, WorkerTelemetry
+from server.runs.attempts import observed
+from worker.trainer.messages import LEARNING_BEGAN
 
 MILESTONES = ("trainer start", "first simulator", "first action", "first update")
 """In the order in which they are reached."""
@@ -42,30 +37,36 @@ class AttemptSpans:
         """When the copy of a checkpoint began, by its path in the store."""
         self._send("recovery" if claim.recovers else "queue", self._began - claim.waited_seconds, self._began)
 
-    def reach(self, milestone: str) -> None:
-        """Send the span that ends with a milestone, if it is the next one. One that was not seen has none."""
+    def observe(self, fact: observed.Observed) -> None:
+        """Send the spans that end with what the attempt has done."""
+        match fact:
+            case observed.Listening():
+                self._reach("trainer start")
+            case observed.SimulatorChanged(_, "connected"):
+                self._reach("first simulator")
+            case observed.SimulatorChanged(_, "plays"):
+                self._reach("first action")
+            case observed.Recorded(event) if event == LEARNING_BEGAN:
+                self._reach("first update")
+            case observed.CheckpointCopied(path, seconds):
+                self._copies[path] = time.time() - seconds
+            case observed.CheckpointSaved(path, reason, step, size):
+                facts: Attributes = {"ludus.checkpoint.reason": reason, "ludus.step": step, "ludus.bytes": size}
+                self._send("checkpoint", self._copies.pop(path, time.time()), None, facts)
+            case observed.Moved(to, ended, detail) if to not in LEASED:
+                self._end(str(ended or to), failed=detail if to is RunState.FAILED else None)
+            case observed.Released(outcome, detail):
+                self._end(outcome, failed=None if outcome == "released" else detail)
+
+    def _reach(self, milestone: str) -> None:
+        """Send the span that ends with a milestone, if it is not reached yet. One that was passed over has none."""
         number = MILESTONES.index(milestone)
         if number >= self._next:
             now = time.time()
             self._send(milestone, self._reached, now)
             self._next, self._reached = number + 1, now
 
-    def copy(self, path: str) -> None:
-        """Note that the copy of a checkpoint begins."""
-        self._copies[path] = time.time()
-
-    def store(self, checkpoint: NewCheckpoint) -> None:
-        """Send the span of a checkpoint that has its row."""
-        size = sum(file.size for file in checkpoint.files)
-        facts: Attributes = {
-            "ludus.checkpoint.reason": checkpoint.reason,
-            "ludus.step": checkpoint.step,
-            "ludus.bytes": size,
-        }
-        self._send("checkpoint", self._copies.pop(checkpoint.path, time.time()), None, facts)
-
-    def end(self, outcome: str, *, failed: str | None = None) -> None:
-        """Send the span of the attempt."""
+    def _end(self, outcome: str, *, failed: str | None) -> None:
         facts = {"ludus.worker.id": self._claim.worker_id, "ludus.outcome": outcome}
         self._send("attempt", self._began, None, facts, failed=failed)
 
@@ -80,58 +81,3 @@ class AttemptSpans:
     ) -> None:
         claim = self._claim
         self._tracer.of_run(claim.run_id, name, began, ended, attempt=claim.attempt, failed=failed, attributes=facts)
-
-
-class TracedLedger(MeasuredLedger):
-    """A ledger that sends a span for each step of an attempt."""
-
-    def __init__(
-        self, spans: AttemptSpans, telemetry: WorkerTelemetry, database: Database, claim: Claim, restart_budget: int
-    ) -> None:
-        super().__init__(telemetry, database, claim, restart_budget)
-        self._spans = spans
-
-    def listening(self, endpoints: Sequence[Mapping[str, Any]]) -> None:
-        """Publish the endpoints of the collectors."""
-        super().listening(endpoints)
-        self._spans.reach("trainer start")
-
-    def event(self, type: str, message: str, *, level: str = "info", data: Mapping[str, Any] | None = None) -> None:  # noqa: A002
-        """Append an event to the run."""
-        super().event(type, message, level=level, data=data)
-        if type == "learning_began":
-            self._spans.reach("first update")
-
-    def move(self, to: RunState, *, reason: Any = None, detail: str | None = None) -> None:
-        """Move the run."""
-        super().move(to, reason=reason, detail=detail)
-        if to not in LEASED:
-            self._spans.end(str(reason or to), failed=detail if to is RunState.FAILED else None)
-
-    def release(self, outcome: str, detail: str, *, counts: bool | None = None) -> None:
-        """End the attempt and leave the run to another worker."""
-        super().release(outcome, detail, counts=counts)
-        self._spans.end(outcome, failed=None if outcome == "released" else detail)
-
-    def _count_simulator(self, session_id: str, change: str) -> None:
-        super()._count_simulator(session_id, change)
-        if change in {"connected", "plays"}:
-            self._spans.reach("first simulator" if change == "connected" else "first action")
-
-    def _count_checkpoint(self, checkpoint: NewCheckpoint) -> None:
-        super()._count_checkpoint(checkpoint)
-        self._spans.store(checkpoint)
-
-
-class TracedStore(MeasuredStore):
-    """An artifact store that notes when the copies of checkpoints begin."""
-
-    def __init__(self, spans: AttemptSpans, store: ArtifactStore, telemetry: WorkerTelemetry) -> None:
-        super().__init__(store, telemetry)
-        self._spans = spans
-
-    def publish(self, source: Path, path: str) -> list[FileRef]:
-        """Publish a file or folder (`ArtifactStore.publish`)."""
-        if "/checkpoints/" in path:
-            self._spans.copy(path)
-        return super().publish(source, path)

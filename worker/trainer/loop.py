@@ -61,6 +61,7 @@ from worker.trainer.inference import InferenceLearner
 from worker.trainer.initialization import Sources
 from worker.trainer.learner import BehaviorLearner
 from worker.trainer.messages import (
+    LEARNING_BEGAN,
     Amend,
     CheckpointCommitted,
     CheckpointRefused,
@@ -286,7 +287,7 @@ class Trainer:
             elif not self._learns:
                 self._learns = True
                 attempt = self._attempt
-                attempt.report("learning_began", f"{learner.name} made its first update", behavior=learner.name)
+                attempt.report(LEARNING_BEGAN, f"{learner.name} made its first update", behavior=learner.name)
             self._parameters.advanced(learner.name)
         self._selfplay.take_turns()
         if not self._attempt.unfinished():

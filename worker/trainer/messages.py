@@ -6,7 +6,7 @@ travel on as they are.
 
 import json
 import re
-from typing import Any, Literal, Self, get_args
+from typing import Any, Final, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
@@ -26,6 +26,8 @@ Action = Literal["pause", "stop", "cancel", "release"]
 CheckpointReason = Literal["interval", "final", "requested"]
 Outcome = Literal["succeeded", "cancelled", "paused", "released", "failed", "lost"]
 Level = Literal["info", "warning", "error"]
+LEARNING_BEGAN: Final = "learning_began"
+"""Type of the event that a learner has made its first update."""
 
 
 class _Frozen(BaseModel):

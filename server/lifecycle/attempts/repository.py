@@ -18,7 +18,7 @@ from server.demonstrations.repository import DemonstrationRepository
 from server.demonstrations.repository import ref as demonstration_ref
 from server.kit.db.clock import now
 from server.kit.db.database import Database
-from server.kit.errors import IllegalTransition, LeaseLost
+from server.kit.errors import IllegalTransition, LeaseLost, LudusError
 from server.kit.states import EVENT_OF, LEASED, TERMINAL, Intent
 from server.ladders.matches.writer import MatchWriter
 from server.lifecycle.blocked.reasons import repair
@@ -34,6 +34,7 @@ from server.lifecycle.leases.repository import (
 from server.metrics.repository import MetricRepository
 from server.metrics.writer import MetricWriter
 from server.runs.amendments.writer import AmendmentWriter
+from server.runs.attempts.observed import Listening, Moved, Observer, Recorded, Released, Renewed
 from server.runs.attempts.repository import AttemptFence
 from server.runs.bottleneck.times import TimeSpent
 from server.runs.environment_parameters.writer import ParameterWriter
@@ -51,12 +52,19 @@ class AttemptLedger:
     LeaseLost.
     """
 
-    def __init__(self, database: Database, claim: Claim, restart_budget: int = DEFAULT_RESTART_BUDGET) -> None:
+    def __init__(
+        self,
+        database: Database,
+        claim: Claim,
+        restart_budget: int = DEFAULT_RESTART_BUDGET,
+        observers: Sequence[Observer] = (),
+    ) -> None:
         self._claim = claim
         self._restart_budget = restart_budget
         self._show_at = time.monotonic() + SHOW_SECONDS
         """When the lease is written where the release before `0027` looks, on the monotonic clock."""
-        self._fence = fence = AttemptFence(database, claim.run_id, claim.attempt)
+        self._fence = fence = AttemptFence(database, claim.run_id, claim.attempt, observers)
+        self.notify = fence.notify
         self.amendments = AmendmentWriter(fence)
         self.assessment = AssessmentWriter(fence)
         self.checkpoints = CheckpointWriter(
@@ -88,6 +96,16 @@ class AttemptLedger:
 
         This is also the sign of life of the slot. Raises RunNotFound, too.
         """
+        began, outcome = time.monotonic(), "ok"
+        try:
+            return self._renew(lease_seconds, step, time_spent)
+        except LudusError as error:
+            outcome = error.code
+            raise
+        finally:
+            self._fence.notify(Renewed(time.monotonic() - began, outcome))
+
+    def _renew(self, lease_seconds: float, step: int, time_spent: TimeSpent | None) -> Renewal:
         run_id, attempt = self._claim.run_id, self._claim.attempt
         show = time.monotonic() >= self._show_at
         with self._fence.database.write(once=not show) as session:
@@ -121,6 +139,7 @@ class AttemptLedger:
                 lists["Edge collectors" if endpoint.get("edge") else "Simulators"].append(str(endpoint["address"]))
             sentences = [f"{who} can connect: {', '.join(where)}." for who, where in lists.items() if where]
             self._fence.record(session, Note("trainer_listening", " ".join(sentences)))
+        self._fence.notify(Listening())
 
     def move(self, to: RunState, *, reason: StopReason | None = None, detail: str | None = None) -> None:
         """Move the run. Moving it to its present state changes nothing; a state without a lease ends the attempt.
@@ -129,6 +148,7 @@ class AttemptLedger:
         that a user expressed while the run paused still holds: to pause makes `user` the reason, to stop or cancel ends
         the run. Raises IllegalTransition.
         """
+        moved = Moved(to, reason, detail)
         if reason is None:
             reason = {RunState.SUCCEEDED: StopReason.COMPLETED, RunState.CANCELLED: StopReason.USER}.get(to)
         if to is RunState.FAILED and reason is None:
@@ -153,11 +173,13 @@ class AttemptLedger:
                 CheckpointRequestRepository(session).settle(run.id, to)
             if to is RunState.PAUSED:
                 apply_intent(session, run, intent)
+        self._fence.notify(moved)
 
     def event(self, type: str, message: str, *, level: str = "info", data: Mapping[str, Any] | None = None) -> None:  # noqa: A002
         """Append an event to the run."""
         with self._fence.tell(Note(type, message, level, data or {})):
             pass
+        self._fence.notify(Recorded(type))
 
     def self_play(self, learning_team: int, elo: Mapping[str, float]) -> None:
         """Record the learning team of self-play, and the rating of each behavior's learning policy."""
@@ -182,3 +204,4 @@ class AttemptLedger:
         charged = outcome != "released" if counts is None else counts
         with self._fence.write() as (session, run):
             end_without_result(session, run, outcome, detail, self._restart_budget, counts=charged)
+        self._fence.notify(Released(outcome, detail))

@@ -16,15 +16,13 @@ from functools import partial
 import structlog
 
 from server.kit.db.database import Database, Session
-from server.kit.errors import RunNotFound
-from server.kit.jobs import Job
+from server.kit.jobs import Job, handle_rows
 from server.kit.settings import ControllerSettings
 from server.ladders.errors import LadderNotFound
 from server.ladders.matches.repository import MatchLedger, MatchRepository
 from server.ladders.repository import LadderRepository
 from server.lifecycle.deletion.repository import DeletionRepository
 from server.lifecycle.deletion.service import ROWS, DeletionService
-from server.lifecycle.errors import RunInUse, RunNotEnded
 from server.runs.events.repository import EventRepository
 from server.runs.repository import RunRepository
 from server.simulators.repository import SimulatorRepository
@@ -59,7 +57,7 @@ class RowRetention:
         """The last run whose events were looked at."""
         self._ladder = ""
         self._ended = _FIRST
-        """End and id of the last run that was deleted, or found in use."""
+        """End and id of the last run that was looked at because it is old."""
 
     def jobs(self) -> Sequence[Job]:
         """Return the jobs, in the order in which they leave work to each other."""
@@ -80,20 +78,17 @@ class RowRetention:
 
     def _delete_runs(self, days: float) -> int:
         """Delete runs that ended long ago, unless something needs them: the next round looks at later ones."""
-        with self._database.read() as session:
-            old = RunRepository(session).ended_before(days, self._ended, limit=RUNS)
-        gone = 0
-        for place in old:
-            try:
-                with self._database.write() as session:
-                    DeletionService(session).delete(place[1], f"The run ended more than {days:g} days ago.")
-                gone += 1
-            except (RunInUse, RunNotEnded, RunNotFound) as why:
-                _log.debug("run_kept", run_id=place[1], reason=str(why))
-            self._ended = place
-        if len(old) < RUNS:
-            self._ended = _FIRST
-        return gone
+
+        def old(session: Session) -> Sequence[tuple[float, str]]:
+            ends = RunRepository(session).ended_before(days, self._ended, limit=RUNS)
+            self._ended = ends[-1] if len(ends) == RUNS else _FIRST
+            return ends
+
+        def delete(session: Session, end: tuple[float, str]) -> int:
+            DeletionService(session).delete(end[1], f"The run ended more than {days:g} days ago.")
+            return 1
+
+        return handle_rows(self._database, old, delete)
 
     def _delete_rows_of_runs(self) -> int:
         """Delete rows of deleted runs, one run after the other; return how many."""

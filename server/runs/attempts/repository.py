@@ -5,7 +5,7 @@ newer attempt or this one was ended, so a worker that was taken for dead cannot 
 out may still be renewed until the reaper has taken the run: lateness does no harm before that.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from server.kit.db.database import Database
 from server.kit.errors import LeaseLost, RunNotFound
 from server.kit.states import LEASED
+from server.runs.attempts.observed import Observed, Observer
 from server.runs.events.repository import Note, lock_run, record, record_if
 from server.runs.models import Attempt, Run
 
@@ -22,10 +23,16 @@ from server.runs.models import Attempt, Run
 class AttemptFence:
     """Transactions of one attempt. The writers of all features share one."""
 
-    def __init__(self, database: Database, run_id: str, number: int) -> None:
+    def __init__(self, database: Database, run_id: str, number: int, observers: Sequence[Observer] = ()) -> None:
         self.database = database
         self.run_id = run_id
         self.number = number
+        self._observers = observers
+
+    def notify(self, observed: Observed) -> None:
+        """Tell the observers of the attempt something, after the commit."""
+        for observer in self._observers:
+            observer(observed)
 
     @contextmanager
     def write(self) -> Iterator[tuple[Session, Run]]:

@@ -6,10 +6,11 @@ from sqlalchemy import update
 
 from ludus.schemas.states import RunState
 from server.kit.db.database import Database
+from server.lifecycle.attempts.repository import AttemptLedger
 from server.runs.models import Attempt, Run
 from tests.factories import make_claim, make_run
 from worker.host import telemetry as module
-from worker.host.telemetry import MeasuredLedger, WorkerTelemetry
+from worker.host.telemetry import AttemptMeasurement, WorkerTelemetry
 
 
 @pytest.fixture
@@ -20,8 +21,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def attempt(database: Database, telemetry: WorkerTelemetry) -> MeasuredLedger:
-    return MeasuredLedger(telemetry, database, make_claim(database), 3)
+def attempt(database: Database, telemetry: WorkerTelemetry) -> AttemptLedger:
+    claim = make_claim(database)
+    return AttemptLedger(database, claim, 3, [AttemptMeasurement(telemetry, claim).observe])
 
 
 def value(registry: CollectorRegistry, name: str, **labels: str) -> float:

@@ -96,7 +96,7 @@ class Supervisor:
         self._gateway = gateway
         self._stopping = stopping
         self.lease = Lease(claim, ledger, settings)
-        self._transfer = ArtifactTransfer(store, self.lease, stopping)
+        self._transfer = ArtifactTransfer(store, self.lease, stopping, ledger.notify)
         self._writes = Writes()
         self._checkpoints = CheckpointCommits(claim, ledger, self._transfer, self._writes)
         self._log = LogPublisher(claim, ledger, self._transfer, self._writes, scratch)

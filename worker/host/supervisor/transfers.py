@@ -1,6 +1,7 @@
 """Copying to and from the artifact store: on a thread of its own, so that a slow disk or network costs no lease."""
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
@@ -13,6 +14,7 @@ from ludus.backoff import Backoff
 from server.kit.artifacts.store import ArtifactStore, FileRef
 from server.kit.errors import StorageUnavailable
 from server.kit.states import Intent
+from server.runs.attempts.observed import CheckpointCopied
 from worker.host.supervisor.lease import Lease
 
 log = structlog.get_logger()
@@ -33,8 +35,15 @@ class Unwanted(Exception):
 class ArtifactTransfer:
     """Does one copy after the other. All methods are called on the thread that keeps the lease."""
 
-    def __init__(self, store: ArtifactStore, lease: Lease, stopping: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        store: ArtifactStore,
+        lease: Lease,
+        stopping: Callable[[], bool],
+        notify: Callable[[CheckpointCopied], None] = lambda _: None,
+    ) -> None:
         self.store = store
+        self._notify = notify
         self._lease = lease
         self._stopping = stopping
         self._over = threading.Event()
@@ -84,16 +93,20 @@ class ArtifactTransfer:
         return copy.result()
 
     def publish(self, folder: Path, path: str) -> "Future[list[FileRef]]":
-        """Copy a folder into the store; a store that is away is waited for, while the folder stays where it is."""
+        """Copy a checkpoint into the store; one that is away is waited for, while the folder stays where it is."""
         return self.submit(lambda: self._publish(folder, path))
 
     def _publish(self, folder: Path, path: str) -> list[FileRef]:
         backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         while True:
+            began = time.monotonic()
             try:
-                return self.store.publish(folder, path)
+                files = self.store.publish(folder, path)
             except StorageUnavailable as error:
                 pause = backoff.pause()
                 if backoff.failing_seconds > RETRY_SECONDS or self._over.wait(pause):
                     raise
                 log.warning("checkpoint_delayed", error=str(error), path=path)
+            else:
+                self._notify(CheckpointCopied(path, time.monotonic() - began))
+                return files
