@@ -252,19 +252,17 @@ def verify_artifacts(ctx: click.Context, *, quick: bool, home: Path | None, as_j
 
     from ludus.cli.render import print_json, printable  # noqa: PLC0415
     from server.kit.artifacts.opening import open_store  # noqa: PLC0415
-    from server.kit.db.database import Database  # noqa: PLC0415
+    from server.kit.db.migrate import existing  # noqa: PLC0415
     from server.lifecycle.verification.verification import Fault, verify  # noqa: PLC0415
 
     settings = load_settings(**({} if home is None else {"home": home}))
-    database = Database.from_settings(settings.database)
     differences = []
-    with one_sentence_errors():
+    with one_sentence_errors(), existing(settings.database) as database:
         for one in verify(database, open_store(settings.storage), quick=quick):
             differences.append(asdict(one))
             if not as_json:
                 owner = "" if one.owner is None else f" ({one.owner})"
                 click.echo(printable(f"{one.fault:<8}  {one.path}{owner}: {one.detail}"))
-    database.close()
     if as_json:
         print_json(differences)
     if not differences:

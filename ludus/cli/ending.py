@@ -59,5 +59,7 @@ def causes(client: Client, run: Run) -> Iterator[str]:
         # The same sentence about another simulator, or after other seconds, is no news.
         times = Counter(_NUMBERS.sub("", event.message) for event in bad)
         newest = {_NUMBERS.sub("", event.message): event.message for event in bad}
-        for kind, message in list(newest.items())[-LAST_EVENTS:]:
-            yield f"Event{f' ({times[kind]} times)' if times[kind] > 1 else ''}: {message}"
+        # What a game says before it crashes is also why its simulator left.
+        told = [kind for kind in newest if not any(kind in other for other in newest if other != kind)]
+        for kind in told[-LAST_EVENTS:]:
+            yield f"Event{f' ({times[kind]} times)' if times[kind] > 1 else ''}: {newest[kind]}"

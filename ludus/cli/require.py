@@ -4,6 +4,7 @@ Short names are those of `ludus.metric_keys`; `step` is the run's agent steps. A
 its metric; without one the metric of the only behavior that has it is used.
 """
 
+import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -69,7 +70,9 @@ def parse_requirement(text: str) -> Requirement:
     try:
         value = float(match["value"])
     except ValueError:
-        raise ValueError(f"{match['value'].strip()!r} in {text!r} is not a number") from None
+        value = math.nan
+    if math.isnan(value):
+        raise ValueError(f"{match['value'].strip()!r} in {text!r} is not a number")
     behavior = match["behavior"].strip() if match["behavior"] else None
     return Requirement(text.strip(), behavior, full_key(match["key"]), match["operator"], value)
 
@@ -113,9 +116,14 @@ def _unknown(requirement: Requirement, metrics: "Sequence[Metric]") -> str:
     behaviors = sorted({metric.behavior for metric in metrics if metric.behavior})
     if requirement.behavior is not None and requirement.behavior not in behaviors:
         return f"no metrics of a behavior {requirement.behavior!r}; the run has {', '.join(behaviors) or 'none'}"
+    return no_metric(requirement.key, metrics, "step")
+
+
+def no_metric(key: str, metrics: "Sequence[Metric]", *further: str) -> str:
+    """Return a sentence about a key that a run with these metrics does not have; `further` keys could be meant, too."""
     known = sorted({metric.key for metric in metrics})
-    shorts = [short for short, key in SHORT_KEYS.items() if key in known]
-    close = get_close_matches(requirement.key, [*shorts, "step", *known], n=1)
+    shorts = [short for short, full in SHORT_KEYS.items() if full in known]
+    close = get_close_matches(key, [*shorts, *further, *known], n=1)
     advice = f"did you mean {close[0]!r}? " if close else ""
     return f"no such metric; {advice}the run has {', '.join(known) or 'none'}"
 

@@ -14,6 +14,7 @@ from ludus.cli.client import Failure, connected
 from ludus.cli.exits import Exit
 from ludus.cli.options import json_option
 from ludus.cli.render import LINES, echo, number, print_json, print_table
+from ludus.cli.require import no_metric
 from ludus.client import Client
 from ludus.metric_keys import full_key
 from ludus.schemas import Series
@@ -89,9 +90,10 @@ def series(
     if csv_file is not None and as_json:
         raise click.UsageError("--csv and --json exclude each other")
     names = {client.runs.get(run).id: run for run in runs}
+    wanted = [full_key(key) for key in keys]
     found = client.metrics.compare(
         list(names),
-        [full_key(key) for key in keys],
+        wanted,
         behavior,
         points or (TABLE_POINTS if csv_file is None and not as_json else POINTS),
         from_step=from_step,
@@ -99,6 +101,10 @@ def series(
         common_steps=common_steps,
         with_predecessors=with_predecessors,
     )
+    if missing := set(wanted) - {series.key for series in found}:
+        metrics = [metric for run in names for metric in client.metrics.list(run)]
+        for key in sorted(missing - {metric.key for metric in metrics}):
+            echo(f"{key}: {no_metric(key, metrics)}", err=True)
     if as_json:
         print_json(found)
     elif csv_file is None:

@@ -10,8 +10,9 @@ import sys
 import traceback
 from pathlib import Path
 
+from ludus.adapters.making import GameNotMade
 from ludus.child_process import end_with_parent
-from ludus.cli.exits import INTERRUPTED, exit_of_end, exit_of_error
+from ludus.cli.exits import INTERRUPTED, Exit, exit_of_end, exit_of_error
 from ludus.cli.simulate import CRASHED, OUTCOME, REPORT, Plan
 from ludus.cli.sources import with_scripted
 from ludus.console import tolerate
@@ -39,6 +40,12 @@ def main() -> int:
         hint = _behavior_hint(plan) if error.code == CloseCode.BEHAVIOR_NOT_CONFIGURED else line_of(error)
         logger.info("%s%s", error, hint)
         return OUTCOME + exit_of_error(error.code)
+    except GameNotMade as error:
+        if error.trace is None:  # the options do not fit: another attempt would not help
+            logger.info("%s", error)
+            return OUTCOME + Exit.USAGE
+        sys.stderr.write(error.trace)
+        return CRASHED
     except KeyboardInterrupt:
         return INTERRUPTED
     except (Exception, SystemExit) as error:  # noqa: BLE001  the edge of the process: the game's own error, shown before a restart

@@ -13,7 +13,7 @@ Their methods return frozen dataclasses (`ludus.schemas`) and raise `ApiError`:
     ├── ProblemAnswer          the server refuses; carries its problem (`code`, `detail`, `errors`)
     │   ├── NotFound           the run, checkpoint, ... does not exist
     │   └── Busy               too many requests at once, or not ready: try again later
-    ├── NotFinite              a number in a request is infinite or NaN
+    ├── NotSendable            a value of a request has no form in JSON or in a header
     ├── DownloadDamaged        a file arrived with another checksum than announced
     ├── NotSaved               the requested checkpoint was not written
     ├── RunStalled             the run continues only after a person acts
@@ -28,9 +28,9 @@ from ludus.client.errors import (
     ApiError,
     Busy,
     DownloadDamaged,
-    NotFinite,
     NotFound,
     NotSaved,
+    NotSendable,
     ProblemAnswer,
     RunStalled,
     ServerUnreachable,
@@ -47,9 +47,9 @@ __all__ = [
     "Client",
     "Config",
     "DownloadDamaged",
-    "NotFinite",
     "NotFound",
     "NotSaved",
+    "NotSendable",
     "ProblemAnswer",
     "RunStalled",
     "ServerUnreachable",

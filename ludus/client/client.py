@@ -21,7 +21,7 @@ from ludus.client.queue import Queues
 from ludus.client.runs import Runs
 from ludus.client.simulators import Simulators
 from ludus.client.tokens import AuditLog, Tokens
-from ludus.client.transport import Transport, public_authorities
+from ludus.client.transport import Transport, header_value, public_authorities
 from ludus.client.webhooks import Webhooks
 from ludus.client.workers import Workers
 from ludus.protocol.credentials import CLIENT_TOKEN, credential
@@ -53,7 +53,8 @@ class Client:
         (`LUDUS_CA_FILE`, `LUDUS_CLIENT_CERTIFICATE`, `LUDUS_CLIENT_KEY`) has the files for an https server of one's own
         authority. `timeout` is in seconds, per network operation. `transport` replaces the network.
 
-        Raises ServerUnreachable for an address that is no URL, and for files of TLS that cannot be used.
+        Raises ServerUnreachable for an address that is no URL, and for files of TLS that cannot be used, and
+        NotSendable for a token or a project that no header can carry.
         """
         self.server = (server or os.environ.get("LUDUS_SERVER") or DEFAULT_SERVER).rstrip("/")
         if not self.server.lower().startswith(("http://", "https://")):
@@ -62,9 +63,9 @@ class Client:
         shown = credential(token or None, (CLIENT_TOKEN,))
         headers = {"User-Agent": "ludus"}
         if shown:
-            headers["Authorization"] = f"Bearer {shown.token}"
+            headers["Authorization"] = "Bearer " + header_value(f"the token {shown.origin}", shown.token)
         if project := project or os.environ.get("LUDUS_PROJECT"):
-            headers[PROJECT_HEADER] = project
+            headers[PROJECT_HEADER] = header_value("the project", project)
         try:
             trusted = (tls or ClientTls.from_environment()).context() or public_authorities()
         except ValueError as error:

@@ -22,12 +22,12 @@ class ServerUnreachable(ApiError):
         super().__init__(f"cannot reach the server at {server} ({reason}); {advice}")
 
 
-class NotFinite(ApiError, ValueError):
-    """A number that was to be sent is infinite or NaN, which JSON has no word for. Nothing was sent."""
+class NotSendable(ApiError, ValueError):
+    """A value has no form in JSON or in a header of HTTP. Nothing was sent. `path` says which value."""
 
-    def __init__(self, path: str, value: float) -> None:
+    def __init__(self, path: str, problem: str) -> None:
         self.path = path
-        super().__init__(f"{path} is {value}: only finite numbers can be sent")
+        super().__init__(f"{path} {problem}")
 
 
 class ProblemAnswer(ApiError):

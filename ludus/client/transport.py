@@ -21,8 +21,8 @@ from ludus.client.errors import (
     ApiError,
     Busy,
     DownloadDamaged,
-    NotFinite,
     NotFound,
+    NotSendable,
     ProblemAnswer,
     ServerUnreachable,
 )
@@ -129,7 +129,7 @@ class Transport:
         self, kind: type[Record], path: str, file: AnyPath, parameters: Mapping[str, str], key: str | None
     ) -> Record:
         """Post a file as it is, streamed."""
-        headers = {"Idempotency-Key": key or str(uuid.uuid4()), "Content-Type": "application/octet-stream"}
+        headers = _idempotency(key) | {"Content-Type": "application/octet-stream"}
         with Path(file).open("rb") as content:
             request = self._http.build_request(
                 "POST", path, params=parameters, content=content, headers=headers, timeout=self._slow()
@@ -199,12 +199,11 @@ class Transport:
         *,
         timeout: httpx2.Timeout | None = None,
     ) -> Record:
-        check_finite(body)
-        headers = {"Idempotency-Key": key or str(uuid.uuid4())}
+        headers = _idempotency(key)
         if traceparent := os.environ.get(TRACEPARENT):
             headers["traceparent"] = traceparent
         timeout = self._within(timeout or self._http.timeout)
-        request = self._http.build_request(method, path, json=body, headers=headers, timeout=timeout)
+        request = self._http.build_request(method, path, json=as_json(body), headers=headers, timeout=timeout)
         return self.read(kind, self._send(request))
 
     def _slow(self) -> httpx2.Timeout:
@@ -311,16 +310,36 @@ def segment(text: str) -> str:
     return quote(text, safe="")
 
 
-def check_finite(body: Any, path: str = "") -> None:
-    """Raise NotFinite, with the path to it, for a number that JSON cannot hold."""
-    if isinstance(body, float) and not math.isfinite(body):
-        raise NotFinite(path, body)
-    if isinstance(body, Mapping):
-        for key, value in body.items():
-            check_finite(value, f"{path}.{key}" if path else str(key))
-    elif isinstance(body, list | tuple):
-        for index, value in enumerate(body):
-            check_finite(value, f"{path}[{index}]")
+def as_json(value: Any, path: str = "") -> Any:
+    """Return a value as JSON holds it: numbers, arrays and series of numpy, torch and pandas as numbers and lists.
+
+    Raises NotSendable, with the path to it, for a value without such a form, and for a number that is not finite.
+    """
+    match value:
+        case None | str() | bool() | int():
+            return value
+        case float():
+            if not math.isfinite(value):
+                raise NotSendable(path, f"is {value}: only finite numbers can be sent")
+            return value
+        case Mapping():
+            return {str(key): as_json(item, f"{path}.{key}" if path else str(key)) for key, item in value.items()}
+        case list() | tuple():
+            return [as_json(item, f"{path}[{index}]") for index, item in enumerate(value)]
+    if hasattr(value, "tolist"):
+        return as_json(value.tolist(), path)
+    raise NotSendable(path, f"is a {type(value).__name__}, for which JSON has no form")
+
+
+def header_value(name: str, text: str) -> str:
+    """Return a text that a header can carry: printable ASCII. Raises NotSendable, which does not repeat the text."""
+    if unfit := next((character for character in text if not " " <= character <= "~"), None):
+        raise NotSendable(name, f"has the character {unfit!r}; write letters without accents, digits and signs")
+    return text
+
+
+def _idempotency(key: str | None) -> dict[str, str]:
+    return {"Idempotency-Key": str(uuid.uuid4()) if key is None else header_value("the idempotency key", key)}
 
 
 @cache

@@ -29,12 +29,12 @@ class Credential:
 def credential(given: str | None, variables: tuple[str, ...] = VARIABLES) -> Credential | None:
     """Return the token that was given, or that of the first variable with one; None where none is to be shown.
 
-    The empty text stands for no token, also if the variables name one.
+    The empty text stands for no token, also if the variables name one. Blanks and line breaks around a token, as pasted
+    secrets have them, are left out.
     """
     if given is not None:
-        return Credential(given, "that was given") if given else None
+        return Credential(token, "that was given") if (token := given.strip()) else None
     for variable in variables:
-        token = os.environ.get(variable)
-        if token:
+        if token := os.environ.get(variable, "").strip():
             return Credential(token, f"in {variable}")
     return None

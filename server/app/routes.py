@@ -22,8 +22,8 @@ router = APIRouter(tags=["operation"])
 TelemetryDep = Annotated[HttpTelemetry, Depends(shared(HttpTelemetry))]
 
 
-class Health(BaseModel):
-    """A sign of life."""
+class Probe(BaseModel):
+    """The answer to a probe."""
 
     status: str
     """`ok`."""
@@ -50,17 +50,17 @@ class ProblemType(BaseModel):
 
 
 @router.get("/healthz", responses=problems())
-async def health() -> Health:
+async def health() -> Probe:
     """Answer that this process is alive, without asking any other."""
-    return Health(status="ok")
+    return Probe(status="ok")
 
 
 @router.get("/readyz", responses=problems(NotReady))
-async def readiness(request: Request) -> Health:
+async def readiness(request: Request) -> Probe:
     """Return `ok` if this process can answer requests: the database answers and has the right schema."""
     probes = shared(Readiness)(request)  # a dependency would wait for a thread of the requests
     await anyio.to_thread.run_sync(probes.check, limiter=probes.threads)
-    return Health(status="ok")
+    return Probe(status="ok")
 
 
 @router.get("/version", responses=problems())

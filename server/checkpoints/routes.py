@@ -172,7 +172,7 @@ def download_file(
         found = ref(_stored(session, run, checkpoint))
     file = next((file for file in found.files if file.name == name), None)
     if file is None:
-        raise ArtifactNotFound(name)
+        raise ArtifactNotFound(name, f"The checkpoint has {', '.join(file.name for file in found.files)}.")
     return send(Content.stored(services.artifacts, f"{found.path}/{file.name}", file.size, file.sha256), wanted)
 
 

@@ -107,7 +107,8 @@ class ArtifactNotFound(NotFound, code="artifact_not_found"):
     """The artifact store has no such file."""
 
     path: str
-    sentence = "The artifact store has no file {path!r}. It may have been removed by retention."
+    hint: str = "It may have been removed by retention."
+    sentence = "The artifact store has no file {path!r}. {hint}"
 
 
 class LogNotFound(NotFound, code="log_not_found"):

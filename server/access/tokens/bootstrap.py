@@ -1,7 +1,6 @@
 """Creates the first token; access to the database is the authorization."""
 
 from collections.abc import Iterable
-from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -10,7 +9,6 @@ from ludus.validation import in_words
 from server.access.tokens.requests import TokenCreate
 from server.access.tokens.service import TokenService
 from server.kit.db import migrate
-from server.kit.db.database import Database
 from server.kit.db.projects import EVERY
 from server.kit.errors import Invalid
 from server.kit.principal import everything
@@ -30,24 +28,15 @@ class TokenInvalid(Invalid, code="invalid_token"):
 def create_first_token(settings: Settings, name: str, scopes: Iterable[str], project: str = EVERY) -> tuple[str, str]:
     """Make a token in the settings' database; return its id and its text.
 
-    Raises TokenInvalid, SchemaOutdated, DatabaseUnavailable.
+    Raises TokenInvalid, NotMigrated, SchemaOutdated, DatabaseUnavailable.
     """
     try:
         wanted = TypeAdapter(TokenCreate).validate_python({"name": name, "scopes": list(scopes), "project": project})
     except ValidationError as error:
         first = error.errors()[0]
         raise TokenInvalid(f"{first['loc'][0]}: {in_words(first)}") from None
-    database = Database.from_settings(settings.database)
-    try:
-        if database.url.get_backend_name() == "sqlite" and not (file := Path(database.url.database or "")).exists():
-            # To look into it would create it.
-            way = "name the server's home folder (--home, LUDUS_HOME), or make one (`ludus migrate`)"
-            raise TokenInvalid(f"there is no database at {file}; {way}")
-        migrate.check(database)
-        with database.write() as session:
-            made = TokenService(session, everything(ACTOR)).create(
-                wanted.name, [Scope(each) for each in wanted.scopes], project=project
-            )
-            return made.token.id, made.text
-    finally:
-        database.close()
+    with migrate.existing(settings.database) as database, database.write() as session:
+        made = TokenService(session, everything(ACTOR)).create(
+            wanted.name, [Scope(each) for each in wanted.scopes], project=project
+        )
+        return made.token.id, made.text

@@ -6,6 +6,8 @@ behind.
 """
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -14,8 +16,9 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, make_url, text
 
+from server.kit.db.checks import NotMigrated
 from server.kit.db.database import Database
 from server.kit.errors import DatabaseUnavailable, SchemaOutdated
 from server.kit.settings import DatabaseSettings
@@ -79,6 +82,22 @@ def check(database: Database) -> None:
     known = {script.revision for script in scripts.walk_revisions()}
     if found is None or (found != needed and found in known):
         raise SchemaOutdated(found, needed)
+
+
+@contextmanager
+def existing(settings: DatabaseSettings) -> Iterator[Database]:
+    """Open the database of a server, and make none. Raises NotMigrated, SchemaOutdated, DatabaseUnavailable."""
+    url = make_url(settings.url.get_secret_value())
+    if url.get_backend_name() == "sqlite" and not (file := Path(url.database or "")).exists():
+        # To connect would create it.
+        way = "Name the server's home folder (--home, LUDUS_HOME), or make one (`ludus migrate`)"
+        raise NotMigrated(f"There is no database at {file}. {way}.")
+    database = Database.from_settings(settings)
+    try:
+        check(database)
+        yield database
+    finally:
+        database.close()
 
 
 def await_schema(settings: DatabaseSettings) -> None:

@@ -131,7 +131,8 @@ def _tokens(text: str) -> list[_Token]:
         match = _TOKEN.match(text, position)
         if match is None:
             start = position + len(text[position:]) - len(text[position:].lstrip())
-            raise FilterInvalid(f"cannot read {text[start : start + 20]!r}", start)
+            advice = '; write a text in double quotes, as in "a b"' if text[start] in "'\"" else ""
+            raise FilterInvalid(f"cannot read {text[start : start + 20]!r}{advice}", start)
         kind = str(match.lastgroup)
         tokens.append(_Token(kind, match.group(kind), match.start(kind)))
         position = match.end()

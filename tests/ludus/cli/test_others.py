@@ -101,6 +101,8 @@ def test_a_requirement_is_a_key_an_operator_and_a_number() -> None:
     )
     assert parse_requirement("Striker?team=1:reward>0").behavior == "Striker?team=1"
     assert not parse_requirement("reward != 0").holds(float("nan"))
+    with pytest.raises(ValueError, match="'nan' in 'reward>=nan' is not a number"):
+        parse_requirement("reward>=nan")
 
 
 def test_numbers_are_short() -> None:

@@ -68,7 +68,15 @@ def test_a_table_is_for_people(cli: Invoke) -> None:
     assert lines[1].split() == f"first CartPole {REWARD} 200 1970-01-01 00:16:41 1.5 1 2 2".split()
     assert len(lines) == 3
     assert of_the_run.splitlines()[1].split()[:2] == ["first", "-"]
-    assert cli("run", "series", "first", "--metric", "Policy/Unknown").stdout == ""
+
+
+def test_a_key_that_no_run_has_is_told_from_one_without_points_there(cli: Invoke) -> None:
+    unknown = cli("run", "series", "first", "second", "--metric", "rewrd", "--csv", "-")
+    outside = cli("run", "series", "first", "--metric", "reward", "--from-step", "9000")
+
+    assert (unknown.exit_code, len(rows(unknown.stdout))) == (0, 0)
+    assert "rewrd: no such metric; did you mean 'reward'? the run has Environment/Cumulative Reward" in unknown.stderr
+    assert "no such metric" not in outside.stderr
 
 
 def test_with_common_steps_entries_stand_at_the_same_steps_and_those_without_points_are_left_out(cli: Invoke) -> None:

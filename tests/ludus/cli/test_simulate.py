@@ -98,6 +98,20 @@ def test_the_token_comes_from_the_command_line_or_the_more_specific_variable(
     assert code == 0, errors
 
 
+def test_games_that_do_not_take_an_option_end_with_its_sentence_and_are_not_started_again(
+    run: Run, tmp_path: Path
+) -> None:
+    game = tmp_path / "poles.py"
+    game.write_text("import gymnasium\n\ndef make():\n    return gymnasium.make_vec('CartPole-v1', num_envs=2)\n")
+    with ScriptedServer(forever) as server:
+        code, errors = run(f"python:{game}:make", *("--run", "poles", "--envs", "4", "--server", server.address))
+
+    assert (code, server.streams) == (2, [])
+    assert "has as many games as it was made with: leave out --envs" in errors
+    assert "Traceback" not in errors
+    assert "starting it again" not in errors
+
+
 def test_a_process_that_crashes_is_started_again(run: Run, tmp_path: Path) -> None:
     crashes = tmp_path / "crashes"
     crashes.write_text("1")

@@ -164,6 +164,7 @@ def test_a_time_out_names_what_the_run_waits_for_its_bottleneck_and_the_last_wor
 ) -> None:
     trainer = world.claim(world.create()["id"]).start()
     for number in (1, 2):
+        trainer.ledger.event("simulator_problem", "level 7 is missing", level="warning", data={})
         trainer.ledger.event("simulator_left", f"Simulator {number} left: level 7 is missing", level="warning", data={})
     junit, summary = tmp_path / "wait.xml", tmp_path / "summary.md"
 
@@ -172,6 +173,7 @@ def test_a_time_out_names_what_the_run_waits_for_its_bottleneck_and_the_last_wor
     assert result.exit_code == Exit.TIMED_OUT
     said = "Event (2 times): Simulator 2 left: level 7 is missing"
     assert said in result.stderr
+    assert result.stderr.count("level 7 is missing") == 1
     assert said in summary.read_text().replace("\\", "")
     assert said in junit.read_text()
     assert f"{world.server}/ui/runs/{trainer.run_id}" in junit.read_text()

@@ -6,19 +6,22 @@ from contextlib import suppress
 from pathlib import Path
 
 import httpx2
+import numpy as np
 import pytest
 
 from ludus.client import (
     Busy,
     Client,
     DownloadDamaged,
-    NotFinite,
     NotFound,
+    NotSendable,
     ProblemAnswer,
     ServerUnreachable,
     StoredConfig,
     WaitTimedOut,
 )
+from ludus.client.transport import as_json
+from ludus.protocol.credentials import Credential, credential
 from ludus.schemas import Event
 from tests.server.app.world import CARTPOLE, World, build_services, open_world, server_process, serving
 
@@ -365,8 +368,49 @@ def test_lessons_are_seen_and_changed(client: Client) -> None:
 def test_a_number_that_json_cannot_hold_is_refused_by_its_path_before_anything_is_sent(client: Client) -> None:
     wanted = {"A": {"hyperparameters": {"betas": [0.9, float("inf")]}}}
 
-    with pytest.raises(NotFinite, match=r"behaviors\.A\.hyperparameters\.betas\[1\] is inf"):
+    with pytest.raises(NotSendable, match=r"behaviors\.A\.hyperparameters\.betas\[1\] is inf"):
         client.runs.change("run_unknown", wanted)
+
+
+@pytest.mark.parametrize(
+    ("value", "sent"),
+    {
+        "a number of numpy": (np.int64(3), 3),
+        "a truth of numpy": (np.bool_(True), True),
+        "an array": (np.array([[0.5, 1.0]]), [[0.5, 1.0]]),
+        "a tuple": ((1, "a", None), [1, "a", None]),
+        "a key that is a number": ({1: np.float32(0.5)}, {"1": 0.5}),
+    }.values(),
+)
+def test_numbers_and_arrays_of_numpy_are_sent_as_json_has_them(value: object, sent: object) -> None:
+    assert as_json({"overrides": {"x": value}}) == {"overrides": {"x": sent}}
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"), [(Path("a.yaml"), r"config\.x is a \w*Path"), (np.array([np.nan]), r"config\.x\[0\] is nan")]
+)
+def test_a_value_that_json_has_no_form_for_is_refused_by_its_path(client: Client, value: object, problem: str) -> None:
+    with pytest.raises(NotSendable, match=problem):
+        client.runs.create({"x": value})
+
+
+def test_what_no_header_can_carry_is_refused_in_a_sentence_without_the_text(client: Client) -> None:
+    with pytest.raises(NotSendable, match="the idempotency key has the character 'ä'"):
+        client.runs.create(CARTPOLE, idempotency_key="käse")
+    with pytest.raises(ProblemAnswer, match="Idempotency-Key must be 1 to 255"):
+        client.runs.create(CARTPOLE, idempotency_key="")
+    with pytest.raises(NotSendable, match="the project has the character 'ü'"):
+        Client(project="für")
+    with pytest.raises(NotSendable, match=r"the token that was given has the character '\\n'") as refused:
+        Client(token="sec\nret")
+    assert "sec" not in str(refused.value)
+
+
+def test_the_blanks_around_a_pasted_token_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LUDUS_TOKEN", " secret\r\n")
+    assert credential(None, ("LUDUS_TOKEN",)) == Credential("secret", "in LUDUS_TOKEN")
+    monkeypatch.setenv("LUDUS_TOKEN", " ")
+    assert credential(None, ("LUDUS_TOKEN",)) is None
 
 
 def test_who_writes_http_to_a_server_of_tls_or_another_protocol_is_told_so() -> None:

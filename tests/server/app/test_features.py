@@ -55,6 +55,7 @@ def test_what_is_not_there_is_a_404_and_what_retention_removed_a_410(world: Worl
 
     assert (none_yet.status_code, none_yet.json()["code"]) == (404, "checkpoint_not_found")
     assert (wrong_file.status_code, wrong_file.json()["code"]) == (404, "artifact_not_found")
+    assert wrong_file.json()["detail"].endswith("has no file 'b.onnx'. The checkpoint has a.onnx.")
     assert outside.status_code == 404
     assert (foreign.status_code, foreign.json()["code"]) == (404, "checkpoint_not_found")
     assert (deleted.status_code, deleted.json()["code"]) == (410, "checkpoint_deleted")

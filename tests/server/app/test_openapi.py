@@ -56,7 +56,10 @@ def test_the_description_is_the_reviewed_one() -> None:
 def test_every_reference_leads_to_a_schema() -> None:
     named = set(re.findall(r'"#/components/schemas/(\w+)"', description()))
 
-    assert named == json.loads(description())["components"]["schemas"].keys()
+    schemas = json.loads(description())["components"]["schemas"]
+    assert named == schemas.keys()
+    # Two models of one name are told apart by their modules, and generators drop both.
+    assert not {name for name in named if "__" in name}
 
 
 def test_every_route_is_documented() -> None:

@@ -61,6 +61,7 @@ def test_quoted_text_may_hold_quotes_and_backslashes() -> None:
         ("rated = yes", 8, "true or false"),
         ('tag = "open', 6, "cannot read"),
         ("(state = RUNNING)", 0, "cannot read"),
+        ("tag = 'open'", 6, "write a text in double quotes"),
     ],
 )
 def test_a_mistake_is_named_with_its_position(text: str, position: int, hint: str) -> None:

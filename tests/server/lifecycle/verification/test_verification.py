@@ -148,3 +148,21 @@ def test_the_command_says_it_by_lines_json_and_its_exit_code(
     broken = invoke()
     assert broken.exit_code == 3
     assert f"missing   {checkpoint}/state.json" in broken.stdout
+
+
+def test_without_a_servers_database_the_command_says_so_and_makes_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "elsewhere"
+    monkeypatch.delenv("LUDUS_DATABASE__URL", raising=False)
+
+    missing = CliRunner().invoke(ludus, ["admin", "verify", "--home", str(home)])
+    assert missing.exit_code == 1
+    assert f"There is no database at {home}/ludus.db. Name the server's home folder" in missing.stderr
+    assert not home.exists()
+
+    home.mkdir()
+    (home / "ludus.db").touch()
+    empty = CliRunner().invoke(ludus, ["admin", "verify", "--home", str(home)])
+    assert (empty.exit_code, isinstance(empty.exception, SystemExit)) == (1, True)
+    assert "ludus migrate" in empty.stderr
