@@ -1,11 +1,13 @@
 """Makes games: the errors of their code become one sentence, with the traceback of the game's own frames beside it."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from ludus.sdk.crashes import last_words, own_traceback
 
 Made = TypeVar("Made")
+FACTORIES: Final = ("parallel_env", "env")
+"""Functions that make a PettingZoo game by that library's convention, in the order of preference."""
 
 
 class GameNotMade(Exception):

@@ -27,8 +27,7 @@ from pettingzoo.env_registry.exceptions import FailedToImport, PettingZooRegistr
 
 from ludus.adapters.assignment import Assignment, Lineup, PlayerId, UnsupportedGame, assign_agents
 from ludus.adapters.games import AECGame, Ask, End, Game, Moment, ParallelGame
-from ludus.adapters.making import GameNotMade, guarded
-from ludus.adapters.python import FACTORIES
+from ludus.adapters.making import FACTORIES, GameNotMade, guarded
 from ludus.protocol.batches import Outcome
 from ludus.protocol.spec import BehaviorSpec
 from ludus.sdk.environment_parameters import EnvironmentParameters

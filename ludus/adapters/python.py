@@ -23,15 +23,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from ludus.adapters.making import GameNotMade, guarded
+from ludus.adapters.making import FACTORIES, GameNotMade, guarded
 from ludus.sdk.seeds import EpisodeSeeds
 from ludus.sdk.simulation import ResetInfo, ResumableSimulation, Simulation, SimulationWrapper
 from ludus.sdk.steps import StepBuilder
 
 KINDS: Final = "a gymnasium.Env or VectorEnv, a PettingZoo AECEnv or ParallelEnv, or a ludus.sdk.Simulation"
-FACTORIES: Final = ("parallel_env", "env")
-"""Functions that make a PettingZoo game by that library's convention, in the order of preference."""
-
 _VECTOR: Final = ("gymnasium.vector", "VectorEnv")
 _PETTINGZOO: Final = (("pettingzoo", "AECEnv"), ("pettingzoo", "ParallelEnv"))
 

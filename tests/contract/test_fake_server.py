@@ -248,7 +248,7 @@ def test_each_mistake_has_the_name_that_a_real_server_gives_it(strict: Server, m
 
 
 def test_a_stream_whose_client_does_not_end_it_is_ended_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ludus.sdk.contract.fake_stream.LINGER_SECONDS", 0.2)
+    monkeypatch.setattr("ludus.sdk.contract.fake_server.LINGER_SECONDS", 0.2)
     listening, over = queue.SimpleQueue[FakeServer](), threading.Event()
 
     async def serve() -> None:

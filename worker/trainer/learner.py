@@ -23,7 +23,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import structlog
 from torch import Tensor
@@ -38,14 +38,12 @@ from worker.collectors.pool import CollectorPool
 from worker.experience.rollout import Rollout, gather
 from worker.learning.algorithms.algorithm import Algorithm
 from worker.onnx.export import exporter
+from worker.selfplay.controller import GhostController
 from worker.trainer.base_learner import SAMPLE_ROWS, Learner, Rollbacks
 from worker.trainer.compilation import BackgroundCompilation
 from worker.trainer.health.monitor import HealthMonitor
 from worker.trainer.precision import bf16_pictures
 from worker.trainer.recorder import POLICY_VERSION, Aggregation, Recorder
-
-if TYPE_CHECKING:
-    from worker.selfplay.controller import GhostController
 
 log = structlog.get_logger()
 
@@ -87,7 +85,7 @@ class LearnerOptions:
     """Whether pictures are encoded in bfloat16 during updates."""
     compilation: BackgroundCompilation | None = None
     """Compiles the updates."""
-    team: "GhostController | None" = None
+    team: GhostController | None = None
     """Of a behavior in self-play: it learns in its turns only, and else waits with its collected steps."""
     health: HealthMonitor | None = None
     """Finds out why the policy does not learn, or not as it should."""
