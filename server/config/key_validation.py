@@ -176,6 +176,8 @@ class _KeyValidation:
             message = (
                 f"{show(key)} is a key of `trainer_type: {'` and `'.join(others)}`, not of this trainer; remove it"
             )
+        elif path[:1] in {("behaviors",), ("default_settings",)} and (home := _home_in_behavior(key)):
+            message = f"{show(key)} is not a key here; it belongs under `{home}`"
         self._add((*path, key), "unknown_key", message)
 
     def _parameters(self, value: Any, path: Path) -> Any:
@@ -201,6 +203,20 @@ def _homes(section: type[Section]) -> Iterator[tuple[str, type[Section]]]:
         yield from (("behaviors.NAME", trainer) for trainer in TRAINERS.values())
     for key, field in section.model_fields.items():
         yield from ((key, inner) for inner in sections_in(field.annotation))
+
+
+def _home_in_behavior(key: str) -> str | None:
+    """Return the section of a behavior that has a key, for keys that were written in another one."""
+    for trainer in TRAINERS.values():
+        if key in trainer.model_fields:
+            return "behaviors.NAME"
+        for home, section in _homes(trainer):
+            if key in section.model_fields:
+                return home
+            for name, inner in _homes(section):
+                if key in inner.model_fields:
+                    return f"{home}.{name}"
+    return None
 
 
 def _trainers_with(section: type[Section], key: str) -> list[str]:

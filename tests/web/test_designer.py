@@ -229,3 +229,43 @@ def test_runs_are_cards_on_a_phone_within_its_width(world: World, browser: Brows
     assert all(box is not None and box["height"] < 200 and box["width"] <= 390 for box in heights), heights
     expect(page.locator("table.cards tbody tr").first).to_contain_text("QUEUED")
     page.context.close()
+
+
+def test_the_current_tab_of_a_run_is_within_the_width_of_a_phone(world: World, browser: Browser) -> None:
+    world.create(name="tabbed")
+    page = browser.new_context(viewport={"width": 390, "height": 844}).new_page()
+    page.goto(f"{world.server}/ui/runs/tabbed/simulators")
+    tab = page.locator(".tabs a", has_text="Simulators")
+    expect(tab).to_have_attribute("aria-current", "page")
+
+    box = tab.bounding_box()
+
+    assert box is not None
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 390
+    page.context.close()
+
+
+def test_a_vertical_axis_has_room_for_large_numbers(world: World, watched: Watched) -> None:
+    trained(world, "large", [-2.5e11, -1.5e11, 1e11]).finish()
+    page = watched.open("ui/runs/large")
+    canvas = page.locator(".chart canvas").first
+    expect(canvas).to_be_visible()
+
+    inked = canvas.evaluate(
+        "canvas => canvas.getContext('2d').getImageData(0, 0, 3, canvas.height).data.some(value => value > 0)"
+    )
+
+    assert not inked, "a number is cut at the left edge"
+
+
+def test_runs_that_were_stopped_are_listed_alone(world: World, watched: Watched) -> None:
+    trained(world, "halted-early", [1.0]).finish(reason="user")
+    trained(world, "halted-never", [1.0]).finish()
+    page = watched.open("ui/runs?q=halted")
+    expect(page.locator("td.name > a")).to_have_count(2)
+
+    page.get_by_label("State").select_option("STOPPED")
+
+    expect(page.locator("td.name > a")).to_have_text(["halted-early"])
+    expect(page.locator(".state").first).to_have_text("◼STOPPED")

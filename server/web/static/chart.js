@@ -206,7 +206,7 @@ function options(latest, tip, width) {
         size: 30,
         values: texts((values) => (kind === "step" ? ticks(values, count) : values.map((at) => xText(kind, at)))),
       },
-      { ...axis, size: 58, values: texts((values) => ticks(values)) },
+      { ...axis, size: room, values: texts((values) => ticks(values)) },
     ],
     cursor: {
       sync: cursor ? { key: cursor, scales: ["x", null] } : undefined,
@@ -229,6 +229,11 @@ function options(latest, tip, width) {
       draw: [(/** @type {any} */ plot) => drawMarks(plot, latest.current.marks ?? [], color("--muted"))],
     },
   };
+}
+
+/** Pixels that the texts of a vertical axis need. @param {unknown} _plot @param {string[]|null} ticked null: none yet */
+function room(_plot, ticked) {
+  return Math.max(58, 14 + 7 * Math.max(0, ...(ticked ?? []).map((text) => text.length)));
 }
 
 /** The ticks of an axis as texts. @param {(values: (number|null)[]) => string[]} show */

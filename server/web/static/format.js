@@ -108,6 +108,9 @@ export const STATES = {
   SUCCEEDED: ["✔", "good"], FAILED: ["✖", "bad"], CANCELLED: ["⊘", "idle"],
 };
 
+/** Word for the state of a run that was stopped on request, and keeps what it has learned. */
+export const STOPPED = "STOPPED";
+
 /**
  * Sign, tone and word of a run's state. One that ended well shows if it learned nothing, or was stopped before its end.
  * @param {{state: string, stop_reason?: string|null, findings?: string[]}} run
@@ -115,7 +118,7 @@ export const STATES = {
  */
 export function stateLook({ state, stop_reason: reason, findings = [] }) {
   if (state === "SUCCEEDED" && findings.length) return { sign: "▲", tone: "warn", word: "ended, with warnings" };
-  if (state === "SUCCEEDED" && reason === "user") return { sign: "◼", tone: "idle", word: "STOPPED" };
+  if (state === "SUCCEEDED" && reason === "user") return { sign: "◼", tone: "idle", word: STOPPED };
   const [sign, tone] = STATES[/** @type {keyof typeof STATES} */ (state)] ?? ["?", "idle"];
   return { sign, tone, word: state };
 }

@@ -129,7 +129,7 @@ export function MetricChart({ metric, runs, behavior, tick = 0, grouped = false,
     const steps = kind === "step" ? null : stepsWithin([first, last], data ?? [], runs, kind);
     return set({ from: first, to: last, steps, follow: last >= newest });
   };
-  const loaded = data ? "This metric has no values here yet." : near && "Loading …";
+  const loaded = data ? "This metric has no values here." : near && "Loading …";
   const title = behavior ? `${metric} · ${behavior}` : metric;
   return html`<${Chart} title=${title} meaning=${meaningOf(metric)} x=${x} curves=${curves} kind=${kind}
     log=${log} clip=${clip} window=${follow ? followed(window, newest) : window} onWindow=${choose}

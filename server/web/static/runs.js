@@ -57,8 +57,8 @@ function seconds(from, to) {
   return (Date.parse(to) - Date.parse(from)) / 1000;
 }
 
-/** @param {string} text */
-function sentence(text) {
+/** A text with a capital and a full stop. @param {string} text */
+export function sentence(text) {
   const begun = text.charAt(0).toUpperCase() + text.slice(1);
   return /[.!?]$/.test(begun) ? begun : `${begun}.`;
 }

@@ -61,9 +61,16 @@ def test_an_unknown_key_without_a_relative_is_refused_with_all_legal_ones() -> N
             "memory",
         ),
         (behavior() | {"max_steps": 5}, "max_steps", "behaviors.NAME"),
+        (behavior(hyperparameters={"gamma": 0.9}), "behaviors.A.hyperparameters.gamma", "reward_signals.extrinsic"),
+        (behavior(network_settings={"max_steps": 5}), "behaviors.A.network_settings.max_steps", "behaviors.NAME"),
+        (
+            behavior(reward_signals={"extrinsic": {"learning_rate": 0.1}}),
+            "behaviors.A.reward_signals.extrinsic.learning_rate",
+            "hyperparameters",
+        ),
     ],
 )
-def test_a_key_one_level_too_high_is_sent_to_its_place(document: dict[str, Any], path: str, home: str) -> None:
+def test_a_key_in_another_section_is_sent_to_its_place(document: dict[str, Any], path: str, home: str) -> None:
     problem = problem_of(document)
 
     assert (problem.path, problem.code) == (path, "unknown_key")

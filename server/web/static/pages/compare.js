@@ -112,5 +112,6 @@ function Numbers({ comparison: { runs, differing }, charted, by }) {
       !by && rows.length <= MOST_MODELS && ["best model", ({ first }) => html`<${BestLinks} run=${first} />`],
       ...differs.map(({ path, values }) => /** @type {[string, any]} */ ([lastKeys(path), unique(values)])),
     ], { style: { maxHeight: "min(420px, 50vh)" } })}
-    <small>± is half of the 95 % interval of the mean (Student's t) over the runs of a group.</small></section>`;
+    ${by && html`<small>± is half of the 95 % interval of the mean (Student's t) over the runs of a group.</small>`}
+  </section>`;
 }

@@ -1,5 +1,5 @@
 // New run: choose or paste a configuration; the server checks it as you type, and its problems stand at their lines.
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { Problem, change, get, send } from "../api.js";
 import { ago, plain } from "../format.js";
 import { choices, html, withValue } from "../html.js";
@@ -51,7 +51,7 @@ export default function NewRun() {
     begin(`${yaml(run.config)}\n`);
     setTags(run.tags.join(", "));
   };
-  useEffect(() => {
+  useLayoutEffect(() => { // before the next paint: a reload may come at once
     sessionStorage.setItem(DRAFT, JSON.stringify({ source, name, tags, from: text("from") }));
   }, [source, name, tags]);
 

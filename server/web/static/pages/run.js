@@ -5,7 +5,7 @@ import { ago, count, moment, number, plain } from "../format.js";
 import { html } from "../html.js";
 import { useCalm, useGet, useTick } from "../live.js";
 import { CHART_KEYS, ChartTools, MetricChart, meaningOf } from "../metrics.js";
-import { LENGTH, REWARD, charted, hasEnded, pace, runHref, why } from "../runs.js";
+import { LENGTH, REWARD, charted, hasEnded, pace, runHref, sentence, why } from "../runs.js";
 import { Actions } from "../parts/actions.js";
 import { ConfigTab } from "../parts/config.js";
 import { Gate } from "../parts/gate.js";
@@ -66,7 +66,7 @@ export default function RunPage({ parts: [name, tab = "overview"] }) {
     <nav class="tabs" aria-label="Parts of the run">
       ${shown.map((each) => {
         const [to, current] = [runHref(run, each === "overview" ? "" : each), each === tab ? "page" : undefined];
-        return html`<a key=${each} href=${to} aria-current=${current}>${each[0].toUpperCase() + each.slice(1)}</a>`;
+        return html`<a key=${each} href=${to} aria-current=${current} ref=${current && intoView}>${each[0].toUpperCase() + each.slice(1)}</a>`;
       })}
     </nav>
     ${tab === "overview" && assessed && html`<${Gate} run=${run} live=${live} />`}
@@ -167,13 +167,19 @@ function Overview({ run, events, tick, takeover, duels }) {
     </div>`}`;
 }
 
+/** Scroll the tabs, of which a phone shows a part, to the current one. @param {HTMLElement|null} tab */
+function intoView(tab) {
+  const bar = tab?.parentElement;
+  if (tab && bar) bar.scrollLeft = tab.offsetLeft + tab.offsetWidth - bar.clientWidth;
+}
+
 /** What limits the speed of a run. @param {{run: any}} props */
 function Bottleneck({ run }) {
   const { data } = useGet(`v1/runs/${run.id}/bottleneck`, {}, { seconds: SELDOM });
   if (!data?.cause) return null;
   const { message, advice, steps_per_second: now, steps_per_second_without: without } = data;
   const gain = now && without > now ? ` ${count(now)} steps/s could be ${count(without)} without that.` : "";
-  return html`<p class="sentence"><b>Speed:</b> ${plain(message)}.${gain} ${advice && `${plain(advice)}.`}</p>`;
+  return html`<p class="sentence"><b>Speed:</b> ${plain(message)}.${gain} ${advice && plain(sentence(advice))}</p>`;
 }
 
 /** How the newest matches of self-play ended. @param {{run: any, tick: number}} props */

@@ -2,7 +2,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { useKeys } from "../app.js";
 import { may } from "../api.js";
-import { STATES, ago, moment, number, plain, shown } from "../format.js";
+import { STATES, STOPPED, ago, moment, number, plain, shown } from "../format.js";
 import { choices, html, withValue } from "../html.js";
 import { useCalm, useEvents, useGet, useLive } from "../live.js";
 import { curves, meaningOf } from "../metrics.js";
@@ -27,7 +27,8 @@ const ORDERS = {
 /** The filter of the API that the address asks for. */
 function filter() {
   const conditions = [];
-  if (text("state")) conditions.push(`state = ${text("state")}`);
+  if (text("state") === STOPPED) conditions.push("state = SUCCEEDED AND stop_reason = user");
+  else if (text("state")) conditions.push(`state = ${text("state")}`);
   if (text("tag")) conditions.push(`tags = ${quoted(text("tag"))}`);
   if (text("q")) conditions.push(`name = ${quoted(`${text("q")}*`)}`);
   if (text("filter")) conditions.push(text("filter"));
@@ -85,7 +86,7 @@ export default function Runs() {
         onChange=${withValue((q) => narrow({ q }))} />
       <select aria-label="State" value=${text("state")} onChange=${withValue((state) => narrow({ state }))}>
         <option value="">all states</option>
-        ${Object.keys(STATES).map((each) => html`<option key=${each}>${each}</option>`)}
+        ${[...Object.keys(STATES), STOPPED].map((each) => html`<option key=${each}>${each}</option>`)}
       </select>
       <input type="text" placeholder="tag" aria-label="Tag" size="12" value=${text("tag")}
         onChange=${withValue((tag) => narrow({ tag }))} />

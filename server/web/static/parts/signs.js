@@ -39,7 +39,7 @@ export function Progress({ step, most }) {
   if (!most) return html`<span>${count(step)} steps</span>`;
   const share = Math.min(1, step / most);
   return html`<span title=${`${step} of ${most} agent steps`}>
-    ${count(step)} / ${count(most)} <small>${percent(Math.floor(1000 * share) / 1000)}</small>
+    ${count(step)} / ${count(most)}${" "}<small class="line">${percent(Math.floor(1000 * share) / 1000)}</small>
     <span class="bar-of" role="progressbar" aria-label="Progress" aria-valuenow=${Math.round(100 * share)}
       aria-valuemin="0" aria-valuemax="100" style=${{ display: "block" }}>
       <i style=${{ width: `${100 * share}%` }}></i></span></span>`;

@@ -54,9 +54,9 @@ export function Reasons({ simulators }) {
   }
   const rows = [...counts].sort(([, one], [, other]) => other.n - one.n);
   return html`<p class="sentence">
-    ${rows.map(([code, { n, reason }]) => {
+    ${rows.map(([code, { n, reason }], index) => {
       const title = plain(reason ?? "", 300);
-      return html`<span key=${code} title=${title}>${n} × ${words(code ?? "unknown")}${" · "}</span>`;
+      return html`<span key=${code} title=${title}>${index > 0 && " · "}${n} × ${words(code ?? "unknown")}</span>`;
     })}
   </p>`;
 }
@@ -75,7 +75,7 @@ export function SimulatorTable({ simulators, runs = false }) {
   return cardTable(simulators.slice(0, 200), [
     runs && ["run", run, "name"],
     ["simulator", player, "name"],
-    ["state", (each) => html`${each.state}<br /><small>${since(each)}</small>`],
+    ["state", (each) => html`${each.state}<br /><small class="line">${since(each)}</small>`],
     ["behaviors", (each) => each.behaviors.map((/** @type {string} */ name) => plain(name, 60)).join(", "), "small"],
     ["agents", (each) => each.agents, "number"],
     ["steps", (each) => count(each.steps), "number"],
