@@ -15,6 +15,8 @@ from server.kit.telemetry import ControllerTelemetry
 
 LONGEST_PAUSE_SECONDS: Final = 10.0
 """Longest pause after failures, beyond that of the job's loop."""
+RARE_SECONDS: Final = 10.0
+"""Rounds that are so far apart, and handled rows, are logged."""
 Row = TypeVar("Row")
 _log = structlog.get_logger(__name__)
 
@@ -51,43 +53,39 @@ class JobLoop:
         beat: Callable[[], None] = lambda: None,
     ) -> None:
         """`called` begins the next turn at once when it is set. `beat` is called at the beginning of each turn."""
-        self._jobs = jobs
         self._pause = pause_seconds
         self._telemetry = telemetry or ControllerTelemetry()
         self._monotonic = monotonic
         self._called = called or threading.Event()
         self._beat = beat
-        began = monotonic()
-        self._due = {job.name: began + job.after_seconds for job in jobs}
-        self._again: float | None = None
-        """Pause that the newest turn asks for, in place of the loop's."""
-        self._backoffs = {
-            job.name: Backoff(first=pause_seconds, longest=job.longest_pause_seconds, immediate=1) for job in jobs
-        }
+        self._again = pause_seconds
+        """Pause after the newest turn."""
+        self._due = {job: monotonic() + job.after_seconds for job in jobs}
+        self._backoffs = {job: Backoff(pause_seconds, job.longest_pause_seconds, immediate=1) for job in jobs}
 
     def tick(self) -> dict[str, int]:
         """Do a round of each job that is due; return how many rows each of them handled, by name."""
         self._beat()
-        self._again = None
+        self._again = self._pause
         handled = dict[str, int]()
-        for job in self._jobs:
+        for job, due in self._due.items():
             began, outcome, rows = self._monotonic(), "ok", 0
-            if began < self._due[job.name]:
+            if began < due:
                 continue
             try:
-                rows = job.work()
-            except LudusError as error:
-                outcome, pause = error.code, self._backoffs[job.name].pause()
-                _log.warning("job_failed", job=job.name, code=error.code, error=str(error))
-            else:
-                self._backoffs[job.name].reset()
-                pause = job.every_seconds
+                rows, pause = job.work(), job.every_seconds
+                self._backoffs[job].reset()
                 if rows and job.again_seconds is not None:
                     pause = job.again_seconds
-                    self._again = pause if self._again is None else min(pause, self._again)
+                    self._again = min(pause, self._again)
+            except LudusError as error:
+                outcome, pause = error.code, self._backoffs[job].pause()
+                _log.warning("job_failed", job=job.name, code=error.code, error=str(error))
+            if rows and max(self._pause, job.every_seconds) >= RARE_SECONDS:
+                _log.info("job_done", job=job.name, rows=rows)
             ended = self._monotonic()
             self._telemetry.rounds.labels(job.name, outcome).observe(ended - began)
-            self._due[job.name] = ended + pause
+            self._due[job] = ended + pause
             handled[job.name] = rows
         return handled
 
@@ -95,7 +93,7 @@ class JobLoop:
         """Do rounds until `stop` is set; who sets it calls `wake`, too, unless it waits for a pause."""
         while not stop.is_set():
             self.tick()
-            self._called.wait(self._pause if self._again is None else self._again)
+            self._called.wait(self._again)
             self._called.clear()
 
     def wake(self) -> None:

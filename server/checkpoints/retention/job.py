@@ -85,8 +85,6 @@ class Retention:
         for theirs in by_run(expired):
             with self._database.write() as session:
                 gone += RetentionRepository(session).retire(theirs)
-        if gone:
-            log.info("checkpoints_given_up", count=len(gone))
         return gone
 
     def collect(self) -> list[str]:

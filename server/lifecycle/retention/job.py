@@ -10,10 +10,8 @@ delete.
 Attempts, logs and checkpoints' rows live as long as their run: the history of metrics is hidden or shown by attempts.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-
-import structlog
 
 from server.kit.db.database import Database, Session
 from server.kit.jobs import Job, handle_rows
@@ -37,22 +35,15 @@ RUN_BATCHES = 100
 """Maximum number of transactions of one round that delete rows of deleted runs."""
 LOOKED_AT = 200
 """Runs, and ladders, that one round looks at for old events and matches."""
-Forget = Callable[[Session, int], int]
-"""Deletes at most so many old rows of a kind; returns how many."""
 _FIRST = (0.0, "")
-_log = structlog.get_logger(__name__)
 
 
 class RowRetention:
     """Deletes old rows."""
 
-    def __init__(
-        self, database: Database, settings: ControllerSettings, further: Mapping[str, Forget] | None = None
-    ) -> None:
-        """`further` deletes rows of other kinds, by the names of the kinds."""
+    def __init__(self, database: Database, settings: ControllerSettings) -> None:
         self._database = database
         self._settings = settings
-        self._further = further or {}
         self._run = ""
         """The last run whose events were looked at."""
         self._ladder = ""
@@ -68,13 +59,8 @@ class RowRetention:
             "simulators": (self._delete_simulators, settings.simulator_days),
             "matches": (self._delete_matches, settings.match_days),
         }
-        deletions: dict[str, Callable[[], int]] = {
-            kind: partial(delete, days) for kind, (delete, days) in by_age.items() if days is not None
-        }
-        deletions["rows_of_runs"] = self._delete_rows_of_runs
-        for kind, forget in self._further.items():
-            deletions[kind] = partial(self._in_batches, partial(_forget_rows, forget))
-        return [Job(f"old_{kind}", partial(_logged, kind, delete)) for kind, delete in deletions.items()]
+        jobs = [Job(f"old_{kind}", partial(work, days)) for kind, (work, days) in by_age.items() if days is not None]
+        return [*jobs, Job("old_rows_of_runs", self._delete_rows_of_runs)]
 
     def _delete_runs(self, days: float) -> int:
         """Delete runs that ended long ago, unless something needs them: the next round looks at later ones."""
@@ -108,38 +94,29 @@ class RowRetention:
         with self._database.read() as session:
             runs = RunRepository(session).ids_after(self._run, LOOKED_AT)
         self._run = runs[-1] if len(runs) == LOOKED_AT else ""
-        return self._in_batches(lambda session: EventRepository(session).forget(runs, days, ROWS))
+        return delete_in_batches(self._database, lambda session: EventRepository(session).forget(runs, days, ROWS))
 
     def _delete_simulators(self, days: float) -> int:
-        return self._in_batches(lambda session: SimulatorRepository(session).forget(days, ROWS))
+        return delete_in_batches(self._database, lambda session: SimulatorRepository(session).forget(days, ROWS))
 
     def _delete_matches(self, days: float) -> int:
         with self._database.read() as session:
             ladders = MatchRepository(session).ladders_after(self._ladder, days, LOOKED_AT)
         self._ladder = ladders[-1][0] if len(ladders) == LOOKED_AT else ""
-        return sum(self._in_batches(partial(_forget_matches, ladder_id, days)) for ladder_id, old in ladders if old)
-
-    def _in_batches(self, forget: Callable[[Session], int]) -> int:
-        """Repeat a deletion, each time in a transaction of its own, until less than a full batch was left."""
-        gone = 0
-        for _ in range(BATCHES):
-            with self._database.write() as session:
-                deleted = forget(session)
-            gone += deleted
-            if deleted < ROWS:
-                break
-        return gone
+        forgets = (partial(_forget_matches, ladder_id, days) for ladder_id, old in ladders if old)
+        return sum(delete_in_batches(self._database, forget) for forget in forgets)
 
 
-def _logged(kind: str, delete: Callable[[], int]) -> int:
-    gone = delete()
-    if gone:
-        _log.info("old_rows_deleted", kind=kind, rows=gone)
+def delete_in_batches(database: Database, delete: Callable[[Session], int]) -> int:
+    """Repeat a deletion of ROWS rows, each time in a transaction of its own, until less was left; return how many."""
+    gone = 0
+    for _ in range(BATCHES):
+        with database.write() as session:
+            deleted = delete(session)
+        gone += deleted
+        if deleted < ROWS:
+            break
     return gone
-
-
-def _forget_rows(forget: Forget, session: Session) -> int:
-    return forget(session, ROWS)
 
 
 def _forget_matches(ladder_id: str, days: float, session: Session) -> int:

@@ -202,6 +202,4 @@ class Sender:
             gone = deliveries.forget(self._settings.retention_seconds, FORGET)
         if held:
             _log.warning("held_deliveries_given_up", deliveries=held)
-        if gone:
-            _log.info("old_deliveries_deleted", deliveries=gone)
         return held + gone
