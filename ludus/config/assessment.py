@@ -5,6 +5,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from ludus.config.environment_parameters import ParameterName
+from ludus.config.network import NetworkSettings
 from ludus.config.values import BehaviorName, CheckpointId, LadderName, Own, Real, Section, Whole, config_error
 
 MAX_GAMES: Final = 1_000_000
@@ -95,6 +96,13 @@ class EvaluateSettings(Section):
 
 
 AssessmentSettings = MatchSettings | EvaluateSettings
+
+
+class TrainedPolicy(Section):
+    """How the policy of a checkpoint was trained: an assessment builds its network by that."""
+
+    trainer_type: str
+    network_settings: NetworkSettings
 
 
 def checkpoints_of(settings: AssessmentSettings) -> dict[str, str]:

@@ -6,6 +6,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import load_only
 
+from ludus.config.assessment import TrainedPolicy
 from ludus.config.behavior import TrainerConfig
 from server.assessments.models import RunAssessment
 from server.checkpoints.models import Checkpoint
@@ -46,8 +47,8 @@ class AssessmentRepository(Repository):
         self._session.flush()
         return games > counted
 
-    def policy(self, checkpoint_id: str, behavior: str) -> dict[str, Any]:
-        """Return how the policy of a behavior was trained: `trainer_type`, `network_settings`.
+    def policy(self, checkpoint_id: str, behavior: str) -> TrainedPolicy:
+        """Return how the policy of a behavior was trained.
 
         Raises CheckpointNotFound, also where the run of the checkpoint never trained the behavior.
         """
@@ -56,5 +57,4 @@ class AssessmentRepository(Repository):
         section: TrainerConfig | None = None if run is None else run.parsed_config.behavior(behavior)
         if section is None:
             raise CheckpointNotFound(checkpoint_id)
-        network = section.network_settings.model_dump(mode="json")
-        return {"trainer_type": getattr(section, "trainer_type", "ppo"), "network_settings": network}
+        return TrainedPolicy(trainer_type=section.trainer_type, network_settings=section.network_settings)

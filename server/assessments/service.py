@@ -60,7 +60,8 @@ class AssessmentService:
         if document.get("behaviors") is None:
             first = next(iter(found.values()))
             policy = AssessmentRepository(self._session).policy(first.id, settings["behavior"])
-            completed["behaviors"] = {settings["behavior"]: {"network_settings": policy["network_settings"]}}
+            network = policy.network_settings.model_dump(mode="json")
+            completed["behaviors"] = {settings["behavior"]: {"network_settings": network}}
         return completed
 
     def _resolve(self, name: str) -> Checkpoint:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from ludus.config.assessment import checkpoints_of
+from ludus.config.assessment import TrainedPolicy, checkpoints_of
 from ludus.config.run import RunConfig
 from server.assessments.repository import AssessmentRepository
 from server.kit.errors import CheckpointNotFound
@@ -17,8 +17,8 @@ class AssessmentWriter:
     def __init__(self, fence: AttemptFence) -> None:
         self._fence = fence
 
-    def policies(self, config: RunConfig) -> dict[str, dict[str, Any]]:
-        """Return the behavior configurations of the policies under test, by checkpoint; deleted ones are left out.
+    def policies(self, config: RunConfig) -> dict[str, TrainedPolicy]:
+        """Return how the policies under test were trained, by checkpoint; deleted ones are left out.
 
         `config`: the configuration of the attempt's run.
         """

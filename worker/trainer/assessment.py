@@ -19,7 +19,6 @@ from ludus.collector.messages import EndedGame, EvaluationEnded, SimulatorStarte
 from ludus.collector.spec_checks import UnsupportedSpec
 from ludus.config.assessment import AssessmentSettings, MatchSettings, checkpoints_of
 from ludus.config.behavior import TRAINERS
-from ludus.config.network import NetworkSettings
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.environment_parameters import Constant
 from ludus.protocol.spec import BehaviorSpec, team_of
@@ -121,11 +120,10 @@ class Assessment:
     def _policy(self, key: str, checkpoint: str, spec: BehaviorSpec) -> tuple[Actor, NetworkSpec]:
         """Return the policy of a checkpoint. Raise `InitializationError`, `UnsupportedSpec`."""
         where = f"{'match' if isinstance(self._settings, MatchSettings) else 'evaluate'}.{key}: checkpoint {checkpoint}"
-        described, folder = self._attempt.job.policies.get(checkpoint), self._attempt.job.checkpoints.get(checkpoint)
-        if described is None or folder is None:
+        trained, folder = self._attempt.job.policies.get(checkpoint), self._attempt.job.checkpoints.get(checkpoint)
+        if trained is None or folder is None:
             raise InitializationError(f"{where} was not handed to this trainer; create the run again")
-        settings = NetworkSettings.model_validate(described["network_settings"])
-        head = TRAINERS[str(described["trainer_type"])].head
+        settings, head = trained.network_settings, TRAINERS[trained.trainer_type].head
         actor = Actor(spec, settings, torch.Generator(), head=head)
         try:
             self._steps[checkpoint] = load_policy(actor, spec.behavior, Path(folder))

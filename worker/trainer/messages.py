@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, Self, get_args
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from ludus.collector.messages import SimulatorConnected, SimulatorLeft, SimulatorStarted
+from ludus.config.assessment import TrainedPolicy
 from ludus.config.run import RunConfig
 from ludus.schemas import OnnxModel, ScoredBy
 from ludus.schemas.health import Finding
@@ -72,9 +73,8 @@ class Job(_Frozen):
     checkpoints: dict[str, str] = Field(default_factory=dict)
     """The folder of each checkpoint that behaviors begin with (`initialize_from`) or play against
     (`self_play.opponents`), by its id."""
-    policies: dict[str, dict[str, object]] = Field(default_factory=dict)
-    """How the assessed behavior was trained in each of these checkpoints, by id: `trainer_type`,
-    `network_settings`."""
+    policies: dict[str, TrainedPolicy] = Field(default_factory=dict)
+    """How the assessed behavior was trained in each of these checkpoints, by id."""
     assessed: dict[str, object] | None = None
     """The state of an assessment after earlier attempts (`Assessed.state`)."""
     lease_seconds: float = 10.0

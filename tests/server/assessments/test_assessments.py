@@ -131,5 +131,5 @@ def test_results_are_told_as_they_were_written_and_survive_the_attempt(
     assert ledger.assessment.state() == {"returns": [1.0, 2.0]}
     config = RunConfig.model_validate(http.get(f"/v1/runs/{made['id']}").json()["config"])
     policy = ledger.assessment.policies(config)[saved[0]]
-    assert policy["trainer_type"] == "sac"
-    assert policy["network_settings"]["num_layers"] == 3
+    assert policy.trainer_type == "sac"
+    assert policy.network_settings.num_layers == 3

@@ -8,8 +8,10 @@ others as in `worker.learning.functional`.
 """
 # ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
-from collections.abc import Iterator
-from itertools import repeat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from operator import itemgetter
 from typing import NamedTuple
 
 import torch
@@ -45,7 +47,8 @@ class Recurrence(NamedTuple):
     critic_memory: Float[Tensor, "Q W"]
 
 
-class Batch(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Batch:
     """Steps with their targets; row `i` of every column belongs to the same step. A minibatch is one, too."""
 
     encoded: Encoded
@@ -87,36 +90,47 @@ class Batch(NamedTuple):
         order, size = share(order, max(size // length, 1))
         return self._of_sequences(size, order, recurrence)
 
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Batch":
+        """Return what a function makes of each column that has a row for each step."""
+        return Batch(
+            encoded=[function(column) for column in self.encoded],
+            continuous=function(self.continuous),
+            discrete=function(self.discrete),
+            masks=None if self.masks is None else function(self.masks),
+            log_prob=function(self.log_prob),
+            advantage=function(self.advantage),
+            values=function(self.values),
+            returns=function(self.returns),
+            steps=function(self.steps),
+        )
+
+    def select(self, rows: Int[Tensor, " K"]) -> "Batch":
+        """Return these rows, in this order."""
+        return self.map(partial(torch.index_select, dim=0, index=rows))
+
     def _of_steps(self, size: int, order: Tensor) -> Iterator["Batch"]:
         """All narrow columns are permuted at once: a minibatch is then a view, and costs nothing. Pictures are not."""
         rows = order.to(self.steps.device)
         narrow = [column for column in self.encoded if column.dim() == 2]
         wide = self.encoded[len(narrow) :]
-        columns = [
-            repeat(None) if column is None else torch.split(column.index_select(0, rows), size)
-            for column in (*narrow, *self[1:9])
-        ]
-        full = max(len(order) // size, 1)
-        for _, chosen, *parts in zip(range(full), torch.split(rows, size), *columns, strict=False):
-            encoded = parts[: len(narrow)] + [column.index_select(0, chosen) for column in wide]
-            yield Batch(encoded, *parts[len(narrow) :])
+        shuffled = replace(self, encoded=narrow).select(rows)
+        for start in range(0, max(len(order) // size, 1) * size, size):
+            chosen = slice(start, start + size)
+            minibatch = shuffled.map(itemgetter(chosen))
+            minibatch.encoded.extend(column.index_select(0, rows[chosen]) for column in wide)
+            yield minibatch
 
     def _of_sequences(self, size: int, order: Tensor, recurrence: Recurrence) -> Iterator["Batch"]:
         device = self.steps.device
         for which in torch.split(order, size)[: max(len(order) // size, 1)]:
-            sequences = recurrence.sequences.select(which)
-            rows, chosen = sequences.rows.reshape(-1).to(device), which.to(device)
-            columns = [None if column is None else column.index_select(0, rows) for column in self[1:8]]
-            yield Batch._make(
-                (
-                    [column.index_select(0, rows) for column in self.encoded],
-                    *columns,
-                    sequences.rows[sequences.mask].to(device),  # found on the CPU: its size is known at once
-                    sequences.mask.reshape(-1).to(device),
-                    recurrence.actor_memory[chosen],
-                    recurrence.critic_memory[chosen],
-                    sequences.rows.shape[1],
-                )
+            sequences, chosen = recurrence.sequences.select(which), which.to(device)
+            yield replace(
+                self.select(sequences.rows.reshape(-1).to(device)),
+                steps=sequences.rows[sequences.mask].to(device),  # found on the CPU: its size is known at once
+                real=sequences.mask.reshape(-1).to(device),
+                actor_memory=recurrence.actor_memory[chosen],
+                critic_memory=recurrence.critic_memory[chosen],
+                length=sequences.rows.shape[1],
             )
 
 

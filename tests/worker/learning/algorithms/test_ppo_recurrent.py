@@ -1,5 +1,6 @@
 """PPO with a memory: what it computes in sequences equals living through every episode step by step."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -248,7 +249,7 @@ def spoil_padding(minibatch: Batch) -> Batch:
         part[padding] = 1e3
     advantage, returns = minibatch.advantage.clone(), minibatch.returns.clone()
     advantage[padding], returns[padding] = torch.nan, torch.nan
-    return minibatch._replace(encoded=encoded, advantage=advantage, returns=returns)
+    return replace(minibatch, encoded=encoded, advantage=advantage, returns=returns)
 
 
 def test_signals_learn_from_steps_and_not_from_padding() -> None:

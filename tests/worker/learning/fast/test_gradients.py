@@ -1,6 +1,6 @@
 """Every gradient that is taken by hand is the one that autograd takes of the algorithm's scalar loss."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -66,7 +66,7 @@ def differentiated_ppo(config: PPOConfig, setting: Setting) -> tuple[dict[str, T
         log_probs = torch.randn(len(second.log_prob), generator=torch.Generator().manual_seed(1)) * 0.3
         ppo.differentiate(experience, first, rates)  # `grad` holds something else before
         terms, log_ratio = ppo.differentiate(experience, second, rates)
-        near = second._replace(log_prob=second.log_prob + log_ratio + log_probs)
+        near = replace(second, log_prob=second.log_prob + log_ratio + log_probs)
         terms, log_ratio = ppo.differentiate(experience, near, rates)
     return terms, log_ratio, ppo._optimizer.gradient.clone()
 
