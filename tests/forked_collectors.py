@@ -84,7 +84,7 @@ def real_collectors() -> Iterator[None]:
 
 
 def _collect(module: str, channel: socket.socket, environment: dict[str, str]) -> None:
-    from ludus.collector.main import main  # noqa: PLC0415  only the fork server has paid for these
+    from ludus.collector.process import main  # noqa: PLC0415  only the fork server has paid for these
     from worker.collectors.acting import POLICIES  # noqa: PLC0415
     from worker.collectors.edge.reader import main as read_edges  # noqa: PLC0415
 

@@ -11,7 +11,7 @@ from ludus.cli.exits import GAMES_HELP
 from ludus.cli.options import ca_file_option, connect_timeout_option, gateway_option, option, token_option
 from ludus.cli.until_end import run_until_end
 from ludus.games.settings import LAST_PORT
-from ludus.sdk.errors import CannotConnect, SimulatorError
+from ludus.sdk.errors import SimulatorError
 from ludus.sdk.join import RunEnd, Target
 
 DEFAULT_PORT: Final = 7071
@@ -47,19 +47,12 @@ def collect(
 
 async def _collect(target: Target, host: str, port: int) -> RunEnd:
     # What it needs, a light installation lacks; `ludus --help` works there.
-    from ludus.collector.acting import PolicyFactory  # noqa: PLC0415
-    from ludus.collector.edge.process import EdgeCollector  # noqa: PLC0415
+    from ludus.collector.edge.process import edge_collector  # noqa: PLC0415
 
-    edge = EdgeCollector(target, PolicyFactory(), logger.log)
     try:
-        try:
-            bound = await edge.listen(host, port)
-        except OSError as error:
-            raise CannotConnect("port_taken", str(error)) from None
-        logger.info("simulators connect to %s:%d", host, bound)
-        return await edge.run()
+        async with edge_collector(target, logger.log, host=host, port=port) as edge:
+            logger.info("simulators connect to %s", edge.address)
+            return await edge.run()
     except SimulatorError as error:
         logger.log(logging.ERROR, error)
         raise
-    finally:
-        await edge.close()

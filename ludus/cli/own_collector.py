@@ -42,20 +42,17 @@ class OwnCollector:
 
     async def _run(self) -> None:
         # What it needs, a light installation lacks.
-        from ludus.collector.acting import PolicyFactory  # noqa: PLC0415
-        from ludus.collector.edge.process import EdgeCollector  # noqa: PLC0415
+        from ludus.collector.edge.process import edge_collector  # noqa: PLC0415
 
-        edge = EdgeCollector(self._target, PolicyFactory(), logger.log)
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         try:
-            self.address = f"127.0.0.1:{await edge.listen()}"
-            self._listens.set()
-            self.outcome = await edge.run()
-            await asyncio.Event().wait()  # simulators that ask now are told how the run ended
+            async with edge_collector(self._target, logger.log) as edge:
+                self.address = edge.address
+                self._listens.set()
+                self.outcome = await edge.run()
+                await asyncio.Event().wait()  # simulators that ask now are told how the run ended
         except SimulatorError as error:
             logger.log(logging.ERROR, error)
             self.outcome = error
         except asyncio.CancelledError:
             pass
-        finally:
-            await edge.close()

@@ -1,19 +1,18 @@
 """Behaviors in a collector: announced by simulators, decided by the learner, and answered by policies."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ludus.collector import commands
+from ludus.collector.carriers.connection import LearnerConnection
 from ludus.collector.channel import Frame
 from ludus.collector.evaluation import EvaluationRunner
-from ludus.collector.learner_connection import LearnerConnection
 from ludus.collector.matches import MatchRecorder
 from ludus.collector.messages import BehaviorAnnounced, WeightsRead
 from ludus.collector.opponents import OpponentRunner
 from ludus.collector.runner_factory import RunnerFactory
 from ludus.collector.runners import LearningRunner
 from ludus.collector.session import RunnerOf, Session
-from ludus.collector.snapshots.barrier import CheckpointBarrier
-from ludus.collector.ticks import BatchTicks
 from ludus.protocol.codec import CloseCode, ProtocolError
 from ludus.protocol.contract import conflict, same_spec
 from ludus.protocol.spec import BehaviorSpec
@@ -59,14 +58,19 @@ class Behaviors:
     """The behaviors of one collector process."""
 
     def __init__(
-        self, link: LearnerConnection, factory: RunnerFactory, ticks: BatchTicks, barrier: CheckpointBarrier
+        self,
+        link: LearnerConnection,
+        factory: RunnerFactory,
+        opponents_of: dict[int, tuple[OpponentRunner, MatchRecorder]],
+        restore: Callable[[LearningRunner], None],
     ) -> None:
+        """`opponents_of` gets opponents and match recorder of runners in self-play; `restore` restores new runners."""
         self.runners: dict[int, LearningRunner] = {}
         """Of agents that learn, by number."""
         self._link = link
         self._factory = factory
-        self._ticks = ticks
-        self._barrier = barrier
+        self._opponents_of = opponents_of
+        self._restore = restore
         self._behaviors: dict[str, Behavior] = {}
         self._teams: dict[int, TeamAssignment] = {}
         """By the number of the runner, of behaviors in self-play."""
@@ -136,10 +140,10 @@ class Behaviors:
             if message.policy.self_play:
                 runner.observer = match_recorder = MatchRecorder()
                 opponents = self._factory.opponents(message, arena)
-                self._ticks.assign_opponents(runner, opponents, match_recorder)
+                self._opponents_of[runner.number] = opponents, match_recorder
                 behavior.teams = self._teams[message.runner] = TeamAssignment(opponents)
             else:
-                self._barrier.restore(runner)
+                self._restore(runner)
         self._admit_sessions(behavior)
 
     def load(self, message: commands.Weights, frame: Frame) -> None:

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ludus.collector.acted import Acted
 from ludus.collector.agent_queue import Batch, Staged
 from ludus.collector.agents import ACTING, AgentIndex, Agents, Slots
-from ludus.collector.matches import outcome_by_reward, reported_outcome
 from ludus.collector.messages import EndedGame
-from ludus.collector.policy import Acted, Policy
+from ludus.collector.policy import Policy
+from ludus.collector.rows import outcome_by_reward, reported_outcome
 from ludus.collector.runners import PolicyRunner
 from ludus.protocol.batches import Floats, TerminalBatch
 from ludus.protocol.codec import Outcome

@@ -15,8 +15,7 @@ from ludus.collector.agent_queue import Staged
 from ludus.collector.agents import ACTING, AgentIndex, Agents
 from ludus.collector.messages import EndedMatch
 from ludus.collector.opponents import NO_POLICY, OpponentRunner
-from ludus.protocol.batches import TerminalBatch
-from ludus.protocol.codec import Outcome
+from ludus.collector.rows import outcome_by_reward, reported_outcome
 
 
 class MatchRecorder:
@@ -98,22 +97,3 @@ class MatchRecorder:
                 opponents=tuple(opponents),
             )
         )
-
-
-def reported_outcome(batch: TerminalBatch, rows: npt.NDArray[np.intp]) -> Outcome | None:
-    """Return the outcome that a simulator reported for a member of a group, which ends in these rows, or None."""
-    if batch.outcomes is None or not batch.outcomes[rows].any():
-        return None
-    outcomes = batch.outcomes[rows]
-    return Outcome(int(outcomes[outcomes > 0][0]))
-
-
-def outcome_by_reward(batch: TerminalBatch, rows: npt.NDArray[np.intp]) -> Outcome:
-    """Return the outcome by the sign of the last reward; of several members: of the mean of theirs."""
-    rewards = batch.rewards[rows].astype(np.float64)
-    if batch.group_rewards is not None:
-        rewards = rewards + batch.group_rewards[rows]
-    reward = float(rewards.mean())
-    if reward > 0:
-        return Outcome.WIN
-    return Outcome.LOSS if reward < 0 else Outcome.DRAW

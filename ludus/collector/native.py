@@ -13,12 +13,13 @@ from ludus.collector.session import Session, SessionListener
 from ludus.collector.snapshots.sessions import SessionCheckpoints
 from ludus.collector.snapshots.state import SessionSnapshot
 from ludus.protocol import simulation_pb2 as pb
-from ludus.protocol.batches import Floats, Ints
+from ludus.protocol.batches import BehaviorBatch, Floats, Ints
 from ludus.protocol.codec import BehaviorLayout, CloseCode, ProtocolError, decode_stats, decode_step, spec_from_message
 from ludus.protocol.contract import (
     HELLO_SECONDS,
     check_first,
     check_hello,
+    check_saved,
     check_step_order,
     hello_timeout,
     parse_request,
@@ -28,6 +29,10 @@ from ludus.protocol.parameters import samplers_to_messages
 from ludus.protocol.spec import BehaviorSpec
 from ludus.sdk.environment_parameters import ParameterDraws
 
+NOT_RESUMED = (
+    "it went back to where it was in the checkpoint, but asks for other agents than those that waited there; their "
+    "episodes begin again. `resume` must ask again for exactly these agents, and end none"
+)
 BEFORE_RESET = -1
 """Stands for the environment parameters of episodes that a reset has ended."""
 
@@ -43,7 +48,8 @@ class NativeSession(Session):
         self._reset_id = 0
         self.draws = ParameterDraws({}, 0)
         """The environment parameters that the simulator has received."""
-        self.checkpoints = SessionCheckpoints(host, self.send)
+        self.checkpoints: SessionCheckpoints | None = None
+        """Of a simulator that can go back to where it was."""
 
     def receive(self, data: bytes) -> None:
         """Handle one message. Raises ProtocolError."""
@@ -58,7 +64,9 @@ class NativeSession(Session):
             self._announce(request.announce)
         else:
             self._expect_hello()
-            if self.checkpoints.saved(self, request.saved):
+            if self.checkpoints is None:
+                check_saved(request.saved, asked=0)
+            elif self.checkpoints.saved(request.saved):
                 self._listener.position_came()
 
     def answer(
@@ -100,11 +108,13 @@ class NativeSession(Session):
         self.send(pb.ConnectResponse(close=pb.Close(code=code, reason=reason, rejoin=rejoin)))
 
     def _admitted(self, name: str) -> None:
-        self.checkpoints.admitted(self, name)
+        if self.checkpoints is not None:
+            self.checkpoints.admitted(name)
 
     def _forget_agents(self) -> None:
         super()._forget_agents()
-        self.checkpoints.forget(self)
+        if self.checkpoints is not None:
+            self.checkpoints.forget()
 
     def send(self, response: pb.ConnectResponse) -> None:
         """Send a message."""
@@ -131,11 +141,11 @@ class NativeSession(Session):
         number = self._take_number(hello.ticket, hello.session_id, None if former is None else former.number)
         if former is not None and former.number != number:
             former = None  # its ticket names another simulator
-        if hello.resumes:
-            self.checkpoints.begin(former)
         specs = [spec_from_message(message) for message in hello.behaviors]
         self.number = number
         self.draws = ParameterDraws({}, number)
+        if hello.resumes:
+            self.checkpoints = SessionCheckpoints(self, self._host, former, self.draws, self.send)
         self._listener.welcomed(self, [spec.name for spec in specs], hello.client)
         self._welcome(former)
         for spec in specs:
@@ -177,12 +187,12 @@ class NativeSession(Session):
         check_step_order(step, last_step=self._step_id, last_reset=self._reset_id)
         self._step_id = step_id
         self._note_step(step.game_seconds)
-        if self.checkpoints.resumes:
-            self.checkpoints.leave_position(self.session_id, resumed=step.resumed)
+        if self.checkpoints is not None:
+            self.checkpoints.leave_position(resumed=step.resumed)
         stats = decode_stats(step) if step.stats else []
         batches = decode_step(step, self._layouts)
         self._note_start(batches)
-        if step.resumed and self.checkpoints.resume(self, step_id, batches):
+        if step.resumed and self._resume(step_id, batches):
             return
         is_current = step.reset_id == self._reset_id  # else it was sent before the reset arrived there
         if stats and is_current:
@@ -194,6 +204,13 @@ class NativeSession(Session):
                 if batch.behavior in self.agent_indexes:
                     self._host.returning.check(self.agent_indexes[batch.behavior][1])
             self._stage(step_id, batches)
+
+    def _resume(self, step_id: int, batches: list[BehaviorBatch]) -> bool:
+        """Go on where the simulator was in a checkpoint; return False if its agents begin new episodes."""
+        if self.checkpoints is not None and self.checkpoints.resume(step_id, batches):
+            return True
+        self._tell_problem("not_resumed", NOT_RESUMED)
+        return False
 
     def _expect_hello(self) -> None:
         check_first(greeted=self.number >= 0)

@@ -12,12 +12,12 @@ generator that the caller passes, and from nowhere else.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ludus.collector.acted import Acted as Acted  # noqa: PLC0414  callers find it beside the policies that return it
 from ludus.collector.activations import FloatArray, numpy_function
 from ludus.collector.heads.head import FORBIDDEN
 from ludus.collector.heads.numpy_operations import NUMPY
@@ -26,22 +26,6 @@ from ludus.collector.networks.body import Network, sections_of
 from ludus.collector.networks.normalizer import joined_vectors
 from ludus.config.network import NetworkSettings
 from ludus.protocol.spec import BehaviorSpec
-
-
-@dataclass(frozen=True, slots=True)
-class Acted:
-    """Actions for `B` agents. Dimensions: `C` continuous columns, `D` branches."""
-
-    continuous_sample: FloatArray
-    """`(B, C)`: the value of the samples that the learner gets (`ContinuousHead.recorded`)."""
-    continuous_env: FloatArray
-    """`(B, C)`: the value that the environment gets, within [-1, 1] (`ContinuousHead.action`)."""
-    discrete: NDArray[np.int32]
-    """`(B, D)`: the chosen index of each branch."""
-    log_probs: FloatArray
-    """`(B, C + D)`: log-probability of each column and each branch, of the values that the learner gets."""
-    memory: FloatArray | None = None
-    """`(B, memory_size)`: the memory after the step; None without one."""
 
 
 @runtime_checkable  # by tests, which check every annotation

@@ -5,33 +5,44 @@ has threads of its own, which only move bytes. numpy's BLAS is kept on one threa
 control channel queues the bytes that its socket does not take, and weights are copied out of shared memory within one
 turn.
 
-A process may be started before it is needed (`python -m ludus.collector --channel FD`): it imports everything and
+A process may be started before it is needed (`python -m worker.collectors --channel FD`): it imports everything and
 waits for its settings. It ends when the learner does: by end of file on the channel, and for certain by
 the parent-death signal.
 """
 
+import argparse
 import asyncio
 import contextlib
+import faulthandler
+import gc
 import select
 import signal
+import socket
+import sys
 import time
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
+import grpc
 import grpc.aio
 import structlog
+import uvloop
 
+from ludus.child_process import end_with_parent
 from ludus.collector import commands, messages
 from ludus.collector.acting import PolicyFactory
+from ludus.collector.carriers.local import LocalConnection
 from ludus.collector.channel import Channel, ChannelClosedError, Frame
-from ludus.collector.local_connection import LocalConnection
 from ludus.collector.messages import Kind, read
-from ludus.collector.server import TICK_SECONDS, CollectorServer
-from ludus.collector.service import SimulationHandler, direct_join_handler, make_server
+from ludus.collector.server import CollectorServer
+from ludus.collector.service import SimulationHandler, join_handler, make_server, relayed
 from ludus.collector.settings import CollectorSettings
 from ludus.collector.snapshots.state import State, unpack
 from ludus.collector.unity.service import UnityHandler
 from ludus.http2.server import Http2Server
-from ludus.logging import bind_process, redirect_output
+from ludus.logging import bind_process, configure_logging, redirect_output
+from ludus.protocol.options import SERVICE
 from ludus.protocol.server_tls import TlsPair
 
 log = structlog.get_logger()
@@ -48,22 +59,23 @@ async def serve(channel: Channel, policies: PolicyFactory, start: commands.Setti
         redirect_output(Path(settings.log_path))
     bind_process(run_id=settings.run_id, attempt=settings.attempt, collector=start.index)
     server = make_server(settings.max_message_bytes, settings.bind_host, tls=settings.tls is not None)
-    simulators = SimulationHandler(collector)
-    players = [UnityHandler(collector, tickets=settings.ticket_key is not None)]
+    simulators = SimulationHandler(collector.host, collector.listener)
+    players = [UnityHandler(collector.host, collector.listener, tickets=settings.ticket_key is not None)]
     server.add_generic_rpc_handlers((simulators, *players))
     servers = [server]
     if settings.ticket_key is None:
-        server.add_generic_rpc_handlers((direct_join_handler(settings.run_id),))
+        join = {"Join": join_handler(lambda: relayed(settings.run_id))}  # a trainer that runs alone has no gateway
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE.strip("/"), join),))
     port = collector.host.port = bind(server, settings, start.index)
     if settings.unity_port is not None:
         # Clients of this port are on this host: no ticket.
-        players.append(UnityHandler(collector, tickets=False))
+        players.append(UnityHandler(collector.host, collector.listener, tickets=False))
         servers.append(_serve_unity_port(settings, settings.unity_port, players[-1]))
     for each in servers:
         await each.start()
     collector.link.tell(messages.Listening(port))
     collector.listen()
-    ticking = loop.create_task(tick_forever(collector))
+    ticking = loop.create_task(collector.tick_forever())
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lambda: None)  # the learner decides; it has been signalled too
     await asyncio.wait([collector.done])
@@ -84,22 +96,6 @@ async def serve(channel: Channel, policies: PolicyFactory, start: commands.Setti
     await asyncio.gather(*(each.stop(0.2) for each in servers))
     if failure is not None:
         raise failure
-
-
-async def tick_forever(collector: CollectorServer) -> None:
-    """Do the periodic work of a collector, and say that it is alive."""
-    try:
-        clock = asyncio.get_running_loop().time
-        next_alive = 0.0
-        while True:
-            await asyncio.sleep(TICK_SECONDS)
-            collector.tick()
-            if clock() >= next_alive:
-                next_alive = clock() + messages.ALIVE_SECONDS
-                collector.link.tell(messages.Alive())
-    except Exception as error:  # the edge of the process, as in `BatchTicks`
-        log.exception("tick_failed")
-        collector.fail(error)
 
 
 def bind(server: grpc.aio.Server | Http2Server, settings: CollectorSettings, index: int) -> int:
@@ -175,3 +171,32 @@ def wait_for_settings(channel: Channel) -> tuple[commands.Settings, State | None
             assert isinstance(settings, commands.Settings), "nothing else is sent before the collector listens"
             if len(come) > settings.restored:
                 return settings, unpack(come[1].payload) if settings.restored else None
+
+
+def main(policies: PolicyFactory) -> None:
+    """Run a collector. The caller has imported everything."""
+    run("collector", lambda channel, start, restored: serve(channel, policies, start, restored))
+
+
+def run(process: str, work: Callable[[Channel, commands.Settings, State | None], Coroutine[Any, Any, None]]) -> None:
+    """Wait for settings, then do the work of a process of the trainer; `process` names it in its log."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--channel", type=int, required=True, help="descriptor of the Unix socket to the learner")
+    arguments = parser.parse_args()
+    end_with_parent()
+    configure_logging(process)
+    faulthandler.enable()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal interrupts the learner too, which decides
+    channel = Channel(socket.socket(fileno=arguments.channel))
+    try:
+        start = wait_for_settings(channel)
+        if start is None:
+            return
+        uvloop.run(work(channel, *start))
+    except Exception as error:  # the edge of the process
+        # A port or a file that is not to be had is the operator's matter: the reason says all. Else a mistake of ours.
+        log.exception("collector_failed", reason=str(error), exc_info=not isinstance(error, OSError))
+        say_why(channel, error)
+        sys.exit(1)
+    finally:
+        gc.freeze()  # the learner waits for the end: what is left, torch's modules above all, the kernel frees at once

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ludus.collector.acted import Acted
 from ludus.collector.agents import ACTING, FREE, IDLE, UNRECORDED, WAITING, AgentIndex, Agents, Slots
 from ludus.collector.arena import Arena
 from ludus.collector.messages import EPISODE_DTYPE
-from ludus.collector.policy import Acted
 from ludus.collector.rows import Ticks, select
 from ludus.collector.segment_builder import SegmentBuilder
 from ludus.collector.segments import SegmentEnd

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ludus.protocol.batches import Array, Bytes, DecisionBatch, TerminalBatch
+from ludus.protocol.batches import Array, Bytes, DecisionBatch, Outcome, TerminalBatch
 
 Ticks = int | npt.NDArray[np.int64]
 """The number of the message that each row came with, or of the one message."""
@@ -63,6 +63,25 @@ def join_terminals(batches: Sequence[TerminalBatch]) -> TerminalBatch:
 def select(values: Array | None, rows: npt.NDArray[np.bool_]) -> Array | None:
     """Return some rows of a column that may be absent."""
     return None if values is None else values[rows]
+
+
+def reported_outcome(batch: TerminalBatch, rows: npt.NDArray[np.intp]) -> Outcome | None:
+    """Return the outcome that a simulator reported for a member of a group, which ends in these rows, or None."""
+    if batch.outcomes is None or not batch.outcomes[rows].any():
+        return None
+    outcomes = batch.outcomes[rows]
+    return Outcome(int(outcomes[outcomes > 0][0]))
+
+
+def outcome_by_reward(batch: TerminalBatch, rows: npt.NDArray[np.intp]) -> Outcome:
+    """Return the outcome by the sign of the last reward; of several members: of the mean of theirs."""
+    rewards = batch.rewards[rows].astype(np.float64)
+    if batch.group_rewards is not None:
+        rewards = rewards + batch.group_rewards[rows]
+    reward = float(rewards.mean())
+    if reward > 0:
+        return Outcome.WIN
+    return Outcome.LOSS if reward < 0 else Outcome.DRAW
 
 
 def _join_optional(columns: Sequence[Array | None], like: Sequence[Array]) -> Array | None:

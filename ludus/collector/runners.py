@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ludus.collector.acted import Acted
 from ludus.collector.agent_queue import AgentQueue, Batch
 from ludus.collector.agent_waits import LEARNER, STRAGGLERS, AgentWaits, WaitReason
 from ludus.collector.agents import AgentIndex
 from ludus.collector.exploration import PinkNoise
-from ludus.collector.policy import Acted, Policy
+from ludus.collector.policy import Policy
 from ludus.protocol.batches import Floats
 
 

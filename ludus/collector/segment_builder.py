@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from ludus.collector.acted import Acted
 from ludus.collector.agents import Agents, Slots
 from ludus.collector.arena import Arena
-from ludus.collector.policy import Acted
 from ludus.collector.segments import SEGMENT_DTYPE, SegmentEnd, Segments
 from ludus.protocol.batches import Array, Bytes, Ints
 

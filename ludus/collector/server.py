@@ -19,10 +19,11 @@ from ludus.collector import commands, messages
 from ludus.collector.acting import PolicyFactory
 from ludus.collector.agent_waits import CHECKPOINT, LEARNER, NETWORK, STRAGGLERS, WaitReason
 from ludus.collector.behaviors import Behaviors
+from ludus.collector.carriers.connection import LearnerConnection
 from ludus.collector.channel import Frame
 from ludus.collector.host import Host
-from ludus.collector.learner_connection import LearnerConnection
 from ludus.collector.messages import Kind, read, unpack_numbered
+from ludus.collector.native import NativeSession
 from ludus.collector.runner_factory import RunnerFactory
 from ludus.collector.runners import LearningRunner
 from ludus.collector.session import CONNECTION_LOST, DISCONNECTED, Session, SessionListener
@@ -76,14 +77,18 @@ class CollectorServer:
         self.sessions: set[Session] = set()
         """Open sessions."""
         self._by_session_id: dict[str, Session] = {}
-        self._barrier = CheckpointBarrier(
-            restored, host.snapshots, host.returning, lambda payload: link.send(Kind.SNAPSHOTS, payload)
-        )
-        self._ticks = BatchTicks(link, host.stats, self._barrier, self._finish_checkpoint, self.fail)
+        self._barrier = CheckpointBarrier(restored, host.snapshots, lambda payload: link.send(Kind.SNAPSHOTS, payload))
+        self._ticks = BatchTicks(link, host.stats, host.returning, self._finish_checkpoint, self.fail)
         factory = RunnerFactory(settings, start, policies, self._ticks.schedule)
-        self._behaviors = Behaviors(link, factory, self._ticks, self._barrier)
+        self._behaviors = Behaviors(link, factory, self._ticks.opponents_of, self._barrier.restore)
         self._runners = self._behaviors.runners
-        self.listener = SessionListener(self._behaviors.announced, self._welcomed, self._finish_checkpoint)
+        self.listener = SessionListener(
+            opened=self.sessions.add,
+            announced=self._behaviors.announced,
+            welcomed=self._welcomed,
+            position_came=self._finish_checkpoint,
+            ended=self._ended,
+        )
         self._next_stats = 0.0
         self._measured = (self._loop.time(), time.thread_time(), seconds_without_processor())
         """Up to when times are reported: on the clock, of this thread's processor time, and of its waits for one."""
@@ -108,14 +113,17 @@ class CollectorServer:
 
     def _finish_checkpoint(self) -> None:
         """Send the snapshot for a checkpoint if this was the last simulator that was waited for."""
-        if not self._barrier.is_complete(self.sessions, self.host.now()):
+        native = [session for session in self.sessions if isinstance(session, NativeSession) and session.started]
+        resumable = [session.checkpoints for session in native if session.checkpoints is not None]
+        if not self._barrier.is_complete(resumable, self.host.now()):
             return
         for runner in self._runners.values():
             self._ticks.deliver(runner)
         self._ticks.report_stats()
-        self._barrier.send_snapshot(self._runners.values(), self.sessions)
+        self._ticks.reports = False
+        self._barrier.send_snapshot(self._runners.values(), resumable)
 
-    def ended(self, session: Session) -> None:
+    def _ended(self, session: Session) -> None:
         """Forget a session and tell the learner why it ended."""
         self.sessions.discard(session)
         if self._by_session_id.get(session.session_id) is session:
@@ -189,11 +197,13 @@ class CollectorServer:
             case commands.Parameters():
                 self._take_parameters(message)
             case commands.Hold():
+                self._ticks.reports = True
                 self._barrier.begin(self.host.now() + message.timeout)
                 self._hold(CHECKPOINT, held=True)
                 self._finish_checkpoint()
             case commands.Release():
                 self._barrier.end()
+                self._ticks.reports = True
                 self._hold(CHECKPOINT, held=False)
             case commands.Forget():
                 self.host.snapshots.pop(message.session_id, None)
@@ -231,6 +241,20 @@ class CollectorServer:
                 session.reset()
 
     # The clock --------------------------------------------------------------------------------------------------
+
+    async def tick_forever(self) -> None:
+        """Do the periodic work, and tell the learner that this process is alive."""
+        try:
+            next_alive = 0.0
+            while True:
+                await asyncio.sleep(TICK_SECONDS)
+                self.tick()
+                if self.host.now() >= next_alive:
+                    next_alive = self.host.now() + messages.ALIVE_SECONDS
+                    self.link.tell(messages.Alive())
+        except Exception as error:  # the edge of the process, as in `BatchTicks`
+            log.exception("tick_failed")
+            self.fail(error)
 
     def tick(self) -> None:
         """Do the periodic work."""

@@ -1,4 +1,4 @@
-"""`ludus.v1.SimulationService` for gRPC's clients: Connect as raw bytes, and Join for a trainer that runs alone.
+"""`ludus.v1.SimulationService` for gRPC's clients: Connect and Join as raw bytes.
 
 Bytes, because parsing is the session's: garbage then ends one session with a named `Close`, where a deserializer of
 grpc would abort the stream with an unnamed status, and an answer is serialised once, where it is made.
@@ -8,19 +8,20 @@ One task per stream reads; it never waits for an answer to be written.
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import grpc
 import grpc.aio
 import structlog
 
+from ludus.collector.host import Host
 from ludus.collector.native import NativeSession
-from ludus.collector.server import CollectorServer
-from ludus.collector.session import CONNECTION_LOST, DISCONNECTED, LEFT, MISTAKE
+from ludus.collector.session import CONNECTION_LOST, DISCONNECTED, LEFT, MISTAKE, SessionListener
 from ludus.http2.calls import BROKEN, EOF, Call, GrpcCall, StreamCall, UnaryCall
 from ludus.http2.server import Http2Server, ServerCall
 from ludus.protocol import simulation_pb2 as pb
-from ludus.protocol.codec import PROTOCOL_VERSION, ProtocolError
+from ludus.protocol.codec import ProtocolError
+from ludus.protocol.join import JoinRefused, read_join
 from ludus.protocol.options import SERVICE
 from ludus.protocol.tls import is_loopback
 
@@ -41,8 +42,8 @@ MIN_PING_MS = 5_000
 class SimulationHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the stubs only
     """Serves Connect, with a session per stream."""
 
-    def __init__(self, collector: CollectorServer) -> None:
-        self._collector = collector
+    def __init__(self, host: Host, listener: SessionListener) -> None:
+        self._host, self._listener = host, listener
         self._handler = grpc.stream_stream_rpc_method_handler(self._connect)
         self.lingering = 0
         """Streams whose session is over, and whose client has not ended them yet."""
@@ -54,8 +55,7 @@ class SimulationHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # ge
     async def _connect(self, _: AsyncIterator[bytes] | None, context: StreamCall) -> None:
         loop = asyncio.get_running_loop()
         call: Call = context if isinstance(context, ServerCall) else GrpcCall(context)
-        session = NativeSession(self._collector.host, self._collector.listener, call.peer(), call.put)
-        self._collector.sessions.add(session)
+        session = NativeSession(self._host, self._listener, call.peer(), call.put)
         reading = loop.create_task(self._read(session, call))
         ended: asyncio.Future[None] = loop.create_future()
         session.on_end = functools.partial(ended.set_result, None)
@@ -69,7 +69,7 @@ class SimulationHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # ge
             log.info("session_drain_timed_out", session_id=session.session_id, number=session.number)
         finally:
             session.end(DISCONNECTED, CONNECTION_LOST, rejoin=True, tell=False)
-            self._collector.ended(session)
+            self._listener.ended(session)
             self.lingering += 1
             try:
                 # A client whose write fails on an ended stream loses the messages that it has not read yet: Close.
@@ -99,27 +99,26 @@ class SimulationHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # ge
             session.end_by(MISTAKE)
 
 
-def direct_join_handler(run_id: str) -> "grpc.GenericRpcHandler[pb.JoinRequest, pb.JoinResponse]":
-    """Return a handler of joining at a collector itself, for a trainer that runs alone: no gateway, no tickets.
+def join_handler(answer: Callable[[], pb.JoinResponse]) -> "grpc.RpcMethodHandler[bytes, bytes]":
+    """Return the method Join of a collector that games dial without a gateway and tickets.
 
-    Every simulator is assigned to the only run. The answer is a relay to the same address, so that a client needs no
-    code of its own for this way of running.
+    `answer` returns the answer to every well-formed request, or raises JoinRefused.
     """
 
-    async def join(request: pb.JoinRequest, context: UnaryCall) -> pb.JoinResponse:
-        if request.protocol_version != PROTOCOL_VERSION:
-            await context.abort(
-                grpc.StatusCode.FAILED_PRECONDITION,
-                f"This trainer speaks version {PROTOCOL_VERSION} of the protocol, not {request.protocol_version}.",
-            )
-        return pb.JoinResponse(assignment=pb.Assignment(relay=True, run_id=run_id))
+    async def join(data: bytes, call: UnaryCall) -> bytes:
+        try:
+            read_join(data)
+            return answer().SerializeToString()
+        except JoinRefused as error:
+            await call.abort(error.status, str(error), error.metadata)
+            raise  # `abort` has raised already
 
-    handler = grpc.unary_unary_rpc_method_handler(
-        join,
-        request_deserializer=pb.JoinRequest.FromString,
-        response_serializer=pb.JoinResponse.SerializeToString,
-    )
-    return grpc.method_handlers_generic_handler(SERVICE.strip("/"), {"Join": handler})
+    return grpc.unary_unary_rpc_method_handler(join)
+
+
+def relayed(run_id: str) -> pb.JoinResponse:
+    """Assign a game to the only run of a collector: a relay to the same address, which every client knows."""
+    return pb.JoinResponse(assignment=pb.Assignment(relay=True, run_id=run_id))
 
 
 def make_server(

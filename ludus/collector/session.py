@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ludus.collector import messages
+from ludus.collector.agent_queue import AgentQueue
 from ludus.collector.agents import AgentIndex
 from ludus.collector.host import Host
 from ludus.collector.messages import SimulatorTimes
-from ludus.collector.runners import PolicyRunner
 from ludus.collector.stats import MAX_KEYS
 from ludus.protocol.batches import BehaviorBatch, Floats, Ints, StatValue
 from ludus.protocol.codec import CloseCode, ProtocolError
@@ -42,7 +42,7 @@ LONGEST_STEP = 86_400.0
 MISTAKE = ProtocolError(CloseCode.INTERNAL_ERROR, "the collector made a mistake; its log has the details")
 """The end of a session that failed by an error of the collector."""
 
-RunnerOf: TypeAlias = Callable[[int], PolicyRunner]
+RunnerOf: TypeAlias = Callable[[int], AgentQueue]
 """Returns the runner that answers a team."""
 
 
@@ -50,12 +50,14 @@ RunnerOf: TypeAlias = Callable[[int], PolicyRunner]
 class SessionListener:
     """Functions that a session calls when something has happened that concerns more than itself."""
 
+    opened: "Callable[[Session], None]"
     announced: "Callable[[Session, BehaviorSpec], RunnerOf | None]"
     """A behavior came. Returns the runner of each team; None while the learner decides. Raises ProtocolError."""
     welcomed: "Callable[[Session, list[str], str], None]"
     """The simulator has said hello: the names of its behaviors, and its client."""
     position_came: Callable[[], None]
     """The simulator has sent its position for a checkpoint."""
+    ended: "Callable[[Session], None]"
 
 
 class Session(ABC):
@@ -79,7 +81,7 @@ class Session(ABC):
         """When something was last received or sent."""
         self.specs: dict[str, BehaviorSpec] = {}
         """By announced name."""
-        self.agent_indexes: dict[str, tuple[PolicyRunner, AgentIndex]] = {}
+        self.agent_indexes: dict[str, tuple[AgentQueue, AgentIndex]] = {}
         """By announced name, once the behavior is admitted."""
         self.own_parameters: Mapping[str, ParameterValue] = {}
         """Environment parameters of this simulator alone, on top of the run's; sent with the next reset."""
@@ -98,6 +100,7 @@ class Session(ABC):
         """Since the last `take_times`: steps, seconds away, and seconds that the game says it took."""
         self._quickest_way = math.inf
         """Since the last `take_times`, in seconds."""
+        listener.opened(self)
 
     # Differences of the protocols -------------------------------------------------------------------------------
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 import structlog
 
 from ludus.collector import messages
+from ludus.collector.carriers.connection import LearnerConnection
 from ludus.collector.evaluation import EvaluationRunner
-from ludus.collector.learner_connection import LearnerConnection
 from ludus.collector.matches import MatchRecorder
 from ludus.collector.messages import Kind, pack_numbered
 from ludus.collector.opponents import OpponentRunner
 from ludus.collector.runners import LearningRunner, PolicyRunner
-from ludus.collector.snapshots.barrier import CheckpointBarrier
+from ludus.collector.snapshots.returning import ReturningSessions
 from ludus.collector.stats import StatSums
 
 log = structlog.get_logger()
@@ -28,26 +28,22 @@ class BatchTicks:
         self,
         link: LearnerConnection,
         stats: StatSums,
-        barrier: CheckpointBarrier,
+        returning: ReturningSessions,
         rested: Callable[[], None],
         failed: Callable[[Exception], None],
     ) -> None:
         """`rested` is called after all turns that were due, `failed` with a mistake of ours."""
         self._stats = stats
         self._link = link
-        self._barrier = barrier
+        self._returning = returning
+        self.reports = True
+        """Whether the learner may be told: not between the snapshot for a checkpoint and its end."""
         self._rested = rested
         self._failed = failed
         self._loop = asyncio.get_running_loop()
         self._due: list[PolicyRunner] = []
-        self._opponents_of: dict[int, tuple[OpponentRunner, MatchRecorder]] = {}
+        self.opponents_of: dict[int, tuple[OpponentRunner, MatchRecorder]] = {}
         """Opponents and match recorder of a runner that learns, by its number."""
-
-    def assign_opponents(
-        self, runner: LearningRunner, opponent_runner: OpponentRunner, match_recorder: MatchRecorder
-    ) -> None:
-        """Report the opponents of a runner to the learner, too."""
-        self._opponents_of[runner.number] = opponent_runner, match_recorder
 
     def schedule(self, runner: PolicyRunner) -> None:
         """Run a runner after the messages that are ready now."""
@@ -69,7 +65,7 @@ class BatchTicks:
 
     def _run(self, runner: PolicyRunner) -> None:
         last = runner.staged[-1].agent_index.simulator if runner.staged else None
-        missing_blocks = self._barrier.returning.restore(runner)
+        missing_blocks = self._returning.restore(runner)
         report = runner.run()
         if runner.waiting or runner.waits.reason is not None:  # in most turns, neither
             runner.observe_waits(self._loop.time(), last)
@@ -84,22 +80,22 @@ class BatchTicks:
         if report.deliver or runner.recorder.segments.waiting >= PROMPT_SEGMENTS:
             self.deliver(runner)
         number, progress = runner.quota.number, runner.quota.take_report()
-        if number is not None and progress is not None and not self._barrier.done:
+        if number is not None and progress is not None and self.reports:
             self._link.tell(messages.QuotaProgress(runner.number, number, *progress))
 
     # Reports ---------------------------------------------------------------------------------------------------
 
     def deliver(self, runner: LearningRunner) -> None:
         """Send the learner the episodes and segments of a runner."""
-        if self._barrier.done:
+        if not self.reports:
             return  # the snapshot goes with the deliveries before it
-        if runner.number in self._opponents_of:
-            self._report_opponents(*self._opponents_of[runner.number])
+        if runner.number in self.opponents_of:
+            self._report_opponents(*self.opponents_of[runner.number])
         episodes = runner.recorder.take_episodes()
         if episodes is not None:
             self.report_stats()  # so that a summary has the numbers of the episodes that it has
             self._link.send(Kind.EPISODES, pack_numbered(runner.number, episodes), later=True)
-        if runner.unrecorded_steps and runner.number not in self._opponents_of:
+        if runner.unrecorded_steps and runner.number not in self.opponents_of:
             # After the episodes: a summary of these steps has those that ended in them.
             self._link.tell(messages.StepsPlayed(runner.behavior, runner.unrecorded_steps))
             runner.unrecorded_steps = 0

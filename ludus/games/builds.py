@@ -66,27 +66,26 @@ async def play(settings: GameSettings) -> RunEnd:
 async def _play_here(settings: GameSettings) -> RunEnd:
     """Play with an edge collector in this process."""
     # What it needs, a light installation lacks.
-    from ludus.collector.acting import PolicyFactory  # noqa: PLC0415
-    from ludus.collector.edge.process import EdgeCollector  # noqa: PLC0415
+    from ludus.collector.edge.process import edge_collector  # noqa: PLC0415
 
-    collector = EdgeCollector(settings.target, PolicyFactory(), logger.log, shares_memory=True)
-    here = f"127.0.0.1:{await collector.listen()}"
-    target = replace(settings.target, server=here, token="", ca_file=None, client_certificate=None, client_key=None)
-    collecting = asyncio.create_task(collector.run())
-    playing = asyncio.create_task(_play(replace(settings, target=target, collector=collector)))
-    try:
-        await asyncio.wait({collecting, playing}, return_when=asyncio.FIRST_COMPLETED)
-        if playing.done():
-            return playing.result()
-        end = collecting.result()
-        # Games receive the end of the run themselves; then they have time to quit.
-        await asyncio.wait({playing}, timeout=2 * settings.timeout_wait_seconds + KILL_SECONDS)
-        return end
-    finally:
-        for task in (playing, collecting):
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-        await collector.close()
+    async with edge_collector(settings.target, logger.log, shares_memory=True) as collector:
+        target = replace(
+            settings.target, server=collector.address, token="", ca_file=None, client_certificate=None, client_key=None
+        )
+        collecting = asyncio.create_task(collector.run())
+        playing = asyncio.create_task(_play(replace(settings, target=target, exchange=collector.exchange)))
+        try:
+            await asyncio.wait({collecting, playing}, return_when=asyncio.FIRST_COMPLETED)
+            if playing.done():
+                return playing.result()
+            end = collecting.result()
+            # Games receive the end of the run themselves; then they have time to quit.
+            await asyncio.wait({playing}, timeout=2 * settings.timeout_wait_seconds + KILL_SECONDS)
+            return end
+        finally:
+            for task in (playing, collecting):
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
 
 
 async def _play(settings: GameSettings) -> RunEnd:

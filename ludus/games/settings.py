@@ -3,17 +3,14 @@
 import platform
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ludus.games.collecting import Collect
 from ludus.games.engine import EngineOverrides
 from ludus.games.reporter import GameReporter
-from ludus.games.unity.bridge import BridgeSession
+from ludus.games.unity.bridge import BridgeSession, Exchange
 from ludus.games.unity.hook import SideChannelHook, SideChannelTap
 from ludus.sdk.join import Target
-
-if TYPE_CHECKING:
-    from ludus.collector.edge.process import EdgeCollector
 
 BASE_PORT: Final = 5005
 EDITOR_PORT: Final = 5004
@@ -54,8 +51,8 @@ class GameSettings:
     side_channels: SideChannelHook | None = None
     """Your own code for raw bytes and float properties; None: they are dropped."""
 
-    collector: "EdgeCollector | None" = None
-    """The edge collector of this process, to which `target` leads. `play` sets it."""
+    exchange: Exchange | None = None
+    """Sends calls to the edge collector of this process, to which `target` leads. `play` sets it."""
 
     @property
     def label(self) -> str:
@@ -75,5 +72,5 @@ class GameSettings:
             no_graphics=no_graphics,
             parks=parks,
             tap=tap,
-            collector=self.collector,
+            exchange=self.exchange,
         )

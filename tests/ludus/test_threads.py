@@ -77,7 +77,7 @@ STARTED: dict[str, Counter[str]] = {
 """All places that start threads: a new one is looked at, whether its process has the hook."""
 PROCESSES = {
     "ludus/cli/__init__.py": "end_with_any_thread",  # every command, `ludus up` among them
-    "ludus/collector/main.py": "configure_logging",  # collectors and the edge reader
+    "ludus/collector/process.py": "configure_logging",  # collectors and the edge reader
     "server/commands.py": "configure_logging",  # api, gateway, controller
     "worker/host/commands.py": "configure_logging",  # the worker's parent
     "worker/host/tasks.py": "configure_logging",  # its slots

@@ -1,6 +1,6 @@
 """`python -m worker.collectors`: a collector of a worker. It imports torch for the behaviors that need it."""
 
-from ludus.collector.main import main
+from ludus.collector.process import main
 from worker.collectors.acting import POLICIES
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ to one session with one attempt, and is made anew for the next: while there is n
 import asyncio
 import logging
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import grpc
@@ -17,16 +18,14 @@ from threadpoolctl import threadpool_limits
 
 from ludus.collector import commands
 from ludus.collector.acting import PolicyFactory
-from ludus.collector.channel import Channel
+from ludus.collector.carriers.choice import choose_carrier
+from ludus.collector.carriers.frames import BadFrame
+from ludus.collector.carriers.local import LocalConnection
+from ludus.collector.carriers.stream import EdgeConnection, StreamEnded
 from ludus.collector.edge import VERSION
-from ludus.collector.edge.connection import EdgeConnection, StreamEnded
-from ludus.collector.edge.frames import BadFrame
-from ludus.collector.edge.neighbor import TAKE_SECONDS, take_channel
-from ludus.collector.local_connection import LocalConnection
 from ludus.collector.messages import Failed, Introduction, Listening, read
-from ludus.collector.process import tick_forever
 from ludus.collector.server import CollectorServer
-from ludus.collector.service import METHOD, SimulationHandler, make_server
+from ludus.collector.service import METHOD, SimulationHandler, join_handler, make_server, relayed
 from ludus.collector.snapshots.state import unpack
 from ludus.collector.spec_checks import UnsupportedSpec
 from ludus.collector.unity.encoding import CLOSING_REPLY
@@ -35,14 +34,13 @@ from ludus.http2.calls import StreamCall, UnaryCall
 from ludus.http2.headers import Metadata
 from ludus.http2.server import Http2Server
 from ludus.protocol import simulation_pb2 as pb
-from ludus.protocol.codec import PROTOCOL_VERSION
 from ludus.protocol.codes import CloseCode
+from ludus.protocol.join import JoinRefused
 from ludus.protocol.options import (
     CLOSE_METADATA,
     COLLECTOR_SERVICE,
     EXCHANGE,
     MAX_MESSAGE_BYTES,
-    REASON_METADATA,
     SERVICE,
     STATE_METADATA,
     TICKET_METADATA,
@@ -74,6 +72,8 @@ class EdgeCollector:
         """
         self.sessions = 0
         """Sessions with attempts so far."""
+        self.address = ""
+        """`host:port` that simulators of this machine dial, once there is one; they need no token."""
         self._target = target
         self._policies = policies
         self._report = report
@@ -99,7 +99,7 @@ class EdgeCollector:
         return self._target.run if self._client is None else self._client.run_id
 
     async def listen(self, host: str = "127.0.0.1", port: int = 0) -> int:
-        """Open the port that native simulators of this machine dial; return it. Raises OSError if it is taken."""
+        """Open the port that simulators of this machine dial; return it. Raises OSError if it is taken."""
         server = make_server(MAX_MESSAGE_BYTES, host)
         server.add_generic_rpc_handlers((self._door,))
         try:
@@ -108,6 +108,7 @@ class EdgeCollector:
             raise OSError(f"can't listen on {host}, port {port} ({error}); choose another port") from None
         await server.start()
         self._server = server
+        self.address = f"{host}:{bound}"
         return int(bound)
 
     async def run(self) -> RunEnd:
@@ -181,15 +182,15 @@ class EdgeCollector:
                     start = read(first := await connection.first_frame())
                     assert isinstance(start, commands.Settings), "an attempt sends the settings first"
                     restored = unpack((await connection.first_frame()).payload) if start.restored else None
-                    channel = await self._taken(*first.contents) if first.contents and self._shares_memory else None
+                    offers = first.contents if self._shares_memory else ()
+                    link = await choose_carrier(connection, offers, self._report)
             except TimeoutError:
                 return Failure("timeout", f"{endpoint.address} sent no settings in time", permanent=False)
             except StreamEnded:
                 return _failure(endpoint, connection)
             endpoint.welcomed()
-            neighbor = None if channel is None else LocalConnection(channel)
             try:
-                collector = CollectorServer(neighbor or connection, self._policies, start, restored)
+                collector = CollectorServer(link, self._policies, start, restored)
                 connection.congested = collector.hold_for_network
                 slow = "the network is slower than the games: they wait until it has caught up"
                 connection.lagging = lambda: self._report(logging.WARNING, slow)
@@ -197,34 +198,25 @@ class EdgeCollector:
                 collector.listen()
                 self.sessions += 1
                 again = "" if self.sessions == 1 else " again"
-                shared = "" if neighbor is None else ", in the memory of its worker"
+                shared = ", in the memory of its worker" if isinstance(link, LocalConnection) else ""
                 self._report(
                     logging.INFO,
                     f"collecting for run {client.run_id}, attempt {collector.host.settings.attempt}{again}{shared}",
                 )
                 closed = await self._serve(collector)
             finally:
-                if neighbor is not None:
-                    neighbor.close()
+                if isinstance(link, LocalConnection):
+                    link.close()
             if closed is None:
                 return _failure(endpoint, connection)
             return client.interpret_close(pb.Close(code=closed.code, reason=closed.reason, rejoin=closed.rejoin))
 
-    async def _taken(self, name: bytes) -> Channel | None:
-        """Return the channel to the learner's memory that a worker of this machine offers; None: use the stream."""
-        try:
-            return await take_channel(name)
-        except TimeoutError:
-            silent = f"the worker is on this machine, but did not share its memory within {TAKE_SECONDS:.0f} s"
-            self._report(logging.WARNING, f"{silent}: steps go to it over the network stream")
-            return None
-
     async def _serve(self, collector: CollectorServer) -> commands.CloseAll | None:
         """Serve games until the attempt ends; return its last message, None if the connection broke."""
-        simulators = SimulationHandler(collector)
-        players = UnityHandler(collector, tickets=False)
+        simulators = SimulationHandler(collector.host, collector.listener)
+        players = UnityHandler(collector.host, collector.listener, tickets=False)
         self._door.simulators, self._door.players, self._serving = simulators, players, True
-        ticking = asyncio.ensure_future(tick_forever(collector))
+        ticking = asyncio.ensure_future(collector.tick_forever())
         try:
             await asyncio.wait([collector.done])
             self._serving = False
@@ -263,6 +255,25 @@ class EdgeCollector:
         return closed
 
 
+@asynccontextmanager
+async def edge_collector(
+    target: Target, report: Report, *, host: str = "127.0.0.1", port: int = 0, shares_memory: bool = False
+) -> AsyncIterator[EdgeCollector]:
+    """Listen for simulators of this machine during the block, which calls `EdgeCollector.run`.
+
+    Raises CannotConnect(port_taken).
+    """
+    edge = EdgeCollector(target, PolicyFactory(), report, shares_memory=shares_memory)
+    try:
+        await edge.listen(host, port)
+    except OSError as error:
+        raise CannotConnect("port_taken", str(error)) from None
+    try:
+        yield edge
+    finally:
+        await edge.close()
+
+
 class _Door(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the stubs only
     """Handles the calls of games: passes them to the present collector, or tells the games to wait."""
 
@@ -271,8 +282,12 @@ class _Door(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the
         self.players: UnityHandler | None = None
         self._edge = edge
         self._handlers: dict[str, Any] = {
-            f"{SERVICE}Join": _unary(self._join, pb.JoinRequest),
-            f"{SERVICE}Report": _unary(self._report, pb.ReportRequest),
+            f"{SERVICE}Join": join_handler(self._join),
+            f"{SERVICE}Report": grpc.unary_unary_rpc_method_handler(
+                self._report,
+                request_deserializer=pb.ReportRequest.FromString,
+                response_serializer=pb.ReportResponse.SerializeToString,
+            ),
         }
         self._closing = grpc.stream_stream_rpc_method_handler(self._send_away)
 
@@ -285,20 +300,15 @@ class _Door(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the
             return None if self.players is None else self.players.service(handler_call_details)
         return self._handlers.get(method)
 
-    async def _join(self, request: pb.JoinRequest, context: UnaryCall) -> pb.JoinResponse:
-        if request.protocol_version != PROTOCOL_VERSION:
-            await context.abort(
-                grpc.StatusCode.FAILED_PRECONDITION,
-                f"This collector speaks version {PROTOCOL_VERSION} of the protocol, not {request.protocol_version}.",
-            )
+    def _join(self) -> pb.JoinResponse:
+        """Answer a game that asks to join. Raises JoinRefused once the run has ended."""
         end, reason = self._edge.end, self._edge.waits_because
         if end is not None:
             (state,) = (state for state, code in END_OF_STATE.items() if code is end.code)
-            metadata = ((REASON_METADATA, "run_ended"), (STATE_METADATA, state))
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, end.reason, metadata)
+            raise JoinRefused("run_ended", end.reason, {STATE_METADATA: state})
         if reason is not None:
             return pb.JoinResponse(wait=pb.Wait(reason=reason, retry_after_seconds=RETRY_SECONDS))
-        return pb.JoinResponse(assignment=pb.Assignment(relay=True, run_id=self._edge.run_id))
+        return relayed(self._edge.run_id)
 
     async def _report(self, request: pb.ReportRequest, _: UnaryCall) -> pb.ReportResponse:
         await self._edge.report_problem(request)
@@ -307,14 +317,6 @@ class _Door(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the
     async def _send_away(self, _: None, context: StreamCall) -> None:
         close = pb.Close(code=CloseCode.COLLECTOR_CLOSING, reason=AWAY, rejoin=True)
         await context.write(pb.ConnectResponse(close=close).SerializeToString())
-
-
-def _unary(method: Callable[[Any, Any], Any], request: Any) -> Any:
-    return grpc.unary_unary_rpc_method_handler(
-        method,
-        request_deserializer=request.FromString,
-        response_serializer=lambda response: response.SerializeToString(),
-    )
 
 
 def _failure(endpoint: CollectorEndpoint, connection: EdgeConnection) -> Failure:

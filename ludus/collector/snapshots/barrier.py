@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 import structlog
 
-from ludus.collector.native import NativeSession
 from ludus.collector.runners import LearningRunner
-from ludus.collector.session import Session
 from ludus.collector.snapshots.agents import restore_order, slots_in_order
-from ludus.collector.snapshots.returning import ReturningSessions
+from ludus.collector.snapshots.sessions import SessionCheckpoints
 from ludus.collector.snapshots.state import MAX_BYTES, SessionSnapshot, State, pack
 
 log = structlog.get_logger()
@@ -27,7 +25,6 @@ class CheckpointBarrier:
         self,
         restored: Mapping[str, Any] | None,
         snapshots: dict[str, SessionSnapshot],
-        returning: ReturningSessions,
         send: Callable[[bytes], None],
     ) -> None:
         """`restored` is the result of `snapshots.state.merged` for this collector; None without a checkpoint.
@@ -36,7 +33,6 @@ class CheckpointBarrier:
         """
         self._send = send
         self._snapshots = snapshots
-        self.returning = returning
         self._runners: dict[str, State] = {} if restored is None else dict(restored["lanes"])
         """Of behaviors that are not admitted yet."""
         for state in [] if restored is None else restored["sessions"]:
@@ -64,7 +60,7 @@ class CheckpointBarrier:
         self._number += 1
         self._until, self.done = until, False
 
-    def is_complete(self, sessions: Iterable[Session], now: float) -> bool:
+    def is_complete(self, resumable: Iterable[SessionCheckpoints], now: float) -> bool:
         """Whether a checkpoint is taken, and all simulators that can go back have sent their positions or are late.
 
         Asks the simulators that rest.
@@ -72,12 +68,12 @@ class CheckpointBarrier:
         if self._until is None or self.done:
             return False
         # Every simulator is asked, also behind one that has not answered.
-        answered = [session.checkpoints.has_position(session, self._number) for session in _resuming(sessions)]
+        answered = [checkpoints.has_position(self._number) for checkpoints in resumable]
         return all(answered) or now >= self._until
 
-    def send_snapshot(self, runners: Iterable[LearningRunner], sessions: Iterable[Session]) -> None:
+    def send_snapshot(self, runners: Iterable[LearningRunner], resumable: Iterable[SessionCheckpoints]) -> None:
         """Send everything to the learner."""
-        snapshots = [session.checkpoints.snapshot(session, session.draws) for session in _resuming(sessions)]
+        snapshots = [checkpoints.snapshot() for checkpoints in resumable]
         newest = {snapshot.session_id: snapshot for snapshot in snapshots if snapshot is not None}
         state: State = {
             "lanes": self._runners | {runner.behavior: _runner_state(runner) for runner in runners},
@@ -93,12 +89,6 @@ class CheckpointBarrier:
     def end(self) -> None:
         """Go on after the checkpoint has been taken."""
         self._until, self.done = None, False
-
-
-def _resuming(sessions: Iterable[Session]) -> list[NativeSession]:
-    """Return the sessions that can go back to where they are now."""
-    native = [session for session in sessions if isinstance(session, NativeSession)]
-    return [session for session in native if session.checkpoints.resumes and session.started]
 
 
 def _runner_state(runner: LearningRunner) -> State:

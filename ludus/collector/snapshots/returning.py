@@ -2,9 +2,8 @@
 
 from typing import NamedTuple
 
-from ludus.collector.agent_queue import Batch, Part, SessionCallbacks
+from ludus.collector.agent_queue import AgentQueue, Batch, Part, SessionCallbacks
 from ludus.collector.agents import AgentIndex
-from ludus.collector.runners import PolicyRunner
 from ludus.collector.snapshots.agents import AgentsSnapshot, blocks_of, restore
 from ludus.protocol.batches import DecisionBatch
 from ludus.protocol.codec import CloseCode, ProtocolError
@@ -13,7 +12,7 @@ from ludus.protocol.codec import CloseCode, ProtocolError
 class Returning(NamedTuple):
     """The agents of one behavior of a session that goes on where it was in a checkpoint."""
 
-    runner: PolicyRunner
+    queue: AgentQueue
     member: SessionCallbacks
     agent_index: AgentIndex
     step_id: int
@@ -31,7 +30,7 @@ class ReturningSessions:
     def add(self, returning: Returning) -> None:
         """Restore the agents of a session in a later turn."""
         self._waiting.append(returning)
-        returning.runner.schedule()
+        returning.queue.schedule()
 
     def has(self, agent_index: AgentIndex) -> bool:
         """Whether a session waits."""
@@ -47,27 +46,27 @@ class ReturningSessions:
         """Forget a session."""
         self._waiting = [returning for returning in self._waiting if returning.member is not member]
 
-    def restore(self, runner: PolicyRunner) -> int:
-        """Restore all sessions of a runner, once there are a round and room for their segments.
+    def restore(self, queue: AgentQueue) -> int:
+        """Restore all sessions of a queue, once there are a round and room for their segments.
 
-        The agents that ask wait in the runner then. Returns how many blocks the segments of sessions that wait on need.
+        The agents that ask wait in the queue then. Returns how many blocks the segments of sessions that wait on need.
         """
-        ready = [returning for returning in self._waiting if returning.runner is runner]
+        ready = [returning for returning in self._waiting if returning.queue is queue]
         if not ready:
             return 0
-        recorder = runner.recorder
+        recorder = queue.recorder
         blocks = sum(blocks_of(returning.agents, recorder.arena.layout) for returning in ready)
-        if runner.recorded and (recorder.quota.number is None or blocks > len(recorder.segments.blocks)):
+        if queue.recorded and (recorder.quota.number is None or blocks > len(recorder.segments.blocks)):
             return blocks
-        self._waiting = [returning for returning in self._waiting if returning.runner is not runner]
+        self._waiting = [returning for returning in self._waiting if returning.queue is not queue]
         for _, member, agent_index, step_id, decisions, saved in ready:
-            if member.agent_indexes.get(agent_index.behavior) != (runner, agent_index):
+            if member.agent_indexes.get(agent_index.behavior) != (queue, agent_index):
                 continue  # the team that learns has changed: a reset follows
             restore(recorder, agent_index, saved)
             if decisions is not None:
                 slots = recorder.agents.slots(agent_index, decisions.agent_ids)
                 part = Part(member, agent_index, step_id, len(slots), int(recorder.agents.tick[slots[0]]))
-                runner.waiting.append(Batch([part], slots, decisions.observations, decisions.action_masks))
-        if not runner.recorded:
+                queue.waiting.append(Batch([part], slots, decisions.observations, decisions.action_masks))
+        if not queue.recorded:
             recorder.stop_recording()
         return 0

@@ -17,8 +17,8 @@ import grpc.aio
 import structlog
 from google.protobuf.message import DecodeError
 
-from ludus.collector.server import CollectorServer
-from ludus.collector.session import CONNECTION_LOST, DISCONNECTED, MISTAKE, THIS_MACHINE
+from ludus.collector.host import Host
+from ludus.collector.session import CONNECTION_LOST, DISCONNECTED, MISTAKE, THIS_MACHINE, SessionListener
 from ludus.collector.unity.encoding import CLOSING_REPLY
 from ludus.collector.unity.session import OK, UnitySession
 from ludus.http2.calls import ExchangeCall
@@ -118,8 +118,8 @@ class LocalCall:
 class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the stubs only
     """Serves Exchange with sessions of a collector. `tickets`: whether players need one."""
 
-    def __init__(self, collector: CollectorServer, *, tickets: bool) -> None:
-        self._collector = collector
+    def __init__(self, host: Host, listener: SessionListener, *, tickets: bool) -> None:
+        self._host, self._listener = host, listener
         self._tickets = tickets
         self._sessions: dict[str, UnitySession] = {}
         """By session id, of players that say theirs."""
@@ -211,12 +211,8 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
         # A player that dials in by itself may be the Editor, and a bridge says whether it speaks for one.
         tied = SESSION_ID_METADATA not in metadata
         parks = tied or PARKS_METADATA in metadata
-        host, listener = self._collector.host, self._collector.listener
-        session = UnitySession(
-            host, listener, context.peer(), session_id, ticket=ticket, client=client, parks=parks, tied=tied
-        )
-        self._collector.sessions.add(session)
-        return session
+        host, listener, peer = self._host, self._listener, context.peer()
+        return UnitySession(host, listener, peer, session_id, ticket=ticket, client=client, parks=parks, tied=tied)
 
     def _when_over(
         self, session: UnitySession, forget: Callable[[], None], may_stay: Callable[[], bool]
@@ -227,7 +223,7 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
         """
 
         def over() -> None:
-            self._collector.ended(session)
+            self._listener.ended(session)
             if session.goodbye is None or session.end_sent or not may_stay():
                 forget()
             else:

@@ -9,9 +9,9 @@ them to the first message in which they have agents.
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, TypeAlias
 
 import grpc
 import grpc.aio
@@ -48,9 +48,8 @@ from ludus.sdk.client_name import client_name
 from ludus.sdk.errors import Failure, SessionRefused, SimulatorError
 from ludus.sdk.join import CollectorEndpoint, JoinClient, Report, RunEnd, Target
 
-if TYPE_CHECKING:
-    from ludus.collector.edge.process import EdgeCollector
-
+Exchange: TypeAlias = Callable[[bytes, tuple[tuple[str, str], ...]], Awaitable[tuple[bytes, Mapping[str, Any]]]]
+"""Sends one call with its metadata to a collector; returns the reply, and its trailing metadata."""
 CLIENT: Final = "ludus-unity"
 GOODBYE_SECONDS: Final = 5.0
 """Time-out of the last message to the collector, after a game has gone."""
@@ -69,12 +68,12 @@ class BridgeSession:
         no_graphics: bool = False,
         parks: bool = False,
         tap: SideChannelTap | None = None,
-        collector: "EdgeCollector | None" = None,
+        exchange: Exchange | None = None,
     ) -> None:
         """Begin with a game's first call.
 
-        `parks`: people may stop the game in the middle, for as long as they like. `collector`: that of this process,
-        to which `target` leads; it is called without a connection.
+        `parks`: people may stop the game in the middle, for as long as they like. `exchange`: of the collector of
+        this process, to which `target` leads; None: calls go by a connection.
         """
         self.calls = 0
         """Calls that the game has made."""
@@ -93,7 +92,7 @@ class BridgeSession:
         self._no_graphics = no_graphics
         self._parks = parks
         self._tap = tap
-        self._collector = collector
+        self._exchange_here = exchange
         self._endpoint: CollectorEndpoint | None = None
         self._metadata: tuple[tuple[str, str], ...] = ()
         self._introduction = b""
@@ -247,8 +246,8 @@ class BridgeSession:
 
     async def _exchange(self, endpoint: CollectorEndpoint, message: bytes) -> tuple[bytes, Mapping[str, Any]]:
         """Return the reply, and its trailing metadata if it ends the session."""
-        if self._collector is not None:
-            return await self._collector.exchange(message, self._metadata)
+        if self._exchange_here is not None:
+            return await self._exchange_here(message, self._metadata)
         exchange: Any = endpoint.channel.unary_unary
         # Without serializers gRPC hands the bytes through.
         call = exchange(EXCHANGE)(message, metadata=self._metadata)

@@ -21,20 +21,19 @@ from ludus.http2.calls import EOF
 from ludus.play.players import RandomPlayer
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.batches import ActionBatch, BehaviorBatch, DecisionBatch, Floats, Ints
-from ludus.protocol.codec import PROTOCOL_VERSION, decode_stats, encode_actions, spec_from_message
+from ludus.protocol.codec import decode_stats, encode_actions, spec_from_message
 from ludus.protocol.codes import CloseCode, ProtocolError
 from ludus.protocol.contract import (
     HELLO_SECONDS,
-    MAX_JOIN_BYTES,
     check_first,
     check_hello,
     check_saved,
     hello_timeout,
-    join_problem,
     parse_request,
     report_problem,
     step_timeout,
 )
+from ludus.protocol.join import JoinRefused, read_join
 from ludus.protocol.options import (
     MAX_MESSAGE_BYTES,
     REASON_METADATA,
@@ -440,27 +439,19 @@ class FakeServer:
 
     async def _join(self, data: bytes, context: Any) -> bytes:
         await self._authenticate("Join", context)
-        if len(data) > MAX_JOIN_BYTES:
-            await self._refuse(context, "bad_join", f"the JoinRequest has {len(data)} bytes, at most {MAX_JOIN_BYTES}")
         try:
-            request = pb.JoinRequest.FromString(data)
-        except DecodeError:
-            await self._refuse(context, "bad_join", f"{len(data)} bytes are no JoinRequest")
+            request = read_join(data)
+        except JoinRefused as error:
+            await self._refuse(context, error)
         joined = f"Join: run {request.run!r}, session id {request.session_id!r}, label {request.label!r}, client "
         self.say(f"{joined}{request.client!r}{', asks for relay' if request.relay else ''}")
-        if request.protocol_version != PROTOCOL_VERSION:
-            spoken = f"protocol_version is {request.protocol_version}, this server speaks {PROTOCOL_VERSION}"
-            await self._refuse(context, "protocol_version", spoken)
-        problem = join_problem(request)
-        if problem is not None:
-            await self._refuse(context, "bad_join", " ".join(problem))
         if self.behaviour.run not in {None, request.run, RUN_ID}:
-            await self._refuse(context, "run_not_found", f"there is no run {request.run!r}")
+            await self._refuse(context, JoinRefused("run_not_found", f"there is no run {request.run!r}"))
         if self._ended_with:
-            sentence = f"the run has ended: {self._ended_with}"
             self.say(f"  refused: run_ended, {STATE_METADATA} {self._ended_with}")
-            metadata = ((REASON_METADATA, "run_ended"), (STATE_METADATA, self._ended_with))
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, sentence, metadata)
+            sentence = f"the run has ended: {self._ended_with}"
+            refused = JoinRefused("run_ended", sentence, {STATE_METADATA: self._ended_with})
+            await context.abort(refused.status, str(refused), refused.metadata)
         self._joins += 1
         if self._joins <= self.behaviour.waits:
             self.say(f"  answered: wait, {self._joins} of {self.behaviour.waits}")
@@ -490,11 +481,11 @@ class FakeServer:
         try:
             request = pb.ReportRequest.FromString(data)
         except DecodeError:
-            await self._refuse(context, "bad_join", f"{len(data)} bytes are no ReportRequest")
+            await self._refuse(context, JoinRefused("bad_join", f"{len(data)} bytes are no ReportRequest"))
         self.say(f"Report: {request.code}: {request.sentence}")
         problem = report_problem(request)
         if problem is not None:
-            await self._refuse(context, "bad_join", " ".join(problem))
+            await self._refuse(context, JoinRefused("bad_join", " ".join(problem)))
         return pb.ReportResponse().SerializeToString()
 
     async def _authenticate(self, call: str, context: Any) -> None:
@@ -504,19 +495,12 @@ class FakeServer:
             missing = (
                 "the metadata authorization is missing" if given is None else "it is not 'Bearer TOKEN' of this server"
             )
-            await self._refuse(context, "unauthenticated", missing, grpc.StatusCode.UNAUTHENTICATED)
+            await self._refuse(context, JoinRefused("unauthenticated", missing))
 
-    async def _refuse(
-        self, context: Any, reason: str, sentence: str, status: grpc.StatusCode | None = None
-    ) -> NoReturn:
-        self.violation(f"{reason}: {sentence}")
-        statuses = {
-            "run_not_found": grpc.StatusCode.NOT_FOUND,
-            "protocol_version": grpc.StatusCode.FAILED_PRECONDITION,
-        }
-        status = status or statuses.get(reason, grpc.StatusCode.INVALID_ARGUMENT)
-        await context.abort(status, sentence, ((REASON_METADATA, reason),))
-        raise AssertionError("abort raises")
+    async def _refuse(self, context: Any, error: JoinRefused) -> NoReturn:
+        self.violation(f"{error.reason}: {error}")
+        await context.abort(error.status, str(error), error.metadata)
+        raise error  # `abort` has raised already
 
     # Streams ----------------------------------------------------------------------------------------------------
 

@@ -122,7 +122,7 @@ def test_shared_memory_cannot_be_shrunk_under_its_users() -> None:
 
 
 def test_collectors_reach_the_arena_without_torch() -> None:
-    code = "import sys, ludus.collector.__main__; sys.exit('torch' in sys.modules)"
+    code = "import sys, ludus.collector.process; sys.exit('torch' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=30).returncode == 0
 

@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 from ludus.child_process import ChildProcess
 from ludus.collector import messages
 from ludus.collector.arena import Arena
+from ludus.collector.carriers.local import LocalConnection
 from ludus.collector.channel import Channel
 from ludus.collector.commands import PolicySpec
-from ludus.collector.local_connection import LocalConnection
 from ludus.collector.messages import BehaviorAnnounced
 from ludus.collector.native import NativeSession
 from ludus.collector.server import CollectorServer
@@ -136,7 +136,6 @@ class Simulator:
             for table in range(tables)
         ]
         self.session = NativeSession(hub.host, hub.listener, f"ipv4:127.0.0.1:{number}", self._inbox.append)
-        hub.sessions.add(self.session)
         self._send(self._client.hello("", f"sim-{number}", "tests/1"))
 
     def _send(self, request: pb.ConnectRequest) -> None:

@@ -16,10 +16,10 @@ import numpy as np
 import structlog
 
 from ludus.collector import commands, messages
+from ludus.collector.carriers.columns import scatter
+from ludus.collector.carriers.frames import BadFrame, FrameAssembler, pack
+from ludus.collector.carriers.neighbor import ChannelOffer
 from ludus.collector.channel import Channel, ChannelClosedError, Frame
-from ludus.collector.edge.columns import scatter
-from ludus.collector.edge.frames import BadFrame, FrameAssembler, pack
-from ludus.collector.edge.neighbor import ChannelOffer
 from ludus.collector.messages import Kind, Message, pack_numbered, unpack_numbered
 from ludus.collector.segments import Segments
 from ludus.collector.settings import CollectorSettings

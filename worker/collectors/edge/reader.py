@@ -18,12 +18,11 @@ import grpc.aio
 import structlog
 
 from ludus.collector import commands, messages
+from ludus.collector.carriers.frames import BadFrame, FrameAssembler
 from ludus.collector.channel import Channel, ChannelClosedError
 from ludus.collector.edge import VERSION
-from ludus.collector.edge.frames import BadFrame, FrameAssembler
-from ludus.collector.main import run
 from ludus.collector.messages import Kind, read
-from ludus.collector.process import bind
+from ludus.collector.process import bind, run
 from ludus.collector.service import make_server
 from ludus.collector.settings import CollectorSettings
 from ludus.http2.calls import EOF, StreamCall

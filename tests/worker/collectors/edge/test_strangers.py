@@ -11,11 +11,11 @@ import pytest
 
 from ludus.collector import commands, messages
 from ludus.collector.arena import Arena
+from ludus.collector.carriers.columns import gather
+from ludus.collector.carriers.frames import FrameAssembler, pack
 from ludus.collector.channel import Frame
 from ludus.collector.commands import OpponentAssignment
 from ludus.collector.edge import VERSION
-from ludus.collector.edge.columns import gather
-from ludus.collector.edge.frames import FrameAssembler, pack
 from ludus.collector.messages import Kind, Message, pack_numbered
 from ludus.collector.segments import Segments
 from ludus.protocol import simulation_pb2 as pb

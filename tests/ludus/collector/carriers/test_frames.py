@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from ludus.collector.carriers import frames
+from ludus.collector.carriers.frames import BadFrame, FrameAssembler, pack
 from ludus.collector.channel import Frame
-from ludus.collector.edge import frames
-from ludus.collector.edge.frames import BadFrame, FrameAssembler, pack
 from ludus.protocol import collector_pb2 as pb
 
 

@@ -14,11 +14,11 @@ import numpy as np
 
 from ludus.collector.activations import FloatArray
 from ludus.collector.arena import Arena, ArenaLayout
+from ludus.collector.carriers.columns import gather, in_frames
+from ludus.collector.carriers.connection import AdmittedMemory, LearnerConnection
+from ludus.collector.carriers.frames import BadFrame, FrameAssembler, pack
 from ludus.collector.channel import Frame
 from ludus.collector.commands import Admit, Weights
-from ludus.collector.edge.columns import gather, in_frames
-from ludus.collector.edge.frames import BadFrame, FrameAssembler, pack
-from ludus.collector.learner_connection import AdmittedMemory, LearnerConnection
 from ludus.collector.messages import CollectorLags, Kind, pack_numbered
 from ludus.collector.segments import Segments
 from ludus.http2.calls import BROKEN, EOF

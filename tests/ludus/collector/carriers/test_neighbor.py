@@ -11,11 +11,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from ludus.collector.acting import PolicyFactory
+from ludus.collector.carriers.choice import choose_carrier
+from ludus.collector.carriers.local import LocalConnection
+from ludus.collector.carriers.neighbor import ChannelOffer, take_channel
 from ludus.collector.channel import Channel
-from ludus.collector.edge.neighbor import ChannelOffer, take_channel
-from ludus.collector.edge.process import EdgeCollector
-from ludus.sdk.join import Target
 
 
 def test_an_offered_channel_is_taken_once_and_leads_to_the_other_end() -> None:
@@ -95,14 +94,14 @@ def test_an_edge_collector_whose_worker_says_nothing_uses_the_stream_and_says_so
     name, accepted = silent
     said: list[str] = []
 
-    async def take() -> Channel | None:
-        target = Target("127.0.0.1:7070", "run")
-        edge = EdgeCollector(
-            target, PolicyFactory(), lambda _, sentence: said.append(str(sentence)), shares_memory=True
-        )
-        return await asyncio.wait_for(edge._taken(name), 30)
+    async def chooses_the_stream() -> bool:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            stream = LocalConnection(Channel(ours))
+            carrier = await choose_carrier(stream, [name], lambda _, sentence: said.append(str(sentence)))
+            return carrier is stream
 
-    assert asyncio.run(take()) is None
+    assert asyncio.run(asyncio.wait_for(chooses_the_stream(), 30))
     assert len(said) == 1
     assert "did not share its memory within 2 s: steps go to it over the network stream" in said[0]
     accepted.get(timeout=10).close()

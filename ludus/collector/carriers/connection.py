@@ -1,7 +1,7 @@
 """A collector's end of the connection to its learner: what both kinds of it have in common.
 
-A collector on the learner's host shares memory with it (`local_connection`), one beside the games sends the same over a
-stream (`edge.connection`). Nothing else in a collector knows which of the two it has.
+A collector on the learner's host shares memory with it (`carriers.local`), one beside the games sends the same over a
+stream (`carriers.stream`). Nothing else in a collector knows which of the two it has.
 """
 
 from abc import ABC, abstractmethod

@@ -14,11 +14,11 @@ import pytest
 
 from ludus.collector import messages
 from ludus.collector.arena import Arena
+from ludus.collector.carriers import stream
+from ludus.collector.carriers.columns import gather
+from ludus.collector.carriers.frames import FrameAssembler
+from ludus.collector.carriers.stream import EdgeConnection
 from ludus.collector.channel import Frame
-from ludus.collector.edge import connection as edge
-from ludus.collector.edge.columns import gather
-from ludus.collector.edge.connection import EdgeConnection
-from ludus.collector.edge.frames import FrameAssembler
 from ludus.collector.messages import Kind
 from ludus.collector.segments import SegmentEnd, Segments
 from ludus.protocol import collector_pb2 as pb
@@ -124,7 +124,7 @@ def test_pictures_are_compressed_while_the_network_is_slower_and_come_out_the_sa
         server.reads.set()
         await until(lambda: len(server.frames) == 16)
         assert connection.waiting == 0
-        behind = -(-edge.BEHIND // one)
+        behind = -(-stream.BEHIND // one)
         assert all(PICTURE in numbers for numbers in server.compressed[:8])
         assert not any(PICTURE in numbers for numbers in server.compressed[-behind + 1 :]), "it has caught up"
         assert server.size < 16 * one / 3
@@ -191,7 +191,7 @@ def test_columns_that_hardly_change_are_always_compressed_and_come_out_the_same(
 def test_beyond_the_limit_games_wait_the_run_is_told_first_and_they_play_on_at_half_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(edge, "MOST_WAITING", 4 << 20)
+    monkeypatch.setattr(stream, "MOST_WAITING", 4 << 20)
     arena = Arena.create(SPEC, 4 * STEPS)
     segments = segment(arena, noise())
     held: list[tuple[bool, int]] = []
