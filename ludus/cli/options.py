@@ -12,7 +12,7 @@ import yaml
 
 from ludus.cli.plain_yaml import read_yaml
 from ludus.cli.require import parse_requirement
-from ludus.collector.networks.convolutions import MINIMUM_SIZES
+from ludus.collector.networks.convolutions import DEFAULT_ENCODER, MINIMUM_SIZES
 from ludus.protocol.credentials import CLIENT_TOKEN, SIMULATOR_TOKEN
 from ludus.protocol.options import DEFAULT_SERVER, GATEWAY_VARIABLE
 
@@ -183,7 +183,7 @@ connect_timeout_option = option(
 visual_encoder_option = option(
     "--vis-encode-type",
     type=click.Choice([*MINIMUM_SIZES]),
-    default="simple",
+    default=DEFAULT_ENCODER,
     help="The visual encoder of the run, which says how small pictures may be.",
 )
 

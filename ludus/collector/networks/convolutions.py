@@ -15,6 +15,8 @@ from dataclasses import dataclass
 
 MINIMUM_SIZES: Mapping[str, int] = {"fully_connected": 1, "match3": 5, "resnet": 15, "simple": 20, "nature_cnn": 36}
 """Visual encoders (`network_settings.vis_encode_type`), and the least height and width of a picture for each."""
+DEFAULT_ENCODER = "simple"
+"""The encoder of test servers, which have no configuration: the one that runs have by default."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ import grpc.aio
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from ludus.collector.networks.convolutions import DEFAULT_ENCODER
 from ludus.http2.calls import EOF
 from ludus.play.players import RandomPlayer
 from ludus.protocol import simulation_pb2 as pb
@@ -99,7 +100,7 @@ class Behaviour:
     """Environment parameters; each Reset adds 1 to them, so that they differ."""
     script: Sequence[tuple[Sequence[float], Sequence[int]]] = ()
     """Continuous and discrete actions that are taken in turn, in place of random ones."""
-    vis_encode_type: str = "simple"
+    vis_encode_type: str = DEFAULT_ENCODER
     """The visual encoder of the run's `network_settings`, which says how small pictures may be."""
     seed: int = 0
     max_message_bytes: int = MAX_MESSAGE_BYTES

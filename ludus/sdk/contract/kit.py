@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from ludus.child_process import ChildProcess, describe_exit, last_lines
+from ludus.collector.networks.convolutions import DEFAULT_ENCODER
 from ludus.protocol.options import GATEWAY_VARIABLE
 from ludus.sdk.contract.scenarios import RUN, Scenario
 from ludus.sdk.contract.scripted import ScriptedServer
@@ -39,7 +40,7 @@ class Verdict:
         return f"{scenario.name}. {scenario.rule} ({PAGE}, section {scenario.section}). But {'; '.join(self.problems)}"
 
 
-def serve(scenario: Scenario, visual_encoder: str = "simple") -> ScriptedServer:
+def serve(scenario: Scenario, visual_encoder: str = DEFAULT_ENCODER) -> ScriptedServer:
     """Return the server of a scenario, a context."""
     return ScriptedServer(*scenario.scripts, join=scenario.join, visual_encoder=visual_encoder)
 
@@ -58,7 +59,7 @@ def evaluate(scenario: Scenario, server: ScriptedServer, *, succeeded: bool, end
 
 
 def try_client(
-    scenario: Scenario, command: Sequence[str], timeout_seconds: float, *, visual_encoder: str = "simple"
+    scenario: Scenario, command: Sequence[str], timeout_seconds: float, *, visual_encoder: str = DEFAULT_ENCODER
 ) -> Verdict:
     """Run a client in a scenario to its end, or end it and all that it started after the time-out.
 

@@ -13,6 +13,7 @@ from typing import Final, NoReturn, Self
 import grpc
 import numpy as np
 
+from ludus.collector.networks.convolutions import DEFAULT_ENCODER
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol import simulation_pb2_grpc as rpc
 from ludus.protocol.batches import ActionBatch, BehaviorBatch, StatValue
@@ -207,7 +208,7 @@ class ScriptedServer(rpc.SimulationServiceServicer):
         token: str | None = None,
         port: int = 0,
         behind_gateway: bool = False,
-        visual_encoder: str = "simple",
+        visual_encoder: str = DEFAULT_ENCODER,
     ) -> None:
         self.behind_gateway = behind_gateway
         self.visual_encoder = visual_encoder
