@@ -161,15 +161,16 @@ def run_assessment(
         idempotency_key=str(uuid4()),
     )
     run: Run | None = None
+    backoff = ServerBackoff(options.timeout)
     try:
-        run = create()
+        run = create() if options.timeout is None else backoff.persist(create)
         report.run, report.server = run, client.server
         echo(f"run {run.id} {run.name if run.name != run.id else ''}".rstrip(), err=True)
         resolved = (run.config or {}).get(section) or {}
         with _simulators(client, run.id, games, resolved.get("seed_parameter")) as simulators:
             if simulators is None:
                 echo(f"waiting for simulators: ludus simulate GAME --run {run.name}", err=True)
-            found = _follow(client, run, options.timeout, simulators)
+            found = _follow(client, run, backoff, simulators)
     except KeyboardInterrupt:
         # The run may exist although the answer was not read: with the same key, the server returns it.
         echo(cancel_interrupted(client, (run or create()).id), err=True)
@@ -203,12 +204,11 @@ def run_assessment(
     return found
 
 
-def _follow(client: Client, run: Run, timeout: float | None, simulators: StartedSimulators | None) -> Assessed:
-    """Wait until the run ends, and print its progress when it changes.
+def _follow(client: Client, run: Run, backoff: ServerBackoff, simulators: StartedSimulators | None) -> Assessed:
+    """Wait until the run ends, at most until the deadline of `backoff`, and print its progress when it changes.
 
     Stop waiting when all simulators of this command have ended, or when the run needs a person to continue.
     """
-    backoff = ServerBackoff(timeout)
     said, standstill = "", Standstill()
     while True:
         # Before the request, because the run may end in between.

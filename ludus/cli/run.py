@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 import click
 
@@ -55,6 +56,7 @@ from ludus.cli.require import Requirement
 from ludus.cli.series import series
 from ludus.cli.tidy import COMMANDS as TIDYING
 from ludus.client import Client, StoredConfig
+from ludus.client.backoff import ServerBackoff
 from ludus.metric_keys import SHORT_KEYS, full_key
 from ludus.schemas import PlannedRun, Run, RunListed
 
@@ -116,11 +118,15 @@ def create(
             planned = client.runs.plan(source, overrides=changes, **described)
             print_answer(planned, partial(_show_plan, file=sent), as_json=as_json)
             return
-        created = client.runs.create(source, overrides=changes, idempotency_key=idempotency_key, **described)
+        # All requests have the same idempotency key, so that the run is created once.
+        key = str(uuid4()) if idempotency_key is None else idempotency_key
+        queue = partial(client.runs.create, source, overrides=changes, idempotency_key=key, **described)
+        backoff = ServerBackoff(timeout)
+        created = queue() if timeout is None else backoff.persist(queue)
     print_answer(created, id_of, as_json=as_json)
     if wait_:
         waiting = Waiting(
-            timeout, requirements, cancel_on_interrupt=cancel_on_interrupt, fail_on_warning=fail_on_warning
+            backoff.left, requirements, cancel_on_interrupt=cancel_on_interrupt, fail_on_warning=fail_on_warning
         )
         sys.exit(await_end(client, created.id, waiting))
 

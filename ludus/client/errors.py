@@ -79,7 +79,7 @@ class WaitTimedOut(ApiError):
             if silent_seconds >= 1
             else ""
         )
-        super().__init__(f"run {run.id} is still {run.state} after {seconds:g} s{old}")
+        super().__init__(f"run {run.id} is still {run.state} after {round(seconds, 1):g} s{old}")
 
 
 class RunStalled(ApiError):

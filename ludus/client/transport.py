@@ -27,7 +27,7 @@ from ludus.client.errors import (
     ServerUnreachable,
 )
 from ludus.paths import AnyPath
-from ludus.protocol.credentials import CLIENT_TOKEN, Credential
+from ludus.protocol.credentials import CLIENT_TOKEN, Credential, unsendable
 from ludus.protocol.options import GATEWAY_PORT, GATEWAY_VARIABLE
 from ludus.protocol.proxies import proxy_of, without_password
 from ludus.protocol.tls import CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE
@@ -333,8 +333,8 @@ def as_json(value: Any, path: str = "") -> Any:
 
 def header_value(name: str, text: str) -> str:
     """Return a text that a header can carry: printable ASCII. Raises NotSendable, which does not repeat the text."""
-    if unfit := next((character for character in text if not " " <= character <= "~"), None):
-        raise NotSendable(name, f"has the character {unfit!r}; write letters without accents, digits and signs")
+    if (character := unsendable(text)) is not None:
+        raise NotSendable(name, f"has the character {character!r}; write letters without accents, digits and signs")
     return text
 
 

@@ -26,6 +26,11 @@ class Credential:
         return self.origin == f"in {CLIENT_TOKEN}"
 
 
+def unsendable(text: str) -> str | None:
+    """Return the first character that neither HTTP's headers nor gRPC's metadata can carry: all but printable ASCII."""
+    return next((character for character in text if not " " <= character <= "~"), None)
+
+
 def credential(given: str | None, variables: tuple[str, ...] = VARIABLES) -> Credential | None:
     """Return the token that was given, or that of the first variable with one; None where none is to be shown.
 

@@ -22,7 +22,7 @@ from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codec import PROTOCOL_VERSION
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.contract import MAX_SENTENCE
-from ludus.protocol.credentials import SIMULATOR_TOKEN, Credential, credential
+from ludus.protocol.credentials import SIMULATOR_TOKEN, Credential, credential, unsendable
 from ludus.protocol.options import DIRECT_SECONDS, MAX_MESSAGE_BYTES, SERVICE, WAITS_METADATA, client_options
 from ludus.protocol.tls import CERTIFICATE_VARIABLE, KEY_VARIABLE, ClientTls, is_this_machine, named_by
 from ludus.sdk.errors import CannotConnect, Failure, SessionRefused, explain
@@ -86,8 +86,13 @@ class Target:
 
     @property
     def credential(self) -> Credential | None:
-        """The token to show."""
-        return credential(self.token)
+        """The token to show. Raises CannotConnect for one that gRPC would not send, and does not repeat it."""
+        shown = credential(self.token)
+        if shown is not None and (character := unsendable(shown.token)) is not None:
+            raise CannotConnect(
+                "unauthenticated", f"the token {shown.origin} has the character {character!r}, which can't be sent"
+            )
+        return shown
 
     @property
     def exposure(self) -> str | None:

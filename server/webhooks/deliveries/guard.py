@@ -21,9 +21,9 @@ from server.webhooks.errors import AddressInvalid
 
 LONGEST_URL: Final = 2000
 _EMBEDDING: Final = tuple(
-    map(ipaddress.ip_network, ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "::/96"))
+    map(ipaddress.ip_network, ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "::/96", "::ffff:0:0:0/96"))
 )
-"""IPv6 addresses that stand for IPv4 ones (NAT64, 6to4, Teredo, compatible): refused as a whole."""
+"""IPv6 addresses that stand for IPv4 ones (NAT64, 6to4, Teredo, compatible, translated): refused as a whole."""
 
 _NAME: Final = re.compile(r"[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*\.?")
 _NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")

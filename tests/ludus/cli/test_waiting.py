@@ -25,6 +25,7 @@ from server.runs.scheduling.order import Obstacle
 from server.runs.scheduling.repository import WaitingRuns
 from tests.ludus.cli.conftest import Invoke, printed
 from tests.ludus.cli.test_reports import outcomes
+from tests.ports import free_port
 from tests.server.app.world import CARTPOLE, World, build_services, serving
 from tests.server.runs.health.test_health import ZERO
 from tests.waiting import eventually
@@ -88,6 +89,23 @@ def serving_at(home: Path, port: int = 0) -> Iterator[World]:
     services = build_services(home)
     with serving(services, port) as server, httpx2.Client(base_url=server, timeout=30) as http:
         yield World(services, server, http)
+
+
+def test_a_run_is_created_as_soon_as_the_server_answers_if_a_deadline_allows_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config, server, ended = tmp_path / "cartpole.yaml", f"http://127.0.0.1:{free_port()}", list[Result]()
+    config.write_text(yaml.safe_dump(CARTPOLE))
+    create = ("run", "create", str(config), "--wait", "--timeout", "8s")
+    command = threading.Thread(target=lambda: ended.append(run_alone(*create, server=server)))
+    command.start()
+    eventually(lambda: "trying again" in caplog.text)
+    with serving_at(tmp_path / "home", int(server.rpartition(":")[2])) as world:
+        command.join(60)
+        runs = world.http.get("/v1/runs").json()["runs"]
+
+    assert ended[0].exit_code == Exit.TIMED_OUT, ended[0].output
+    assert [run["state"] for run in runs] == ["QUEUED"]
 
 
 @pytest.fixture(autouse=True)

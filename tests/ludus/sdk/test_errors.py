@@ -96,6 +96,18 @@ def test_a_wrong_token_is_said_with_where_it_came_from(
     assert "secret" not in sentence
 
 
+@pytest.mark.parametrize("token", ["schlüssel", "two\nlines"])
+def test_a_token_that_grpc_would_not_send_is_refused_at_once_without_the_token(
+    variables: pytest.MonkeyPatch, token: str
+) -> None:
+    variables.setenv("LUDUS_SIMULATOR_TOKEN", token)
+    code, sentence = trouble("127.0.0.1:1")
+
+    assert code == "unauthenticated"
+    assert "the token in LUDUS_SIMULATOR_TOKEN has the character" in sentence
+    assert token[:3] not in sentence
+
+
 @pytest.mark.parametrize(
     "environment", [{"LUDUS_TOKEN": "secret"}, {"LUDUS_TOKEN": "another", "LUDUS_SIMULATOR_TOKEN": "secret"}]
 )

@@ -30,6 +30,7 @@ from server.webhooks.errors import AddressInvalid
         "::ffff:169.254.169.254",
         "::127.0.0.1",
         "64:ff9b::7f00:1",
+        "::ffff:0:127.0.0.1",
         "2002:7f00:1::",
         "2001:0:53aa:64c::1",
     ],
