@@ -163,17 +163,17 @@ class Controller:
             runs = WaitingRuns(session)
             offers = WorkerRepository(session).offers(self._lease_seconds)
             running = runs.running()
-            groups = {(one.account, one.demand) for one in runs.heads()}
-            found = {group: obstacle(*group, offers, running, self._policy) for group in groups}
+            groups = {(head.account, head.demand) for head in runs.heads()}
+            obstacles = {group: obstacle(*group, offers, running, self._policy) for group in groups}
             news: dict[str, Obstacle | None] = {
-                run_id: None for run_id, account, demand in runs.informed() if found.get((account, demand)) is None
+                run_id: None for run_id, account, demand in runs.informed() if obstacles.get((account, demand)) is None
             }
-            met = {(account, demand, why.event): why for (account, demand), why in found.items() if why is not None}
+            met = {(account, demand, why.event): why for (account, demand), why in obstacles.items() if why is not None}
             self._obstructed = {key: self._obstructed.get(key, now) for key in met}
-            for key, one in met.items():
+            for key, obstacle_met in met.items():
                 if now - self._obstructed[key] >= self._policy.explain_seconds:
-                    ids = runs.uninformed(key[0], key[1], one, since_seconds=self._policy.explain_seconds)
-                    news |= dict.fromkeys(ids, one)
+                    ids = runs.uninformed(key[0], key[1], obstacle_met, since_seconds=self._policy.explain_seconds)
+                    news |= dict.fromkeys(ids, obstacle_met)
         for run_id, why in news.items():
             self._inform(run_id, why)
         return len(news)
@@ -261,6 +261,6 @@ def job_loops(
 
 def join_all(threads: Sequence[threading.Thread], seconds: float) -> None:
     """Wait until threads have ended; for all daemons together at most `seconds`: the grace period holds for all."""
-    over = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds
     for thread in threads:
-        thread.join(max(0.0, over - time.monotonic()) if thread.daemon else None)
+        thread.join(max(0.0, deadline - time.monotonic()) if thread.daemon else None)

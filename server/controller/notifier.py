@@ -94,18 +94,18 @@ class WakeUpNotifier:
         that are on their way to a claim, and not the runs that were named to them. A slot that leaves a run to another
         one is woken for it twice: its first claim begins the time for which it does, and the second one ends it.
         """
-        given = [self._given.popleft() for _ in range(len(self._given))]
+        called_for = [self._given.popleft() for _ in range(len(self._given))]
         waiting, slots = self._read()
         now, wake_seconds = self._monotonic(), self._settings.wake_seconds
-        self._seen = {one.run_id: self._seen.get(one.run_id, now - one.waited) for one in waiting}
+        self._seen = {run.run_id: self._seen.get(run.run_id, now - run.waited) for run in waiting}
         self._left = {run_id: since for run_id, since in self._left.items() if run_id in self._seen}
         for run_id, demand in self._late.items():
             if run_id not in self._seen:  # it was claimed; or it has ended, or no idle slot is left for it
                 way = self._on_their_way[demand]
                 way.count, way.since = max(0, way.count - 1), now
-        asked = {*self._late, *given}
-        late = [one for one in waiting if one.run_id in asked or now - self._seen[one.run_id] >= wake_seconds]
-        self._late = {one.run_id: one.demand for one in late}
+        expected = {*self._late, *called_for}
+        late = [run for run in waiting if run.run_id in expected or now - self._seen[run.run_id] >= wake_seconds]
+        self._late = {run.run_id: run.demand for run in late}
         for demand, way in list(self._on_their_way.items()):
             if now - way.since >= wake_seconds or demand not in self._late.values():
                 del self._on_their_way[demand]  # they come no more
@@ -114,26 +114,26 @@ class WakeUpNotifier:
         covered = Counter({demand: way.count for demand, way in self._on_their_way.items()})
         room = AT_ONCE - covered.total()
         due = []
-        for one in late:
-            if covered[one.demand] > 0:
-                covered[one.demand] -= 1
+        for run in late:
+            if covered[run.demand] > 0:
+                covered[run.demand] -= 1
             else:
-                due.append(one)
+                due.append(run)
         assigned = self._assign(due, slots, now)
-        messages = [each for each in assigned if each.slot.hears][: max(0, room)]
+        messages = [assignment for assignment in assigned if assignment.slot.hears][: max(0, room)]
         # A slot of a release before `0028` hears the messages for all slots alone, and any slot may take those: so
         # there is one for each idle slot, and this ends with the claim.
-        for_all = [each for each in assigned if not each.slot.hears]
-        for each in (*messages, *for_all):
-            way = self._on_their_way[each.run.demand]
+        for_all = [assignment for assignment in assigned if not assignment.slot.hears]
+        for assignment in (*messages, *for_all):
+            way = self._on_their_way[assignment.run.demand]
             way.count, way.since = way.count + 1, now
-            if each.left:
-                self._left.setdefault(each.run.run_id, now)
-        for each in messages:
-            self._wake_up.wake(each.run.run_id, each.slot.offer.kind)
+            if assignment.left:
+                self._left.setdefault(assignment.run.run_id, now)
+        for assignment in messages:
+            self._wake_up.wake(assignment.run.run_id, assignment.slot.offer.kind)
         idle = sum(count for slot, count in slots.items() if _takes_runs(slot))
-        for each in islice(cycle(for_all), idle):
-            self._wake_up.wake(each.run.run_id)
+        for assignment in islice(cycle(for_all), idle):
+            self._wake_up.wake(assignment.run.run_id)
         sent = len(messages) + len(for_all)
         if sent:
             _log.info("slots_woken", runs=sent)
@@ -167,18 +167,18 @@ class WakeUpNotifier:
         ]
         smallest = sorted(listening, key=lambda slot: (not slot.hears, slot.offer.gpus, len(slot.offer.labels)))
         assigned = []
-        for one in due:
-            demand = Demand.parse(one.demand)
+        for run in due:
+            demand = Demand.parse(run.demand)
             slot = next((slot for slot in smallest if present[slot] and slot.offer.serves(demand)), None)
             if slot is None:
                 continue
-            left = leaves(demand, slot.offer, others_than(slot, present))
-            if not left:
-                self._left.pop(one.run_id, None)
-            elif now - self._left.get(one.run_id, -math.inf) < self._policy.best_fit_seconds:
+            is_left = leaves(demand, slot.offer, others_than(slot, present))
+            if not is_left:
+                self._left.pop(run.run_id, None)
+            elif now - self._left.get(run.run_id, -math.inf) < self._policy.best_fit_seconds:
                 continue
             occupy(present, slot)
-            assigned.append(Assigned(one, slot, left))
+            assigned.append(Assigned(run, slot, is_left))
         return assigned
 
 

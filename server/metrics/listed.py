@@ -28,10 +28,10 @@ class ListedMetric:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read what was asked for. Raises ValueError."""
-        found = _FORM.fullmatch(text)
-        if found is None or not text.isprintable():
+        match = _FORM.fullmatch(text)
+        if match is None or not text.isprintable():
             raise ValueError(f"{text!r} is not a metric; write [BEHAVIOR:]KEY, with @max or @min for the extremes")
-        return cls(text, found["behavior"], full_key(found["key"]), found["which"] or "last")
+        return cls(text, match["behavior"], full_key(match["key"]), match["which"] or "last")
 
     @property
     def choose(self) -> Callable[[float, float], float]:

@@ -158,8 +158,8 @@ class NewestValue:
     def joined(self, other: "NewestValue") -> "NewestValue":
         """Return the newer one of two of a metric, with the extremes of both."""
         newer = other if other.step > self.step else self
-        highest = max((each.highest for each in (self, other) if each.highest is not None), default=None)
-        lowest = min((each.lowest for each in (self, other) if each.lowest is not None), default=None)
+        highest = max((value.highest for value in (self, other) if value.highest is not None), default=None)
+        lowest = min((value.lowest for value in (self, other) if value.lowest is not None), default=None)
         return replace(newer, highest=highest, lowest=lowest)
 
 
@@ -207,8 +207,8 @@ class Series:
         if not len(history):
             return replace(self, smoothed=np.full(len(self.steps), np.nan))
         last = np.searchsorted(history.steps, self.steps, side="right") - 1
-        found = smoothed(history.values, smoothing)[last]
-        return replace(self, smoothed=np.where(self.counts > 0, found, np.nan))
+        smooth_values = smoothed(history.values, smoothing)[last]
+        return replace(self, smoothed=np.where(self.counts > 0, smooth_values, np.nan))
 
 
 def smoothed(values: NDArray[np.float64], smoothing: float) -> NDArray[np.float64]:

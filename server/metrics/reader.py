@@ -78,7 +78,7 @@ class MetricReader:
         A run may be archived meanwhile: its chunks go after its file is entered, so the file is asked for last.
         """
         with self._database.read() as session:
-            found = MetricRepository(session).by_attempt(run_ids, keys, behavior, window)
+            points = MetricRepository(session).by_attempt(run_ids, keys, behavior, window)
             archives = MetricRetentionRepository(session).archives(run_ids)
 
         def wanted(of_behavior: str, key: str) -> bool:
@@ -94,8 +94,8 @@ class MetricReader:
                     raise
                 # It was replaced, after its points were thinned; or the run is deleted.
                 stored = self._read(present[0], wanted, window) if present else {}
-            found |= {place: stored.get(place, {}) for place in found if place[0] == archive.run_id}
-        return found
+            points |= {place: stored.get(place, {}) for place in points if place[0] == archive.run_id}
+        return points
 
     def metrics(self, run_id: str) -> Iterator[parquet.Metric]:
         """Iterate over all metrics of a run in the order of a Parquet file. They are read one after the other."""

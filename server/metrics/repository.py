@@ -51,8 +51,8 @@ class MetricRepository(Repository):
             MetricTail.points: literal(pack(points), LargeBinary),
         }
         holds = (Run.id == run_id, Run.attempt == attempt, Run.state.in_(LEASED))
-        held = select(*values.values()).where(*holds).with_for_update(of=Run)
-        added = upsert(self._session, MetricTail).from_select(list(values), held).on_conflict_do_nothing()
+        is_held = select(*values.values()).where(*holds).with_for_update(of=Run)
+        added = upsert(self._session, MetricTail).from_select(list(values), is_held).on_conflict_do_nothing()
         return self._session.scalar(added.returning(MetricTail.number)) is not None
 
     def rewind(self, run_id: str) -> None:
@@ -65,11 +65,11 @@ class MetricRepository(Repository):
 
     def scores(self, run_id: str) -> dict[str, dict[str, float]]:
         """Return the newest value of every key of a run that is a finite number, by behavior and key."""
-        found: dict[str, dict[str, float]] = {}
+        scores: dict[str, dict[str, float]] = {}
         for metric in self.latest(run_id):
             if metric.value is not None:
-                found.setdefault(metric.behavior, {})[metric.key] = metric.value
-        return found
+                scores.setdefault(metric.behavior, {})[metric.key] = metric.value
+        return scores
 
     def newest(self, run_ids: Sequence[str], keys: Sequence[str] | None = None) -> dict[Place, NewestValue]:
         """Return the newest value of each of these keys (None: of every key) in each run and behavior."""
@@ -101,8 +101,8 @@ class MetricRepository(Repository):
 
     def history(self, run_id: str, behavior: str, key: str) -> Points | None:
         """Return all points of a metric that no later attempt superseded, or None where there is no such metric."""
-        found = self.by_attempt([run_id], [key], behavior).get((run_id, behavior, key))
-        return None if found is None else Points.joined(list(found.values()))
+        by_attempt = self.by_attempt([run_id], [key], behavior).get((run_id, behavior, key))
+        return None if by_attempt is None else Points.joined(list(by_attempt.values()))
 
     def by_attempt(
         self,
@@ -117,12 +117,12 @@ class MetricRepository(Repository):
         every behavior.
         """
         inside = (MetricChunk.last_step >= window.first, MetricChunk.first_step <= window.last)
-        found: dict[Place, ByAttempt] = {}
-        for some in parts(run_ids):
-            superseding = Superseding(self._session, some)
-            tail = self._tail(some, keys, behavior, superseding)
+        points_by_place: dict[Place, ByAttempt] = {}
+        for part in parts(run_ids):
+            superseding = Superseding(self._session, part)
+            tail = self._tail(part, keys, behavior, superseding)
             gathered: defaultdict[Place, defaultdict[int, list[Points]]] = defaultdict(lambda: defaultdict(list))
-            query = select(*MetricChunk.__table__.c).where(*_of(MetricChunk, some, keys, behavior), *inside)
+            query = select(*MetricChunk.__table__.c).where(*_of(MetricChunk, part, keys, behavior), *inside)
             for chunk in self._session.execute(query.order_by(MetricChunk.attempt, MetricChunk.number)):
                 until = min(window.last, superseding.limit(chunk.run_id, chunk.behavior, chunk.attempt))
                 points = Points.unpack(chunk.steps, chunk.times, chunk.values).within(Window(window.first, until))
@@ -130,29 +130,31 @@ class MetricRepository(Repository):
             for place, by_attempt in tail.items():
                 for attempt, points in by_attempt.items():
                     gathered[place][attempt].append(points.within(window))
-            for place in self._places(some, keys, behavior, tail):
-                theirs = sorted(gathered[place].items())
-                found[place] = {attempt: Points.joined(each).increasing() for attempt, each in theirs}
-        return found
+            for place in self._places(part, keys, behavior, tail):
+                of_place = sorted(gathered[place].items())
+                points_by_place[place] = {
+                    attempt: Points.joined(parts_of_attempt).increasing() for attempt, parts_of_attempt in of_place
+                }
+        return points_by_place
 
     def places(
         self, run_ids: Sequence[str], keys: Sequence[str] | None = None, behavior: str | None = None
     ) -> list[Place]:
         """Return run, behavior and key of the metrics that have points: those of the runs in their order."""
-        found: list[Place] = []
-        for some in parts(run_ids):
-            tail = self._tail(some, keys, behavior, Superseding(self._session, some))
-            found += self._places(some, keys, behavior, tail)
-        return found
+        places: list[Place] = []
+        for part in parts(run_ids):
+            tail = self._tail(part, keys, behavior, Superseding(self._session, part))
+            places += self._places(part, keys, behavior, tail)
+        return places
 
     def keys(self, run_ids: Sequence[str]) -> list[str]:
         """Return the keys that at least one of the runs has recorded, sorted."""
-        found: set[str] = set()
-        for some in parts(run_ids):
-            found |= {key for _, _, key in self._tail(some, None, None, Superseding(self._session, some))}
+        names: set[str] = set()
+        for part in parts(run_ids):
+            names |= {key for _, _, key in self._tail(part, None, None, Superseding(self._session, part))}
             query = select(LatestMetric.key).distinct()
-            found.update(self._session.scalars(query.where(LatestMetric.run_id.in_(some))))
-        return sorted(found)
+            names.update(self._session.scalars(query.where(LatestMetric.run_id.in_(part))))
+        return sorted(names)
 
     def stale(self, limit: int) -> list[Place]:
         """Return run, behavior and key of metrics whose extremes are not known up to their newest step."""
@@ -172,15 +174,15 @@ class MetricRepository(Repository):
     ) -> dict[Place, ByAttempt]:
         """Return the points in the tail of runs that no later attempt superseded, without metrics that have none."""
         query = select(MetricTail.run_id, MetricTail.attempt, MetricTail.points).where(MetricTail.run_id.in_(run_ids))
-        found: defaultdict[Place, defaultdict[int, list[Points]]] = defaultdict(lambda: defaultdict(list))
+        gathered: defaultdict[Place, defaultdict[int, list[Points]]] = defaultdict(lambda: defaultdict(list))
         for run_id, attempt, packed in self._session.execute(query.order_by(MetricTail.attempt, MetricTail.number)):
             for (of_behavior, key), points in unpack(packed).items():
                 if (keys is None or key in keys) and behavior in {None, of_behavior}:
                     until = Window(last=superseding.limit(run_id, of_behavior, attempt))
-                    found[run_id, of_behavior, key][attempt].append(points.within(until))
+                    gathered[run_id, of_behavior, key][attempt].append(points.within(until))
         joined = {
-            place: {attempt: Points.joined(each).increasing() for attempt, each in by_attempt.items()}
-            for place, by_attempt in found.items()
+            place: {attempt: Points.joined(pieces).increasing() for attempt, pieces in by_attempt.items()}
+            for place, by_attempt in gathered.items()
         }
         return {place: by_attempt for place, by_attempt in joined.items() if any(map(len, by_attempt.values()))}
 

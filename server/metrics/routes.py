@@ -108,8 +108,8 @@ HistoriesDep = Annotated[Histories, Depends()]
 def latest_metrics(run: RunKey, database: DatabaseDep, paging: PagingDep) -> dict[str, Any]:
     """List the newest value of every metric."""
     with database.read() as session:
-        found = MetricRepository(session).latest(RunRepository(session).id_of(run))
-        return paging.answer("metrics", [resource(schemas.Metric, metric) for metric in found])
+        metrics = MetricRepository(session).latest(RunRepository(session).id_of(run))
+        return paging.answer("metrics", [resource(schemas.Metric, metric) for metric in metrics])
 
 
 @router.get("/series", response_model=SERIES, responses=problems(RunNotFound))
@@ -203,8 +203,10 @@ def download_metrics(run: RunKey, services: ServicesDep, wanted: DownloadRequest
         run_id = RunRepository(session).id_of(run)
         archives = MetricRetentionRepository(session).archives([run_id])
     name = f"{run_id}.parquet"
-    for each in archives:
-        return send(replace(Content.stored(services.artifacts, each.path, each.size, each.sha256), name=name), wanted)
+    for archive in archives:
+        return send(
+            replace(Content.stored(services.artifacts, archive.path, archive.size, archive.sha256), name=name), wanted
+        )
     with ExitStack() as unsent:
         file = unsent.enter_context(TemporaryFile())
         parquet.write(file, run_id, MetricReader(services.database, services.artifacts).metrics(run_id))

@@ -27,17 +27,17 @@ class WebhookRepository(Repository):
 
     def get(self, webhook_id: str) -> Webhook:
         """Return a webhook. Raises WebhookNotFound."""
-        found = self._session.get(Webhook, webhook_id)
-        if found is None:
+        webhook = self._session.get(Webhook, webhook_id)
+        if webhook is None:
             raise WebhookNotFound(webhook_id)
-        return found
+        return webhook
 
     def lock(self, webhook_id: str) -> Webhook:
         """Return a webhook, locked until the commit. Raises WebhookNotFound."""
-        found = self._locked(select(Webhook).where(Webhook.id == webhook_id))
-        if found is None:
+        webhook = self._locked(select(Webhook).where(Webhook.id == webhook_id))
+        if webhook is None:
             raise WebhookNotFound(webhook_id)
-        return found
+        return webhook
 
     def list(self, query: ListQuery) -> Page[Webhook]:
         """Return a page of webhooks."""
@@ -50,7 +50,8 @@ class WebhookRepository(Repository):
     def subscriptions(self, *, lock: bool = False) -> Sequence[Subscription]:
         """Return the subscriptions of the enabled webhooks; with `lock` none of them is deleted before the commit."""
         query = select(Webhook).where(Webhook.enabled).order_by(Webhook.id)
-        found = self._session.scalars(query.with_for_update(read=True, key_share=True) if lock else query)
+        webhooks = self._session.scalars(query.with_for_update(read=True, key_share=True) if lock else query)
         return [
-            Subscription(each.id, each.project, tuple(each.events), each.run_id, each.tag, each.since) for each in found
+            Subscription(webhook.id, webhook.project, tuple(webhook.events), webhook.run_id, webhook.tag, webhook.since)
+            for webhook in webhooks
         ]

@@ -75,13 +75,13 @@ def list_webhooks(listing: ListingDep, database: DatabaseDep) -> dict[str, Any]:
 )
 def create_webhook(body: BodyDep, command: CommandDep, services: ServicesDep) -> Response:
     """Send future events to an address. Only this answer has the secret."""
-    wanted = body.read(WebhookCreate, {})
+    new = body.read(WebhookCreate, {})
 
     def create(session: Session) -> Answer:
-        made = _service(services, session).create(
-            wanted.url, wanted.events, description=wanted.description, run=wanted.run, tag=wanted.tag
+        webhook = _service(services, session).create(
+            new.url, new.events, description=new.description, run=new.run, tag=new.tag
         )
-        return Answer(201, resource(schemas.WebhookWithSecret, made), f"/v1/webhooks/{made.id}")
+        return Answer(201, resource(schemas.WebhookWithSecret, webhook), f"/v1/webhooks/{webhook.id}")
 
     return command.run(create)
 

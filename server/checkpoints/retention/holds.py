@@ -25,4 +25,4 @@ HOLDERS: Sequence[Holder] = (_begun_with, _named)
 
 def held(session: Session, ids: Collection[str]) -> set[str]:
     """Return those of these checkpoints that something needs."""
-    return {each for holder in HOLDERS for each in holder(session, ids)} if ids else set()
+    return {checkpoint_id for holder in HOLDERS for checkpoint_id in holder(session, ids)} if ids else set()

@@ -81,21 +81,21 @@ class Retention:
         limits = Limits(self._settings.retention_seconds, self._settings.retention_bytes)
         with self._database.read() as session:
             expired = RetentionRepository(session).plan(limits)
-        gone: list[str] = []
-        for theirs in by_run(expired):
+        ids: list[str] = []
+        for of_run in by_run(expired):
             with self._database.write() as session:
-                gone += RetentionRepository(session).retire(theirs)
-        return gone
+                ids += RetentionRepository(session).retire(of_run)
+        return ids
 
     def collect(self) -> list[str]:
         """Remove folders that no row names and that have not been written to for long; return their paths."""
-        found = orphans(self._database, self._store, self._settings.orphan_seconds)
-        for folder in found:
+        folders = orphans(self._database, self._store, self._settings.orphan_seconds)
+        for folder in folders:
             self._store.delete(folder)
         swept = self._store.sweep(self._settings.orphan_seconds)
-        if found or swept:
-            log.info("orphans_deleted", folders=len(found), unfinished=swept)
-        return found
+        if folders or swept:
+            log.info("orphans_deleted", folders=len(folders), unfinished=swept)
+        return folders
 
 
 def orphans(database: Database, store: ArtifactStore, seconds: float) -> list[str]:

@@ -61,9 +61,9 @@ class RetentionRepository(Repository):
 
     def retire_beyond(self, run: Run, keep: int) -> list[str]:
         """Give up what a locked run keeps neither as one of its newest nor for its score; return the ids."""
-        found = self._candidates(self._stored().where(Checkpoint.run_id == run.id))
-        gone = beyond_count(found, keep, self._best_counts([run.id])[run.id])
-        return self._retire(run.id, [ExpiredCheckpoint(each, "count") for each in gone])
+        candidates = self._candidates(self._stored().where(Checkpoint.run_id == run.id))
+        excess = beyond_count(candidates, keep, self._best_counts([run.id])[run.id])
+        return self._retire(run.id, [ExpiredCheckpoint(candidate, "count") for candidate in excess])
 
     def plan(self, limits: Limits) -> list[ExpiredCheckpoint]:
         """Return what age and size let go, of all runs. Nothing is written."""
@@ -86,13 +86,12 @@ class RetentionRepository(Repository):
     def retire(self, expired: Sequence[ExpiredCheckpoint]) -> list[str]:
         """Give up checkpoints of one run, if they still may go; return the ids of those that did."""
         run = lock_run(self._session, expired[0].checkpoint.run_id)
-        ids = [each.checkpoint.id for each in expired]
+        ids = [expiry.checkpoint.id for expiry in expired]
         self._session.execute(select(Checkpoint.id).where(Checkpoint.id.in_(ids)).with_for_update())
-        theirs = self._candidates(self._stored().where(Checkpoint.run_id == run.id))
-        stay, there = spared(theirs, self._best_counts([run.id])[run.id]), {each.id for each in theirs}
-        return self._retire(
-            run.id, [each for each in expired if each.checkpoint.id in there and each.checkpoint.id not in stay]
-        )
+        candidates = self._candidates(self._stored().where(Checkpoint.run_id == run.id))
+        stay, stored = spared(candidates, self._best_counts([run.id])[run.id]), {item.id for item in candidates}
+        may_go = [item for item in expired if item.checkpoint.id in stored and item.checkpoint.id not in stay]
+        return self._retire(run.id, may_go)
 
     def unpurged(self, limit: int, since_seconds: float = 0.0) -> list[tuple[str, str]]:
         """Return ids and paths of checkpoints that were given up `since_seconds` ago, or earlier, and that still have
@@ -127,23 +126,23 @@ class RetentionRepository(Repository):
 
     def known(self, paths: Collection[str]) -> set[str]:
         """Return those of these folders in the artifact store that a row names: also as one that is given up."""
-        found = GivenUpFileRepository(self._session).among(paths)
-        for some in parts(sorted(paths)):
-            found.update(self._session.scalars(select(Checkpoint.path).where(Checkpoint.path.in_(some))))
-            found.update(
-                self._session.scalars(select(UploadedCheckpoint.path).where(UploadedCheckpoint.path.in_(some)))
+        named = GivenUpFileRepository(self._session).among(paths)
+        for part in parts(sorted(paths)):
+            named.update(self._session.scalars(select(Checkpoint.path).where(Checkpoint.path.in_(part))))
+            named.update(
+                self._session.scalars(select(UploadedCheckpoint.path).where(UploadedCheckpoint.path.in_(part)))
             )
-            ids = [path.rpartition("/")[2] for path in some]
+            ids = [path.rpartition("/")[2] for path in part]
             shown = self._session.scalars(select(Demonstration.id).where(Demonstration.id.in_(ids)))
-            found.update(f"demonstrations/{each}" for each in shown)
-        return found
+            named.update(f"demonstrations/{demonstration_id}" for demonstration_id in shown)
+        return named
 
     def _stored(self) -> Select[*tuple[Any, ...]]:
         return select(*_COLUMNS).where(Checkpoint.deleted_at.is_(None))
 
     def _candidates(self, query: Select[*tuple[Any, ...]]) -> list[Candidate]:
         rows = self._session.execute(query).all()
-        needed = {each for ids in parts([row.id for row in rows]) for each in held(self._session, ids)}
+        needed = set[str]().union(*(held(self._session, ids) for ids in parts([row.id for row in rows])))
         return [
             Candidate(
                 id=row.id,
@@ -163,21 +162,21 @@ class RetentionRepository(Repository):
     def _best_counts(self, run_ids: Iterable[str]) -> dict[str, int]:
         """Return how many of their best checkpoints runs keep."""
         counts = {}
-        for some in parts(sorted(run_ids)):
-            query = select(Run.id, Run.config["checkpoint_settings"]).where(Run.id.in_(some))
+        for part in parts(sorted(run_ids)):
+            query = select(Run.id, Run.config["checkpoint_settings"]).where(Run.id.in_(part))
             for run_id, settings in self._session.execute(query):
                 rule = keep_best_of({"checkpoint_settings": settings})
                 counts[run_id] = rule.count if rule else 0
         return counts
 
     def _retire(self, run_id: str, expired: Sequence[ExpiredCheckpoint]) -> list[str]:
-        ids = [each.checkpoint.id for each in expired]
+        ids = [expiry.checkpoint.id for expiry in expired]
         if not ids:
             return []
-        for some in parts(ids):
-            self._session.execute(update(Checkpoint).where(Checkpoint.id.in_(some)).values(deleted_at=now()))
-        size = sum(each.checkpoint.size for each in expired)
-        rules = sorted({each.rule for each in expired})
+        for part in parts(ids):
+            self._session.execute(update(Checkpoint).where(Checkpoint.id.in_(part)).values(deleted_at=now()))
+        size = sum(expiry.checkpoint.size for expiry in expired)
+        rules = sorted({expiry.rule for expiry in expired})
         message = f"Deleted {len(ids)} checkpoint{'s' if len(ids) > 1 else ''} ({', '.join(rules)}), {size} bytes."
         data = {"checkpoint_ids": ids[:100], "count": len(ids), "bytes": size, "rules": rules}
         record(self._session, run_id, Note("checkpoints_deleted", message, "debug", data))
@@ -187,6 +186,6 @@ class RetentionRepository(Repository):
 def by_run(expired: Iterable[ExpiredCheckpoint]) -> list[list[ExpiredCheckpoint]]:
     """Return checkpoints in groups of one run each, in the order in which runs are locked."""
     of_run: dict[str, list[ExpiredCheckpoint]] = defaultdict(list)
-    for each in expired:
-        of_run[each.checkpoint.run_id].append(each)
+    for expiry in expired:
+        of_run[expiry.checkpoint.run_id].append(expiry)
     return [of_run[run_id] for run_id in sorted(of_run)]

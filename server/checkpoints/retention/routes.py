@@ -42,12 +42,12 @@ def prune_checkpoints(body: BodyDep, services: ServicesDep, command: CommandDep)
     def prune(session: Session) -> Answer:
         retention = RetentionRepository(session)
         expired = retention.plan(limits)
-        deleted = {each for theirs in by_run(expired) for each in retention.retire(theirs)}
-        return Answer(200, _pruned([each for each in expired if each.checkpoint.id in deleted], dry_run=False))
+        deleted = {checkpoint_id for of_run in by_run(expired) for checkpoint_id in retention.retire(of_run)}
+        return Answer(200, _pruned([item for item in expired if item.checkpoint.id in deleted], dry_run=False))
 
     return command.run(prune)
 
 
 def _pruned(expired: list[ExpiredCheckpoint], *, dry_run: bool) -> schemas.Pruned:
-    checkpoints = tuple(resource(schemas.PrunedCheckpoint, each.checkpoint, rule=each.rule) for each in expired)
-    return schemas.Pruned(dry_run=dry_run, checkpoints=checkpoints, bytes=sum(each.size for each in checkpoints))
+    checkpoints = tuple(resource(schemas.PrunedCheckpoint, item.checkpoint, rule=item.rule) for item in expired)
+    return schemas.Pruned(dry_run=dry_run, checkpoints=checkpoints, bytes=sum(item.size for item in checkpoints))

@@ -30,12 +30,12 @@ class Candidate:
 
 def spared(checkpoints: Iterable[Candidate], best: int) -> set[str]:
     """Return the ids of those of one run's checkpoints that no rule removes; `best` is how many of the best stay."""
-    every = list(checkpoints)
-    good = [each for each in every if not each.damaged]
-    newest = max(good, key=lambda each: each.order, default=None)
-    scored = [(each.score, each.order, each.id) for each in good if each.score is not None]
-    kept = {each.id for each in every if each.held} | {each for *_, each in sorted(scored, reverse=True)[:best]}
-    return kept if newest is None else kept | {newest.id}
+    items = list(checkpoints)
+    good = [item for item in items if not item.damaged]
+    newest = max(good, key=lambda item: item.order, default=None)
+    scored = [(item.score, item.order, item.id) for item in good if item.score is not None]
+    ids = {item.id for item in items if item.held} | {item for *_, item in sorted(scored, reverse=True)[:best]}
+    return ids if newest is None else ids | {newest.id}
 
 
 def beyond_count(checkpoints: Iterable[Candidate], keep: int, best: int) -> list[Candidate]:
@@ -43,19 +43,19 @@ def beyond_count(checkpoints: Iterable[Candidate], keep: int, best: int) -> list
 
     Final ones stay. Damaged ones don't count among the newest, and go with those that are as old.
     """
-    every = sorted(checkpoints, key=lambda each: each.order, reverse=True)
-    stay = spared(every, best)
-    counted = [each for each in every if not each.final and not each.damaged]
+    items = sorted(checkpoints, key=lambda item: item.order, reverse=True)
+    stay = spared(items, best)
+    counted = [item for item in items if not item.final and not item.damaged]
     if keep <= 0 or len(counted) <= keep:
         return []
     last = counted[keep - 1].order
-    gone = [each for each in every if each.order < last and not each.final and each.id not in stay]
-    return gone[::-1]
+    excess = [item for item in items if item.order < last and not item.final and item.id not in stay]
+    return excess[::-1]
 
 
 def beyond_age(checkpoints: Iterable[Candidate], stay: set[str], before: float) -> list[Candidate]:
     """Return the checkpoints of all runs that are older than a time, oldest first."""
-    return _oldest_first(each for each in checkpoints if each.created_at < before and each.id not in stay)
+    return _oldest_first(item for item in checkpoints if item.created_at < before and item.id not in stay)
 
 
 def beyond_size(checkpoints: Sequence[Candidate], stay: set[str], limit: int) -> list[Candidate]:
@@ -63,15 +63,15 @@ def beyond_size(checkpoints: Sequence[Candidate], stay: set[str], limit: int) ->
 
     Those that stay count, too: where they alone are larger, all others go.
     """
-    excess = sum(each.size for each in checkpoints) - limit
-    gone = []
-    for each in _oldest_first(each for each in checkpoints if each.id not in stay):
+    excess = sum(item.size for item in checkpoints) - limit
+    oldest = []
+    for item in _oldest_first(item for item in checkpoints if item.id not in stay):
         if excess <= 0:
             break
-        gone.append(each)
-        excess -= each.size
-    return gone
+        oldest.append(item)
+        excess -= item.size
+    return oldest
 
 
 def _oldest_first(checkpoints: Iterable[Candidate]) -> list[Candidate]:
-    return sorted(checkpoints, key=lambda each: (each.created_at, each.order))
+    return sorted(checkpoints, key=lambda item: (item.created_at, item.order))

@@ -47,7 +47,7 @@ class Base(DeclarativeBase):
 
 @lru_cache(maxsize=256)
 def _computed(mapper: Mapper[Any]) -> frozenset[str]:
-    return frozenset(each.key for each in mapper.column_attrs if not isinstance(each.columns[0], Column))
+    return frozenset(attribute.key for attribute in mapper.column_attrs if not isinstance(attribute.columns[0], Column))
 
 
 @event.listens_for(Session, "do_orm_execute")
@@ -68,8 +68,8 @@ def _refuse_computed(state: ORMExecuteState) -> None:
 @event.listens_for(Base, "attribute_instrument", propagate=True)
 def _refuse_assignments(model: type[Base], key: str, attribute: InstrumentedAttribute[Any]) -> None:
     """Have the same raised where an object's computed attribute is set."""
-    found = attribute.property
-    if isinstance(found, ColumnProperty) and not isinstance(found.columns[0], Column):
+    column = attribute.property
+    if isinstance(column, ColumnProperty) and not isinstance(column.columns[0], Column):
         event.listen(attribute, "set", lambda *_given: _refuse(model, frozenset({key})))
 
 

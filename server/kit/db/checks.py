@@ -96,9 +96,9 @@ def _check(database: Database, seconds: float) -> None:
         raw = session.connection().connection.dbapi_connection
         if raw is None or not behind_pooler(raw):
             return
-    with database.engine.connect() as kept:
-        with kept.begin():
-            first = kept.scalar(PROCESS)
+    with database.engine.connect() as connection:
+        with connection.begin():
+            first = connection.scalar(PROCESS)
         second: list[int | None] = []
         refused: list[DatabaseUnavailable] = []
 

@@ -166,12 +166,12 @@ class Database:
         """Return for each pool how many connections are in use, and how many there may be."""
         pools = {"shared": self._writer} if self._reader.pool is self._writer.pool else {}
         pools = pools or {"read": self._reader, "write": self._writer}
-        found = {}
+        usage = {}
         for name, engine in pools.items():
             pool = engine.pool
             assert isinstance(pool, QueuePool)
-            found[name] = (pool.checkedout(), self._pool_size)
-        return found
+            usage[name] = (pool.checkedout(), self._pool_size)
+        return usage
 
     def server_connections(self) -> tuple[int, int] | None:
         """Return how many connections the PostgreSQL server has with all its clients, and how many it may have.

@@ -110,10 +110,10 @@ def rarest(session: Session, hits: Iterable[Hits]) -> Hits | None:
     """
     best: Hits | None = None
     fewest = FEW + 1
-    for each in hits:
-        count = session.scalar(select(func.count()).select_from(each.limit(fewest).subquery())) or 0
+    for hit in hits:
+        count = session.scalar(select(func.count()).select_from(hit.limit(fewest).subquery())) or 0
         if count < fewest:
-            best, fewest = each, count
+            best, fewest = hit, count
     return best
 
 

@@ -78,10 +78,10 @@ def check(database: Database) -> None:
     scripts = ScriptDirectory.from_config(_config())
     needed = str(scripts.get_current_head())
     with database.read() as session:
-        found = current(session.connection())
-    known = {script.revision for script in scripts.walk_revisions()}
-    if found is None or (found != needed and found in known):
-        raise SchemaOutdated(found, needed)
+        revision = current(session.connection())
+    revisions = {script.revision for script in scripts.walk_revisions()}
+    if revision is None or (revision != needed and revision in revisions):
+        raise SchemaOutdated(revision, needed)
 
 
 @contextmanager

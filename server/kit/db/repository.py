@@ -28,8 +28,8 @@ class Repository:
 
         `options` are those of `Select.with_for_update`.
         """
-        found = self._session.scalars(query.with_for_update(**options), execution_options={"populate_existing": True})
-        return found.one_or_none()
+        rows = self._session.scalars(query.with_for_update(**options), execution_options={"populate_existing": True})
+        return rows.one_or_none()
 
     def save(self, row: Model) -> Model:
         """Write a new or a changed row at once; return it with the values that the database gave it."""
@@ -47,9 +47,9 @@ def delete_some(session: Session, model: type[Base], limit: int, *conditions: Co
     key = inspect(model).primary_key
     chosen = select(*key).where(*conditions).limit(limit).correlate(None)
     statement = delete(model).where(*conditions, tuple_(*key).in_(chosen))
-    gone = session.execute(statement, execution_options={"synchronize_session": False})
-    assert isinstance(gone, CursorResult)
-    return gone.rowcount
+    deletion = session.execute(statement, execution_options={"synchronize_session": False})
+    assert isinstance(deletion, CursorResult)
+    return deletion.rowcount
 
 
 def upsert(session: Session, model: type[Base]) -> sqlite.Insert | postgresql.Insert:

@@ -79,14 +79,14 @@ class RatingRepository(Repository):
     def load(self, ladder_id: str, limit: int = BATCH) -> Batch | None:
         """Return the next matches of a ladder, at most `limit`; None if there are none, or no such ladder."""
         columns = (Ladder.rated_through, Ladder.match_seq, Ladder.generation)
-        found = self._session.execute(select(*columns).where(Ladder.id == ladder_id)).one_or_none()
-        if found is None or found.rated_through >= found.match_seq:
+        ladder = self._session.execute(select(*columns).where(Ladder.id == ladder_id)).one_or_none()
+        if ladder is None or ladder.rated_through >= ladder.match_seq:
             return None
-        through = min(found.match_seq, found.rated_through + limit)
-        games = list(self.games(ladder_id, found.rated_through + 1, through))
+        through = min(ladder.match_seq, ladder.rated_through + limit)
+        games = list(self.games(ladder_id, ladder.rated_through + 1, through))
         players = {participant.player for game in games for participant in game.participants}
         standings = self._standings(ladder_id, players)
-        return Batch(ladder_id, found.rated_through, through, found.generation, games, standings)
+        return Batch(ladder_id, ladder.rated_through, through, ladder.generation, games, standings)
 
     def games(self, ladder_id: str, first: int, last: int) -> Iterator[Game]:
         """Iterate over the matches that count, from one number to another one (inclusive).
@@ -119,8 +119,8 @@ class RatingRepository(Repository):
         """Return a player's ratings after its last match before a step; None if there is none."""
         columns = (RatingPoint.elo, RatingPoint.mu, RatingPoint.sigma)
         same = (RatingPoint.ladder_id == ladder_id, RatingPoint.player == player, RatingPoint.step < step)
-        found = self._session.execute(select(*columns).where(*same).order_by(RatingPoint.game.desc()).limit(1)).first()
-        return None if found is None else Rating(*found)
+        point = self._session.execute(select(*columns).where(*same).order_by(RatingPoint.game.desc()).limit(1)).first()
+        return None if point is None else Rating(*point)
 
     def store(self, batch: Batch, book: RatingTable) -> bool:
         """Keep what came of a batch. False, and nothing is written, if the ratings are no longer where it began."""
@@ -251,12 +251,12 @@ class RatingRepository(Repository):
             players = (LadderPlayer.ladder_id == ladder_id, LadderPlayer.id.in_(part))
             self._session.execute(update(LadderPlayer).where(*players).values(_INITIAL))
             newest = self._session.scalars(_newest(ladder_id, part))
-            back = [RatingState(each.player, Rating(each.elo, each.mu, each.sigma), each.game) for each in newest]
+            back = [RatingState(point.player, Rating(point.elo, point.mu, point.sigma), point.game) for point in newest]
             self._update_players(ladder_id, back)
 
     def _standings(self, ladder_id: str, players: Collection[int]) -> list[RatingState]:
         """Return where players stand; of snapshots also whose they are."""
-        found: list[RatingState] = []
+        states: list[RatingState] = []
         parents: dict[tuple[str | None, str | None], int] = {}
         for part in parts(sorted(players)):
             policies = _of_players(ladder_id).where(LadderPlayer.id.in_(part))
@@ -265,8 +265,8 @@ class RatingRepository(Repository):
             for row in rows:
                 parent = parents.get((row.run_id, row.behavior)) if row.kind == PlayerKind.SNAPSHOT else None
                 rating = Rating(row.elo, row.mu, row.sigma)
-                found.append(RatingState(row.id, rating, row.games, row.fixed, parent))
-        return found
+                states.append(RatingState(row.id, rating, row.games, row.fixed, parent))
+        return states
 
     def _policies(self, ladder_id: str, runs: Collection[str | None]) -> dict[tuple[str | None, str | None], int]:
         """Return the numbers of the learning policies of some runs, by run and behavior."""
@@ -277,8 +277,8 @@ class RatingRepository(Repository):
 
     def _update_players(self, ladder_id: str, standings: Sequence[RatingState]) -> None:
         rows = [
-            {"ladder_id": ladder_id, "id": each.player, "games": each.games, **each.rating._asdict()}
-            for each in standings
+            {"ladder_id": ladder_id, "id": state.player, "games": state.games, **state.rating._asdict()}
+            for state in standings
         ]
         if rows:
             self._session.execute(update(LadderPlayer), rows)

@@ -80,15 +80,15 @@ class RowRetention:
         """Delete rows of deleted runs, one run after the other; return how many."""
         with self._database.read() as session:
             runs = DeletionRepository(session).unfinished(RUN_BATCHES)
-        gone = batches = 0
+        count = batches = 0
         for run_id in runs:
             deleted = ROWS
             while deleted == ROWS and batches < RUN_BATCHES:
                 with self._database.write() as session:
                     deleted = DeletionRepository(session).delete_rows(run_id, ROWS)
                 batches += 1
-                gone += deleted
-        return gone
+                count += deleted
+        return count
 
     def _delete_events(self, days: float) -> int:
         with self._database.read() as session:
@@ -109,14 +109,14 @@ class RowRetention:
 
 def delete_in_batches(database: Database, delete: Callable[[Session], int]) -> int:
     """Repeat a deletion of ROWS rows, each time in a transaction of its own, until less was left; return how many."""
-    gone = 0
+    count = 0
     for _ in range(BATCHES):
         with database.write() as session:
             deleted = delete(session)
-        gone += deleted
+        count += deleted
         if deleted < ROWS:
             break
-    return gone
+    return count
 
 
 def _forget_matches(ladder_id: str, days: float, session: Session) -> int:

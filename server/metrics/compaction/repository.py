@@ -50,8 +50,8 @@ class CompactionRepository(Repository):
             .subquery()
         )
         listed = exists().where(LatestMetric.run_id == tail.c.run_id)
-        wanted = or_(tail.c.appends >= APPENDS, tail.c.at <= now() - SECONDS, Run.state.not_in(LEASED), ~listed)
-        query = select(tail.c.run_id).join(Run, Run.id == tail.c.run_id).where(wanted)
+        is_due = or_(tail.c.appends >= APPENDS, tail.c.at <= now() - SECONDS, Run.state.not_in(LEASED), ~listed)
+        query = select(tail.c.run_id).join(Run, Run.id == tail.c.run_id).where(is_due)
         return list(self._session.scalars(query.order_by(tail.c.at).limit(limit)))
 
     def compact(self, run_id: str) -> int:
@@ -105,8 +105,8 @@ class CompactionRepository(Repository):
         query = select(*_METRIC, *ends, count, points).where(MetricChunk.run_id == run_id)
         opened = query.where(MetricChunk.attempt.in_(attempts), text(OPEN_SQL)).group_by(*_METRIC)
         found = {(row[0], row[1], row[2]): _End(*row[3:]) for row in self._session.execute(opened)}
-        for some in _parts([each for each in metrics if each not in found]):
-            full = select(*_METRIC, *ends).where(MetricChunk.run_id == run_id, tuple_(*_METRIC).in_(some))
+        for part in _parts([metric for metric in metrics if metric not in found]):
+            full = select(*_METRIC, *ends).where(MetricChunk.run_id == run_id, tuple_(*_METRIC).in_(part))
             found |= {
                 (row[0], row[1], row[2]): _End(*row[3:]) for row in self._session.execute(full.group_by(*_METRIC))
             }
@@ -135,7 +135,7 @@ class CompactionRepository(Repository):
         for (_, behavior, key), points in added.items():
             found = NewestValue.of(run_id, behavior, key, points)
             newest[behavior, key] = newest[behavior, key].joined(found) if (behavior, key) in newest else found
-        rows = [LatestMetric.columns(each) for each in newest.values()]
+        rows = [LatestMetric.columns(value) for value in newest.values()]
         if rows:
             statement = upsert(self._session, LatestMetric)
             later = statement.excluded["step"] > LatestMetric.step
@@ -144,8 +144,8 @@ class CompactionRepository(Repository):
                 for name in ("step", "value", "at")
             }
             # Extremes known up to the step before go on; others stay stale, and the controller computes them.
-            known = and_(later, LatestMetric.extremes_step == LatestMetric.step)
-            values["extremes_step"] = case((known, statement.excluded["step"]), else_=LatestMetric.extremes_step)
+            stored = and_(later, LatestMetric.extremes_step == LatestMetric.step)
+            values["extremes_step"] = case((stored, statement.excluded["step"]), else_=LatestMetric.extremes_step)
             for name, beyond in (("highest", operator.gt), ("lowest", operator.lt)):
                 old, new = getattr(LatestMetric, name), statement.excluded[name]
                 values[name] = case((or_(old.is_(None), beyond(new, old)), func.coalesce(new, old)), else_=old)

@@ -144,10 +144,10 @@ class MetricRetention:
 
     def _drop(self, run_id: str) -> None:
         """Delete the chunks of an archived run, one metric in a transaction."""
-        left = True
-        while left:
+        more = True
+        while more:
             with self._database.write() as session:
-                left = MetricRetentionRepository(session).drop(run_id)
+                more = MetricRetentionRepository(session).drop(run_id)
 
     def _thin(self, run: AgedRun) -> bool:
         """Thin the metrics of a run in the database; return whether there was one to thin."""

@@ -51,9 +51,9 @@ class MetricRetentionRepository(Repository):
     def archives(self, run_ids: Sequence[str]) -> list[Archive]:
         """Return the files of those of these runs that have one."""
         rows = (
-            self._session.execute(select(*_ARCHIVE).where(MetricArchive.run_id.in_(some))) for some in parts(run_ids)
+            self._session.execute(select(*_ARCHIVE).where(MetricArchive.run_id.in_(part))) for part in parts(run_ids)
         )
-        return [Archive(*row) for some in rows for row in some]
+        return [Archive(*row) for part in rows for row in part]
 
     def to_archive(self, settings: MetricsSettings, limit: int) -> list[AgedRun]:
         """Return ended runs whose metrics are to be archived, those that ended first at the beginning.
@@ -87,8 +87,8 @@ class MetricRetentionRepository(Repository):
         """Return behavior and key of the metrics of a run of which chunks have more than `limit` points."""
         names = (MetricChunk.behavior, MetricChunk.key)
         query = select(*names).where(MetricChunk.run_id == run_id).group_by(*names)
-        found = self._session.execute(query.having(func.sum(MetricChunk.count) > limit))
-        return [(behavior, key) for behavior, key in found]
+        rows = self._session.execute(query.having(func.sum(MetricChunk.count) > limit))
+        return [(behavior, key) for behavior, key in rows]
 
     def stored(self, run_id: str) -> int:
         """Return how many points the chunks of a run have, superseded ones included."""
@@ -117,18 +117,18 @@ class MetricRetentionRepository(Repository):
     def drop(self, run_id: str) -> bool:
         """Delete the chunks of one metric of a run; return whether there were any."""
         names = (MetricChunk.behavior, MetricChunk.key)
-        one = self._session.execute(select(*names).where(MetricChunk.run_id == run_id).limit(1)).one_or_none()
-        if one is not None:
-            same = (MetricChunk.run_id == run_id, MetricChunk.behavior == one[0], MetricChunk.key == one[1])
+        name = self._session.execute(select(*names).where(MetricChunk.run_id == run_id).limit(1)).one_or_none()
+        if name is not None:
+            same = (MetricChunk.run_id == run_id, MetricChunk.behavior == name[0], MetricChunk.key == name[1])
             self._session.execute(delete(MetricChunk).where(*same))
-        return one is not None
+        return name is not None
 
     def _aged(self, query: Select[str, str, float | None, float], settings: MetricsSettings) -> list[AgedRun]:
-        found = []
+        runs = []
         for run_id, project, finished_at, clock in self._session.execute(query):
             days = settings.full_days_of(project)
-            found.append(AgedRun(run_id, None if days is None else clock - days * DAY, finished_at))
-        return found
+            runs.append(AgedRun(run_id, None if days is None else clock - days * DAY, finished_at))
+        return runs
 
 
 _AGED = select(Run.id, Run.project, Run.finished_at, now()).where(Run.id.not_in(BEING_DELETED))

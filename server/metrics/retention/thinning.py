@@ -22,12 +22,12 @@ def thinned(by_attempt: Mapping[int, Points], before: float, limit: int, *, agai
     old = int(np.searchsorted(np.maximum.accumulate(points.times), before)) if len(points) else 0
     if old <= limit:
         return None
-    kept = np.append(keep(points.values[:old], limit // 2 if again else limit), np.arange(old, len(points)))
-    left = Points(points.steps[kept], points.times[kept], points.values[kept])
+    indexes = np.append(keep(points.values[:old], limit // 2 if again else limit), np.arange(old, len(points)))
+    fewer = Points(points.steps[indexes], points.times[indexes], points.values[indexes])
     return {
-        attempt: Points(left.steps[theirs], left.times[theirs], left.values[theirs])
+        attempt: Points(fewer.steps[part], fewer.times[part], fewer.values[part])
         for attempt in attempts
-        for theirs in [of_attempt[kept] == attempt]
+        for part in [of_attempt[indexes] == attempt]
     }
 
 

@@ -57,14 +57,14 @@ class Superseding(Repository):
             .where(Attempt.run_id.in_(self._run_ids))
             .order_by(Attempt.number)
         )
-        found: defaultdict[str, list[Restart]] = defaultdict(list)
+        by_run: defaultdict[str, list[Restart]] = defaultdict(list)
         for run_id, number, step, steps in self._session.execute(query):
-            found[run_id].append(Restart(number, step, steps))
-        return found
+            by_run[run_id].append(Restart(number, step, steps))
+        return by_run
 
     def _limit(self, run_id: str, behavior: str, attempt: int) -> int:
         """Return the step up to which an attempt's points of a behavior count."""
-        later = (each.of(behavior) for each in self.restarts[run_id] if each.attempt > attempt)
+        later = (restart.of(behavior) for restart in self.restarts[run_id] if restart.attempt > attempt)
         return min(later, default=NO_LIMIT)
 
     def bounded(self, run_id: str, behavior: str) -> Iterator[tuple[int, int, int]]:
@@ -74,7 +74,7 @@ class Superseding(Repository):
         """
         first, limits = (
             1,
-            [(each.attempt, self.limit(run_id, behavior, each.attempt)) for each in self.restarts[run_id]],
+            [(restart.attempt, self.limit(run_id, behavior, restart.attempt)) for restart in self.restarts[run_id]],
         )
         for (attempt, limit), (_, after) in pairwise(limits):
             if limit != after:
@@ -104,12 +104,12 @@ class RewindRepository(Repository):
         lost: set[Name] = set()
         newest: dict[Name, NewestValue] = {}
         changed: set[Name] = set()
-        for some in parts(ranges):
-            for name, highest, lowest in self._delete(run_id, some):
+        for part in parts(ranges):
+            for name, highest, lowest in self._delete(run_id, part):
                 changed.add(name)
                 if _may_be_extreme(latest.get(name), highest, lowest):
                     lost.add(name)
-            for name, points, step in self._cut(run_id, some):
+            for name, points, step in self._cut(run_id, part):
                 changed.add(name)
                 if _may_be_extreme(latest.get(name), *points.after(step).extremes()):
                     lost.add(name)
@@ -121,8 +121,8 @@ class RewindRepository(Repository):
         """Delete the chunks that are wholly beyond; return their metrics with highest and lowest value."""
         columns = (MetricChunk.behavior, MetricChunk.key, MetricChunk.highest, MetricChunk.lowest)
         statement = delete(MetricChunk).where(*_beyond(run_id, ranges, MetricChunk.first_step))
-        gone = self._session.execute(statement.returning(*columns))
-        return [((row.behavior, row.key), row.highest, row.lowest) for row in gone]
+        deleted = self._session.execute(statement.returning(*columns))
+        return [((row.behavior, row.key), row.highest, row.lowest) for row in deleted]
 
     def _cut(self, run_id: str, ranges: Sequence[Range]) -> list[tuple[Name, Points, int]]:
         """Cut the chunks that are partly beyond; return their metrics, the points of each, and where it was cut."""
@@ -185,22 +185,22 @@ class RewindRepository(Repository):
         extremes = (func.max(MetricChunk.highest), func.min(MetricChunk.lowest))
         columns = (MetricChunk.behavior, MetricChunk.key)
         query = select(*columns, func.max(MetricChunk.last_step), *extremes, unknown).group_by(*columns)
-        found: dict[Name, _Summary] = {}
-        for some in _slices(names):
-            ours = query.where(MetricChunk.run_id == run_id, tuple_(*columns).in_(some))
-            found |= {(row[0], row[1]): _Summary(*row[2:]) for row in self._session.execute(ours)}
-        return found
+        summaries: dict[Name, _Summary] = {}
+        for part in _slices(names):
+            of_names = query.where(MetricChunk.run_id == run_id, tuple_(*columns).in_(part))
+            summaries |= {(row[0], row[1]): _Summary(*row[2:]) for row in self._session.execute(of_names)}
+        return summaries
 
     def _last(self, run_id: str, steps: Mapping[Name, int]) -> dict[Name, NewestValue]:
         """Return the newest values of metrics whose newest points are at these steps."""
-        found: dict[Name, NewestValue] = {}
-        for some in _slices([(*name, step) for name, step in steps.items()]):
-            ends = tuple_(MetricChunk.behavior, MetricChunk.key, MetricChunk.last_step).in_(some)
+        newest: dict[Name, NewestValue] = {}
+        for part in _slices([(*name, step) for name, step in steps.items()]):
+            ends = tuple_(MetricChunk.behavior, MetricChunk.key, MetricChunk.last_step).in_(part)
             query = select(*MetricChunk.__table__.c).where(MetricChunk.run_id == run_id, ends)
             for row in self._session.execute(query.order_by(MetricChunk.attempt)):
                 points = Points.unpack(row.steps, row.times, row.values)
-                found[row.behavior, row.key] = NewestValue.of(run_id, row.behavior, row.key, points)
-        return found
+                newest[row.behavior, row.key] = NewestValue.of(run_id, row.behavior, row.key, points)
+        return newest
 
 
 class _Summary(NamedTuple):

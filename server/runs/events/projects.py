@@ -148,21 +148,21 @@ def _news(events: EventRepository, heads: Iterable[RunHead], last: _Look) -> Map
 
     Until the last of them has been sent, a client's position is that of the last look.
     """
-    found: defaultdict[str, list[bytes]] = defaultdict(list)
+    chunks: defaultdict[str, list[bytes]] = defaultdict(list)
     for head in heads:
-        seen = last.seqs.get(head.run_id)
-        if seen is None:  # it had not changed for so long that the last look passed over it
-            seen = events.last_before(head.run_id, last.since)
-        for event in events.through(head, after=seen):
+        after = last.seqs.get(head.run_id)
+        if after is None:  # it had not changed for so long that the last look passed over it
+            after = events.last_before(head.run_id, last.since)
+        for event in events.through(head, after=after):
             chunk = _encoded(last.position, head, event)
-            found[head.project].append(chunk)
-            found[EVERY].append(chunk)
-    return found
+            chunks[head.project].append(chunk)
+            chunks[EVERY].append(chunk)
+    return chunks
 
 
 def _encoded(position: int, head: RunHead, event: Event) -> bytes:
-    told = resource(schemas.ProjectEvent, event, run_name=head.name, state=head.state)
-    return encode_event(position, dump(told))
+    content = resource(schemas.ProjectEvent, event, run_name=head.name, state=head.state)
+    return encode_event(position, dump(content))
 
 
 def _reset(position: int) -> bytes:

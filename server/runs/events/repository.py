@@ -117,8 +117,8 @@ class EventRepository(Repository):
         for run_id, seq in self._session.execute(query.limit(limit)):
             of_run[run_id].append(seq)
         for run_id, old in of_run.items():
-            for some in parts(old):
-                self._session.execute(delete(Event).where(Event.run_id == run_id, Event.seq.in_(some)))
+            for numbers in parts(old):
+                self._session.execute(delete(Event).where(Event.run_id == run_id, Event.seq.in_(numbers)))
         return sum(map(len, of_run.values()))
 
     def count(self, run_id: str) -> int:
@@ -195,13 +195,13 @@ def move(
     `changes` are further columns. The event belongs to the attempt that results. A caller that has the run `locked`
     since it saw it saves the read-back: its object stays as it was.
     """
-    seen = RunState(run.state)
-    if to not in TRANSITIONS[seen]:
-        raise IllegalTransition(run.id, seen, to)
+    state = RunState(run.state)
+    if to not in TRANSITIONS[state]:
+        raise IllegalTransition(run.id, state, to)
     values = {**_columns(to, reason, storable(detail) if detail else None), **changes}
     statement = (
         update(Run)
-        .where(Run.id == run.id, Run.state == seen, Run.attempt == run.attempt)
+        .where(Run.id == run.id, Run.state == state, Run.attempt == run.attempt)
         .values(state=to, event_seq=Run.event_seq + 1, stored_updated_at=now(), **values)
     )
     if locked:
@@ -213,7 +213,7 @@ def move(
         if refreshed.one_or_none() is None:
             raise IllegalTransition(run.id, lock_run(session, run.id).state, to)
         seq, attempt = run.event_seq, run.attempt
-    data = {"from": seen, "to": to, **({"reason": reason} if reason else {}), **note.data}
+    data = {"from": state, "to": to, **({"reason": reason} if reason else {}), **note.data}
     _insert(session, run.id, seq, attempt, Note(note.type, note.message, note.level, data))
     if to in TERMINAL and (tracer := tracer_of(session)) is not None:
         facts: Attributes = {

@@ -153,10 +153,10 @@ class Tailer:
         """Read new events. The first look at a log only reads the number of its newest event."""
         if feed.head is not None and head.seq > feed.head.seq:
             # Events appended between the last look at the head and the reading of events are in the ring already.
-            known = feed.ring[-1].seq if feed.ring else feed.head.seq
-            fresh = tuple(self.source.after(feed.log_id, known, RING_SIZE))
-            feed.ring = (feed.ring + fresh)[-RING_SIZE:]
-            if fresh and fresh[-1].seq < head.seq:
+            last = feed.ring[-1].seq if feed.ring else feed.head.seq
+            entries = tuple(self.source.after(feed.log_id, last, RING_SIZE))
+            feed.ring = (feed.ring + entries)[-RING_SIZE:]
+            if entries and entries[-1].seq < head.seq:
                 feed.ring = ()  # more than a ring at once: watchers read it from the source
         feed.head = head
         with self._changed:

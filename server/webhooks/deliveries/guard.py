@@ -125,19 +125,19 @@ class GuardedBackend(httpcore2.NetworkBackend):
 
     def _addresses(self, host: str, port: int) -> list[str]:
         try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
             raise httpcore2.ConnectError(f"the name {host} cannot be resolved ({error})") from error
-        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
-        if not self._private and (refused := [each for each in addresses if not is_public(each)]):
+        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in infos))
+        if not self._private and (refused := [address for address in addresses if not is_public(address)]):
             raise AddressRefused(f"{host} is {refused[0]}, which is not an address of the public internet")
         return addresses
 
     def _left(self, timeout: float | None) -> float:
-        left = self._deadline - time.monotonic()
-        if left <= 0:
+        seconds = self._deadline - time.monotonic()
+        if seconds <= 0:
             raise Overdue
-        return left if timeout is None else min(timeout, left)
+        return seconds if timeout is None else min(timeout, seconds)
 
 
 class _TimedStream(httpcore2.NetworkStream):
@@ -159,8 +159,8 @@ class _TimedStream(httpcore2.NetworkStream):
     def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore2.NetworkStream:
-        left = self._backend._left(timeout)  # noqa: SLF001
-        return _TimedStream(self._stream.start_tls(ssl_context, server_hostname, left), self._backend)
+        seconds = self._backend._left(timeout)  # noqa: SLF001
+        return _TimedStream(self._stream.start_tls(ssl_context, server_hostname, seconds), self._backend)
 
     def get_extra_info(self, info: str) -> Any:
         return self._stream.get_extra_info(info)

@@ -75,9 +75,9 @@ class Outbox(Repository):
         ]
         if rows:
             self._session.execute(insert(Delivery), rows)
-            made = [row["id"] for row in rows]
+            ids = [row["id"] for row in rows]
             self._session.execute(  # the database's clock, for all of them
-                update(Delivery).where(Delivery.id.in_(made)).values(created_at=now(), next_try_at=now()),
+                update(Delivery).where(Delivery.id.in_(ids)).values(created_at=now(), next_try_at=now()),
                 execution_options=UNTRACKED,
             )
         return len(rows)
@@ -138,10 +138,10 @@ class DeliveryQueue(Repository):
             .values(attempts=attempts + 1, next_try_at=now() + hold_seconds)
             .returning(Delivery.webhook_id, Delivery.payload, Delivery.type, Delivery.run_id)
         )
-        found = self._session.execute(claimed, execution_options=UNTRACKED).one_or_none()
-        if found is None:
+        row = self._session.execute(claimed, execution_options=UNTRACKED).one_or_none()
+        if row is None:
             return None
-        webhook = self._session.get_one(Webhook, found.webhook_id)
+        webhook = self._session.get_one(Webhook, row.webhook_id)
         former = webhook.former_secret if (webhook.former_until or 0.0) > self.clock() else None
         keys = [key for key in (webhook.secret, former) if key is not None]
         return DeliveryRequest(
@@ -150,9 +150,9 @@ class DeliveryQueue(Repository):
             webhook_id=webhook.id,
             url=webhook.url,
             keys=keys,
-            body=found.payload,
-            run_id=found.run_id,
-            test=found.type == TEST_TYPE,
+            body=row.payload,
+            run_id=row.run_id,
+            test=row.type == TEST_TYPE,
         )
 
     def arrived(self, request: DeliveryRequest, result: DeliveryResult) -> None:
@@ -235,10 +235,10 @@ class DeliveryRepository(Repository):
 
     def get(self, webhook_id: str, delivery_id: str) -> Delivery:
         """Return a delivery of a webhook, with its payload. Raises DeliveryNotFound."""
-        found = self._session.get(Delivery, delivery_id, populate_existing=True, options=[undefer(Delivery.payload)])
-        if found is None or found.webhook_id != webhook_id:
+        delivery = self._session.get(Delivery, delivery_id, populate_existing=True, options=[undefer(Delivery.payload)])
+        if delivery is None or delivery.webhook_id != webhook_id:
             raise DeliveryNotFound(webhook_id, delivery_id)
-        return found
+        return delivery
 
     def list(self, webhook_id: str, query: ListQuery) -> Page[Delivery]:
         """Return a page of a webhook's deliveries, without their payloads."""
@@ -249,10 +249,10 @@ class DeliveryRepository(Repository):
     def attempts(self, delivery_ids: Sequence[str]) -> Mapping[str, Sequence[DeliveryAttempt]]:
         """Return the attempts of these deliveries, in order."""
         query = select(DeliveryAttempt).where(DeliveryAttempt.delivery_id.in_(delivery_ids))
-        found: dict[str, list[DeliveryAttempt]] = {each: [] for each in delivery_ids}
+        attempts: dict[str, list[DeliveryAttempt]] = {delivery_id: [] for delivery_id in delivery_ids}
         for attempt in self._session.scalars(query.order_by(DeliveryAttempt.delivery_id, DeliveryAttempt.number)):
-            found[attempt.delivery_id].append(attempt)
-        return found
+            attempts[attempt.delivery_id].append(attempt)
+        return attempts
 
     def insert_test(self, webhook_id: str, hold_seconds: float) -> Delivery:
         """Insert a test message, which is not due for `hold_seconds`: the request that asked for it sends it."""
@@ -284,7 +284,7 @@ class DeliveryRepository(Repository):
 
     def give_up_held(self, older_seconds: float, limit: int) -> int:
         """Give up at most `limit` older messages whose webhook is disabled; return how many. Their log says why."""
-        held = (
+        older = (
             select(Delivery.id)
             .join(Webhook, Webhook.id == Delivery.webhook_id)
             .where(text(PENDING_SQL), ~Webhook.enabled)
@@ -292,20 +292,20 @@ class DeliveryRepository(Repository):
             .limit(limit)
         )
         # A sender owns a message by raising its number of attempts; so does this. One that was sent meanwhile is left.
-        over = {"state": DeliveryState.FAILED, "next_try_at": None, "ended_at": now()}
-        taken = update(Delivery).where(Delivery.id.in_(held), text(PENDING_SQL))
-        taken = taken.values(attempts=Delivery.attempts + 1, **over)
-        gone = self._session.execute(
+        ended = {"state": DeliveryState.FAILED, "next_try_at": None, "ended_at": now()}
+        taken = update(Delivery).where(Delivery.id.in_(older), text(PENDING_SQL))
+        taken = taken.values(attempts=Delivery.attempts + 1, **ended)
+        given_up = self._session.execute(
             taken.returning(Delivery.id, Delivery.attempts, Delivery.ended_at), execution_options=UNTRACKED
         ).all()
         error = f"not sent: the webhook was disabled for {older_seconds / 86400:g} days after the event"
         entries = [
             {"delivery_id": row.id, "number": row.attempts, "at": row.ended_at, "seconds": 0.0, "error": error}
-            for row in gone
+            for row in given_up
         ]
         if entries:
             self._session.execute(insert(DeliveryAttempt), entries)
-        return len(gone)
+        return len(given_up)
 
     def forget(self, older_seconds: float, limit: int) -> int:
         """Delete at most `limit` older deliveries, and cursors of as many deleted runs; return how many deliveries."""
@@ -314,8 +314,8 @@ class DeliveryRepository(Repository):
         self._session.execute(
             delete(WebhookCursor).where(WebhookCursor.run_id.in_(orphans.limit(limit))), execution_options=UNTRACKED
         )
-        gone = delete(Delivery).where(Delivery.id.in_(old)).returning(Delivery.id)
-        return len(self._session.scalars(gone, execution_options=UNTRACKED).all())
+        deletion = delete(Delivery).where(Delivery.id.in_(old)).returning(Delivery.id)
+        return len(self._session.scalars(deletion, execution_options=UNTRACKED).all())
 
 
 def _row(run: Run, event: Event, subscription: Subscription) -> dict[str, Any]:

@@ -133,7 +133,7 @@ class Sender:
 
     def tell(self, *, survey: bool = False) -> int:
         """Make messages of the events of runs that have changed since the last look, or of all; return how many."""
-        made = 0
+        count = 0
         for _ in range(ROUNDS):
             with self._database.read() as session:
                 webhooks = WebhookRepository(session)
@@ -146,12 +146,12 @@ class Sender:
             with self._database.write() as session:
                 subscriptions = WebhookRepository(session).subscriptions(lock=True)
                 outbox = Outbox(session)
-                for each in sorted(pending, key=lambda each: each.run_id) if subscriptions else ():
-                    made += outbox.tell(each, subscriptions)
+                for run in sorted(pending, key=lambda run: run.run_id) if subscriptions else ():
+                    count += outbox.tell(run, subscriptions)
         else:
-            return made  # there is more
+            return count  # there is more
         self._looked = clock
-        return made
+        return count
 
     def _since(self, subscriptions: Sequence[Subscription], *, survey: bool) -> float:
         """Return from which time on runs may have changed that are to be looked at."""
@@ -198,8 +198,8 @@ class Sender:
         """Give up what disabled webhooks have held for too long, and delete old deliveries; return how many."""
         with self._database.write() as session:
             deliveries = DeliveryRepository(session)
-            held = deliveries.give_up_held(HELD_SECONDS, FORGET)
-            gone = deliveries.forget(self._settings.retention_seconds, FORGET)
-        if held:
-            _log.warning("held_deliveries_given_up", deliveries=held)
-        return held + gone
+            given_up = deliveries.give_up_held(HELD_SECONDS, FORGET)
+            deleted = deliveries.forget(self._settings.retention_seconds, FORGET)
+        if given_up:
+            _log.warning("held_deliveries_given_up", deliveries=given_up)
+        return given_up + deleted
