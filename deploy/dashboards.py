@@ -96,7 +96,7 @@ DATABASE: Final = (
     Panel(
         "Rounds of the controller's jobs by outcome", _rate("ludus_controller_round_seconds_count", "outcome"), "ops"
     ),
-    Panel("Rounds, duration", _quantiles("ludus_controller_round_seconds"), "s"),
+    Panel("Rounds, duration", _quantiles("ludus_controller_round_seconds", "job_name"), "s"),
     Panel(
         "Joins by outcome",
         {"{{outcome}}": 'sum by (outcome) (rate(ludus_gateway_call_seconds_count{call="join"}[$__rate_interval]))'},
