@@ -1,4 +1,4 @@
-"""Functions take at most eight parameters.
+"""The source does not grow unnoticed, and functions take at most eight parameters.
 
 A function that needs more takes the object that they come from (`config`, `attempt`), or is two functions. Click passes
 every option of a command as a parameter, so that commands are exempt.
@@ -13,6 +13,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ("ludus", "server", "worker")
 PARAMETERS = 8
+BUDGET = ROOT / "tests" / "architecture" / "source_lines.txt"
+SLACK = 200
+"""Lines by which the budget may lie above the source."""
 
 TOO_MANY_PARAMETERS = {
     "ladders.py:register_player",
@@ -24,6 +27,14 @@ TOO_MANY_PARAMETERS = {
 def source_files() -> Iterator[Path]:
     for package in SOURCE:
         yield from (path for path in sorted((ROOT / package).rglob("*.py")) if "_pb2" not in path.name)
+
+
+def test_the_source_has_no_more_lines_than_its_budget_and_the_budget_follows_it_down() -> None:
+    lines = sum(path.read_text().count("\n") for path in source_files())
+    budget = int(BUDGET.read_text())
+
+    assert lines <= budget, f"{lines} lines: take some away, or raise {BUDGET.name} and say in the commit what they buy"
+    assert budget - lines <= SLACK, f"{lines} lines are left: write {lines} into {BUDGET.name}"
 
 
 def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
