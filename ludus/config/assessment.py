@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from ludus.config.environment_parameters import ParameterName
 from ludus.config.network import NetworkSettings
@@ -98,8 +98,10 @@ class EvaluateSettings(Section):
 AssessmentSettings = MatchSettings | EvaluateSettings
 
 
-class TrainedPolicy(Section):
-    """How the policy of a checkpoint was trained: an assessment builds its network by that."""
+class TrainedPolicy(BaseModel):
+    """How the policy of a checkpoint was trained: an assessment builds its network by that. No part of a document."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     trainer_type: str
     network_settings: NetworkSettings
