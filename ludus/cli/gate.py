@@ -130,15 +130,44 @@ def evaluate(
 def _decide(
     client: Client, match: Mapping[str, Any], games: Games, promote: str | None, options: RunOptions, report: Report
 ) -> Exit:
-    """Compare two checkpoints, and promote the candidate if it passes; return the exit code."""
-    found = run_assessment(client, "match", match, games, options, report)
+    """Compare two checkpoints, and promote the candidate if it passes; return the exit code.
+
+    A candidate that the alias names already was promoted before: a job that is repeated passes without a game.
+    """
+    against: str = match["champion"]
+    is_alias = "/" not in against and not against.startswith("ckpt_")
+    alias = promote or (against if is_alias else CHAMPION)
+    try:
+        found = run_assessment(client, "match", match, games, options, report)
+    except ApiError:  # the server refuses a match of a checkpoint against itself
+        if promote is None or alias != against or _checkpoint_id(client, match["candidate"]) != _named(client, alias):
+            raise
+        report.say(f"{alias} is this checkpoint already: it was promoted before, and nothing is left to decide")
+        return Exit.OK
     code = _exit_code(found)
     if promote is not None and code is Exit.OK:
         assert isinstance(found.result, MatchResult)
-        against: str = match["champion"]
-        is_alias = "/" not in against and not against.startswith("ckpt_")
-        promote_to(client, promote or (against if is_alias else CHAMPION), found.result)
+        promote_to(client, alias, found.result)
     return code
+
+
+def _named(client: Client, alias: str) -> str | None:
+    """Return the id of the checkpoint that an alias names; None where there is no such alias."""
+    try:
+        return client.aliases.get(alias).checkpoint_id
+    except NotFound:
+        return None
+
+
+def _checkpoint_id(client: Client, checkpoint: str) -> str:
+    """Return the id of a checkpoint from an id, an alias, or RUN/latest; what does not exist stays as it is."""
+    run, slash, name = checkpoint.partition("/")
+    if not slash:
+        return _named(client, checkpoint) or checkpoint
+    try:
+        return client.checkpoints.get(run, name).id
+    except NotFound:
+        return checkpoint
 
 
 def _exit_code(found: Assessed) -> Exit:
@@ -150,10 +179,7 @@ def _exit_code(found: Assessed) -> Exit:
 
 def promote_to(client: Client, alias: str, result: MatchResult) -> None:
     """Move an alias from the champion that was played to the candidate."""
-    try:
-        present = client.aliases.get(alias).checkpoint_id
-    except NotFound:
-        present = None
+    present = _named(client, alias)
     expected = None if present is None else result.champion
     try:
         moved = client.aliases.set(alias, result.candidate, expected=expected)

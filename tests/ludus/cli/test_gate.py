@@ -83,6 +83,27 @@ def test_a_champion_that_was_exchanged_meanwhile_is_not_overthrown(world: World,
         assert client.aliases.get("contested").checkpoint_id == saved[1]
 
 
+@pytest.mark.parametrize("command", ["gate", "evaluate"])
+@pytest.mark.parametrize("form", ["trained/latest", "id", "alias"])
+def test_a_job_that_is_repeated_after_its_candidate_was_promoted_passes_without_a_game(
+    cli: Invoke, world: World, saved: list[str], tmp_path: Path, command: str, form: str
+) -> None:
+    report = tmp_path / "report.xml"
+    with Client(world.server) as client:
+        newest = client.checkpoints.get("trained").id
+        client.aliases.set("promoted", newest)
+        client.aliases.set("nightly", newest)
+    candidate = {"id": newest, "alias": "nightly"}.get(form, form)
+
+    repeated = cli(command, candidate, "--against", "promoted", "--promote", "--junit", str(report))
+    asked = cli(command, candidate, "--against", "promoted")
+
+    assert repeated.exit_code == Exit.OK
+    assert "promoted is this checkpoint already" in repeated.output
+    assert ET.fromstring(report.read_text()).get("errors") == "0"
+    assert asked.exit_code == Exit.REFUSED, "nothing was to be promoted"
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
