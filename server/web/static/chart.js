@@ -231,7 +231,7 @@ function options(latest, tip, width) {
   };
 }
 
-/** Pixels that the texts of a vertical axis need. @param {unknown} _plot @param {string[]|null} ticked null: none yet */
+/** Pixels for the texts of a vertical axis. @param {unknown} _plot @param {string[]|null} ticked null: none yet */
 function room(_plot, ticked) {
   return Math.max(58, 14 + 7 * Math.max(0, ...(ticked ?? []).map((text) => text.length)));
 }

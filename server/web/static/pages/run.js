@@ -66,7 +66,8 @@ export default function RunPage({ parts: [name, tab = "overview"] }) {
     <nav class="tabs" aria-label="Parts of the run">
       ${shown.map((each) => {
         const [to, current] = [runHref(run, each === "overview" ? "" : each), each === tab ? "page" : undefined];
-        return html`<a key=${each} href=${to} aria-current=${current} ref=${current && intoView}>${each[0].toUpperCase() + each.slice(1)}</a>`;
+        const label = each[0].toUpperCase() + each.slice(1);
+        return html`<a key=${each} href=${to} aria-current=${current} ref=${current && intoView}>${label}</a>`;
       })}
     </nav>
     ${tab === "overview" && assessed && html`<${Gate} run=${run} live=${live} />`}
