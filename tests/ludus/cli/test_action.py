@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
+import psutil
 import pytest
 import yaml
 
@@ -279,6 +280,14 @@ def test_the_recipe_for_other_systems_judges_and_keeps_the_model(world: World, t
     assert job.returncode == 11, words  # a game of one player has no Elo
     assert (tmp_path / "model/CartPole.onnx").read_bytes() == b"a model"
     assert ET.parse(tmp_path / "ludus.xml").getroot().get("errors") == "1"
+    eventually(lambda: not [process for process in psutil.process_iter() if runs_in(process, tmp_path)], "the end")
+
+
+def runs_in(process: psutil.Process, folder: Path) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE and process.cwd() == str(folder)
+    except psutil.Error:  # it has ended meanwhile, or belongs to somebody else
+        return False
 
 
 def test_a_cancelled_job_of_the_recipe_cancels_its_run(world: World, tmp_path: Path) -> None:
