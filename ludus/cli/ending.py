@@ -60,6 +60,6 @@ def causes(client: Client, run: Run) -> Iterator[str]:
         times = Counter(_NUMBERS.sub("", event.message) for event in bad)
         newest = {_NUMBERS.sub("", event.message): event.message for event in bad}
         # What a game says before it crashes is also why its simulator left.
-        told = [kind for kind in newest if not any(kind in other for other in newest if other != kind)]
-        for kind in told[-LAST_EVENTS:]:
+        kinds = [kind for kind in newest if not any(kind in longer for longer in newest if longer != kind)]
+        for kind in kinds[-LAST_EVENTS:]:
             yield f"Event{f' ({times[kind]} times)' if times[kind] > 1 else ''}: {newest[kind]}"

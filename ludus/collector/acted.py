@@ -1,4 +1,4 @@
-"""What a policy returns for a batch of agents."""
+"""The result of a policy for a batch of agents: their actions."""
 
 from dataclasses import dataclass
 

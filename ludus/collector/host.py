@@ -1,4 +1,4 @@
-"""What sessions use of their collector: its settings, its clock, the numbers that it gives, and where reports go."""
+"""The part of a collector that its sessions use: settings, clock, numbers of simulators, and reports to the learner."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ class Host:
     tell: Callable[[Message], None]
     """Sends the learner a message."""
     snapshots: dict[str, SessionSnapshot]
-    """Snapshots of a former attempt by session id, of simulators that have not come back yet."""
+    """Snapshots of an earlier attempt by session id, each until its simulator has come back."""
     returning: ReturningSessions = field(default_factory=ReturningSessions)
     """Sessions that go on from their snapshots in a later turn."""
     stats: StatSums = field(default_factory=StatSums)

@@ -276,8 +276,8 @@ class Connection(asyncio.Protocol, ABC):
     def top_up(self, stream: Stream) -> None:
         """Give the peer new window for what was read of a stream."""
         self._give_back()
-        # 6.9: a receiver decides when it gives window back. Half of it at once saves frames, and the peer never waits:
-        # the other half is still its own. What is unread gets none, so a stream that nobody reads stops its peer.
+        # 6.9: a receiver decides when it gives window back. It gives back half of the window at once, which saves
+        # frames; the peer sends into the other half meanwhile. Unread bytes give no window back: they stop the peer.
         if stream.credit >= STREAM_WINDOW // 2 and not (stream.ended or stream.inbox):
             self.write(frame(WINDOW_UPDATE, 0, stream.number, stream.credit.to_bytes(4, "big")))
             stream.credit = 0

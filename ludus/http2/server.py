@@ -332,12 +332,10 @@ class Http2Server:
             each.close()
         for connection in self.connections:
             connection.go_away(ErrorCode.NO_ERROR, "the server stops")
-        under_way = {
-            call.task for each in self.connections for call in each.streams.values() if isinstance(call, ServerCall)
-        }
-        tasks = under_way - {None}
+        streams = [stream for connection in self.connections for stream in connection.streams.values()]
+        tasks = {stream.task for stream in streams if isinstance(stream, ServerCall) and stream.task is not None}
         if tasks and grace:
-            await asyncio.wait(tasks, timeout=grace)  # type: ignore[type-var]  # None was taken out
+            await asyncio.wait(tasks, timeout=grace)
         connections = [*self.connections]
         for connection in connections:
             connection.close()

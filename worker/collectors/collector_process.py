@@ -59,7 +59,7 @@ class WarmCollector:
 
 @dataclass
 class Child(ABC):
-    """What the pool has a channel to. It may end, and is started or opened again then."""
+    """Another end of a channel of the pool: a process or a place. When it ends, it is started or opened again."""
 
     index: int
     generation: int = 0

@@ -74,9 +74,9 @@ class SimulatorSessions:
                 if self._restored.get(session_id) == child.identity:
                     del self._restored[session_id]
                     if not isinstance(child, EdgePlace):  # the others of this host have its snapshot, too
-                        for other in self._children.listening:
-                            if other is not child and not isinstance(other, EdgePlace):
-                                self._children.send_message(other, commands.Forget(session_id))
+                        for sibling in self._children.listening:
+                            if sibling is not child and not isinstance(sibling, EdgePlace):
+                                self._children.send_message(sibling, commands.Forget(session_id))
             case SimulatorLeft():
                 known = child.simulators.get(session_id)
                 if known is not None and known.peer == message.peer:

@@ -17,7 +17,7 @@ from ludus.sdk.environment_parameters import ParameterDraws
 
 
 class SessionCheckpoints:
-    """What a simulator that can go back to where it was has said about that, and what it was asked."""
+    """Saves and restores the positions of one session, whose simulator can go back to a saved position."""
 
     def __init__(
         self,

@@ -31,12 +31,12 @@ def create_first_token(settings: Settings, name: str, scopes: Iterable[str], pro
     Raises TokenInvalid, NotMigrated, SchemaOutdated, DatabaseUnavailable.
     """
     try:
-        wanted = TypeAdapter(TokenCreate).validate_python({"name": name, "scopes": list(scopes), "project": project})
+        request = TypeAdapter(TokenCreate).validate_python({"name": name, "scopes": list(scopes), "project": project})
     except ValidationError as error:
         first = error.errors()[0]
         raise TokenInvalid(f"{first['loc'][0]}: {in_words(first)}") from None
     with migrate.existing(settings.database) as database, database.write() as session:
         made = TokenService(session, everything(ACTOR)).create(
-            wanted.name, [Scope(each) for each in wanted.scopes], project=project
+            request.name, [Scope(scope) for scope in request.scopes], project=project
         )
         return made.token.id, made.text

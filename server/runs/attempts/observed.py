@@ -1,4 +1,4 @@
-"""What the observers of an attempt are told: `worker.host.telemetry` counts, `worker.host.tracing` sends spans."""
+"""Facts about an attempt for its observers: `worker.host.telemetry` counts them, `worker.host.tracing` sends spans."""
 
 from collections.abc import Callable
 from typing import NamedTuple
