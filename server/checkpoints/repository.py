@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from sqlalchemy import Select, delete, exists, func, select
 
@@ -13,7 +13,7 @@ from server.checkpoints.refs import CheckpointRef, NewCheckpoint
 from server.kit.artifacts.store import FileRef
 from server.kit.db.clock import now
 from server.kit.db.ids import new_id
-from server.kit.db.keyset import Columns, last_without, parts, select_page
+from server.kit.db.keyset import by_name, last_without, parts, select_page
 from server.kit.db.repository import Repository
 from server.kit.db.texts import storable
 from server.kit.errors import CheckpointDeleted, CheckpointNotFound
@@ -50,13 +50,7 @@ class Takeover:
 class CheckpointRepository(Repository):
     """Checkpoints of runs."""
 
-    COLUMNS: ClassVar[Columns] = {
-        "step": Checkpoint.step,
-        "reason": Checkpoint.reason,
-        "attempt": Checkpoint.attempt,
-        "created_at": Checkpoint.created_at,
-        "score": Checkpoint.score,
-    }
+    COLUMNS = by_name(Checkpoint.step, Checkpoint.reason, Checkpoint.attempt, Checkpoint.created_at, Checkpoint.score)
 
     def get(self, run_id: str, checkpoint_id: str) -> Checkpoint:
         """Return one checkpoint, deleted or not. Raises CheckpointNotFound."""
@@ -207,23 +201,12 @@ _UPLOADED_ONLY: Final = "None was uploaded under this id; name the run, too, if 
 class UploadedCheckpointRepository(Repository):
     """Checkpoints of other programs, seen through one session."""
 
-    COLUMNS: ClassVar[Columns] = {
-        "name": UploadedCheckpoint.name,
-        "behavior": UploadedCheckpoint.behavior,
-        "size": UploadedCheckpoint.size,
-        "created_at": UploadedCheckpoint.created_at,
-    }
-
     def get(self, checkpoint_id: str) -> UploadedCheckpoint:
         """Return one uploaded checkpoint. Raises CheckpointNotFound."""
         found = self._session.get(UploadedCheckpoint, checkpoint_id)
         if found is None:
             raise CheckpointNotFound(checkpoint_id, _UPLOADED_ONLY)
         return found
-
-    def list(self, query: ListQuery) -> Page[UploadedCheckpoint]:
-        """Return a page of uploaded checkpoints."""
-        return select_page(self._session, select(UploadedCheckpoint), query, self.COLUMNS, UploadedCheckpoint.id)
 
     def delete(self, checkpoint: UploadedCheckpoint) -> None:
         """Remove a row, with the notes of its use."""

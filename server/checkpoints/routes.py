@@ -15,6 +15,7 @@ from server.checkpoints.repository import CheckpointRepository, UploadedCheckpoi
 from server.checkpoints.service import CheckpointService
 from server.checkpoints.uploads import inspect, publish
 from server.kit.db.database import Session
+from server.kit.db.keyset import by_name
 from server.kit.errors import (
     ArtifactNotFound,
     CheckpointDeleted,
@@ -34,7 +35,7 @@ from server.kit.http.parameters import CheckpointKey, FileName, RunKey
 from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, DatabaseDep, ServicesDep
 from server.kit.http.uploads import FILE_BODY, UploadCommandDep, UploadDep
-from server.kit.listing import ListQuery, Order, Page
+from server.kit.listing import ListQuery, Page
 from server.runs.repository import RunRepository
 
 router = APIRouter(prefix="/v1/runs/{run:name}/checkpoints", tags=["checkpoints"])
@@ -44,16 +45,17 @@ CHECKPOINTS = ListForm(
     "checkpoints",
     schemas.Checkpoint,
     CheckpointRepository.COLUMNS,
-    orders=frozenset({"created_at", "step", "score"}),
-    default=Order("created_at"),
+    orders=("created_at", "step", "score"),
     equality={"reason"},
 )
 UPLOADED = ListForm(
     "uploaded_checkpoints",
     schemas.UploadedCheckpoint,
-    UploadedCheckpointRepository.COLUMNS,
-    orders=frozenset({"created_at", "name", "size"}),
-    default=Order("created_at"),
+    by_name(
+        UploadedCheckpoint.name, UploadedCheckpoint.behavior, UploadedCheckpoint.size, UploadedCheckpoint.created_at
+    ),
+    orders=("created_at", "name", "size"),
+    key=UploadedCheckpoint.id,
     items="checkpoints",
 )
 
@@ -74,17 +76,15 @@ class ScoreWrite(Write):
 def list_checkpoints(
     run: RunKey,
     listing: ListingDep,
-    database: DatabaseDep,
     show_deleted: Annotated[bool, Query(description="Include checkpoints whose files retention has removed.")] = False,
 ) -> dict[str, Any]:
     """List a run's checkpoints, newest first. By `score desc` the best is the first; those without one come last."""
 
     def fetch(session: Session, query: ListQuery) -> Page[schemas.Checkpoint]:
         run_id = RunRepository(session).id_of(run)
-        page = CheckpointRepository(session).list(run_id, query, deleted=show_deleted)
-        return Page(tuple(_resource(row) for row in page.items), page.next)
+        return CheckpointRepository(session).list(run_id, query, deleted=show_deleted).map(_resource)
 
-    return listing.answer(CHECKPOINTS, database, fetch)
+    return listing.answer(CHECKPOINTS, fetch)
 
 
 @router.get("/{checkpoint:name}", responses=problems(RunNotFound, CheckpointNotFound))
@@ -202,9 +202,9 @@ def upload_checkpoint(
 
 
 @uploads.get("", response_model=UPLOADED.page(), responses=problems(*LIST_PROBLEMS))
-def list_uploaded_checkpoints(listing: ListingDep, database: DatabaseDep) -> dict[str, Any]:
+def list_uploaded_checkpoints(listing: ListingDep) -> dict[str, Any]:
     """List uploaded checkpoints, newest first."""
-    return listing.answer(UPLOADED, database, lambda session, query: UploadedCheckpointRepository(session).list(query))
+    return listing.answer(UPLOADED)
 
 
 @uploads.get("/{checkpoint:name}", responses=problems(CheckpointNotFound))

@@ -1,16 +1,13 @@
 """Reads and keeps the rows of demonstrations, and of their use by runs."""
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import ClassVar
 
 from sqlalchemy import delete, select
 
 from server.demonstrations.errors import DemonstrationNotFound
 from server.demonstrations.models import Demonstration, RunDemonstration
 from server.demonstrations.refs import DemonstrationRef
-from server.kit.db.keyset import Columns, select_page
 from server.kit.db.repository import Repository
-from server.kit.listing import ListQuery, Page
 from server.kit.states import TERMINAL
 from server.runs.models import Run
 
@@ -18,26 +15,12 @@ from server.runs.models import Run
 class DemonstrationRepository(Repository):
     """Demonstrations, seen through one session."""
 
-    COLUMNS: ClassVar[Columns] = {
-        "name": Demonstration.name,
-        "behavior": Demonstration.behavior,
-        "format": Demonstration.format,
-        "transitions": Demonstration.transitions,
-        "episodes": Demonstration.episodes,
-        "size": Demonstration.size,
-        "created_at": Demonstration.created_at,
-    }
-
     def get(self, demonstration_id: str) -> Demonstration:
         """Return one demonstration. Raises DemonstrationNotFound."""
         found = self._session.get(Demonstration, demonstration_id)
         if found is None:
             raise DemonstrationNotFound(demonstration_id)
         return found
-
-    def list(self, query: ListQuery) -> Page[Demonstration]:
-        """Return a page of demonstrations."""
-        return select_page(self._session, select(Demonstration), query, self.COLUMNS, Demonstration.id)
 
     def existing(self, ids: Collection[str], *, lock: bool) -> dict[str, Demonstration]:
         """Return the existing ones of these demonstrations, by id; with `lock` they stay until the commit."""

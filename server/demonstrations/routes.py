@@ -15,6 +15,7 @@ from server.demonstrations.models import Demonstration
 from server.demonstrations.repository import DemonstrationRepository, ref
 from server.demonstrations.requests import DemonstrationMerge, DemonstrationSubsample
 from server.demonstrations.service import DemonstrationService
+from server.kit.db.keyset import by_name
 from server.kit.errors import ArtifactNotFound, StorageFull
 from server.kit.http.bodies import BodyDep, declare_json
 from server.kit.http.downloads import DOWNLOAD, Content, DownloadRequestDep, send
@@ -32,16 +33,23 @@ from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, DatabaseDep, Services, ServicesDep
 from server.kit.http.uploads import FILE_BODY, UploadCommandDep, UploadDep
-from server.kit.listing import Order
 
 router = APIRouter(prefix="/v1/demonstrations", tags=["demonstrations"])
 
 DEMONSTRATIONS = ListForm(
     "demonstrations",
     schemas.DemonstrationSummary,
-    DemonstrationRepository.COLUMNS,
-    orders=frozenset({"created_at", "name", "transitions", "episodes", "size"}),
-    default=Order("created_at"),
+    by_name(
+        Demonstration.name,
+        Demonstration.behavior,
+        Demonstration.format,
+        Demonstration.transitions,
+        Demonstration.episodes,
+        Demonstration.size,
+        Demonstration.created_at,
+    ),
+    orders=("created_at", "name", "transitions", "episodes", "size"),
+    key=Demonstration.id,
     equality={"format"},
 )
 MAKING = (DemonstrationInvalid, StorageFull, *COMMAND_PROBLEMS)
@@ -68,9 +76,9 @@ def upload_demonstration(
 
 
 @router.get("", response_model=DEMONSTRATIONS.page(), responses=problems(*LIST_PROBLEMS))
-def list_demonstrations(listing: ListingDep, database: DatabaseDep) -> dict[str, Any]:
+def list_demonstrations(listing: ListingDep) -> dict[str, Any]:
     """List demonstrations with their specs, newest first."""
-    return listing.answer(DEMONSTRATIONS, database, lambda session, query: DemonstrationRepository(session).list(query))
+    return listing.answer(DEMONSTRATIONS)
 
 
 @router.post(

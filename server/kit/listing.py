@@ -5,11 +5,13 @@ The HTTP layer parses `filter`, `order_by` and `page_token` into these types (`s
 order's columns in that row), so that a page of a list that changes meanwhile neither skips nor repeats a row.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
+Shown = TypeVar("Shown")
 Value = str | int | float | bool | None
 """The value in a comparison. Times are seconds since 1970-01-01 UTC."""
 
@@ -59,3 +61,7 @@ class Page(Generic[Item]):
 
     items: tuple[Item, ...]
     next: tuple[Value, ...] | None
+
+    def map(self, show: Callable[[Item], Shown]) -> "Page[Shown]":
+        """Return the same page with the results of `show`."""
+        return Page(tuple(map(show, self.items)), self.next)

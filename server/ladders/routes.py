@@ -18,7 +18,7 @@ from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer, json_command
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, DatabaseDep, ServicesDep
-from server.kit.listing import ListQuery, Order, Page
+from server.kit.listing import ListQuery, Page
 from server.ladders.errors import LadderExists, LadderInUse, LadderNotFound, MatchInvalid, PlayerExists, PlayerNotFound
 from server.ladders.matches.repository import MatchRepository
 from server.ladders.models import Ladder, LadderMatch, LadderPlayer, RatingPoint
@@ -34,30 +34,28 @@ LADDERS = ListForm(
     "ladders",
     schemas.Ladder,
     LadderRepository.COLUMNS,
-    orders=frozenset({"created_at", "name"}),
-    default=Order("created_at"),
+    orders=("created_at", "name"),
 )
 PLAYERS = ListForm(
     "players",
     schemas.Player,
     PlayerRepository.COLUMNS,
-    orders=frozenset({"id", "name"}),
-    default=Order("id", descending=False),
+    orders=("id", "name"),
+    ascending=True,
     choices={"kind": PlayerKind},
 )
 RATINGS = replace(
     PLAYERS,
     name="ratings",
     kind=schemas.Rating,
-    orders=frozenset({"elo", "mu", "ordinal", "games", "id"}),
-    default=Order("elo"),
+    orders=("elo", "mu", "ordinal", "games", "id"),
+    ascending=False,
 )
 MATCHES = ListForm(
     "matches",
     schemas.Match,
     MatchRepository.COLUMNS,
-    orders=frozenset({"seq"}),
-    default=Order("seq"),
+    orders=("seq",),
     equality={"player", "outcome", "run_id"},
 )
 MAX_POINTS = 2000
@@ -72,14 +70,9 @@ Number = Annotated[int, Within(ge=1, le=2**31 - 1)]
 
 
 @router.get("", response_model=LADDERS.page(), responses=problems(*LIST_PROBLEMS))
-def list_ladders(listing: ListingDep, database: DatabaseDep) -> dict[str, Any]:
+def list_ladders(listing: ListingDep) -> dict[str, Any]:
     """List ladders, newest first."""
-
-    def fetch(session: Session, query: ListQuery) -> Page[schemas.Ladder]:
-        page = LadderRepository(session).list(query)
-        return Page(tuple(_ladder(row) for row in page.items), page.next)
-
-    return listing.answer(LADDERS, database, fetch)
+    return listing.answer(LADDERS, lambda session, query: LadderRepository(session).list(query).map(_ladder))
 
 
 @router.post("", status_code=201, response_model=schemas.Ladder, **json_command(LadderCreate, LadderExists))
@@ -126,11 +119,10 @@ def recompute_ladder(ladder: LadderKey, command: CommandDep) -> Response:
     response_model=PLAYERS.page(),
     responses=problems(LadderNotFound, NameAmbiguous, *LIST_PROBLEMS),
 )
-def list_players(ladder: LadderKey, listing: ListingDep, database: DatabaseDep) -> dict[str, Any]:
+def list_players(ladder: LadderKey, listing: ListingDep) -> dict[str, Any]:
     """List a ladder's players, in the order in which they came."""
     return listing.answer(
         PLAYERS,
-        database,
         lambda session, query: PlayerRepository(session).list(LadderRepository(session).get(ladder).id, query),
     )
 
@@ -157,7 +149,7 @@ def register_player(ladder: LadderKey, body: BodyDep, command: CommandDep) -> Re
     ),
     responses=problems(LadderNotFound, NameAmbiguous, *LIST_PROBLEMS),
 )
-def list_ratings(ladder: LadderKey, listing: ListingDep, database: DatabaseDep) -> dict[str, Any]:
+def list_ratings(ladder: LadderKey, listing: ListingDep) -> dict[str, Any]:
     """List how strong the players are, the highest Elo first."""
     state = dict[str, int]()
 
@@ -166,7 +158,7 @@ def list_ratings(ladder: LadderKey, listing: ListingDep, database: DatabaseDep) 
         state.update(matches=found.match_seq, rated_through=found.rated_through)
         return PlayerRepository(session).list(found.id, query)
 
-    return listing.answer(RATINGS, database, fetch) | state
+    return listing.answer(RATINGS, fetch) | state
 
 
 @router.get(
@@ -242,14 +234,14 @@ def get_payoffs(
     response_model=MATCHES.page(),
     responses=problems(LadderNotFound, NameAmbiguous, *LIST_PROBLEMS),
 )
-def list_matches(ladder: LadderKey, listing: ListingDep, database: DatabaseDep) -> dict[str, Any]:
+def list_matches(ladder: LadderKey, listing: ListingDep) -> dict[str, Any]:
     """List a ladder's matches, newest first: `player = 3 AND outcome = win`. Superseded ones only on request."""
-
-    def fetch(session: Session, query: ListQuery) -> Page[schemas.Match]:
-        page = MatchRepository(session).list(LadderRepository(session).get(ladder).id, query)
-        return Page(tuple(_match(each) for each in page.items), page.next)
-
-    return listing.answer(MATCHES, database, fetch)
+    return listing.answer(
+        MATCHES,
+        lambda session, query: (
+            MatchRepository(session).list(LadderRepository(session).get(ladder).id, query).map(_match)
+        ),
+    )
 
 
 @router.post(

@@ -62,8 +62,7 @@ RUNS = ListForm(
     columns={**RunRepository.COLUMNS, **FILTERS},
     equality={"tags"},
     choices={"state": RunState, "kind": RunKind, "stop_reason": StopReason},
-    orders=frozenset({"created_at", "updated_at", "finished_at", "name", "state", "step", "priority", METRIC}),
-    default=Order("created_at"),
+    orders=("created_at", "updated_at", "finished_at", "name", "state", "step", "priority", METRIC),
 )
 
 
@@ -164,7 +163,7 @@ def list_runs(listing: ListingDep, metrics: MetricsDep, services: ServicesDep) -
         page = RunRepository(session).list(query, None if metric is None else values_by_run(metric), FILTERS)
         return Page(tuple(listed(session, services, page.items, metrics.wanted)), page.next)
 
-    return listing.answer(RUNS, services.database, fetch, metrics.bound)
+    return listing.answer(RUNS, fetch, metrics.bound)
 
 
 def _blocked(session: Session, services: Services) -> BlockedRepository:

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from sqlalchemy import Select, case, delete, func, insert, select, tuple_, update
 from sqlalchemy.orm import Session
@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from ludus.schemas.states import RunState, StopReason
 from server.kit.db.clock import DAY_SECONDS, now
 from server.kit.db.database import Database, after_commit
-from server.kit.db.keyset import Columns, compare, opaque, parts, rarest, select_page
+from server.kit.db.keyset import by_name, compare, opaque, parts, rarest, select_page
 from server.kit.db.projects import project_of
 from server.kit.db.repository import Repository, upsert
 from server.kit.db.texts import storable
@@ -248,22 +248,18 @@ class Placement:
 class SimulatorRepository(Repository):
     """Rows of simulators."""
 
-    COLUMNS: ClassVar[Columns] = {
-        "state": Simulator.state,
-        "label": Simulator.label,
-        "number": Simulator.number,
-        "attempt": Simulator.attempt,
-        "leave_code": Simulator.leave_code,
-        "joined_at": Simulator.joined_at,
-    }
+    COLUMNS = by_name(
+        Simulator.state,
+        Simulator.label,
+        Simulator.number,
+        Simulator.attempt,
+        Simulator.leave_code,
+        Simulator.joined_at,
+    )
     """Columns of the list of one run."""
-    COLUMNS_OF_ALL: ClassVar[Columns] = {
-        "state": Simulator.state,
-        "run_id": Simulator.run_id,
-        "leave_code": Simulator.leave_code,
-        "joined_at": Simulator.joined_at,
-        "left_at": Simulator.left_at,
-    }
+    COLUMNS_OF_ALL = by_name(
+        Simulator.state, Simulator.run_id, Simulator.leave_code, Simulator.joined_at, Simulator.left_at
+    )
     """Columns of the list of all runs."""
 
     def list(self, run_id: str, query: ListQuery) -> Page[Simulator]:

@@ -11,8 +11,7 @@ from server.kit.http.errors import problems
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.parameters import RunKey
 from server.kit.http.resources import resource
-from server.kit.http.services import DatabaseDep
-from server.kit.listing import ListQuery, Order, Page
+from server.kit.listing import ListQuery, Page
 from server.runs.repository import RunRepository
 from server.simulators.repository import SimulatorRepository
 
@@ -23,48 +22,40 @@ SIMULATORS = ListForm(
     "simulators",
     schemas.Simulator,
     SimulatorRepository.COLUMNS,
-    orders=frozenset({"joined_at", "number"}),
-    default=Order("joined_at"),
+    orders=("joined_at", "number"),
     equality={"state", "leave_code"},
 )
 OF_ALL_RUNS = ListForm(
     "all-simulators",
     schemas.SimulatorListed,
     SimulatorRepository.COLUMNS_OF_ALL,
-    orders=frozenset({"joined_at", "left_at"}),
-    default=Order("joined_at"),
+    orders=("joined_at", "left_at"),
     equality={"state", "leave_code", "run_id"},
     items="simulators",
 )
 
 
 @router.get("", response_model=SIMULATORS.page(), responses=problems(RunNotFound, *LIST_PROBLEMS))
-def list_simulators(run: RunKey, listing: ListingDep, database: DatabaseDep) -> dict[str, Any]:
+def list_simulators(run: RunKey, listing: ListingDep) -> dict[str, Any]:
     """List a run's simulators, newest first; those connected now with `filter=state = connected`."""
     return listing.answer(
         SIMULATORS,
-        database,
         lambda session, query: SimulatorRepository(session).list(RunRepository(session).id_of(run), query),
     )
 
 
 @of_all_runs.get("", response_model=OF_ALL_RUNS.page(), responses=problems(*LIST_PROBLEMS))
-def list_all_simulators(listing: ListingDep, database: DatabaseDep) -> dict[str, Any]:
+def list_all_simulators(listing: ListingDep) -> dict[str, Any]:
     """List the simulators of all runs of the project, newest first; `order_by=left_at desc` has those that left."""
 
     def fetch(session: Session, query: ListQuery) -> Page[schemas.SimulatorListed]:
         page = SimulatorRepository(session).list_all(query)
-        runs = RunRepository(session).named([each.run_id for each in page.items])
+        runs = RunRepository(session).named([simulator.run_id for simulator in page.items])
         listed = (
-            resource(
-                schemas.SimulatorListed,
-                each,
-                run_name=runs[each.run_id].name,
-                project=runs[each.run_id].project,
-            )
-            for each in page.items
-            if each.run_id in runs  # it may be deleted meanwhile
+            resource(schemas.SimulatorListed, simulator, run_name=run.name, project=run.project)
+            for simulator in page.items
+            if (run := runs.get(simulator.run_id)) is not None  # it may be deleted meanwhile
         )
         return Page(tuple(listed), page.next)
 
-    return listing.answer(OF_ALL_RUNS, database, fetch)
+    return listing.answer(OF_ALL_RUNS, fetch)

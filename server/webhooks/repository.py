@@ -1,13 +1,10 @@
 """Webhooks in the database."""
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from sqlalchemy import select
 
-from server.kit.db.keyset import Columns, select_page
 from server.kit.db.repository import Repository
-from server.kit.listing import ListQuery, Page
 from server.webhooks.errors import WebhookNotFound
 from server.webhooks.models import Webhook
 from server.webhooks.refs import Subscription
@@ -15,15 +12,6 @@ from server.webhooks.refs import Subscription
 
 class WebhookRepository(Repository):
     """Webhooks, without what was sent to them (`server.webhooks.deliveries.repository`)."""
-
-    COLUMNS: ClassVar[Columns] = {
-        "url": Webhook.url,
-        "enabled": Webhook.enabled,
-        "disabled_reason": Webhook.disabled_reason,
-        "run_id": Webhook.run_id,
-        "tag": Webhook.tag,
-        "created_at": Webhook.created_at,
-    }
 
     def get(self, webhook_id: str) -> Webhook:
         """Return a webhook. Raises WebhookNotFound."""
@@ -38,10 +26,6 @@ class WebhookRepository(Repository):
         if webhook is None:
             raise WebhookNotFound(webhook_id)
         return webhook
-
-    def list(self, query: ListQuery) -> Page[Webhook]:
-        """Return a page of webhooks."""
-        return select_page(self._session, select(Webhook), query, self.COLUMNS, Webhook.id)
 
     def delete(self, webhook: Webhook) -> None:
         """Remove a webhook with its deliveries."""

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Path, Response
 
 from ludus import schemas
 from server.kit.db.database import Session
+from server.kit.db.keyset import by_name
 from server.kit.errors import RunNotFound
 from server.kit.http.bodies import BodyDep
 from server.kit.http.errors import deleted, problems
@@ -16,7 +17,7 @@ from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer, json_command, 
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.resources import dump, resource
 from server.kit.http.services import CommandDep, DatabaseDep, EditDep, Services, ServicesDep
-from server.kit.listing import ListQuery, Order, Page
+from server.kit.listing import ListQuery, Page
 from server.webhooks.deliveries.http_client import DeliveryClient
 from server.webhooks.deliveries.messages import TEST_TYPE
 from server.webhooks.deliveries.repository import DeliveryRepository
@@ -39,9 +40,9 @@ router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"])
 WEBHOOKS = ListForm(
     "webhooks",
     schemas.Webhook,
-    WebhookRepository.COLUMNS,
-    orders=frozenset({"created_at"}),
-    default=Order("created_at"),
+    by_name(Webhook.url, Webhook.enabled, Webhook.disabled_reason, Webhook.run_id, Webhook.tag, Webhook.created_at),
+    orders=("created_at",),
+    key=Webhook.id,
     equality={"run_id", "tag"},
     choices={"disabled_reason": DisabledReason},
 )
@@ -49,8 +50,7 @@ DELIVERIES = ListForm(
     "deliveries",
     schemas.Delivery,
     DeliveryRepository.COLUMNS,
-    orders=frozenset({"created_at"}),
-    default=Order("created_at"),
+    orders=("created_at",),
     equality={"run_id"},
     choices={"state": DeliveryState},
 )
@@ -62,9 +62,9 @@ DeliveryKey = Annotated[Name, Path(max_length=40, description="A delivery's id."
 
 
 @router.get("", response_model=WEBHOOKS.page(), responses=problems(*LIST_PROBLEMS))
-def list_webhooks(listing: ListingDep, database: DatabaseDep) -> dict[str, Any]:
+def list_webhooks(listing: ListingDep) -> dict[str, Any]:
     """List webhooks, newest first."""
-    return listing.answer(WEBHOOKS, database, lambda session, query: WebhookRepository(session).list(query))
+    return listing.answer(WEBHOOKS)
 
 
 @router.post(
@@ -153,17 +153,17 @@ def test_webhook(webhook: WebhookKey, command: CommandDep, services: ServicesDep
 @router.get(
     "/{webhook:name}/deliveries", response_model=DELIVERIES.page(), responses=problems(WebhookNotFound, *LIST_PROBLEMS)
 )
-def list_deliveries(webhook: WebhookKey, listing: ListingDep, database: DatabaseDep) -> dict[str, Any]:
+def list_deliveries(webhook: WebhookKey, listing: ListingDep) -> dict[str, Any]:
     """List the messages to a webhook, newest first, each with its attempts."""
 
     def fetch(session: Session, query: ListQuery) -> Page[schemas.Delivery]:
         of = WebhookRepository(session).get(webhook)
         deliveries = DeliveryRepository(session)
         page = deliveries.list(webhook, query)
-        log = deliveries.attempts([each.id for each in page.items])
-        return Page(tuple(_delivery(schemas.Delivery, of, each, log[each.id]) for each in page.items), page.next)
+        log = deliveries.attempts([message.id for message in page.items])
+        return page.map(lambda message: _delivery(schemas.Delivery, of, message, log[message.id]))
 
-    return listing.answer(DELIVERIES, database, fetch)
+    return listing.answer(DELIVERIES, fetch)
 
 
 @router.get(

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from sqlalchemy import (
     BindParameter,
@@ -23,16 +23,13 @@ from sqlalchemy.orm import aliased
 
 from server.kit.db.clock import later, now
 from server.kit.db.database import Database
-from server.kit.db.keyset import Columns, parts, select_page
+from server.kit.db.keyset import parts
 from server.kit.db.repository import Repository, upsert
 from server.kit.errors import WorkerNotFound
-from server.kit.listing import ListQuery, Order, Page
 from server.runs.models import Lease
 from server.runs.scheduling.demand import Offer
 from server.runs.scheduling.fit import Slot
 from server.workers.models import Cordon, Worker
-
-NEWEST_FIRST = ListQuery(Order("started_at"))
 
 
 @dataclass(frozen=True)
@@ -84,19 +81,6 @@ class WorkerRegistry:
 
 class WorkerRepository(Repository):
     """Reads workers, and forgets old ones."""
-
-    COLUMNS: ClassVar[Columns] = {
-        "id": Worker.id,
-        "host": Worker.host,
-        "run_id": Worker.run_id,
-        "version": Worker.version,
-        "started_at": Worker.started_at,
-        "heartbeat_at": Worker.heartbeat_at,
-    }
-
-    def list(self, query: ListQuery = NEWEST_FIRST) -> Page[Worker]:
-        """Return a page of all workers, also those that stopped or fell silent a while ago."""
-        return select_page(self._session, select(Worker), query, self.COLUMNS, Worker.id)
 
     def get(self, worker_id: str) -> Worker:
         """Return one worker. Raises WorkerNotFound."""

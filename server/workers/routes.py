@@ -8,6 +8,7 @@ from fastapi import APIRouter, Response
 from ludus import schemas
 from ludus.schemas.tokens import Scope
 from server.kit.db.database import Session
+from server.kit.db.keyset import by_name
 from server.kit.errors import WorkerNotFound
 from server.kit.http.auth import needs
 from server.kit.http.errors import problems
@@ -15,11 +16,9 @@ from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer, Command
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.parameters import WorkerKey
 from server.kit.http.resources import resource
-from server.kit.http.services import DatabaseDep, WholeCommandDep
-from server.kit.listing import Order
+from server.kit.http.services import WholeCommandDep
 from server.workers.errors import HostCordoned
 from server.workers.models import Worker
-from server.workers.repository import WorkerRepository
 from server.workers.service import WorkerService
 
 router = APIRouter(prefix="/v1/workers", tags=["workers"])
@@ -27,9 +26,9 @@ router = APIRouter(prefix="/v1/workers", tags=["workers"])
 WORKERS = ListForm(
     "workers",
     schemas.Worker,
-    WorkerRepository.COLUMNS,
-    orders=frozenset({"started_at", "heartbeat_at", "host"}),
-    default=Order("started_at"),
+    by_name(Worker.id, Worker.host, Worker.run_id, Worker.version, Worker.started_at, Worker.heartbeat_at),
+    orders=("started_at", "heartbeat_at", "host"),
+    key=Worker.id,
     equality={"id", "run_id"},
 )
 
@@ -40,9 +39,9 @@ WORKERS = ListForm(
     responses=problems(*LIST_PROBLEMS),
     openapi_extra=needs(Scope.ADMIN, everywhere=True),
 )
-def list_workers(listing: ListingDep, database: DatabaseDep) -> dict[str, Any]:
+def list_workers(listing: ListingDep) -> dict[str, Any]:
     """List the slots of all worker hosts, newest first, also those that stopped or fell silent a while ago."""
-    return listing.answer(WORKERS, database, lambda session, query: WorkerRepository(session).list(query))
+    return listing.answer(WORKERS)
 
 
 def _verb(effect: Callable[[WorkerService, str], Sequence[Worker]], command: Command, worker: str) -> Response:

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import ClassVar
 
 from sqlalchemy import or_, select, update
 from sqlalchemy.orm import Session
@@ -10,7 +9,7 @@ from sqlalchemy.orm import Session
 from server.access.tokens.errors import TokenNotFound
 from server.access.tokens.models import Token
 from server.kit.db.clock import now
-from server.kit.db.keyset import Columns, select_page
+from server.kit.db.keyset import by_name, select_page
 from server.kit.db.projects import project_of
 from server.kit.db.repository import Repository
 from server.kit.listing import ListQuery, Page
@@ -31,16 +30,16 @@ class Known:
 class TokenRepository(Repository):
     """Tokens, seen through one session: those of its project, if it has one."""
 
-    COLUMNS: ClassVar[Columns] = {
-        "name": Token.name,
-        "project": Token.project,
-        "run_id": Token.run_id,
-        "ladder_id": Token.ladder_id,
-        "created_at": Token.created_at,
-        "expires_at": Token.expires_at,
-        "last_used_at": Token.last_used_at,
-        "revoked_at": Token.revoked_at,
-    }
+    COLUMNS = by_name(
+        Token.name,
+        Token.project,
+        Token.run_id,
+        Token.ladder_id,
+        Token.created_at,
+        Token.expires_at,
+        Token.last_used_at,
+        Token.revoked_at,
+    )
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)

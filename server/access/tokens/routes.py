@@ -23,7 +23,6 @@ from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.parameters import RunKey
 from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, DatabaseDep, shared
-from server.kit.listing import Order
 from server.kit.token_watcher import TokenWatcher
 from server.ladders.errors import LadderNotFound
 
@@ -34,8 +33,7 @@ TOKENS = ListForm(
     "tokens",
     schemas.Token,
     TokenRepository.COLUMNS,
-    orders=frozenset({"created_at", "name"}),
-    default=Order("created_at"),
+    orders=("created_at", "name"),
     equality={"project", "run_id", "ladder_id"},
 )
 
@@ -77,9 +75,9 @@ def create_token(body: BodyDep, command: CommandDep, auth: AuthDep) -> Response:
 
 
 @router.get("", response_model=TOKENS.page(), responses=problems(*LIST_PROBLEMS), openapi_extra=needs(Scope.ADMIN))
-def list_tokens(listing: ListingDep, database: DatabaseDep) -> dict[str, Any]:
+def list_tokens(listing: ListingDep) -> dict[str, Any]:
     """List the project's tokens, newest first, also those that expired or were revoked."""
-    return listing.answer(TOKENS, database, lambda session, query: TokenRepository(session).list(query))
+    return listing.answer(TOKENS, lambda session, query: TokenRepository(session).list(query))
 
 
 @router.get("/self", responses=problems(), openapi_extra=needs(None))

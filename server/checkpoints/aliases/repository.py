@@ -1,7 +1,6 @@
 """Aliases of checkpoints in the database."""
 
 from collections.abc import Collection, Iterable
-from typing import ClassVar
 
 from sqlalchemy import func, select
 
@@ -9,7 +8,7 @@ from server.checkpoints.aliases.models import AliasMove, CheckpointAlias
 from server.checkpoints.errors import AliasNotFound
 from server.checkpoints.models import Checkpoint
 from server.kit.db.clock import now
-from server.kit.db.keyset import Columns, select_page
+from server.kit.db.keyset import by_name, select_page
 from server.kit.db.projects import DEFAULT, project_of
 from server.kit.db.repository import Repository, upsert
 from server.kit.db.texts import storable
@@ -20,18 +19,7 @@ from server.kit.listing import ListQuery, Page
 class AliasRepository(Repository):
     """Aliases of the session's project, or of all of them where it has none."""
 
-    COLUMNS: ClassVar[Columns] = {
-        "name": CheckpointAlias.name,
-        "checkpoint_id": CheckpointAlias.checkpoint_id,
-        "created_at": CheckpointAlias.created_at,
-        "moved_at": CheckpointAlias.moved_at,
-    }
-    MOVE_COLUMNS: ClassVar[Columns] = {
-        "version": AliasMove.version,
-        "checkpoint_id": AliasMove.checkpoint_id,
-        "moved_at": AliasMove.moved_at,
-        "moved_by": AliasMove.moved_by,
-    }
+    MOVE_COLUMNS = by_name(AliasMove.version, AliasMove.checkpoint_id, AliasMove.moved_at, AliasMove.moved_by)
 
     def get(self, name: str, *, lock: bool = False) -> CheckpointAlias:
         """Return one alias, with `lock` locked until the commit.
@@ -49,10 +37,6 @@ class AliasRepository(Repository):
         """Return an alias, locked until the commit; None if there is none."""
         same = (CheckpointAlias.name == name, CheckpointAlias.project == self._project)
         return self._locked(select(CheckpointAlias).where(*same))
-
-    def list(self, query: ListQuery) -> Page[CheckpointAlias]:
-        """Return a page of aliases."""
-        return select_page(self._session, select(CheckpointAlias), query, self.COLUMNS, CheckpointAlias.key)
 
     def history(self, name: str, query: ListQuery) -> Page[AliasMove]:
         """Return a page of the moves of an alias, also of one that was deleted.

@@ -6,10 +6,12 @@ from fastapi import APIRouter, Path, Response
 from pydantic import Field as ModelField
 
 from ludus import schemas
+from server.checkpoints.aliases.models import CheckpointAlias
 from server.checkpoints.aliases.repository import AliasRepository
 from server.checkpoints.aliases.service import AliasService
 from server.checkpoints.errors import AliasInvalid, AliasMoved, AliasNotFound
 from server.kit.db.database import Session
+from server.kit.db.keyset import by_name
 from server.kit.errors import CheckpointDeleted, CheckpointNotFound, NameAmbiguous
 from server.kit.http.auth import AuthDep
 from server.kit.http.bodies import BodyDep
@@ -19,23 +21,22 @@ from server.kit.http.idempotency import Answer, json_command
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, DatabaseDep, ServicesDep
-from server.kit.listing import Order
 
 router = APIRouter(prefix="/v1/aliases", tags=["aliases"])
 
 ALIASES = ListForm(
     "aliases",
     schemas.Alias,
-    AliasRepository.COLUMNS,
-    orders=frozenset({"name", "moved_at", "created_at"}),
-    default=Order("name", descending=False),
+    by_name(CheckpointAlias.name, CheckpointAlias.checkpoint_id, CheckpointAlias.created_at, CheckpointAlias.moved_at),
+    orders=("name", "moved_at", "created_at"),
+    ascending=True,
+    key=CheckpointAlias.key,
 )
 MOVES = ListForm(
     "alias_moves",
     schemas.AliasMove,
     AliasRepository.MOVE_COLUMNS,
-    orders=frozenset({"version"}),
-    default=Order("version"),
+    orders=("version",),
     items="moves",
 )
 
@@ -55,9 +56,9 @@ AliasKey = Annotated[Name, Path(description="The alias, as in `champion`.")]
 
 
 @router.get("", response_model=ALIASES.page(), responses=problems(*LIST_PROBLEMS))
-def list_aliases(listing: ListingDep, database: DatabaseDep) -> dict[str, Any]:
+def list_aliases(listing: ListingDep) -> dict[str, Any]:
     """List aliases by name."""
-    return listing.answer(ALIASES, database, lambda session, query: AliasRepository(session).list(query))
+    return listing.answer(ALIASES)
 
 
 @router.get("/{alias:name}", responses=problems(AliasNotFound, NameAmbiguous))
@@ -72,9 +73,9 @@ def get_alias(alias: AliasKey, database: DatabaseDep) -> schemas.Alias:
     response_model=MOVES.page(),
     responses=problems(AliasNotFound, NameAmbiguous, *LIST_PROBLEMS),
 )
-def alias_history(alias: AliasKey, listing: ListingDep, database: DatabaseDep) -> dict[str, Any]:
+def alias_history(alias: AliasKey, listing: ListingDep) -> dict[str, Any]:
     """List the moves of an alias, newest first, also of one that was deleted."""
-    return listing.answer(MOVES, database, lambda session, query: AliasRepository(session).history(alias, query))
+    return listing.answer(MOVES, lambda session, query: AliasRepository(session).history(alias, query))
 
 
 @router.put(

@@ -24,6 +24,8 @@ PARAMETERS = 500
 FEW = 4000
 """Up to so many hits, a condition leads the query of a list."""
 Column = InstrumentedAttribute[Any] | ColumnElement[Any]
+Key = InstrumentedAttribute[Any]
+"""A column of different values, which breaks ties."""
 Columns = Mapping[str, Column]
 """The fields that a list can be filtered and sorted by, under the names of the model's attributes."""
 
@@ -57,6 +59,11 @@ def _opaque(element: opaque, compiler: Any, **options: Any) -> str:
     return "+" + str(compiler.process(element.clauses, **options))
 
 
+def by_name(*attributes: InstrumentedAttribute[Any]) -> Columns:
+    """Return attributes of models as the columns of a list, under their own names."""
+    return {attribute.key: attribute for attribute in attributes}
+
+
 def parts(values: Sequence[Part]) -> Iterator[Sequence[Part]]:
     """Cut a long list for `IN (...)`: a statement takes a limited number of parameters."""
     return (values[start : start + PARAMETERS] for start in range(0, len(values), PARAMETERS))
@@ -67,7 +74,7 @@ def select_page(
     statement: Select[Row],
     query: ListQuery,
     columns: Columns,
-    key: InstrumentedAttribute[Any],
+    key: Key,
     special: Callable[[Condition], ColumnElement[bool] | None] = lambda _condition: None,
 ) -> Page[Row]:
     """Run a list query on top of a statement.
@@ -82,11 +89,16 @@ def select_page(
     return Page(items, (rows[query.limit - 1].sorted_by, getattr(items[-1], key.key)))
 
 
+def select_all(session: Session, query: ListQuery, columns: Columns, key: Key) -> Page[Any]:
+    """Run a list query on all rows of the model that the key belongs to."""
+    return select_page(session, select(key.class_), query, columns, key)
+
+
 def in_page(
     statement: Select[Row],
     query: ListQuery,
     columns: Columns,
-    key: InstrumentedAttribute[Any],
+    key: Key,
     special: Callable[[Condition], ColumnElement[bool] | None] = lambda _condition: None,
 ) -> Select[Any]:
     """Return the statement of a page: its rows and one more, in order, with the sort column as `sorted_by`."""
@@ -145,7 +157,7 @@ def _successor(text: str) -> str | None:
     return stem[:-1] + chr(0xE000 if following == 0xD800 else following)  # no characters lie between
 
 
-def _after(column: Column, key: InstrumentedAttribute[Any], query: ListQuery) -> ColumnElement[bool]:
+def _after(column: Column, key: Key, query: ListQuery) -> ColumnElement[bool]:
     """Begin behind the row with these values. The redundant first clause is the one that an index can seek to."""
     if query.after is None or len(query.after) != 2:
         raise InvalidQuery(query.order.field, "the page's key must have two values")

@@ -12,7 +12,7 @@ functions) is an error that says where it stands; a filter is never half underst
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -61,7 +61,7 @@ def parse_filter(text: str, fields: Mapping[str, Field]) -> tuple[Condition, ...
     return tuple(conditions)
 
 
-def parse_order(text: str, fields: frozenset[str], default: Order) -> Order:
+def parse_order(text: str, fields: Collection[str], default: Order) -> Order:
     """Read `order_by`: a field, and `asc` (the default, as in AIP-132) or `desc`. Empty text is the default order."""
     words = text.split()
     if not words:

@@ -12,12 +12,13 @@ from fastapi import Depends, Query
 from pydantic import BaseModel
 from pydantic import Field as ModelField
 
-from server.kit.db.database import Database, Session
-from server.kit.db.keyset import Columns, kind_of
+from server.kit.db.database import Session
+from server.kit.db.keyset import Columns, Key, kind_of, select_all
 from server.kit.http.errors import FilterInvalid, OrderInvalid, PageTokenInvalid
 from server.kit.http.filters import EQUALITY, MAX_LENGTH, READERS, Field, choice, flag, parse_filter, parse_order
 from server.kit.http.pages import MAX_TOKEN_LENGTH, decode_token, encode_token
 from server.kit.http.resources import list_of, resource
+from server.kit.http.services import DatabaseDep
 from server.kit.listing import ListQuery, Order, Page
 
 DEFAULT_PAGE_SIZE = 100
@@ -45,8 +46,12 @@ class ListForm:
     """A resource of `ludus.schemas`."""
     columns: Columns
     """The fields of the list. Numbers with a fraction are for sorting only."""
-    orders: frozenset[str]
-    default: Order
+    orders: Sequence[str]
+    """The fields by which the list can be sorted; the first one sorts it by default."""
+    ascending: bool = False
+    """The direction of the default order."""
+    key: Key | None = None
+    """Breaks ties between rows; not needed where a route fetches pages itself."""
     equality: Collection[str] = ()
     """The fields that are compared with = and != only, beside choices and truth values."""
     choices: Mapping[str, type[StrEnum]] = field(default_factory=dict)
@@ -57,18 +62,18 @@ class ListForm:
     @cached_property
     def filters(self) -> Mapping[str, Field]:
         """The fields by which the list can be filtered, in the order of the columns."""
-        found = {}
+        filters = {}
         for name, column in self.columns.items():
             read = choice(self.choices[name]) if name in self.choices else READERS.get(kind_of(column))
             if read is not None:
                 only_equal = name in {*self.equality, *self.choices} or read is flag
-                found[name] = Field(read, EQUALITY) if only_equal else Field(read)
-        return found
+                filters[name] = Field(read, EQUALITY) if only_equal else Field(read)
+        return filters
 
-    def page(self, **more: Any) -> type[BaseModel]:
-        """Return the model of a page; `more` are further fields."""
+    def page(self, **fields: Any) -> type[BaseModel]:
+        """Return the model of a page, with further fields."""
         name = "".join(word.capitalize() for word in re.split("[-_]", self.name))
-        return list_of(f"{name}Page", self.kind, self.items or self.name, ListPage, **more)
+        return list_of(f"{name}Page", self.kind, self.items or self.name, ListPage, **fields)
 
 
 class Paging:
@@ -115,10 +120,11 @@ def next_token(name: str, number: int | None) -> str:
 
 
 class Listing:
-    """The parameters of one request for a list."""
+    """One request for a list: its parameters, and the rows that it sees."""
 
     def __init__(
         self,
+        database: DatabaseDep,
         filter: Annotated[  # noqa: A002  # AIP-160's word
             str,
             Query(max_length=MAX_LENGTH, description='Conditions joined by AND: `state = RUNNING AND tags = "ci"`.'),
@@ -135,6 +141,7 @@ class Listing:
             str, Query(max_length=MAX_TOKEN_LENGTH, description="`next_page_token` of the page before.")
         ] = "",
     ) -> None:
+        self._database = database
         self._filter = filter
         self._order_by = order_by
         self._page_size = min(page_size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
@@ -143,35 +150,32 @@ class Listing:
     def answer(
         self,
         form: ListForm,
-        database: Database,
-        fetch: Callable[[Session, ListQuery], Page[Any]],
+        fetch: Callable[[Session, ListQuery], Page[Any]] | None = None,
         bound: str = "",
     ) -> dict[str, Any]:
-        """Fetch a page in one transaction. Its items are resources, or rows from which resources are built.
+        """Fetch a page in one transaction: of all rows of the form's model, or what `fetch` returns.
 
-        `bound` is text of the request that changes the order, too: a page token is valid with the same text only.
+        The items of a page are resources, or rows from which resources are built. `bound` is text of the request that
+        changes the order, too: a page token is valid with the same text only.
         Raises FilterInvalid, OrderInvalid, PageTokenInvalid.
         """
-        query = self.query(form, bound)
-        with database.read() as session:
-            page = fetch(session, query)
-            items = [each if isinstance(each, form.kind) else resource(form.kind, each) for each in page.items]
-        return {form.items or form.name: items, "next_page_token": self.token(form, page, bound)}
-
-    def query(self, form: ListForm, bound: str = "") -> ListQuery:
-        """Parse the parameters. Raises FilterInvalid, OrderInvalid, PageTokenInvalid."""
-        order = parse_order(self._order_by, form.orders, form.default)
-        after = decode_token(self._page_token, self._text(form, bound)) if self._page_token else None
-        return ListQuery(order, parse_filter(self._filter, form.filters), self._page_size, after)
-
-    def token(self, form: ListForm, page: Page[Any], bound: str = "") -> str:
-        """Return the token of the page that follows, empty if there is none."""
-        return "" if page.next is None else encode_token(page.next, self._text(form, bound))
-
-    def _text(self, form: ListForm, bound: str) -> str:
-        """Return what a token is bound to. A page's size may change between pages."""
-        query = [form.name, self._filter.strip(), self._order_by.split()]
-        return json.dumps([*query, bound] if bound else query)
+        words = [form.name, self._filter.strip(), self._order_by.split()]  # a page's size may change between pages
+        text = json.dumps([*words, bound] if bound else words)
+        query = ListQuery(
+            parse_order(self._order_by, form.orders, Order(form.orders[0], descending=not form.ascending)),
+            parse_filter(self._filter, form.filters),
+            self._page_size,
+            decode_token(self._page_token, text) if self._page_token else None,
+        )
+        with self._database.read() as session:
+            if fetch is not None:
+                page = fetch(session, query)
+            else:
+                assert form.key is not None, form.name
+                page = select_all(session, query, form.columns, form.key)
+            items = [item if isinstance(item, form.kind) else resource(form.kind, item) for item in page.items]
+        token = "" if page.next is None else encode_token(page.next, text)
+        return {form.items or form.name: items, "next_page_token": token}
 
 
 ListingDep = Annotated[Listing, Depends()]

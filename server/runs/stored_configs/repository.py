@@ -7,19 +7,16 @@ from sqlalchemy import func, select, tuple_
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import defer
 
-from server.kit.db.keyset import select_page
+from server.kit.db.keyset import by_name, select_page
 from server.kit.db.projects import project_of
 from server.kit.db.repository import Repository
 from server.kit.errors import ConfigNotFound, NameAmbiguous
 from server.kit.listing import ListQuery, Page
 from server.runs.stored_configs.models import ConfigVersion
 
-LIST_FIELDS: Final = {
-    "name": ConfigVersion.name,
-    "version": ConfigVersion.version,
-    "description": ConfigVersion.description,
-    "created_at": ConfigVersion.created_at,
-}
+LIST_FIELDS: Final = by_name(
+    ConfigVersion.name, ConfigVersion.version, ConfigVersion.description, ConfigVersion.created_at
+)
 """Columns by which lists can be filtered and sorted."""
 
 ATTEMPTS: Final = 5

@@ -16,7 +16,6 @@ from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep, ListPag
 from server.kit.http.parameters import ConfigName, Version
 from server.kit.http.resources import list_of, resource
 from server.kit.http.services import CommandDep, DatabaseDep
-from server.kit.listing import Order
 from server.runs.amendments.repository import AmendmentRepository
 from server.runs.repository import RunRepository
 from server.runs.stored_configs.errors import PresetNotFound
@@ -31,14 +30,14 @@ NAMES = ListForm(
     "configs",
     schemas.ConfigSummary,
     LIST_FIELDS,
-    orders=frozenset({"name", "created_at"}),
-    default=Order("name", descending=False),
+    orders=("name", "created_at"),
+    ascending=True,
 )
 VERSIONS = replace(
     NAMES,
     name="config-versions",
-    orders=frozenset({"version", "created_at"}),
-    default=Order("version"),
+    orders=("version", "created_at"),
+    ascending=False,
     items="versions",
 )
 
@@ -59,9 +58,9 @@ VersionKey = Annotated[
 
 
 @router.get("", response_model=NAMES.page(), responses=problems(*LIST_PROBLEMS))
-def list_configs(listing: ListingDep, database: DatabaseDep) -> dict[str, Any]:
+def list_configs(listing: ListingDep) -> dict[str, Any]:
     """List the names of stored configurations, each with its newest version."""
-    return listing.answer(NAMES, database, lambda session, query: ConfigRepository(session).list_names(query))
+    return listing.answer(NAMES, lambda session, query: ConfigRepository(session).list_names(query))
 
 
 @router.post(
@@ -133,11 +132,9 @@ def create_config_version(
     response_model=VERSIONS.page(),
     responses=problems(ConfigNotFound, NameAmbiguous, *LIST_PROBLEMS),
 )
-def list_config_versions(name: ConfigName, listing: ListingDep, database: DatabaseDep) -> dict[str, Any]:
+def list_config_versions(name: ConfigName, listing: ListingDep) -> dict[str, Any]:
     """List the versions of a name, newest first."""
-    return listing.answer(
-        VERSIONS, database, lambda session, query: ConfigRepository(session).list_versions(name, query)
-    )
+    return listing.answer(VERSIONS, lambda session, query: ConfigRepository(session).list_versions(name, query))
 
 
 @router.get(

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from sqlalchemy import ColumnElement, delete, func, insert, select, text, update
 from sqlalchemy.orm import defer, undefer
 
 from server.kit.db.clock import now
 from server.kit.db.ids import new_id
-from server.kit.db.keyset import Columns, select_page
+from server.kit.db.keyset import by_name, select_page
 from server.kit.db.repository import Repository, upsert
 from server.kit.db.texts import storable
 from server.kit.listing import ListQuery, Page
@@ -225,13 +225,7 @@ class DeliveryQueue(Repository):
 class DeliveryRepository(Repository):
     """The log of deliveries, and what people ask of it."""
 
-    COLUMNS: ClassVar[Columns] = {
-        "state": Delivery.state,
-        "type": Delivery.type,
-        "run_id": Delivery.run_id,
-        "attempts": Delivery.attempts,
-        "created_at": Delivery.created_at,
-    }
+    COLUMNS = by_name(Delivery.state, Delivery.type, Delivery.run_id, Delivery.attempts, Delivery.created_at)
 
     def get(self, webhook_id: str, delivery_id: str) -> Delivery:
         """Return a delivery of a webhook, with its payload. Raises DeliveryNotFound."""

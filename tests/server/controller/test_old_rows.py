@@ -16,6 +16,7 @@ from server.kit.db.database import Database
 from server.kit.http.models import IdempotencyKey
 from server.kit.jobs import JobLoop
 from server.kit.settings import ControllerSettings, Settings
+from server.workers.models import Worker
 from server.workers.repository import WorkerInfo, WorkerRegistry, WorkerRepository
 from tests.conftest import POSTGRESQL_ONLY
 from tests.factories import RecordingWakeUp
@@ -86,7 +87,7 @@ def test_silent_workers_are_forgotten_a_thousand_at_a_time(database: Database) -
     assert JobLoop(old_row_jobs(database, ControllerSettings()), 0.0).tick()["old_workers"] == 1
 
     with database.read() as session:
-        assert [worker.id for worker in WorkerRepository(session).list().items] == ["new"]
+        assert [worker.id for worker in session.scalars(select(Worker))] == ["new"]
 
 
 @pytest.mark.parametrize("database_url", POSTGRESQL_ONLY, indirect=True)

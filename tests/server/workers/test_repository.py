@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from server.kit.db.database import Database
 from server.kit.errors import WorkerNotFound
@@ -32,7 +32,7 @@ def test_a_worker_that_registers_again_is_the_same_one(database: Database, regis
     registry.register(WorkerInfo("host/1/0", "host", 1, "0.2.0"))
 
     with database.read() as session:
-        (worker,) = WorkerRepository(session).list().items
+        (worker,) = session.scalars(select(Worker))
     assert (worker.version, worker.stopped_at, worker.labels) == ("0.2.0", None, [])
 
 

@@ -26,7 +26,6 @@ from server.lifecycle.service import RunService
 from server.runs.events.repository import EventRepository
 from server.runs.models import Lease
 from server.workers.models import Worker
-from server.workers.repository import WorkerRepository
 from server.workers.service import WorkerService
 from tests.e2e.test_demonstrations import clone
 from tests.factories import make_run, read_run
@@ -66,7 +65,7 @@ def worker(database: Database, tmp_path: Path) -> "Iterator[subprocess.Popen[byt
 
 def listed_runs(database: Database) -> list[str | None]:
     with database.read() as session:
-        return [worker.run_id for worker in WorkerRepository(session).list().items]
+        return [worker.run_id for worker in session.scalars(select(Worker))]
 
 
 def signs(database: Database) -> tuple[float, float]:
@@ -79,7 +78,7 @@ def signs(database: Database) -> tuple[float, float]:
 
 def listed(database: Database) -> list[str]:
     with database.read() as session:
-        return [worker.id for worker in WorkerRepository(session).list().items]
+        return [worker.id for worker in session.scalars(select(Worker))]
 
 
 @pytest.mark.usefixtures("worker")
@@ -216,7 +215,7 @@ def test_an_idle_worker_exits_and_a_message_without_a_run_does_not_keep_it(datab
         assert worker.wait(60) == 0
 
     with database.read() as session:
-        (slot,) = WorkerRepository(session).list().items
+        (slot,) = session.scalars(select(Worker))
     assert slot.stopped_at is not None
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from ludus.schemas.states import RunState
 from server.kit.db.database import Database
@@ -166,7 +166,7 @@ def test_the_state_that_a_run_moved_to_is_told(database: Database, receiver: Rec
 
 def state_of_secret(database: Database) -> str:
     with database.read() as session:
-        (webhook,) = WebhookRepository(session).list(ListQuery(Order("created_at"))).items
+        (webhook,) = session.scalars(select(Webhook))
         return webhook.secret
 
 
