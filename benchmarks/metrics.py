@@ -29,10 +29,10 @@ from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.claims.claim import Claim
 from server.lifecycle.claims.repository import RunQueue
 from server.lifecycle.service import RunService
-from server.metrics.compaction.job import compaction_jobs
+from server.metrics.jobs import packing_job
 from server.metrics.models import LatestMetric, MetricChunk
 from server.metrics.points import CHUNK_POINTS, MetricPoint, Points
-from server.metrics.repository import MetricRepository
+from server.metrics.repository import PackingRepository
 from server.runs.repository import NewRun
 from tests.factories import RecordingWakeUp, make_checkpoint
 
@@ -102,7 +102,7 @@ def appends(url: str, database: Database, processes: int, each: int, rate: float
     """Measure appends beside compaction."""
     claims = [[claimed(database, f"run-{process}-{number}") for number in range(RUNS)] for process in range(processes)]
     per_second = rate / len(KEYS) / processes if rate else math.inf
-    stop, packing = threading.Event(), JobLoop(compaction_jobs(database), 2.0)
+    stop, packing = threading.Event(), JobLoop([packing_job(database)], 2.0)
     cpu, before = time.process_time(), wal(database)
     thread = threading.Thread(target=packing.run, args=(stop,))
     thread.start()
@@ -156,7 +156,7 @@ def resumed(database: Database, claim: Claim, step: int) -> tuple[Claim, float, 
     assert again is not None
     taken = time.process_time() + processor_time(backend)
     with database.write() as session:
-        MetricRepository(session).rewind(claim.run_id)
+        PackingRepository(session).rewind(claim.run_id)
     return again, taken - began, time.process_time() + processor_time(backend) - taken
 
 

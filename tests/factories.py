@@ -14,8 +14,9 @@ from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.claims.claim import Claim
 from server.lifecycle.claims.repository import RunQueue
 from server.lifecycle.service import RunService
-from server.metrics.compaction.repository import CompactionRepository
 from server.metrics.models import MetricTail
+from server.metrics.points import Points
+from server.metrics.repository import MetricRepository, PackingRepository
 from server.runs.models import Run
 from server.runs.repository import NewRun, RunRepository
 
@@ -118,8 +119,16 @@ def pack_metrics(database: Database, *runs: str) -> None:
     with database.write() as session:
         ids = session.scalars(select(MetricTail.run_id).distinct()).all()
         for run_id in [RunRepository(session).id_of(run) for run in runs] or ids:
-            while CompactionRepository(session).compact(run_id):
+            while PackingRepository(session).pack(run_id):
                 pass
+
+
+def read_metric(database: Database, run: str, behavior: str, key: str) -> Points:
+    """Return the points of a metric that no later attempt superseded; none where there is no such metric."""
+    with database.read() as session:
+        run_id = RunRepository(session).id_of(run)
+        metrics = MetricRepository(session).by_attempt([run_id], [key], behavior)
+    return Points.joined([points for by_attempt in metrics.values() for points in by_attempt.values()])
 
 
 def read_run(database: Database, run: str) -> Run:

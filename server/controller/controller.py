@@ -39,8 +39,7 @@ from server.ladders.ratings import job as ratings
 from server.lifecycle.leases.repository import ExpiredLease, LeaseRepository
 from server.lifecycle.lending.repository import SlotLending
 from server.lifecycle.retention import job as rows
-from server.metrics.compaction.job import compaction_jobs
-from server.metrics.retention.job import MetricRetention
+from server.metrics.jobs import MetricRetention, packing_job
 from server.runs.scheduling.order import Account, Obstacle, obstacle
 from server.runs.scheduling.repository import WaitingRuns
 from server.simulators.repository import SimulatorRepository
@@ -245,7 +244,7 @@ def job_loops(
     """Make the loops that have threads of their own, by name. docs/jobs.md says when a job needs another loop."""
     store, interval = open_store(settings.storage), settings.controller.interval_seconds
     loops = {
-        "compaction": JobLoop(compaction_jobs(database), 2.0, telemetry),
+        "compaction": JobLoop([packing_job(database)], 2.0, telemetry),
         "metrics": JobLoop(MetricRetention(database, store, settings.metrics).jobs(), 10.0, telemetry),
         "notifier": JobLoop([notifier.job()], interval, telemetry, called=notifier.called),
         "ratings": JobLoop([ratings.RatingJob(database).job()], ratings.PAUSE_SECONDS, telemetry),

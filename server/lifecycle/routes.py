@@ -42,7 +42,7 @@ from server.lifecycle.deletion.service import DeletionService
 from server.lifecycle.errors import RunEnding, RunInUse, RunNotEnded, RunNotPaused
 from server.lifecycle.progress.repository import ProgressRepository
 from server.lifecycle.service import RunService
-from server.metrics.listed import ListedMetric
+from server.metrics.points import ListedMetric
 from server.metrics.repository import MetricRepository, values_by_run
 from server.runs.amendments.requests import RunChanges, RunUpdate
 from server.runs.amendments.service import AmendmentService

@@ -1,5 +1,5 @@
-"""Metrics: the tail that attempts append to, and what the controller makes of it: one latest-value row per key, and the
-history in packed chunks, later in a Parquet file.
+"""Metrics: the tail that attempts append to, the chunks and newest values into which the controller packs it, and the
+Parquet files of runs that ended.
 """
 
 from dataclasses import asdict
@@ -13,8 +13,6 @@ from server.metrics.points import CHUNK_POINTS, NewestValue, Points
 
 OPEN_SQL = f"count < {CHUNK_POINTS}"
 """Chunks that are not full. Queries use these words, so that the index applies."""
-STALE_SQL = "extremes_step IS NULL OR extremes_step <> step"
-"""Metrics whose extremes are not known up to the newest step. Queries use these words, so that the index applies."""
 
 
 class MetricTail(Base):
@@ -29,11 +27,11 @@ class MetricTail(Base):
     at: Mapped[float] = mapped_column(Timestamp)
     """Time of the append on the database's clock."""
     points: Mapped[bytes] = mapped_column(LargeBinary)
-    """`server.metrics.tail.pack`."""
+    """`server.metrics.repository.pack`."""
 
 
 class LatestMetric(Base):
-    """The newest value of a key, as of the last compaction of the run's tail. Lists of runs are sorted by them."""
+    """The newest value of a key, as of the last packing of the run's tail. Lists of runs are sorted by them."""
 
     __tablename__ = "latest_metrics"
 
@@ -46,19 +44,18 @@ class LatestMetric(Base):
     """None where it was no finite number (SQLite stores no NaN); the history has the exact value."""
     at: Mapped[float] = mapped_column(Timestamp)
     highest: Mapped[float | None] = mapped_column(Double)
-    """Of all points that count; None where none is a finite number, or while `extremes_step` is None."""
+    """Of all points that count; None where none is a finite number."""
     lowest: Mapped[float | None] = mapped_column(Double)
     extremes_step: Mapped[int | None] = mapped_column(BigInteger)
-    """Step up to which the two are known. Another one than `step` where a release wrote that does not know them."""
+    """Always `step`. The release before `0035` reads it; a later migration drops it."""
 
     @staticmethod
     def columns(newest: NewestValue) -> dict[str, Any]:
-        """Return the columns of a newest value whose extremes are known."""
+        """Return the columns of a newest value."""
         return {**asdict(newest), "extremes_step": newest.step}
 
     __table_args__ = (
         Index(None, "key", "run_id"),
-        partial_index("ix_latest_metrics_stale", "run_id", where=STALE_SQL),
         CLUSTERED,
     )
 
@@ -81,7 +78,7 @@ class MetricChunk(Base):
     times: Mapped[bytes] = mapped_column(LargeBinary)
     values: Mapped[bytes] = mapped_column(LargeBinary)
     highest: Mapped[float | None] = mapped_column(Double)
-    """None where no value is a finite number, and in chunks of the release before `0026`."""
+    """None where no value is a finite number."""
     lowest: Mapped[float | None] = mapped_column(Double)
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Points of a metric: packing for storage and thinning for display. Pure arithmetic.
+"""Points of a metric: packing for storage, thinning for display and for good. Pure arithmetic.
 
 A series is thinned to at most N buckets of (nearly) equal numbers of consecutive points. Each bucket keeps its mean,
 its minimum and its maximum, so that no spike disappears and the curve's level stays true for every N; it stands
@@ -10,12 +10,16 @@ band of a group of runs are sums over columns.
 """
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ludus.metric_keys import full_key
 
 CHUNK_POINTS = 512
 """Points of a full chunk: 24 bytes each, 12 kB together."""
@@ -24,6 +28,8 @@ SMALLEST_WEIGHT = 1e-18
 """A value with a smaller weight does not change a sum of doubles."""
 NO_LIMIT = 2**62
 """No metric has a step beyond it."""
+
+_LISTED = re.compile(r"(?:(?P<behavior>[^:@]+):)?(?P<key>[^:@]+)(?:@(?P<which>last|max|min))?")
 
 
 @dataclass(frozen=True)
@@ -145,7 +151,7 @@ class NewestValue:
     at: float
     """Seconds since 1970-01-01 UTC."""
     highest: float | None
-    """Of all points that count; None where none is a finite number, or where it is unknown."""
+    """Of all points that count; None where none is a finite number."""
     lowest: float | None
 
     @classmethod
@@ -161,6 +167,35 @@ class NewestValue:
         highest = max((value.highest for value in (self, other) if value.highest is not None), default=None)
         lowest = min((value.lowest for value in (self, other) if value.lowest is not None), default=None)
         return replace(newer, highest=highest, lowest=lowest)
+
+
+@dataclass(frozen=True)
+class ListedMetric:
+    """The number to show: the newest, the highest or the lowest of a key.
+
+    Where several behaviors of a run have the key and none is named, the highest of theirs counts (with `min` the
+    lowest).
+    """
+
+    text: str
+    """As it was asked for."""
+    behavior: str | None
+    key: str
+    which: str
+    """`last`, `max` or `min`."""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read what was asked for. Raises ValueError."""
+        match = _LISTED.fullmatch(text)
+        if match is None or not text.isprintable():
+            raise ValueError(f"{text!r} is not a metric; write [BEHAVIOR:]KEY, with @max or @min for the extremes")
+        return cls(text, match["behavior"], full_key(match["key"]), match["which"] or "last")
+
+    @property
+    def choose(self) -> Callable[[float, float], float]:
+        """Whether the number of one behavior goes before that of another."""
+        return min if self.which == "min" else max
 
 
 @dataclass(frozen=True)
@@ -232,14 +267,14 @@ def common_edges(histories: Sequence[Points], buckets: int) -> NDArray[np.int64]
 
     Each step has a bucket of its own if there are so few. Otherwise all buckets have the same width, up to rounding.
     """
-    filled = [each.steps for each in histories if len(each)]
+    filled = [history.steps for history in histories if len(history)]
     if not filled:
         return np.zeros(1, np.int64)
     if max(map(len, filled)) <= buckets:  # else there are more steps than buckets in one history already
         steps = np.unique(np.concatenate(filled))
         if len(steps) <= buckets:
             return np.append(steps[0] - 1, steps)
-    first, last = min(each[0] for each in filled), max(each[-1] for each in filled)
+    first, last = min(steps[0] for steps in filled), max(steps[-1] for steps in filled)
     return np.linspace(first - 1, last, buckets + 1).astype(np.int64)
 
 
@@ -262,3 +297,42 @@ def _reduced(
         minima[filled] = np.fmin.reduceat(values, first)
         maxima[filled] = np.fmax.reduceat(values, first)
     return times, means, minima, maxima, counts
+
+
+def thinned(by_attempt: Mapping[int, Points], before: float, limit: int, *, again: bool) -> dict[int, Points] | None:
+    """Return a metric without most of its points that are older than a time; None where they are few enough.
+
+    At most `limit` (>= 4) of them stay. `again` says that newer ones will be old later: then only half as many stay, so
+    that they are thinned again after that many points, not after each.
+    """
+    attempts = list(by_attempt)
+    points = Points.joined([by_attempt[attempt] for attempt in attempts])
+    of_attempt = np.repeat(attempts, [len(by_attempt[attempt]) for attempt in attempts])
+    # Clocks of hosts differ: a point is as old as the newest one before it.
+    old = int(np.searchsorted(np.maximum.accumulate(points.times), before)) if len(points) else 0
+    if old <= limit:
+        return None
+    indexes = np.append(keep(points.values[:old], limit // 2 if again else limit), np.arange(old, len(points)))
+    fewer = Points(points.steps[indexes], points.times[indexes], points.values[indexes])
+    return {
+        attempt: Points(fewer.steps[part], fewer.times[part], fewer.values[part])
+        for attempt in attempts
+        for part in [of_attempt[indexes] == attempt]
+    }
+
+
+def keep(values: NDArray[np.float64], limit: int) -> NDArray[np.int64]:
+    """Return the indices, ascending, of at most `limit` (>= 2) values that keep the curve's outline.
+
+    The first and the last one, and the lowest and the highest finite one of each of equally long parts between them: so
+    the extremes of the whole are among them, and no spike disappears.
+    """
+    count = len(values)
+    if count <= limit:
+        return np.arange(count)
+    edges = np.linspace(0, count, (limit - 2) // 2 + 1).astype(np.int64)
+    low, high = np.where(np.isfinite(values), values, np.inf), np.where(np.isfinite(values), values, -np.inf)
+    indexes = {0, count - 1}
+    for start, end in pairwise(edges):
+        indexes |= {int(start + np.argmin(low[start:end])), int(start + np.argmax(high[start:end]))}
+    return np.array(sorted(indexes), np.int64)

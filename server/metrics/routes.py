@@ -26,11 +26,10 @@ from server.kit.http.listing import ListPage, PagingDep
 from server.kit.http.parameters import MetricKey, RunKey
 from server.kit.http.resources import list_of, resource
 from server.kit.http.services import DatabaseDep, ServicesDep
-from server.metrics.archive import parquet
+from server.metrics import parquet
 from server.metrics.points import NO_LIMIT, Series, Window
 from server.metrics.reader import MetricReader
-from server.metrics.repository import MetricRepository
-from server.metrics.retention.repository import MetricRetentionRepository
+from server.metrics.repository import MetricRepository, MetricRetentionRepository
 from server.runs.repository import RunRepository
 
 router = APIRouter(prefix="/v1/runs/{run:name}/metrics", tags=["metrics"])
@@ -179,8 +178,8 @@ def series_of_runs(
     run_ids, reader = histories.of(runs)
     count = reader.count(run_ids, keys, behavior)
     if count > MAX_SERIES:
-        theirs = ", those of their predecessors among them" if histories.with_predecessors else ""
-        problem = f"they have {count} series{theirs}, more than {MAX_SERIES}; ask for fewer runs or metrics"
+        among = ", those of their predecessors among them" if histories.with_predecessors else ""
+        problem = f"they have {count} series{among}, more than {MAX_SERIES}; ask for fewer runs or metrics"
         raise InvalidQuery("runs", problem)
     return _answer(
         reader.series(run_ids, keys, behavior, points, window=window, common_steps=common_steps, smoothing=smoothing)
@@ -192,7 +191,7 @@ def series_of_runs(
     response_class=Response,
     responses={**DOWNLOAD, **problems(RunNotFound, RangeNotSatisfiable)},
 )
-def download_metrics(run: RunKey, services: ServicesDep, wanted: DownloadRequestDep) -> Response:
+def download_metrics(run: RunKey, services: ServicesDep, request: DownloadRequestDep) -> Response:
     """Download all metrics of a run as a Parquet file: a row for each point, as recorded.
 
     Columns: run_id, attempt, behavior (empty for metrics of the run as a whole), key, step, time (UTC) and value.
@@ -205,7 +204,7 @@ def download_metrics(run: RunKey, services: ServicesDep, wanted: DownloadRequest
     name = f"{run_id}.parquet"
     for archive in archives:
         return send(
-            replace(Content.stored(services.artifacts, archive.path, archive.size, archive.sha256), name=name), wanted
+            replace(Content.stored(services.artifacts, archive.path, archive.size, archive.sha256), name=name), request
         )
     with ExitStack() as unsent:
         file = unsent.enter_context(TemporaryFile())
@@ -219,26 +218,28 @@ def download_metrics(run: RunKey, services: ServicesDep, wanted: DownloadRequest
             unsent.pop_all()  # sending it closes it
             return file
 
-        return send(Content(name, size, digest, opened), wanted)
+        return send(Content(name, size, digest, opened), request)
 
 
-def _answer(found: Sequence[Series]) -> Response:
+def _answer(all_series: Sequence[Series]) -> Response:
     """Write series as JSON. They are columns already: checking each number as a field would take most of the time."""
-    series = [
+    columns = [
         {
-            "run_id": each.run_id,
-            "behavior": each.behavior,
-            "key": each.key,
-            "total": each.total,
-            "steps": each.steps.tolist(),
-            "times": _times(each.times),
-            "counts": each.counts.tolist(),
-            **{name: _finite(getattr(each, name)) for name in ("values", "minima", "maxima")},
-            "smoothed": None if each.smoothed is None else _finite(each.smoothed),
+            "run_id": series.run_id,
+            "behavior": series.behavior,
+            "key": series.key,
+            "total": series.total,
+            "steps": series.steps.tolist(),
+            "times": _times(series.times),
+            "counts": series.counts.tolist(),
+            "values": _finite(series.values),
+            "minima": _finite(series.minima),
+            "maxima": _finite(series.maxima),
+            "smoothed": None if series.smoothed is None else _finite(series.smoothed),
         }
-        for each in found
+        for series in all_series
     ]
-    return Response(json.dumps({"series": series}, separators=(",", ":")), media_type="application/json")
+    return Response(json.dumps({"series": columns}, separators=(",", ":")), media_type="application/json")
 
 
 def _times(seconds: NDArray[np.float64]) -> list[str | None]:

@@ -12,7 +12,7 @@ from server.gateway import main as gateway
 from server.kit.db import database
 from server.kit.settings import Settings
 from server.lifecycle.retention import job as rows
-from server.metrics.retention import job as metrics
+from server.metrics import jobs as metrics
 from worker.host import tasks
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "operations.md").read_text()

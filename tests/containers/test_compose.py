@@ -58,7 +58,7 @@ STORING = """
 from io import BytesIO
 import boto3
 import numpy as np
-from server.metrics.archive import parquet
+from server.metrics import parquet
 from server.metrics.points import Points
 points = Points(np.arange(3), np.arange(3.0), np.arange(3.0))
 file = BytesIO()

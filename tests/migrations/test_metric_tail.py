@@ -1,107 +1,64 @@
-"""Metrics while two releases work on one database: the one before `0026` writes chunks and newest values itself."""
+"""Metrics of former releases: what they wrote is read on, and what they did not know is computed."""
 
-from sqlalchemy import insert, select, text
+from sqlalchemy import select, text, update
 
 from server.kit.db.database import Database
 from server.kit.db.migrate import downgrade_database, upgrade_database
-from server.kit.jobs import JobLoop
-from server.lifecycle.attempts.repository import AttemptLedger
-from server.metrics.compaction.job import compaction_jobs
-from server.metrics.listed import ListedMetric
 from server.metrics.models import LatestMetric, MetricChunk
-from server.metrics.points import CHUNK_POINTS, MetricPoint, Points
+from server.metrics.points import CHUNK_POINTS, MetricPoint
 from server.metrics.repository import MetricRepository
-from tests.factories import make_checkpoint, make_claim, make_ledger, pack_metrics, read_run
+from tests.factories import make_ledger, pack_metrics, read_metric, read_run
 
-BEFORE = "0025"
 KEY = "Environment/Cumulative Reward"
-MAXIMUM = ListedMetric.parse(f"{KEY}@max")
-PREVIOUS_CHUNK = [
-    *("run_id", "behavior", "key", "attempt", "number"),
-    *("count", "first_step", "last_step", "steps", "times", "values"),
-]
-"""Its columns of a chunk."""
 
 
 def points(*steps: int) -> list[MetricPoint]:
     return [MetricPoint("CartPole", KEY, step, 1e9 + step, float(step)) for step in steps]
 
 
-def as_before(database: Database, attempt: int, *steps: int) -> None:
-    """Write as the previous release does: a chunk without extremes, and the newest value with them."""
-    run_id, recorded = read_run(database, "run").id, Points.of(points(*steps))
-    chunk = {"run_id": run_id, "behavior": "CartPole", "key": KEY, "attempt": attempt, "number": 0}
-    chunk |= MetricChunk.columns(recorded)
-    columns = ", ".join(f'"{name}"' for name in PREVIOUS_CHUNK)
-    values = {"step": steps[-1], "value": float(steps[-1]), "at": 1e9, "extremes_step": steps[-1]}
-    place = {"run_id": run_id, "behavior": "CartPole", "key": KEY}
-    with database.write() as session:
-        session.execute(
-            text(f"INSERT INTO metric_chunks ({columns}) VALUES ({', '.join(f':{name}' for name in PREVIOUS_CHUNK)})"),
-            {name: chunk[name] for name in PREVIOUS_CHUNK},
-        )
-        session.execute(text("DELETE FROM latest_metrics"))
-        session.execute(insert(LatestMetric).values(**place, **values, highest=float(max(steps)), lowest=1.0))
-
-
-def read(database: Database) -> tuple[list[int], int, float | None]:
-    """Return the steps of the history, the newest step, and the highest value."""
+def read(database: Database) -> tuple[list[int], tuple[int, float | None, float | None]]:
+    """Return the steps of the history, and the newest step with the highest and the lowest value."""
     run_id = read_run(database, "run").id
     with database.read() as session:
-        metrics = MetricRepository(session)
-        history = metrics.history(run_id, "CartPole", KEY)
-        (newest,) = metrics.latest(run_id)
-        assert history is not None
-        return history.steps.tolist(), newest.step, metrics.listed([run_id], [MAXIMUM])[run_id][MAXIMUM]
+        (newest,) = MetricRepository(session).latest(run_id)
+    steps: list[int] = read_metric(database, run_id, "CartPole", KEY).steps.tolist()
+    return steps, (newest.step, newest.highest, newest.lowest)
 
 
-def test_a_run_of_the_previous_release_goes_on_with_this_one(database: Database) -> None:
-    """Its points from step 30 on are superseded; the extremes of the rest are unknown until the controller reads it."""
-    first = make_ledger(database, name="run")
-    as_before(database, 1, 10, 20, 30, 40)
-    first.checkpoints.add(make_checkpoint(25, steps={"CartPole": 25}))
-    first.release("trainer_lost", "It crashed.")
-    second = AttemptLedger(database, make_claim(database))
+def test_extremes_that_a_former_release_did_not_know_are_computed(database: Database) -> None:
+    """One metric has no finite number, and keeps none."""
+    ledger = make_ledger(database, name="run")
+    ledger.metrics.append(points(*range(CHUNK_POINTS + 10)))
+    pack_metrics(database)
+    make_ledger(database, name="empty").metrics.append([MetricPoint("CartPole", KEY, 1, 1.0, float("nan"))])
+    pack_metrics(database)
+    before = read(database)
+    downgrade_database(database, "0033")
     with database.write() as session:
-        MetricRepository(session).rewind(read_run(database, "run").id)
+        session.execute(update(MetricChunk).values(highest=None, lowest=None))
+        session.execute(update(LatestMetric).values(highest=None, lowest=None, extremes_step=None))
 
-    second.metrics.append(points(26, 36))
-    assert read(database)[:2] == ([10, 20, 26, 36], 36)
-    pack_metrics(database)
-    JobLoop(compaction_jobs(database), 0.0).tick()
+    upgrade_database(database)
 
-    assert read(database) == ([10, 20, 26, 36], 36, 36.0)
-
-
-def test_a_run_of_this_release_goes_on_with_the_previous_one(database: Database) -> None:
-    """The tail of the first attempt is packed after the second one has written its newest value."""
-    first = make_ledger(database, name="run")
-    first.metrics.append(points(10, 20, 30, 40))
-    first.checkpoints.add(make_checkpoint(25, steps={"CartPole": 25}))
-    first.release("trainer_lost", "It crashed.")
-    make_claim(database)
-    as_before(database, 2, 26, 36)
-
-    assert read(database) == ([10, 20, 26, 36], 36, 36.0)
-    pack_metrics(database)
-
-    assert read(database) == ([10, 20, 26, 36], 36, 36.0)
+    assert read(database) == before == ([*range(CHUNK_POINTS + 10)], (CHUNK_POINTS + 9, CHUNK_POINTS + 9.0, 0.0))
+    with database.read() as session:
+        extremes = session.execute(select(MetricChunk.highest, MetricChunk.lowest).order_by(MetricChunk.highest)).all()
+    assert {tuple(row) for row in extremes} == {(None, None), (511.0, 0.0), (521.0, 512.0)}
 
 
 def test_what_this_release_has_packed_is_as_the_previous_one_reads_it(database: Database) -> None:
+    """It looks for newest values whose `extremes_step` is not `step`."""
     ledger = make_ledger(database, name="run")
     for start in range(0, 3 * CHUNK_POINTS, 64):
         ledger.metrics.append(points(*range(start, start + 64)))
         pack_metrics(database)
 
     with database.read() as session:
-        query = select(*(MetricChunk.__table__.c[name] for name in PREVIOUS_CHUNK)).order_by(MetricChunk.number)
-        chunks = session.execute(query).all()
+        counts = session.scalars(select(MetricChunk.count).order_by(MetricChunk.number)).all()
         latest = session.execute(text("SELECT step, value, highest, lowest, extremes_step FROM latest_metrics")).all()
-    steps = Points.joined([Points.unpack(chunk.steps, chunk.times, chunk.values) for chunk in chunks]).steps
-    assert steps.tolist() == list(range(3 * CHUNK_POINTS))
-    assert [chunk.count for chunk in chunks] == [CHUNK_POINTS] * 3
     last = 3 * CHUNK_POINTS - 1
+    assert counts == [CHUNK_POINTS] * 3
+    assert read(database)[0] == list(range(3 * CHUNK_POINTS))
     assert [tuple(row) for row in latest] == [(last, last, last, 0, last)]
 
 
@@ -109,7 +66,7 @@ def test_points_that_are_packed_stay_when_the_migration_is_taken_back(database: 
     make_ledger(database, name="run").metrics.append(points(10, 20))
     pack_metrics(database)
 
-    downgrade_database(database, BEFORE)
+    downgrade_database(database, "0025")
     upgrade_database(database)
 
-    assert read(database) == ([10, 20], 20, 20.0)
+    assert read(database) == ([10, 20], (20, 20.0, 10.0))

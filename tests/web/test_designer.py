@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from ludus.schemas.health import Finding
 from server.kit.jobs import JobLoop
-from server.metrics.compaction.job import compaction_jobs
+from server.metrics.jobs import packing_job
 from tests.server.app.world import CARTPOLE, Trainer, World, open_world
 from tests.server.runs.environment_parameters.test_routes import CONFIG as LESSONS
 from tests.web.conftest import Watched
@@ -116,7 +116,7 @@ def test_sixteen_runs_that_wait_for_the_same_are_one_line(world: World, watched:
 def test_the_heads_of_runs_order_them_and_none_is_hidden_by_an_order(world: World, watched: Watched) -> None:
     for name, reward in {"ordered-a": 1.0, "ordered-b": 3.0, "ordered-c": 2.0}.items():
         trained(world, name, [reward]).finish()
-    JobLoop(compaction_jobs(world.services.database), 0.0).tick()
+    JobLoop([packing_job(world.services.database)], 0.0).tick()
     world.create(name="ordered-none")
     page = watched.open("ui/runs?q=ordered")
     names = page.locator("td.name > a")

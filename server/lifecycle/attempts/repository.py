@@ -31,8 +31,7 @@ from server.lifecycle.leases.repository import (
     end_attempt,
     end_without_result,
 )
-from server.metrics.repository import MetricRepository
-from server.metrics.writer import MetricWriter
+from server.metrics.repository import MetricRepository, MetricWriter, PackingRepository
 from server.runs.amendments.writer import AmendmentWriter
 from server.runs.attempts.observed import Listening, Moved, Observer, Recorded, Released, Renewed
 from server.runs.attempts.repository import AttemptFence
@@ -71,7 +70,7 @@ class AttemptLedger:
             fence,
             keep_best_of(claim.config),
             scores=lambda session, run_id: MetricRepository(session).scores(run_id),
-            rewind=lambda session, run_id: MetricRepository(session).rewind(run_id),
+            rewind=lambda session, run_id: PackingRepository(session).rewind(run_id),
         )
         self.collectors = CollectorWriter(fence)
         self.health = HealthWriter(fence)
@@ -128,7 +127,7 @@ class AttemptLedger:
         The history is read for that, so that it does not belong into the claim, for which others wait.
         """
         with self._fence.write() as (session, run):
-            MetricRepository(session).rewind(run.id)
+            PackingRepository(session).rewind(run.id)
 
     def listening(self, endpoints: Sequence[Mapping[str, Any]]) -> None:
         """Publish the endpoints of the collectors: `{"address": "host:port", "index": 0}` each."""

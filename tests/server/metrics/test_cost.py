@@ -11,7 +11,7 @@ from sqlalchemy import event, func, insert, select
 from server.kit.db.database import Database
 from server.metrics.models import LatestMetric, MetricChunk
 from server.metrics.points import CHUNK_POINTS, MetricPoint, Points
-from server.metrics.repository import MetricRepository
+from server.metrics.repository import MetricRepository, PackingRepository
 from tests.conftest import POSTGRESQL_ONLY
 from tests.factories import make_checkpoint, make_claim, make_ledger, read_run
 from tests.server.lifecycle.leases.test_cost import measured as measured_log
@@ -90,7 +90,7 @@ def rewound(database: Database, name: str, chunks: int) -> Cost:
     with measured(database) as cost:
         make_claim(database)
         with database.write() as session:
-            MetricRepository(session).rewind(run_id)
+            PackingRepository(session).rewind(run_id)
 
     with database.read() as session:
         latest = MetricRepository(session).latest(run_id)

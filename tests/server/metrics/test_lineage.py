@@ -9,8 +9,8 @@ import pytest
 from ludus.client import Client
 from server.checkpoints.repository import MAX_PREDECESSORS
 from server.kit.metrics_settings import MetricsSettings
+from server.metrics.jobs import MetricRetention
 from server.metrics.points import MetricPoint
-from server.metrics.retention.job import MetricRetention
 from tests.factories import make_checkpoint, pack_metrics
 from tests.server.app.world import CARTPOLE, Trainer, World, open_world
 from tests.statements import selected

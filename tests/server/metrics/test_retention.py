@@ -20,11 +20,10 @@ from server.kit.artifacts.store import FileRef
 from server.kit.db.database import Database
 from server.kit.errors import StorageUnavailable
 from server.kit.metrics_settings import MetricsSettings
+from server.metrics.jobs import MetricRetention
 from server.metrics.models import MetricArchive, MetricChunk
-from server.metrics.points import CHUNK_POINTS, Points
+from server.metrics.points import CHUNK_POINTS, Points, keep, thinned
 from server.metrics.reader import MetricReader
-from server.metrics.retention.job import MetricRetention
-from server.metrics.retention.thinning import keep, thinned
 from server.runs.models import Run
 from tests.factories import pack_metrics
 from tests.server.app.world import Trainer, World, open_world

@@ -15,11 +15,10 @@ from server.kit.artifacts.store import ArtifactStore
 from server.kit.db.database import Database
 from server.kit.metrics_settings import MetricsSettings
 from server.lifecycle.attempts.repository import AttemptLedger
-from server.metrics.listed import ListedMetric
-from server.metrics.points import MetricPoint, Window
+from server.metrics.jobs import MetricRetention
+from server.metrics.points import ListedMetric, MetricPoint, Window
 from server.metrics.reader import MetricReader
 from server.metrics.repository import MetricRepository
-from server.metrics.retention.job import MetricRetention
 from tests.examples import examples
 from tests.factories import claim_run, make_checkpoint, make_run, pack_metrics
 

@@ -5,17 +5,16 @@ import time
 from typing import Any
 
 import pytest
-from sqlalchemy import insert, update
+from sqlalchemy import insert
 
 from ludus.schemas.states import RunState
 from server.kit.db.database import Database
 from server.kit.jobs import JobLoop
 from server.kit.listing import Condition, ListQuery, Operator, Order
 from server.lifecycle.attempts.repository import AttemptLedger
-from server.metrics.compaction.job import compaction_jobs
-from server.metrics.listed import ListedMetric
+from server.metrics.jobs import packing_job
 from server.metrics.models import LatestMetric
-from server.metrics.points import MetricPoint
+from server.metrics.points import ListedMetric, MetricPoint
 from server.metrics.repository import MetricRepository, values_by_run
 from server.runs.models import Run
 from server.runs.repository import RunRepository
@@ -120,40 +119,6 @@ def test_what_a_later_attempt_supersedes_is_no_extreme(database: Database) -> No
     assert list(found[run.id].values()) == [5.0]
 
 
-def test_extremes_that_the_former_release_did_not_keep_are_computed_by_the_controller(database: Database) -> None:
-    measured(database, "old", Walker=[7.0, 1.0, 3.0])
-    measured(database, "half", Walker=[9.0, 2.0])
-    with database.write() as session:
-        session.execute(update(LatestMetric).values(highest=None, lowest=None, extremes_step=None))
-    with database.read() as session:
-        assert len(MetricRepository(session).stale(10)) == 2
-
-    JobLoop(compaction_jobs(database), 0.0).tick()
-
-    assert read(database, f"{REWARD}@max") == ["half", "old"]
-    with database.read() as session:
-        assert MetricRepository(session).stale(10) == []
-
-
-def test_what_is_added_to_stale_extremes_leaves_them_stale(database: Database) -> None:
-    ledger = make_ledger(database, name="live")
-    ledger.metrics.append([MetricPoint("Walker", REWARD, 100, 1.0, 9.0)])
-    pack_metrics(database)
-    with database.write() as session:  # as the former release writes, which knows `value` and `step` alone
-        session.execute(update(LatestMetric).values(step=50, extremes_step=40, highest=1.0))
-
-    ledger.metrics.append([MetricPoint("Walker", REWARD, 200, 1.0, 2.0)])
-    pack_metrics(database)
-
-    with database.read() as session:
-        assert len(MetricRepository(session).stale(10)) == 1
-    JobLoop(compaction_jobs(database), 0.0).tick()
-    assert read(database, f"{REWARD}@max") == ["live"]
-    with database.read() as session:
-        (row,) = session.query(LatestMetric).all()
-        assert (row.highest, row.lowest, row.extremes_step) == (9.0, 2.0, 200)
-
-
 def test_a_page_of_ten_thousand_runs_takes_few_statements_and_little_time(database: Database) -> None:
     draw = random.Random(0)
     keys = [REWARD, "Environment/Episode Length", *(f"Losses/{number}" for number in range(3))]
@@ -197,7 +162,7 @@ def test_over_http_values_are_named_as_asked_and_pages_are_bound_to_the_metric(w
         trainer = world.claim(world.create(name=f"listed-{name}", tags=["listed"])["id"]).start()
         trainer.measure(REWARD, values)
         trainer.finish()
-    JobLoop(compaction_jobs(world.services.database), 0.0).tick()
+    JobLoop([packing_job(world.services.database)], 0.0).tick()
     world.create(name="listed-none", tags=["listed"])
 
     def get(**query: Any) -> Any:

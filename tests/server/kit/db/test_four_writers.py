@@ -9,10 +9,9 @@ from sqlalchemy import select
 
 from ludus.schemas.states import RunState
 from server.kit.db.database import Database
-from server.metrics.repository import MetricRepository
 from server.runs.events.repository import EventRepository
 from server.runs.models import Run
-from tests.factories import make_ledger, read_run
+from tests.factories import make_ledger, read_metric, read_run
 
 
 @pytest.mark.parametrize("seconds", [pytest.param(2, marks=pytest.mark.long), pytest.param(60, marks=pytest.mark.slow)])
@@ -50,9 +49,7 @@ def test_four_writers_lose_nothing(database_url: str, seconds: int) -> None:
         events = EventRepository(session).page(run.id, limit=10**6)
         names = set(session.scalars(select(Run.name)))
         paused = set(session.scalars(select(Run.name).where(Run.state == RunState.PAUSED, Run.event_seq == 2)))
-        histories = {
-            number: MetricRepository(session).history(run.id, f"behavior-{number}", "value") for number in range(4)
-        }
+    histories = {number: read_metric(database, run.id, f"behavior-{number}", "value") for number in range(4)}
     database.close()
 
     assert {event.message for event in events} >= acknowledged["event"]

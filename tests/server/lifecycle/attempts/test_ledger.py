@@ -18,12 +18,11 @@ from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.claims.claim import Claim
 from server.lifecycle.leases.repository import LeaseRepository
 from server.metrics.points import MetricPoint
-from server.metrics.repository import MetricRepository
 from server.runs.events.repository import EventRepository
 from server.runs.models import Event
 from server.runs.repository import RunRepository
 from server.simulators.repository import SimulatorRepository
-from tests.factories import make_checkpoint, make_claim, make_ledger, make_run, read_run
+from tests.factories import make_checkpoint, make_claim, make_ledger, make_run, read_metric, read_run
 from tests.server.ladders.played import make_match
 
 WRITES: dict[str, Any] = {
@@ -222,9 +221,7 @@ def test_metrics_handed_in_twice_count_once(database: Database) -> None:
     ledger.metrics.append(points)
     ledger.metrics.append(points)
 
-    with database.read() as session:
-        history = MetricRepository(session).history(read_run(database, "run").id, "CartPole", "reward")
-    assert history is not None
+    history = read_metric(database, "run", "CartPole", "reward")
     assert history.steps.tolist() == [1, 2, 3]
 
 

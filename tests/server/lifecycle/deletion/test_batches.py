@@ -26,7 +26,7 @@ from server.lifecycle.deletion.service import ROWS, DeletionService
 from server.lifecycle.retention import job
 from server.lifecycle.retention.job import RowRetention
 from server.metrics.points import MetricPoint
-from server.metrics.retention.repository import MetricRetentionRepository
+from server.metrics.repository import MetricRetentionRepository
 from server.runs.models import Attempt, DeletedAttempts, DeletedRun, Event, Run
 from server.runs.repository import RunRepository
 from server.simulators.models import Simulator

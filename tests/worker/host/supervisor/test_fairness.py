@@ -10,9 +10,8 @@ from server.kit.db.database import Database
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.claims.claim import Claim
 from server.metrics.points import MetricPoint
-from server.metrics.repository import MetricRepository
 from server.runs.models import Event
-from tests.factories import make_run
+from tests.factories import make_run, read_metric
 from tests.worker.host.supervisor import trainers
 from tests.worker.host.supervisor.supervising import Threaded, messages_of, supervise
 
@@ -41,6 +40,5 @@ def test_a_checkpoint_is_stored_while_metrics_come_faster_than_they_are_written(
     assert messages_of(database)["ended"] == "stored"
     with database.read() as session:
         told = session.scalars(select(Event.data).where(Event.type == "ended")).one()["step"]
-        history = MetricRepository(session).history(run.id, "CartPole", "reward")
-    assert history is not None
+    history = read_metric(database, run.id, "CartPole", "reward")
     assert history.steps.tolist() == list(range(1, told + 1)), "every summary is there"

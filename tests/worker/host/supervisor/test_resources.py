@@ -12,7 +12,7 @@ from server.kit.settings import WorkerSettings
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.metrics.points import MetricPoint, Points
 from server.metrics.repository import MetricRepository
-from tests.factories import make_checkpoint, make_claim, make_ledger, make_run, read_run
+from tests.factories import make_checkpoint, make_claim, make_ledger, make_run, read_metric, read_run
 from tests.waiting import eventually
 from tests.worker.host.supervisor import trainers
 from tests.worker.host.supervisor.supervising import Separate, supervise
@@ -30,8 +30,7 @@ def _quick_samples(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def recorded(database: Database, key: str) -> Points:
     """Return the points of a metric of the run as a whole."""
-    with database.read() as session:
-        return MetricRepository(session).history(read_run(database, "run").id, "", key) or Points.empty()
+    return read_metric(database, "run", "", key)
 
 
 def steps(database: Database, key: str = TRAINER_MEMORY) -> Sequence[int]:

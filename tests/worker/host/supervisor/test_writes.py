@@ -11,9 +11,8 @@ from server.kit.db.database import Database
 from server.kit.errors import DatabaseUnavailable
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.metrics.points import MetricPoint
-from server.metrics.repository import MetricRepository
 from server.runs.models import Event
-from tests.factories import make_claim, make_run
+from tests.factories import make_claim, make_run, read_metric
 from tests.worker.host.supervisor.outage import outage
 from worker.host.supervisor.writes import AT_ONCE, MOST_POINTS, Writes
 
@@ -59,9 +58,8 @@ def test_a_flush_begins_nothing_after_its_time() -> None:
 
 
 def history(database: Database, run_id: str, key: str) -> list[tuple[int, float]]:
-    with database.read() as session:
-        points = MetricRepository(session).history(run_id, "Walker", key)
-    return [] if points is None else list(zip(points.steps.tolist(), points.values.tolist(), strict=True))
+    points = read_metric(database, run_id, "Walker", key)
+    return list(zip(points.steps.tolist(), points.values.tolist(), strict=True))
 
 
 REPORTS = [

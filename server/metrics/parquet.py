@@ -66,15 +66,15 @@ def write(target: Path | IO[bytes], run_id: str, metrics: Iterable[Metric]) -> i
 
 
 def read(
-    file: IO[bytes] | RawIOBase, run_id: str, wanted: Callable[[str, str], bool], window: Window = EVERY_STEP
+    file: IO[bytes] | RawIOBase, run_id: str, is_asked: Callable[[str, str], bool], window: Window = EVERY_STEP
 ) -> dict[Place, dict[int, Points]]:
-    """Return the points in a window of the metrics, by attempt, whose behavior and key are `wanted`.
+    """Return the points in a window of the metrics, by attempt, whose behavior and key are asked for.
 
     Raises OSError where a page is damaged.
     """
     import pyarrow.parquet as pq  # noqa: PLC0415  # see above
 
-    found: defaultdict[Place, defaultdict[int, list[Points]]] = defaultdict(lambda: defaultdict(list))
+    pieces: defaultdict[Place, defaultdict[int, list[Points]]] = defaultdict(lambda: defaultdict(list))
     with pq.ParquetFile(
         file, read_dictionary=["behavior", "key"], pre_buffer=True, page_checksum_verification=True
     ) as stored:
@@ -83,14 +83,14 @@ def read(
             behaviors, behavior_codes = _coded(table["behavior"])
             keys, key_codes = _coded(table["key"])
             pairs = {
-                (b, k) for b, behavior in enumerate(behaviors) for k, key in enumerate(keys) if wanted(behavior, key)
+                (b, k) for b, behavior in enumerate(behaviors) for k, key in enumerate(keys) if is_asked(behavior, key)
             }
             if not pairs:
                 continue
-            rest = stored.read_row_group(group, columns=["attempt", "step", "time", "value"], use_threads=False)
-            attempts = rest["attempt"].to_numpy()
-            steps, values = rest["step"].to_numpy(), rest["value"].to_numpy()
-            times = rest["time"].cast("int64").to_numpy() / 1e6
+            columns = stored.read_row_group(group, columns=["attempt", "step", "time", "value"], use_threads=False)
+            attempts = columns["attempt"].to_numpy()
+            steps, values = columns["step"].to_numpy(), columns["value"].to_numpy()
+            times = columns["time"].cast("int64").to_numpy() / 1e6
             changes = (np.diff(behavior_codes) != 0) | (np.diff(key_codes) != 0) | (np.diff(attempts) != 0)
             edges = [0, *(np.flatnonzero(changes) + 1).tolist(), len(steps)]
             for start, end in pairwise(edges):
@@ -98,10 +98,10 @@ def read(
                 if pair in pairs:
                     points = Points(steps[start:end], times[start:end], values[start:end])
                     place = (run_id, behaviors[pair[0]], keys[pair[1]])
-                    found[place][int(attempts[start])].append(points.within(window))
+                    pieces[place][int(attempts[start])].append(points.within(window))
     return {
-        place: {attempt: Points.joined(each) for attempt, each in sorted(theirs.items())}
-        for place, theirs in found.items()
+        place: {attempt: Points.joined(of_attempt) for attempt, of_attempt in sorted(by_attempt.items())}
+        for place, by_attempt in pieces.items()
     }
 
 
@@ -111,10 +111,9 @@ def _groups(metrics: Iterable[Metric]) -> Iterator[list[Part]]:
     room = ROWS
     for behavior, key, by_attempt in metrics:
         for attempt, points in by_attempt.items():
-            left = points
-            while len(left):
-                group.append((behavior, key, attempt, left[:room]))
-                left, room = left[room:], room - min(room, len(left))
+            while len(points):
+                group.append((behavior, key, attempt, points[:room]))
+                points, room = points[room:], room - min(room, len(points))  # noqa: PLW2901
                 if not room:
                     yield group
                     group, room = [], ROWS

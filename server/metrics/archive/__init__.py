@@ -1,1 +1,0 @@
-"""The metrics of ended runs as Parquet files in the artifact store."""

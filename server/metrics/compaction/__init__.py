@@ -1,1 +1,0 @@
-"""Compaction: the tail of a run's metrics becomes chunks and newest values."""
