@@ -1,22 +1,33 @@
-"""From text to plain values: the reader of configuration documents.
+"""From text to plain values and back to places: the reader of configuration documents.
 
 Reads YAML 1.1 as ML-Agents does (PyYAML's safe types), and JSON. It differs where silence hides a problem or text from
 outside could do harm: duplicate keys, keys that aren't text, NaN, tags, runaway aliases and deep nesting are refused,
 and what it returns is a tree of dict, list, str, int, float, bool and None without shared parts, fit to be stored.
+`locate` says where in the text a problem is: at the line and column of the key that its path leads to.
 """
 
-import copy
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, Final, NoReturn, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NoReturn, Protocol, TypeAlias
 
 import yaml
 from yaml.constructor import SafeConstructor
-from yaml.events import AliasEvent, MappingEndEvent, MappingStartEvent, ScalarEvent, SequenceEndEvent, StreamEndEvent
+from yaml.events import (
+    AliasEvent,
+    CollectionStartEvent,
+    Event,
+    MappingEndEvent,
+    MappingStartEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    StreamEndEvent,
+)
 
-from ludus.config.problems import Path, join_path, show
+from ludus.config.problems import Path, join_path, parse_path, show
 from server.kit.errors import InvalidConfig, Problem
 from server.kit.json_limits import find_excess
 
@@ -33,8 +44,12 @@ _NUMBER_CHARACTERS: Final = 1100
 _MAX_TAG_DIRECTIVES: Final = 16
 """Most `%TAG` lines: libyaml compares each with those before it."""
 
+Values: TypeAlias = dict[str, Any]
+"""A mapping of plain values: a document, or a part of one."""
 Document: TypeAlias = str | bytes | Mapping[str, Any]
 """A document as it is sent: YAML or JSON text, or a mapping of plain values."""
+Repeated: TypeAlias = list[tuple[Path, object]]
+"""Paths and values of keys that stand twice."""
 
 _TAG: Final = "tag:yaml.org,2002:"
 _SCALARS: Final = {
@@ -45,34 +60,49 @@ _SCALARS: Final = {
     f"{_TAG}str": SafeConstructor.construct_yaml_str,
     f"{_TAG}timestamp": SafeConstructor.construct_yaml_str,
     f"{_TAG}value": SafeConstructor.construct_yaml_str,
+    f"{_TAG}merge": SafeConstructor.construct_yaml_str,
 }
-MERGE_TAG: Final = f"{_TAG}merge"
-"""Of the key `<<`."""
-LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""libyaml's, where PyYAML has it."""
 _COLLECTIONS: Final = {None, "!", f"{_TAG}map", f"{_TAG}seq"}
 _NUMBERS: Final = {f"{_TAG}int", f"{_TAG}float"}
 _TAG_DIRECTIVE: Final = re.compile("(?:^|[\n\r\x85\u2028\u2029])%TAG")
 _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 _TOO_DEEP: Final = f"nested deeper than {MAX_DEPTH}"
 _TOO_MANY: Final = f"the document has more than {MAX_VALUES} values"
-_MERGE: Final = object()
-"""Stands for the key `<<`."""
+_LONG_NUMBER: Final = "the number has more than 300 digits"
 
 
-def parse_document(document: Document, repeated: list[tuple[Path, Any]] | None = None) -> dict[str, Any]:
+class _Mark(Protocol):
+    """The parser's place in the text, from 0."""
+
+    line: int
+    column: int
+
+
+@dataclass(slots=True)
+class _Node:
+    """A value of a YAML text with its place. Aliases share their nodes."""
+
+    mark: _Mark
+    value: object
+    """A plain value; of a collection a dict or a list of nodes."""
+    keys: dict[str, _Mark] = field(default_factory=dict)
+    """The places of a mapping's keys."""
+
+
+def parse_document(document: Document, repeated: Repeated | None = None) -> Values:
     """Read a configuration document (YAML or JSON text, or a mapping of plain values) into a tree of its own.
 
     A key that stands twice in a mapping is refused. With `repeated`, only one with another value is: the others are
-    added to it, as path and value. Raises InvalidConfig. Nothing is executed, and time and memory are bounded by the
-    limits of this module, which are checked while the text is read.
+    added to it. Raises InvalidConfig. Nothing is executed, and time and memory are bounded by the limits of this
+    module, which are checked while the text is read.
     """
-    value = document if isinstance(document, Mapping) else read(decode(document), repeated)
+    tree = document if isinstance(document, Mapping) else _read(_decode(document), repeated)
+    value = _Plain().copy(tree, ())
     if value is None:
         _refuse("empty_document", "the document is empty; it needs at least `behaviors`")
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict):
         _refuse("not_a_mapping", f"the document is {show(value)}, not a mapping; it needs at least `behaviors`")
-    return _Plain().mapping(value, ())
+    return value
 
 
 def text_of(document: Document, write: Callable[[Mapping[str, Any]], str]) -> str:
@@ -82,13 +112,80 @@ def text_of(document: Document, write: Callable[[Mapping[str, Any]], str]) -> st
     return document.decode("utf-8-sig") if isinstance(document, bytes) else document
 
 
-def _refuse(code: str, message: str, path: Path = (), mark: Any = None) -> NoReturn:
-    """Raise InvalidConfig with one problem. `mark` is the parser's, of its place."""
+@contextmanager
+def located(document: Document | None, overrides: Mapping[str, Any] | None = None) -> Iterator[None]:
+    """Give problems for which a configuration is refused meanwhile their positions in its text."""
+    try:
+        yield
+    except InvalidConfig as error:
+        raise InvalidConfig(locate(document, error.problems, overrides)) from error
+
+
+def locate(
+    document: Document | None, problems: Sequence[Problem], overrides: Mapping[str, Any] | None = None
+) -> Sequence[Problem]:
+    """Return problems with their positions in a document's text.
+
+    Where the text has no such key, that is the position of the nearest parent; of what merge keys and aliases bring it
+    is the original. A problem keeps the position that it has. It gets none where the document is a mapping, or JSON
+    that YAML cannot read, and where an override has set its value.
+    """
+    if document is None or isinstance(document, Mapping) or all(problem.line is not None for problem in problems):
+        return problems
+    try:
+        root = _compose(_decode(document), None)
+    except (InvalidConfig, yaml.YAMLError):
+        return problems
+    if root is None:
+        return problems
+    overridden = set(_override_paths(overrides or {}))
+
+    def position(problem: Problem) -> Problem:
+        try:
+            path = tuple(parse_path(problem.path))
+        except ValueError:  # of a malformed override
+            return problem
+        if problem.line is not None or any(path[:length] in overridden for length in range(len(path) + 1)):
+            return problem
+        node, mark = root, root.mark
+        for part in path:
+            if isinstance(part, str) and isinstance(node.value, dict) and part in node.value:
+                node, mark = node.value[part], node.keys[part]
+            elif isinstance(part, int) and isinstance(node.value, list) and part < len(node.value):
+                node = node.value[part]
+                mark = node.mark
+            else:
+                break
+        return replace(problem, line=mark.line + 1, column=mark.column + 1)
+
+    return [position(problem) for problem in problems]
+
+
+def _override_paths(overrides: Mapping[str, Any]) -> Iterator[Path]:
+    """Yield the paths that overrides set; and dotted ones as keys, as problems with the overrides themselves do."""
+    for text, value in overrides.items():
+        try:
+            path = tuple(parse_path(text))
+        except ValueError:  # `apply_overrides` refuses it
+            continue
+        if len(path) > 1:
+            yield (text,)
+        yield from (path + leaf for leaf in _leaves(value))
+
+
+def _leaves(value: object) -> Iterable[Path]:
+    if not isinstance(value, Mapping) or not value:
+        return [()]
+    return ((key, *leaf) for key, inner in value.items() for leaf in _leaves(inner))
+
+
+def _refuse(code: str, message: str, path: Path = (), mark: _Mark | None = None) -> NoReturn:
+    """Raise InvalidConfig with one problem."""
     line, column = (None, None) if mark is None else (mark.line + 1, mark.column + 1)
     raise InvalidConfig([Problem(join_path(path), code, message, line, column)])
 
 
-def decode(document: str | bytes) -> str:
+def _decode(document: str | bytes) -> str:
     """Return the text without a byte order mark. Raises InvalidConfig."""
     try:
         data = document.encode() if isinstance(document, str) else document
@@ -99,7 +196,42 @@ def decode(document: str | bytes) -> str:
         _refuse("invalid_encoding", f"the document is not valid UTF-8 ({error}); save it as UTF-8")
 
 
-def _explained(problem: str, text: str, mark: Any) -> str:
+def _read(text: str, repeated: Repeated | None) -> object:
+    """Parse text that begins like a JSON object as JSON, and anything else, or broken JSON, as YAML.
+
+    Raises InvalidConfig.
+    """
+    if text.lstrip().startswith("{"):
+        excess = find_excess(text, values=MAX_VALUES, depth=MAX_DEPTH)
+        if excess is not None:
+            code, message = ("too_deep", _TOO_DEEP) if excess.of == "depth" else ("too_large", _TOO_MANY)
+            raise InvalidConfig([Problem("", code, message, excess.line, excess.column)])
+        try:
+            return json.loads(text, object_pairs_hook=_json_object, parse_int=_json_integer)
+        except ValueError:
+            pass  # a flow mapping of YAML, or a problem that the YAML reader reports with its place
+    try:
+        return _compose(text, repeated)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        _refuse("invalid_syntax", _explained(str(error.problem or error.context), text, mark), mark=mark)
+    except yaml.YAMLError as error:
+        _refuse("invalid_syntax", " ".join(str(error).split()))
+
+
+def _json_object(pairs: list[tuple[str, Any]]) -> Values:
+    if len(pairs) > len(values := dict(pairs)):
+        raise ValueError("a key stands twice in one object")
+    return values
+
+
+def _json_integer(digits: str) -> int:
+    if len(digits) > _NUMBER_CHARACTERS:
+        raise ValueError(_LONG_NUMBER)
+    return int(digits)
+
+
+def _explained(problem: str, text: str, mark: _Mark | None) -> str:
     """Name the character that the parser stumbled over, and what to do about the usual ones."""
     lines = text.splitlines()
     rest = lines[mark.line][mark.column :] if mark is not None and mark.line < len(lines) else ""
@@ -112,227 +244,177 @@ def _explained(problem: str, text: str, mark: Any) -> str:
     return f"no value can begin with the character {rest[0]!r}; put the value in quotes"
 
 
-def read(text: str, repeated: list[tuple[Path, Any]] | None = None) -> object:
-    """Parse text that begins like a JSON object as JSON, and anything else, or broken JSON, as YAML.
-
-    `repeated` is that of `parse_document`. Raises InvalidConfig.
-    """
-    if text.lstrip().startswith("{"):
-        excess = find_excess(text, values=MAX_VALUES, depth=MAX_DEPTH)
-        if excess is not None:
-            code, message = ("too_deep", _TOO_DEEP) if excess.of == "depth" else ("too_large", _TOO_MANY)
-            raise InvalidConfig([Problem("", code, message, excess.line, excess.column)])
-        try:
-            return json.loads(text, object_pairs_hook=_object)
-        except ValueError:
-            pass  # a flow mapping of YAML, or a problem that the YAML reader reports with its place
+def _compose(text: str, repeated: Repeated | None) -> _Node | None:
+    """Return the only document of a YAML text, None if there is none. Raises InvalidConfig, YAMLError."""
     if len(_TAG_DIRECTIVE.findall(text)) > _MAX_TAG_DIRECTIVES:
         _refuse("tag_refused", "the document declares tags (`%TAG`); write plain values")
-    try:
-        return _Yaml(text, repeated).document()
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        _refuse("invalid_syntax", _explained(str(error.problem or error.context), text, mark), mark=mark)
-    except yaml.YAMLError as error:
-        _refuse("invalid_syntax", " ".join(str(error).split()))
+    return _Composer(text, repeated).document()
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make a JSON object, which may not hold a key twice."""
-    result: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in result:
-            raise ValueError(f"the key {show(key)} stands twice in one object")
-        result[key] = value
-    return result
+class _Composer:
+    """Makes nodes of the parser's events, so that depth, aliases and keys are checked as they come."""
 
-
-class _Yaml:
-    """Builds plain values from the parser's events, so that depth, aliases and keys are checked as they come."""
-
-    def __init__(self, text: str, repeated: list[tuple[Path, Any]] | None) -> None:
-        self._loader = LOADER(text)
+    def __init__(self, text: str, repeated: Repeated | None) -> None:
+        self._loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)  # libyaml's, where PyYAML has it
         self._repeated = repeated
-        self._anchors: dict[str, tuple[object, int]] = {}
+        self._anchors: dict[str, tuple[_Node, int]] = {}
         self._open: set[str | None] = set()
         self._values = 0
         self._aliased = 0
 
-    def document(self) -> object:
-        """Return the only document, None if there is none."""
+    def document(self) -> _Node | None:
         self._next()  # the stream's start
         if isinstance(self._next(), StreamEndEvent):
             return None
-        value = self._value(self._next(), ())
+        node = self._node(self._next(), ())
         self._next()  # the document's end
         after = self._next()
         if not isinstance(after, StreamEndEvent):
             _refuse("invalid_syntax", "a second document begins; send one", mark=after.start_mark)
-        return value
+        return node
 
-    def _next(self) -> Any:
-        return self._loader.get_event()
+    def _next(self) -> Event:
+        event: Event = self._loader.get_event()
+        return event
 
-    def _value(self, event: Any, path: Path) -> Any:
+    def _node(self, event: Event, path: Path) -> _Node:
+        mark = event.start_mark
+        assert mark is not None
         if isinstance(event, AliasEvent):
-            return self._alias(event, path)
-        anchor = event.anchor
+            return self._alias(str(event.anchor), mark, path)
+        assert isinstance(event, ScalarEvent | CollectionStartEvent)
         before = self._values + self._aliased
         self._values += 1
         if self._values > MAX_VALUES + 1:  # with the document itself
-            _refuse("too_large", _TOO_MANY, (), event.start_mark)
+            _refuse("too_large", _TOO_MANY, (), mark)
         if isinstance(event, ScalarEvent):
-            value = self._scalar(event, path)
+            node = _Node(mark, self._scalar(event, self._tag(event), path))
         else:
-            self._open.add(anchor)
-            value = self._collection(event, path)
-            self._open.discard(anchor)
-        if anchor is not None:
-            self._anchors[anchor] = (value, self._values + self._aliased - before)
-        return value
+            if event.tag not in _COLLECTIONS:
+                _refuse("tag_refused", f"the tag {show(event.tag)} is refused; write a plain value", path, mark)
+            if len(path) >= MAX_DEPTH:
+                _refuse("too_deep", _TOO_DEEP, path, mark)
+            self._open.add(event.anchor)
+            node = self._mapping(mark, path) if isinstance(event, MappingStartEvent) else self._sequence(mark, path)
+            self._open.discard(event.anchor)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = (node, self._values + self._aliased - before)
+        return node
 
-    def _alias(self, event: AliasEvent, path: Path) -> object:
-        name, mark = event.anchor, event.start_mark
+    def _alias(self, name: str, mark: _Mark, path: Path) -> _Node:
         if name in self._open:
             _refuse("alias_refused", f"the alias *{name} stands inside its own anchor", path, mark)
         if name not in self._anchors:
             _refuse("alias_refused", f"the alias *{name} has no anchor before it", path, mark)
-        value, size = self._anchors[name]
+        node, size = self._anchors[name]
         self._aliased += size
         if self._aliased > MAX_ALIASED:
             _refuse("alias_refused", f"aliases expand to more than {MAX_ALIASED} values", path, mark)
-        return copy.deepcopy(value)
+        return node
 
-    def _scalar(self, event: Any, path: Path) -> Any:
-        tag = event.tag
-        if tag is None or tag == "!":
-            tag = self._loader.resolve(yaml.ScalarNode, event.value, event.implicit)
+    def _tag(self, event: ScalarEvent) -> str:
+        if event.tag is None or event.tag == "!":
+            return str(self._loader.resolve(yaml.ScalarNode, event.value, event.implicit))
+        return event.tag
+
+    def _scalar(self, event: ScalarEvent, tag: str, path: Path) -> object:
         if tag in _NUMBERS and len(event.value) > _NUMBER_CHARACTERS:
-            _refuse("out_of_range", "the number has more than 300 digits", path, event.start_mark)
-        if tag == MERGE_TAG:
-            return _MERGE
+            _refuse("out_of_range", _LONG_NUMBER, path, event.start_mark)
         if tag not in _SCALARS:
-            self._refuse_tag(tag, event, path)
-        node = yaml.ScalarNode(tag, event.value, event.start_mark, event.end_mark)
+            _refuse("tag_refused", f"the tag {show(tag)} is refused; write a plain value", path, event.start_mark)
         try:
-            return _SCALARS[tag](self._loader, node)
+            return _SCALARS[tag](self._loader, yaml.ScalarNode(tag, event.value))
         except (ValueError, LookupError, OverflowError):
             kind = tag.removeprefix(_TAG)
             _refuse("invalid_syntax", f"{show(event.value)} is no legal YAML {kind}", path, event.start_mark)
 
-    def _collection(self, event: Any, path: Path) -> object:
-        if event.tag not in _COLLECTIONS:
-            self._refuse_tag(event.tag, event, path)
-        if len(path) >= MAX_DEPTH:
-            _refuse("too_deep", _TOO_DEEP, path, event.start_mark)
-        return self._mapping(path) if isinstance(event, MappingStartEvent) else self._sequence(path)
-
-    def _sequence(self, path: Path) -> list[Any]:
-        result: list[Any] = []
+    def _sequence(self, mark: _Mark, path: Path) -> _Node:
+        nodes: list[_Node] = []
         while not isinstance(event := self._next(), SequenceEndEvent):
-            result.append(_text_if_merge(self._value(event, (*path, len(result)))))
-        return result
+            nodes.append(self._node(event, (*path, len(nodes))))
+        return _Node(mark, nodes)
 
-    def _mapping(self, path: Path) -> dict[str, Any]:
-        written: dict[str, Any] = {}
-        merged: dict[str, Any] = {}
+    def _mapping(self, mark: _Mark, path: Path) -> _Node:
+        written: dict[str, _Node] = {}
+        merged: dict[str, _Node] = {}
+        marks: dict[str, _Mark] = {}
+        merged_marks: dict[str, _Mark] = {}
         while not isinstance(event := self._next(), MappingEndEvent):
-            key = self._key(event, path)
-            if key is _MERGE:
-                self._merge(merged, self._value(self._next(), (*path, "<<")), event, path)
+            place = event.start_mark
+            assert place is not None
+            if not isinstance(event, ScalarEvent):
+                _refuse("key_not_text", "a key has to be plain text", path, place)
+            tag = self._tag(event)
+            if tag == f"{_TAG}merge":
+                source = self._node(self._next(), (*path, "<<"))
+                for mapping in source.value if isinstance(source.value, list) else [source]:
+                    if not isinstance(mapping.value, dict):
+                        _refuse("invalid_syntax", "`<<` merges mappings only", path, place)
+                    for name in [name for name in mapping.value if name not in merged]:  # the first that has it wins
+                        merged[name], merged_marks[name] = mapping.value[name], mapping.keys[name]
                 continue
+            key = self._scalar(event, tag, path)
+            if not isinstance(key, str):
+                problem = f"the key {event.value} isn't text but {show(key)}; put it in quotes"
+                _refuse("key_not_text", problem, path, place)
+            if event.anchor is not None:
+                self._anchors[event.anchor] = (_Node(place, key), 1)
             if key in written and self._repeated is None:
-                _refuse("duplicate_key", f"the key {show(key)} stands twice; keep one", path, event.start_mark)
-            value = _text_if_merge(self._value(self._next(), (*path, key)))
+                _refuse("duplicate_key", f"the key {show(key)} stands twice; keep one", path, place)
+            node = self._node(self._next(), (*path, key))
             if key in written and self._repeated is not None:
-                if repr(value) != repr(written[key]):  # 1 equals True, and NaN not itself
+                value = _Plain().copy(node, path)
+                if repr(value) != repr(_Plain().copy(written[key], path)):  # 1 equals True, and NaN not itself
                     message = f"the key {show(key)} stands twice, with different values; keep one"
-                    _refuse("duplicate_key", message, path, event.start_mark)
+                    _refuse("duplicate_key", message, path, place)
                 self._repeated.append(((*path, key), value))
-            written[key] = value
-        return {**merged, **written}
-
-    def _key(self, event: Any, path: Path) -> Any:
-        """Return a mapping's key: text, or the marker of a merge."""
-        if isinstance(event, ScalarEvent):
-            key = self._value(event, path)
-            self._values -= 1  # it is no value
-            if key is _MERGE or isinstance(key, str):
-                return key
-            problem = f"the key {event.value} isn't text but {show(key)}; put it in quotes"
-        else:
-            problem = "a key has to be plain text"
-        _refuse("key_not_text", f"{problem}", path, event.start_mark)
-
-    def _merge(self, merged: dict[str, Any], value: object, event: Any, path: Path) -> None:
-        """Add the mappings behind `<<`; the first that has a key wins."""
-        for source in value if isinstance(value, list) else [value]:
-            if not isinstance(source, dict):
-                _refuse("invalid_syntax", "`<<` merges mappings only", path, event.start_mark)
-            for key, item in source.items():
-                merged.setdefault(key, item)
-
-    def _refuse_tag(self, tag: str, event: Any, path: Path) -> NoReturn:
-        _refuse("tag_refused", f"the tag {show(tag)} is refused; write a plain value", path, event.start_mark)
-
-
-def _text_if_merge(value: Any) -> Any:
-    """Return the text `<<` where it isn't a key."""
-    return "<<" if value is _MERGE else value
+            written[key], marks[key] = node, place
+        return _Node(mark, merged | written, merged_marks | marks)
 
 
 class _Plain:
-    """Copies a tree of plain values, checking each of them."""
+    """Copies a tree of nodes or plain values, checking each of them."""
 
     def __init__(self) -> None:
-        self._values = 0
+        self._values = -1  # the document itself is none
         self._characters = 0
 
-    def mapping(self, value: Mapping[Any, Any], path: Path) -> dict[str, Any]:
-        """Copy a mapping."""
-        if len(path) >= MAX_DEPTH:
-            _refuse("too_deep", _TOO_DEEP, path)
-        result: dict[str, Any] = {}
-        for key, item in value.items():
-            if not isinstance(key, str):
-                _refuse("key_not_text", f"the key {show(key)} isn't text; put it in quotes", path)
-            self._text(key, path)
-            result[key] = self._value(item, (*path, key))
-        return result
-
-    def _sequence(self, value: list[Any] | tuple[Any, ...], path: Path) -> list[Any]:
-        if len(path) >= MAX_DEPTH:
-            _refuse("too_deep", _TOO_DEEP, path)
-        return [self._value(item, (*path, index)) for index, item in enumerate(value)]
-
-    def _value(self, value: object, path: Path) -> Any:
+    def copy(self, value: object, path: Path) -> object:
+        """Return the plain values of a tree. Raises InvalidConfig."""
         self._values += 1
         if self._values > MAX_VALUES:
             _refuse("too_large", _TOO_MANY)
-        match value:
-            case None | bool():
-                return value
-            case int():
-                if value.bit_length() > 1024:
-                    _refuse("out_of_range", "the number has more than 300 digits", path)
-                return value
-            case str():
-                return self._text(value, path)
-            case float():
-                if not math.isfinite(value):
-                    _refuse("not_finite", f"{value} is not a finite number", path)
-                return value
-            case Mapping():
-                return self.mapping(value, path)
-            case list() | tuple():
-                return self._sequence(value, path)
+        match value.value if isinstance(value, _Node) else value:
+            case None | bool() as constant:
+                return constant
+            case int() as number:
+                if number.bit_length() > 1024:
+                    _refuse("out_of_range", _LONG_NUMBER, path)
+                return number
+            case str() as text:
+                return self._text(text, path)
+            case float() as number:
+                if not math.isfinite(number):
+                    _refuse("not_finite", f"{number} is not a finite number", path)
+                return number
+            case Mapping() | list() | tuple() if len(path) >= MAX_DEPTH:
+                _refuse("too_deep", _TOO_DEEP, path)
+            case Mapping() as mapping:
+                return {self._key(key, path): self.copy(item, (*path, key)) for key, item in mapping.items()}
+            case list() | tuple() as items:
+                return [self.copy(item, (*path, index)) for index, item in enumerate(items)]
             case _:
                 _refuse("wrong_type", f"a {type(value).__name__} is not a plain value", path)
 
-    def _text(self, value: str, path: Path) -> str:
-        if _UNSTORABLE.search(value):
+    def _key(self, key: object, path: Path) -> str:
+        if not isinstance(key, str):
+            _refuse("key_not_text", f"the key {show(key)} isn't text; put it in quotes", path)
+        return self._text(key, path)
+
+    def _text(self, text: str, path: Path) -> str:
+        if _UNSTORABLE.search(text):
             _refuse("invalid_encoding", "the text holds a NUL character or half a surrogate pair", path)
-        self._characters += len(value)
+        self._characters += len(text)
         if self._characters > MAX_BYTES:
             _refuse("too_large", f"the document's texts have more than {MAX_BYTES} characters")
-        return value
+        return text

@@ -229,7 +229,7 @@ class Problem:
     message: str
     """The mistake and its correction."""
     line: int | None = None
-    """Of its place in the document's text, from 1; None where there is no text (`server.config.positions`)."""
+    """Of its place in the document's text, from 1; None where there is no text (`server.config.document`)."""
     column: int | None = None
     """Likewise."""
 

@@ -13,7 +13,7 @@ from ludus.validation import NO_NUL, Form
 from server.assessments.service import AssessmentService
 from server.checkpoints.repository import HAS_CHECKPOINTS, CheckpointRepository
 from server.checkpoints.service import CheckpointService
-from server.config.positions import locate, located
+from server.config.document import locate, located
 from server.demonstrations.service import DemonstrationService
 from server.kit.db.database import Database, Session
 from server.kit.errors import (

@@ -16,8 +16,7 @@ import torch
 from ludus.config.problems import join_path
 from ludus.logging import bind_process, configure_logging, redirect_output
 from ludus.schemas.states import StopReason
-from server.config.document import parse_document
-from server.config.positions import located
+from server.config.document import located, parse_document
 from server.config.resolution import review
 from server.config.unsupported import refuse_unsupported
 from server.kit.errors import InvalidConfig, Problem

@@ -17,8 +17,7 @@ from typing import Any
 import yaml
 
 from ludus.config.problems import Path, join_path, parse_path
-from server.config.document import Document, parse_document, text_of
-from server.config.positions import located
+from server.config.document import Document, located, parse_document, text_of
 from server.config.upgrade.blocks import from_blocks
 from server.config.upgrade.environment_parameters import add_parameters, by_behavior, read_curricula, read_samplers
 from server.config.upgrade.notes import Dropped, Notes, Rewritten

@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any
 
 from ludus.config.run import RunConfig
-from server.config.document import Document, parse_document, text_of
-from server.config.positions import locate, located
+from server.config.document import Document, locate, located, parse_document, text_of
 from server.config.presets import Preset, describe_preset, list_presets
 from server.config.resolution import Change, apply_overrides, diff, resolve, review
 from server.config.unsupported import refuse_unsupported

@@ -6,8 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from server.config.document import MAX_VALUES, parse_document
-from server.config.positions import located
+from server.config.document import MAX_VALUES, located, parse_document
 from server.config.resolution import apply_overrides, review
 from server.kit.errors import InvalidConfig
 from server.runs.stored_configs.service import upgrade_config

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ludus.config.problems import join_path
-from server.config.document import MAX_DEPTH
-from server.config.positions import locate, located
+from server.config.document import MAX_DEPTH, locate, located
 from server.kit.errors import InvalidConfig, Problem
 from tests.examples import examples
 
