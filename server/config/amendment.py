@@ -28,6 +28,7 @@ from ludus.config.divergence import DivergenceSettings
 from ludus.config.hyperparameters import PPOHyperparameters
 from ludus.config.problems import Path, join_path, show, split_path
 from ludus.config.run import RunConfig
+from server.config.document import Values
 from server.config.resolution import Change, diff, problems_in
 from server.kit.errors import InvalidEdit, Problem
 
@@ -80,20 +81,20 @@ _BEHAVIORS: Final = TypeAdapter(dict[str, BehaviorConfig])
 _INSTEAD: Final = "branch off another run that has it from the beginning (`ludus run branch`)"
 
 
-def amend(config: RunConfig, wanted: Mapping[str, Mapping[str, Any]]) -> tuple[RunConfig, list[Change]]:
+def amend(config: RunConfig, edits: Mapping[str, Mapping[str, Any]]) -> tuple[RunConfig, list[Change]]:
     """Return a run's configuration with changes, and what has changed by that, derived values included.
 
-    `wanted`: parts of behaviors' sections, by the behaviors' names. Raises InvalidEdit with every problem, each with
-    its path.
+    `edits`: parts of behaviors' sections, by the behaviors' names. Raises InvalidEdit with every problem, each with its
+    path.
     """
     sections = _sections(config)
-    problems = list(_merge(config, wanted, sections))
+    problems = list(_merge(config, edits, sections))
     try:
         amended = _with_sections(config, sections)
     except ValidationError as error:
         raise InvalidEdit([*problems, *problems_in(error, ("behaviors",))]) from error
     if not problems:
-        problems += _beside_the_models(config, amended)
+        problems += _rate_problems(config, amended)
     if problems:
         raise InvalidEdit(problems)
     return amended, diff(config, amended)
@@ -104,90 +105,74 @@ def apply_changes(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
     sections = _sections(config)
     for path, value in changes.items():
         _, *parents, last = split_path(path)
-        section: Any = sections
+        section = sections
         for key in parents:
             section = section[key]
         section[last] = value
     return _with_sections(config, sections)
 
 
-def _sections(config: RunConfig) -> dict[str, Any]:
+def _sections(config: RunConfig) -> Values:
     """Return the sections of the behaviors as plain values. Nothing else in a configuration changes."""
     return {name: section.model_dump(mode="json") for name, section in config.behaviors.items()}
 
 
-def _with_sections(config: RunConfig, sections: Mapping[str, Any]) -> RunConfig:
+def _with_sections(config: RunConfig, sections: Values) -> RunConfig:
     return config.model_copy(update={"behaviors": _BEHAVIORS.validate_python(sections)})
 
 
-def _merge(config: RunConfig, wanted: Mapping[str, Mapping[str, Any]], sections: dict[str, Any]) -> Iterator[Problem]:
+def _merge(config: RunConfig, edits: Mapping[str, Mapping[str, Any]], sections: Values) -> Iterator[Problem]:
     """Put what may change into the behaviors' sections; yield what is wrong with the rest."""
-    for name, part in wanted.items():
+    for name, edit in edits.items():
         behavior = config.behaviors.get(name)
         if behavior is None:
-            yield Problem(join_path(("behaviors", name)), "not_found", _no_behavior(name, config))
+            names = ", ".join(sorted(config.behaviors)[:20]) or "none"
+            message = f"the configuration names no behavior {show(name)}; it names {names}"
+            if config.default_settings:
+                message += "; those that `default_settings` trains cannot be changed one by one"
+            yield Problem(join_path(("behaviors", name)), "not_found", message)
             continue
         section = sections[name]
-        for path, value in _leaves(part, section):
-            problem = _refusal(behavior, section, name, path, value)
-            if problem is not None:
-                yield problem
-            elif len(path) == 2:
-                section[path[0]][path[1]] = value
+        for key, value in edit.items():
+            if key not in _GROUPS or key not in section:
+                yield from _set(behavior, section, ("behaviors", name, key), key, value)
+            elif isinstance(value, dict):
+                for inner, item in value.items():
+                    yield from _set(behavior, section[key], ("behaviors", name, key, inner), f"{key}.{inner}", item)
             else:
-                section[path[0]] = value
+                message = f"must be a mapping, but is {show(value)}"
+                yield Problem(join_path(("behaviors", name, key)), "wrong_type", message)
 
 
-def _leaves(part: Mapping[str, Any], section: Mapping[str, Any]) -> Iterator[tuple[Path, Any]]:
-    """Yield the keys that are given, those of groups that the section has one by one."""
-    for key, value in part.items():
-        if key in _GROUPS and key in section and isinstance(value, dict):
-            yield from (((key, inner), item) for inner, item in value.items())
-        else:
-            yield (key,), value
-
-
-def _refusal(behavior: TrainerConfig, section: Mapping[str, Any], name: str, path: Path, value: Any) -> Problem | None:
-    """Return why a key cannot be changed; None if it can, or if its value stays the same."""
-    dotted, here = ".".join(map(str, path)), join_path(("behaviors", name, *path))
+def _set(behavior: TrainerConfig, section: Values, path: Path, dotted: str, value: object) -> Iterator[Problem]:
+    """Set the last key of a path in its section, or yield why it cannot be changed. An equal value is no change."""
     mutable = MUTABLE[type(behavior)]
-    holder: Any = section[str(path[0])] if len(path) == 2 else section
-    if len(path) == 1 and path[0] in _GROUPS and path[0] in section:
-        return Problem(here, "wrong_type", f"must be a mapping, but is {show(value)}")
-    if path[-1] not in holder:
-        near = get_close_matches(str(path[-1]), names := {key.rpartition(".")[2]: key for key in mutable}, 1)
+    key = str(path[-1])
+    legal = f"What can be changed: {', '.join(sorted(mutable))}"
+    if key not in section:
+        near = get_close_matches(key, names := {name.rpartition(".")[2]: name for name in mutable}, 1)
         meant = f"; did you mean `{names[near[0]]}`?" if near else "."
-        message = f"{show(path[-1])} is not a key of {behavior.trainer_type} here{meant} {_legal(mutable)}"
-        return Problem(here, "unknown_key", message)
-    if dotted in mutable:
-        return None
-    if holder[path[-1]] == value:
-        return None
-    reason = _REASONS.get(dotted) or _REASONS.get(str(path[0])) or "it is laid down when the behavior begins"
-    message = f"cannot be changed in a live run: {reason}; {_INSTEAD}. {_legal(mutable)}"
-    return Problem(here, "immutable", message)
+        message = f"{show(key)} is not a key of {behavior.trainer_type} here{meant} {legal}"
+        yield Problem(join_path(path), "unknown_key", message)
+    elif dotted in mutable:
+        section[key] = value
+    elif section[key] != value:
+        default = "it is laid down when the behavior begins"
+        reason = _REASONS.get(dotted) or _REASONS.get(dotted.partition(".")[0], default)
+        message = f"cannot be changed in a live run: {reason}; {_INSTEAD}. {legal}"
+        yield Problem(join_path(path), "immutable", message)
 
 
-def _beside_the_models(old: RunConfig, new: RunConfig) -> Iterator[Problem]:
-    """Yield what is a legal configuration, but can't be made of the one that the run has."""
+def _rate_problems(old: RunConfig, new: RunConfig) -> Iterator[Problem]:
+    """Yield critics' rates that are legal, but can't be made of what the run has."""
     for name, behavior in new.behaviors.items():
         before, after = old.behaviors[name].hyperparameters, behavior.hyperparameters
         if isinstance(before, PPOHyperparameters) and isinstance(after, PPOHyperparameters):
-            rates = (before.critic_learning_rate, after.critic_learning_rate)
-            if (rates[0] is None) != (rates[1] is None):
-                here = join_path(("behaviors", name, "hyperparameters", "critic_learning_rate"))
+            former, rate = before.critic_learning_rate, after.critic_learning_rate
+            if (former is None) != (rate is None):
                 message = (
-                    f"was {show(rates[0])} and cannot become {show(rates[1])}: whether the critic's parameters have a "
+                    f"was {show(former)} and cannot become {show(rate)}: whether the critic's parameters have a "
                     f"rate of their own is laid down when the behavior begins; {_INSTEAD}"
                 )
-                yield Problem(here, "immutable", message)
-
-
-def _no_behavior(name: str, config: RunConfig) -> str:
-    there = ", ".join(sorted(config.behaviors)[:20]) or "none"
-    template = "; those that `default_settings` trains cannot be changed one by one" if config.default_settings else ""
-    return f"the configuration names no behavior {show(name)}; it names {there}{template}"
-
-
-def _legal(mutable: frozenset[str]) -> str:
-    return f"What can be changed: {', '.join(sorted(mutable))}"
+                path = join_path(("behaviors", name, "hyperparameters", "critic_learning_rate"))
+                yield Problem(path, "immutable", message)

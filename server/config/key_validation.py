@@ -1,26 +1,130 @@
-"""The first pass over a document: every key is known, known elsewhere, or refused.
+"""The keys of a document: every one is known, known elsewhere, or refused. The first pass, before the models'.
 
-It removes the keys that `server.config.mlagents_keys` lists (with a problem unless they are neutral) and unknown ones
-(with the nearest legal key), so that the models, which come next, report what is wrong with the values of all others.
-Keys that only reward signals of older files have are rewritten, with a warning.
+It removes the keys that `KEYS` lists (with a problem unless they are neutral) and unknown ones (with the nearest legal
+key), so that the models report what is wrong with the values of all others. Keys that only reward signals of older
+files have are rewritten, with a warning.
+
+A key of ML-Agents' format, current or former, that Ludus does not act on is never ignored silently: it is accepted only
+where it can't matter: null, its default in ML-Agents (exported files print every default), or a value that means what
+Ludus does anyway. Keys that are legal but can't be run yet are in `server.config.rules`.
 """
 
 import difflib
+import shlex
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
 
 from ludus.config.behavior import TRAINERS, PPOConfig, TrainerConfig
+from ludus.config.builds import EnvironmentSettings
 from ludus.config.environment_parameters import SAMPLERS, Curriculum, Lesson
-from ludus.config.hyperparameters import Hyperparameters
+from ludus.config.hyperparameters import Hyperparameters, POCAHyperparameters, SACHyperparameters
+from ludus.config.imitation import FromDemonstrations
 from ludus.config.problems import Path, join_path, show
-from ludus.config.rewards import IntrinsicConfig, RewardSignals
-from ludus.config.run import RunConfig
+from ludus.config.rewards import ExtrinsicConfig, IntrinsicConfig, RewardSignals
+from ludus.config.run import CheckpointSettings, RunConfig
 from ludus.config.values import Section, sections_in
-from server.config.mlagents_keys import UPGRADE, MLAgentsKey, mlagents_keys_of, path_keys
+from server.config.document import Values
 from server.kit.errors import InvalidConfig, Problem
 
 MAX_PROBLEMS: Final = 100
 """Problems that are listed, at most."""
+
+_REASONS: Final = {
+    "unsupported": "is legal in ML-Agents, but Ludus does not support it yet",
+    "path_refused": "is a path, and paths never mean the server's disk",
+    "old_format": "is of an older format",
+    "unknown_key": "is not a key of this trainer",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MLAgentsKey:
+    """A key of ML-Agents' format, current or former, that Ludus doesn't act on."""
+
+    code: Literal["unsupported", "path_refused", "old_format", "unknown_key"]
+    instead: str
+    """The replacement, as the end of a sentence."""
+    neutral: tuple[object, ...] = ()
+    """Values beside null that are accepted, since they change nothing."""
+    inert: bool = False
+    """Any mapping is accepted: ML-Agents doesn't use it either."""
+
+    def accepts(self, value: object) -> bool:
+        """Return whether a value changes nothing. Truth values are not numbers."""
+        if value is None or (self.inert and isinstance(value, dict)):
+            return True
+        return any(isinstance(value, bool) == isinstance(item, bool) and value == item for item in self.neutral)
+
+    def message(self, key: str, value: object = None) -> str:
+        """Return the problem and its remedy; a given file stands for FILE."""
+        file = shlex.quote(value) if isinstance(value, str) and 0 < len(value) <= 300 else "FILE"
+        return f"`{key}` {_REASONS[self.code]}: {self.instead.replace('FILE', file)}"
+
+
+UPGRADE: Final = "convert the file first: `ludus config upgrade FILE`"
+"""The remedy for a file of an older format."""
+
+KEYS: Final[Mapping[type[Section], Mapping[str, MLAgentsKey]]] = {
+    RunConfig: {
+        "parameter_randomization": MLAgentsKey("old_format", UPGRADE),
+        "curriculum": MLAgentsKey("old_format", UPGRADE),
+    },
+    TrainerConfig: {
+        "output_path": MLAgentsKey("unknown_key", "remove it; ML-Agents 1.1.0 refuses it, too"),
+    },
+    SACHyperparameters: {
+        "shared_critic": MLAgentsKey(
+            "unknown_key",
+            "remove it; the Q networks of SAC also see the actions, and have bodies of their own",
+            (False,),
+        ),
+    },
+    POCAHyperparameters: {
+        "shared_critic": MLAgentsKey(
+            "unknown_key", "remove it; the critic of POCA sees the whole group, and has a body of its own", (False,)
+        ),
+    },
+    ExtrinsicConfig: {
+        "network_settings": MLAgentsKey("unsupported", "remove it; extrinsic rewards need no network", inert=True),
+    },
+}
+"""Keys that sections of Ludus, and those derived from them, don't have."""
+
+PATHS: Final[Mapping[type[Section], Mapping[str, MLAgentsKey]]] = {
+    EnvironmentSettings: {
+        "env_path": MLAgentsKey(
+            "path_refused", "start the game yourself and let it dial in (`ludus unity --env`, `ludus simulate`)"
+        )
+    },
+    CheckpointSettings: {
+        "initialize_from": MLAgentsKey(
+            "path_refused",
+            "remove it, and name the id of a checkpoint of that run in `initialize_from` of each behavior",
+        ),
+        "results_dir": MLAgentsKey("path_refused", "remove it, and download checkpoints from the server", ("results",)),
+    },
+    TrainerConfig: {
+        "init_path": MLAgentsKey(
+            "path_refused",
+            "upload the file with `ludus checkpoint upload FILE`, and name its id, or that of a run's checkpoint, in "
+            "`initialize_from` here",
+        ),
+    },
+    FromDemonstrations: {
+        "demo_path": MLAgentsKey(
+            "path_refused",
+            "upload the file with `ludus demonstration upload FILE`, and name its id in `demonstrations` here",
+        )
+    },
+}
+"""Keys that sections have, but that are paths: only a trainer that runs alone may be given them."""
+
+
+def keys_of(table: Mapping[type[Section], Mapping[str, MLAgentsKey]], section: type[Section]) -> dict[str, MLAgentsKey]:
+    """Return the keys that `KEYS` or `PATHS` has for a section, its own and those of its parents."""
+    return {key: entry for parent in section.__mro__ for key, entry in table.get(parent, {}).items()}
+
 
 _OLD_BEHAVIOR_KEYS: Final = frozenset(
     {"trainer", "thresholds", "use_recurrent", "max_steps", "summary_freq", "time_horizon"}
@@ -35,28 +139,30 @@ _RENAMED: Final = {
 """Keys of old formats whose new names aren't similar."""
 
 
+def hyperparameters_of(trainer: type[TrainerConfig]) -> type[Section]:
+    """Return the section of a trainer's numbers."""
+    (section,) = sections_in(trainer.model_fields["hyperparameters"].annotation)
+    return section
+
+
 class ValidatedKeys(NamedTuple):
     """The result of the first pass: a cleaned document, problems and warnings."""
 
-    document: dict[str, Any]
+    document: Values
     """Without unknown keys and those of ML-Agents alone."""
     problems: list[Problem]
     warnings: list[Problem]
 
 
-def validate_keys(document: Mapping[str, Any], *, local: bool = False) -> ValidatedKeys:
+def validate_keys(document: Values, *, local: bool = False) -> ValidatedKeys:
     """Check a document's keys. `local`: paths are meant for this disk."""
-    if _is_old(document):
+    if document.keys().isdisjoint({"behaviors", "default_settings"}) and any(
+        isinstance(value, dict) and not _OLD_BEHAVIOR_KEYS.isdisjoint(value) for value in document.values()
+    ):
         message = f"this is a format of ML-Agents before 0.17, without `behaviors`; {UPGRADE}"
         raise InvalidConfig([Problem("", "old_format", message)])
     validation = _KeyValidation(document, local=local)
-    return ValidatedKeys(validation.cleaned, validation.problems, validation.warnings)
-
-
-def _is_old(document: Mapping[str, Any]) -> bool:
-    if not document.keys().isdisjoint({"behaviors", "default_settings"}):
-        return False
-    return any(isinstance(value, dict) and not _OLD_BEHAVIOR_KEYS.isdisjoint(value) for value in document.values())
+    return ValidatedKeys(validation.section(RunConfig, document, ()), validation.problems, validation.warnings)
 
 
 def check_count(problems: list[Problem]) -> None:
@@ -69,15 +175,12 @@ def check_count(problems: list[Problem]) -> None:
 class _KeyValidation:
     """One pass."""
 
-    def __init__(self, document: Mapping[str, Any], *, local: bool) -> None:
+    def __init__(self, document: Values, *, local: bool) -> None:
         self.problems: list[Problem] = []
         self.warnings: list[Problem] = []
         self._local = local
-        defaults = document.get("default_settings")
-        self._inherited_trainer = defaults.get("trainer_type", "ppo") if isinstance(defaults, dict) else "ppo"
-        signals = defaults.get("reward_signals") if isinstance(defaults, dict) else None
-        self._inherited_signals = frozenset(signals) if isinstance(signals, dict) else frozenset()
-        self.cleaned: dict[str, Any] = self._section(RunConfig, dict(document), ())
+        template = document.get("default_settings")
+        self._template: Values = template if isinstance(template, dict) else {}
 
     def _add(self, path: Path, code: str, message: str) -> None:
         self.problems.append(Problem(join_path(path), code, message))
@@ -86,70 +189,87 @@ class _KeyValidation:
     def _warn(self, path: Path, code: str, message: str) -> None:
         self.warnings.append(Problem(join_path(path), code, message))
 
-    def _section(self, section: type[Section], value: Any, path: Path) -> Any:
-        """Check a mapping that a section is made from; anything else is left to the model to refuse."""
-        if not isinstance(value, dict):
-            return value
+    def section(self, section: type[Section], written: Values, path: Path) -> Values:
+        """Return the mapping that a section is made from without the keys that it does not have."""
         if issubclass(section, IntrinsicConfig):
-            value = self._modern(value, path)
-        cleaned = {}
-        mlagents_key = mlagents_keys_of(section)
-        for key, item in value.items():
+            written = self._modern(written, path)
+        cleaned: Values = {}
+        mlagents_keys = keys_of(KEYS, section)
+        for key, value in written.items():
             if key in section.model_fields:
-                cleaned[key] = self._value(section, key, item, (*path, key))
-            elif key in mlagents_key:
-                self._refuse_mlagents_key(mlagents_key[key], key, item, (*path, key))
+                cleaned[key] = self._value(section, key, value, (*path, key))
+            elif key in mlagents_keys:
+                if not mlagents_keys[key].accepts(value):
+                    self._add((*path, key), mlagents_keys[key].code, mlagents_keys[key].message(key))
             elif issubclass(section, TrainerConfig) and key == "framework":
                 self._warn((*path, key), "deprecated", "`framework` has no effect: PyTorch is the only one; remove it")
             else:
-                self._unknown(section, key, path)
-        if section is RewardSignals and value and not cleaned:
+                self._add((*path, key), "unknown_key", _unknown(section, key, path))
+        if section is RewardSignals and written and not cleaned:
             cleaned["extrinsic"] = {}  # what is wrong with the others was said; that one is missing would mislead
         return cleaned
 
-    def _value(self, section: type[Section], key: str, value: Any, path: Path) -> Any:
-        """Check the sections inside a key's value."""
-        if section is RunConfig and key == "environment_parameters":
-            return {} if value is None else self._parameters(value, path)
-        if section is RunConfig and key == "default_settings":
-            return self._behavior(value, path)
-        if section is RunConfig and key == "behaviors" and isinstance(value, dict):
-            return {name: self._behavior(item, (*path, name)) for name, item in value.items()}
+    def _value(self, section: type[Section], key: str, value: object, path: Path) -> object:
+        """Check the sections inside a key's value. What isn't a mapping is left to the model to refuse."""
+        if section is RunConfig:
+            match key, value:
+                case "environment_parameters", None:
+                    return {}
+                case "environment_parameters", dict():
+                    return {name: self._parameter(form, (*path, name)) for name, form in value.items()}
+                case "default_settings", dict():
+                    return self._behavior(value, path)
+                case "behaviors", dict():
+                    return {
+                        name: self._behavior(behavior, (*path, name)) if isinstance(behavior, dict) else behavior
+                        for name, behavior in value.items()
+                    }
         if section is Lesson and key == "value":
             return self._parameter(value, path)
-        refused = None if self._local else path_keys(section).get(key)
+        refused = None if self._local else keys_of(PATHS, section).get(key)
         if refused is not None and not refused.accepts(value):
             self._add(path, refused.code, refused.message(key, value))
             return "refused"  # any text: the models have nothing to add
         inner = next(sections_in(section.model_fields[key].annotation), None)
-        if inner is None:
-            return value
-        if isinstance(value, list):
-            return [self._section(inner, item, (*path, index)) for index, item in enumerate(value)]
-        return self._section(inner, value, path)
+        if inner is not None and isinstance(value, dict):
+            return self.section(inner, value, path)
+        if inner is not None and isinstance(value, list):
+            return [
+                self.section(inner, element, (*path, index)) if isinstance(element, dict) else element
+                for index, element in enumerate(value)
+            ]
+        return value
 
-    def _behavior(self, value: Any, path: Path) -> Any:
-        """Screen a behavior's section, or the template of all. Hyperparameters of no known trainer are not judged."""
-        if not isinstance(value, dict):
-            return value
-        effective = value.get("trainer_type", self._inherited_trainer)
-        trainer = TRAINERS.get(effective) if isinstance(effective, str) else None
-        if trainer is not None:
-            return self._section(trainer, value, path)
-        if "trainer_type" in value:
-            *others, last = (repr(name) for name in TRAINERS)
-            message = f"must be {', '.join(others)} or {last}, but is {show(effective)}"
+    def _behavior(self, written: Values, path: Path) -> Values:
+        """Check a behavior's section, or the template of all.
+
+        Of an unknown trainer's hyperparameters only the keys are judged: some trainer has to have them.
+        """
+        name = written.get("trainer_type", self._template.get("trainer_type", "ppo"))
+        if isinstance(name, str) and name in TRAINERS:
+            return self.section(TRAINERS[name], written, path)
+        if "trainer_type" in written:
+            *others, last = (repr(trainer) for trainer in TRAINERS)
+            message = f"must be {', '.join(others)} or {last}, but is {show(name)}"
             self._add((*path, "trainer_type"), "invalid_value", message)
-        judged = {key: item for key, item in value.items() if key not in {"trainer_type", "hyperparameters"}}
-        return {"trainer_type": "ppo", **self._section(PPOConfig, judged, path)}
+        judged = {key: value for key, value in written.items() if key not in {"trainer_type", "hyperparameters"}}
+        cleaned = {"trainer_type": "ppo", **self.section(PPOConfig, judged, path)}
+        numbers = written.get("hyperparameters")
+        legal = {key for trainer in TRAINERS.values() for key in hyperparameters_of(trainer).model_fields}
+        for key in numbers if isinstance(numbers, dict) else ():
+            if key not in legal:
+                message = _unknown_message(key, sorted(legal), [])
+                self._add((*path, "hyperparameters", key), "unknown_key", message)
+        return cleaned
 
-    def _modern(self, signal: dict[str, Any], path: Path) -> dict[str, Any]:
+    def _modern(self, signal: Values, path: Path) -> Values:
         """Return a signal that learns without what ML-Agents tolerates there, which it drops with a warning too."""
         modern = dict(signal)
         size = modern.pop("encoding_size", None)
         if size is not None:
             message = "`encoding_size` is deprecated: write `network_settings: {hidden_units: ...}`"
-            if path[0] == "behaviors" and path[3] in self._inherited_signals:
+            inherited = self._template.get("reward_signals")
+            if path[0] == "behaviors" and isinstance(inherited, dict) and path[3] in inherited:
                 message += "; here it has no effect, since `default_settings` says what the signal's network is"
             else:
                 modern.setdefault("network_settings", {"hidden_units": size})
@@ -161,40 +281,28 @@ class _KeyValidation:
             modern["network_settings"] = {**network, "memory": None}
         return modern
 
-    def _refuse_mlagents_key(self, mlagents_key: MLAgentsKey, key: str, value: object, path: Path) -> None:
-        if mlagents_key.accepts(value):
-            return
-        self._add(path, mlagents_key.code, mlagents_key.message(key))
-
-    def _unknown(self, section: type[Section], key: str, path: Path) -> None:
-        message = _unknown_message(key, list(section.model_fields), list(mlagents_keys_of(section)))
-        if home := next(
-            (home for home, inner in _homes(section) if key in {*inner.model_fields, *mlagents_keys_of(inner)}), None
-        ):
-            message = f"{show(key)} is not a key here; it belongs under `{home}`"
-        elif others := _trainers_with(section, key):
-            message = (
-                f"{show(key)} is a key of `trainer_type: {'` and `'.join(others)}`, not of this trainer; remove it"
-            )
-        elif path[:1] in {("behaviors",), ("default_settings",)} and (home := _home_in_behavior(key)):
-            message = f"{show(key)} is not a key here; it belongs under `{home}`"
-        self._add((*path, key), "unknown_key", message)
-
-    def _parameters(self, value: Any, path: Path) -> Any:
-        """Screen `environment_parameters`, each by the form that it has."""
-        if not isinstance(value, dict):
-            return value
-        return {name: self._parameter(form, (*path, name)) for name, form in value.items()}
-
-    def _parameter(self, form: Any, path: Path) -> Any:
-        """Screen a sampler or a curriculum. Anything else is left to the model."""
+    def _parameter(self, form: object, path: Path) -> object:
+        """Check a sampler or a curriculum. Anything else is left to the model."""
         match form:
-            case {"curriculum": _}:
-                return self._section(Curriculum, form, path)
-            case {"sampler_type": str(kind)} if kind in SAMPLERS:
-                return self._section(SAMPLERS[kind], form, path)
+            case dict() as curriculum if "curriculum" in curriculum:
+                return self.section(Curriculum, curriculum, path)
+            case dict() as sampler if sampler.get("sampler_type") in [*SAMPLERS]:
+                return self.section(SAMPLERS[sampler["sampler_type"]], sampler, path)
             case _:
                 return form
+
+
+def _unknown(section: type[Section], key: str, path: Path) -> str:
+    """Return the problem of a key that a section does not have, with the place where it belongs."""
+    in_behavior = path[:1] in {("behaviors",), ("default_settings",)}
+    homes = (home for home, inner in _homes(section) if key in {*inner.model_fields, *keys_of(KEYS, inner)})
+    if home := next(homes, None):
+        return f"{show(key)} is not a key here; it belongs under `{home}`"
+    if trainers := _trainers_with(section, key):
+        return f"{show(key)} is a key of `trainer_type: {'` and `'.join(trainers)}`, not of this trainer; remove it"
+    if in_behavior and (home := _home_in_behavior(key)):
+        return f"{show(key)} is not a key here; it belongs under `{home}`"
+    return _unknown_message(key, list(section.model_fields), list(keys_of(KEYS, section)))
 
 
 def _homes(section: type[Section]) -> Iterator[tuple[str, type[Section]]]:
@@ -224,16 +332,14 @@ def _trainers_with(section: type[Section], key: str) -> list[str]:
     if issubclass(section, TrainerConfig):
         return [name for name, trainer in TRAINERS.items() if key in trainer.model_fields]
     if issubclass(section, Hyperparameters):
-        numbers = {
-            name: sections_in(each.model_fields["hyperparameters"].annotation) for name, each in TRAINERS.items()
-        }
-        return [name for name, (section,) in numbers.items() if key in section.model_fields]
+        return [name for name, trainer in TRAINERS.items() if key in hyperparameters_of(trainer).model_fields]
     return []
 
 
-def _unknown_message(key: str, legal: list[str], mlagents_key: list[str]) -> str:
+def _unknown_message(key: str, legal: list[str], mlagents_keys: list[str]) -> str:
     """Return the problem of an unknown key, with the most similar legal key and the list of legal ones."""
-    nearest = difflib.get_close_matches(key[:60].lower(), [*legal, *mlagents_key], n=1)
-    meant = _RENAMED.get(key) if _RENAMED.get(key) in {*legal, *mlagents_key} else next(iter(nearest), None)
+    candidates = [*legal, *mlagents_keys]
+    nearest = difflib.get_close_matches(key[:60].lower(), candidates, n=1)
+    meant = _RENAMED[key] if _RENAMED.get(key) in candidates else next(iter(nearest), None)
     suggestion = f"; did you mean `{meant}`?" if meant else "."
     return f"{show(key)} is not a known key{suggestion} Legal here: {', '.join(legal)}"

@@ -8,64 +8,74 @@ committed page with the output of this module.
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from inspect import cleandoc
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from ludus.config.behavior import TRAINERS, PPOConfig
 from ludus.config.environment_parameters import SAMPLERS, Curriculum
 from ludus.config.problems import CODES
 from ludus.config.run import RunConfig
 from ludus.config.values import OWN, Section, sections_in
-from server.config.document import MAX_ALIASED, MAX_BYTES, MAX_DEPTH, MAX_VALUES
-from server.config.key_validation import MAX_PROBLEMS
-from server.config.mlagents_keys import MLAgentsKey, mlagents_keys_of, path_keys
+from server.config.document import MAX_ALIASED, MAX_BYTES, MAX_DEPTH, MAX_VALUES, Values
+from server.config.key_validation import KEYS, MAX_PROBLEMS, PATHS, hyperparameters_of, keys_of
 from server.config.presets import list_presets, read_preset
-from server.config.unsupported import UNSUPPORTED
+from server.config.rules import UNSUPPORTED
 from server.kit.docstrings import field_texts
 
 
-def _paths() -> Iterator[tuple[type[Section], str]]:
-    """Yield the sections of a document with their paths, in the page's order; some have several paths."""
-    yield RunConfig, "The document"
-    for key, field in RunConfig.model_fields.items():
-        match key:
-            case "default_settings":
-                pass  # as the behaviors
-            case "behaviors":
-                for name, trainer in TRAINERS.items():
-                    yield trainer, f"`behaviors.NAME` with `trainer_type: {name}`"
-                    (numbers,) = sections_in(trainer.model_fields["hyperparameters"].annotation)
-                    yield numbers, f"`behaviors.NAME.hyperparameters` of `{name}`"
-                yield from _below(PPOConfig, "behaviors.NAME")
-            case "environment_parameters":
-                for name, sampler in SAMPLERS.items():
-                    yield sampler, f"`environment_parameters.NAME` with `sampler_type: {name}`"
-                    (numbers,) = sections_in(sampler.model_fields["sampler_parameters"].annotation)
-                    yield numbers, f"`environment_parameters.NAME.sampler_parameters` of `{name}`"
-                yield Curriculum, "environment_parameters.NAME"
-                yield from _below(Curriculum, "environment_parameters.NAME")
-            case _:
-                for inner in sections_in(field.annotation):
-                    yield inner, key
-                    yield from _below(inner, key)
-
-
-def _below(section: type[Section], path: str) -> Iterator[tuple[type[Section], str]]:
-    """Yield the sections inside a section."""
+def _walk(section: type[Section], path: str = "") -> Iterator[tuple[type[Section], str]]:
+    """Yield the sections inside a section with their paths, in the page's order; some have several paths."""
     for key, field in section.model_fields.items():
         for inner in dict.fromkeys(sections_in(field.annotation)):
-            yield inner, f"{path}.{key}"
-            yield from _below(inner, f"{path}.{key}")
+            yield inner, f"{path}{key}"
+            yield from _walk(inner, f"{path}{key}.")
 
 
-PATHS: Final[dict[type[Section], str]] = {}
+def _sections() -> Iterator[tuple[type[Section], str]]:
+    """Yield the sections of a document with their titles. Behaviors and environment parameters have several forms."""
+    yield RunConfig, "The document"
+    for inner, path in _walk(RunConfig):
+        if not path.startswith(("default_settings", "behaviors", "environment_parameters")):
+            yield inner, path
+        elif path == "behaviors" and inner is PPOConfig:
+            for name, trainer in TRAINERS.items():
+                yield trainer, f"`behaviors.NAME` with `trainer_type: {name}`"
+                yield hyperparameters_of(trainer), f"`behaviors.NAME.hyperparameters` of `{name}`"
+            yield from _walk(PPOConfig, "behaviors.NAME.")
+        elif path == "environment_parameters" and inner is Curriculum:
+            for name, sampler in SAMPLERS.items():
+                yield sampler, f"`environment_parameters.NAME` with `sampler_type: {name}`"
+                (numbers,) = sections_in(sampler.model_fields["sampler_parameters"].annotation)
+                yield numbers, f"`environment_parameters.NAME.sampler_parameters` of `{name}`"
+            yield Curriculum, "environment_parameters.NAME"
+            yield from _walk(Curriculum, "environment_parameters.NAME.")
+
+
+TITLES: Final[dict[type[Section], str]] = {}
 """Every section, in the page's order, with its first path."""
-for _found, _path in _paths():
-    PATHS.setdefault(_found, _path)
+for _section_class, _title in _sections():
+    TITLES.setdefault(_section_class, _title)
 
-_TYPES: Final = {"integer": "whole number", "number": "number", "boolean": "true or false", "string": "text"}
+_TYPES: Final = {
+    "null": "null",
+    "integer": "whole number",
+    "number": "number",
+    "boolean": "true or false",
+    "string": "text",
+}
+_LIMITS: Final = {
+    "minimum": "≥ {}",
+    "exclusiveMinimum": "> {}",
+    "maximum": "≤ {}",
+    "exclusiveMaximum": "< {}",
+    "minProperties": "≥ {} entries",
+    "maxProperties": "≤ {} entries",
+    "minItems": "≥ {} entries",
+    "maxItems": "≤ {} entries",
+}
+"""How limits in a JSON schema are written."""
 
 
 def render(page: str) -> str:
@@ -73,8 +83,8 @@ def render(page: str) -> str:
     parts = {
         "limits": f"{MAX_BYTES:,} bytes, {MAX_VALUES:,} values and {MAX_DEPTH} levels; YAML aliases may add "
         f"{MAX_ALIASED:,} values",
-        "keys": "\n\n".join(_section(section, path) for section, path in PATHS.items()),
-        "refused": _refused(),
+        "keys": "\n\n".join(_section(section, title) for section, title in TITLES.items()),
+        "refused": _table(["key", "code", "accepted values", "instead"], dict.fromkeys(_refused_rows())),
         "unsupported": _table(["key", "instead"], ((f"`{key}`", instead) for key, instead in UNSUPPORTED.items())),
         "problems": str(MAX_PROBLEMS),
         "codes": _table(["code", "meaning"], ((f"`{code}`", meaning) for code, meaning in sorted(CODES.items()))),
@@ -82,7 +92,7 @@ def render(page: str) -> str:
     }
     return re.sub(
         r"(<!-- (\w+) -->(\n*)).*?(\n*<!-- end -->)",
-        lambda found: found[1] + parts[found[2]] + found[4],
+        lambda match: match[1] + parts[match[2]] + match[4],
         page,
         flags=re.DOTALL,
     )
@@ -94,42 +104,46 @@ def main(arguments: list[str]) -> None:
     target.write_text(render(target.read_text(encoding="utf-8")), encoding="utf-8")
 
 
-def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    def line(cells: Iterable[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-    titles = list(head)
-    return "\n".join([line(titles), line("---" for _ in titles), *(line(row) for row in rows)])
+def _table(head: list[str], rows: Iterable[Iterable[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
-def _section(section: type[Section], path: str) -> str:
-    properties = section.model_json_schema()["properties"]
-    title = path if " " in path or "`" in path else f"`{path}`"
-    rows = [
-        (f"`{key}`", _type(schema), _default(section, key), _range(schema), _description(section, key))
-        for key, schema in properties.items()
-    ]
+def _section(section: type[Section], title: str) -> str:
+    texts = field_texts(section)
+    rows = []
+    for key, schema in section.model_json_schema()["properties"].items():
+        field = section.model_fields[key]
+        if field.is_required():
+            default = "required"
+        elif field.default_factory is not None:
+            default = f"as `{field.default_factory.__name__.lstrip('_')}`"
+        else:
+            default = "all defaults" if isinstance(field.default, Section) else f"`{json.dumps(field.default)}`"
+        mark = " *(Ludus' own key)*" if field.json_schema_extra == OWN else ""
+        rows.append((f"`{key}`", _type(schema), default, _range(schema), f"{texts[key]}{mark}"))
+    heading = title if " " in title or "`" in title else f"`{title}`"
     table = _table(["key", "type", "default", "range", "meaning"], rows)
-    return f"### {title}\n\n{cleandoc(section.__doc__ or '')}\n\n{table}"
+    return f"### {heading}\n\n{cleandoc(section.__doc__ or '')}\n\n{table}"
 
 
-def _variants(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _variants(schema: Values) -> list[Values]:
     """Return the schemas of a value; several if null is legal, or if a list may also be a single value."""
-    inner = schema.get("anyOf") or schema.get("oneOf")
-    return [variant for each in inner for variant in _variants(each)] if inner else [schema]
+    alternatives = schema.get("anyOf") or schema.get("oneOf")
+    return [variant for inner in alternatives for variant in _variants(inner)] if alternatives else [schema]
 
 
-def _type(schema: Mapping[str, Any]) -> str:
+def _type(schema: Values) -> str:
     return " or ".join(dict.fromkeys(_variant_type(variant) for variant in _variants(schema)))
 
 
-def _types(schema: Mapping[str, Any]) -> str:
+def _types(schema: Values) -> str:
     """Write the type of several values, in the plural: `texts`, `lists of numbers`."""
     kinds = dict.fromkeys(_variant_type(variant) for variant in _variants(schema))
     return " or ".join(f"lists{kind[4:]}" if kind.startswith("list of") else f"{kind}s" for kind in kinds)
 
 
-def _variant_type(variant: Mapping[str, Any]) -> str:
+def _variant_type(variant: Values) -> str:
     match variant:
         case {"const": value}:
             return f"`{value}`"
@@ -141,63 +155,32 @@ def _variant_type(variant: Mapping[str, Any]) -> str:
             return f"mapping of names to {_types(inner)}"
         case {"type": "array", "items": inner}:
             return f"list of {_types(inner)}"
-        case {"type": "null"}:
-            return "null"
         case _:
             return _TYPES[variant["type"]]
 
 
-def _default(section: type[Section], key: str) -> str:
-    field = section.model_fields[key]
-    if field.is_required():
-        return "required"
-    if field.default_factory is not None:
-        return f"as `{field.default_factory.__name__.lstrip('_')}`"
-    value = field.get_default()
-    return "all defaults" if isinstance(value, Section) else f"`{json.dumps(value)}`"
-
-
-def _range(schema: Mapping[str, Any]) -> str:
-    signs = {"minimum": "≥ ", "exclusiveMinimum": "> ", "maximum": "≤ ", "exclusiveMaximum": "< "}
-    counts = {"minProperties": "≥ ", "maxProperties": "≤ ", "minItems": "≥ ", "maxItems": "≤ "}
-    variants = _variants(schema)
-    limits = [sign + _figure(variant[key]) for variant in variants for key, sign in signs.items() if key in variant]
-    limits += [
-        f"{sign}{variant[key]:,} entries" for variant in variants for key, sign in counts.items() if key in variant
-    ]
+def _range(schema: Values) -> str:
+    limits = []
+    for variant in _variants(schema):
+        for key, text in _LIMITS.items():
+            if key in variant:
+                limit = variant[key]
+                figure = f"{limit:,.0f}" if limit == int(limit) else str(limit)
+                limits.append(text.format(figure))
     return ", ".join(limits)
 
 
-def _figure(limit: float) -> str:
-    return f"{limit:,.0f}" if limit == int(limit) else str(limit)
-
-
-def _description(section: type[Section], key: str) -> str:
-    field = section.model_fields[key]
-    own = " *(Ludus' own key)*" if field.json_schema_extra == OWN else ""
-    return f"{field_texts(section)[key]}{own}"
-
-
-def _refused() -> str:
-    rows = [row for section, path in PATHS.items() for row in _refused_rows(path, mlagents_keys_of(section))]
-    rows += [row for section, path in PATHS.items() for row in _refused_rows(path, path_keys(section))]
-    return _table(["key", "code", "accepted values", "instead"], dict.fromkeys(rows))
-
-
-def _refused_rows(path: str, keys: Mapping[str, MLAgentsKey]) -> Iterator[tuple[str, str, str, str]]:
-    """Yield rows; a key that all trainers refuse has one row for each trainer."""
-    for key, mlagents_key in keys.items():
-        accepted = [f"`{json.dumps(value)}`" for value in (None, *mlagents_key.neutral)]
-        accepted += ["any mapping"] if mlagents_key.inert else []
-        where = f"`{key}`" if path == PATHS[RunConfig] else _inside(path, key)
-        yield where, f"`{mlagents_key.code}`", ", ".join(accepted), mlagents_key.instead
-
-
-def _inside(path: str, key: str) -> str:
-    """Write the path of a key; the trainers share theirs."""
-    place, _, of = path.partition(" ")
-    suffix = f" {of}" if of.startswith("of ") else ""
-    return f"`{place.strip('`')}.{key}`{suffix}"
+def _refused_rows() -> Iterator[tuple[str, str, str, str]]:
+    """Yield rows; a key that all trainers refuse has the same row for each trainer."""
+    for table in (KEYS, PATHS):
+        for section, title in TITLES.items():
+            for key, entry in keys_of(table, section).items():
+                path, _, form = title.partition(" ")
+                suffix = f" {form}" if form.startswith("of ") else ""
+                where = f"`{key}`" if section is RunConfig else f"`{path.strip('`')}.{key}`{suffix}"
+                accepted = [f"`{json.dumps(value)}`" for value in (None, *entry.neutral)]
+                accepted += ["any mapping"] if entry.inert else []
+                yield where, f"`{entry.code}`", ", ".join(accepted), entry.instead
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Resolves a document into a configuration, or reports all of its problems at once; compares two configurations."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -13,10 +14,9 @@ from ludus.config.problems import CODES, Path, join_path, show, split_path
 from ludus.config.rewards import RewardSignals
 from ludus.config.run import RunConfig
 from ludus.validation import in_words
-from server.config.curriculum_checks import problems_of
-from server.config.document import MAX_DEPTH, Document, parse_document
+from server.config.document import MAX_DEPTH, Document, Values, parse_document
 from server.config.key_validation import check_count, validate_keys
-from server.config.lint import warnings_of
+from server.config.rules import problems_of, warnings_of
 from server.kit.errors import InvalidConfig, Problem
 
 MAX_OVERRIDES: Final = 1000
@@ -51,7 +51,7 @@ _TEXTS: Final = {
 def resolve(document: Document, *, local: bool = False) -> RunConfig:
     """Read a configuration (YAML or JSON text, or a mapping) and fill in every default.
 
-    Legal is what ML-Agents has; what of that can't be run yet, `server.config.unsupported` says. `local` accepts
+    Legal is what ML-Agents has; what of that can't be run yet, `server.config.rules` says. `local` accepts
     paths: a trainer that runs alone reads demonstrations and checkpoints from its own disk.
     Raises InvalidConfig with every problem, each with its path.
     """
@@ -68,35 +68,16 @@ def review(document: Document, *, local: bool = False) -> tuple[RunConfig, list[
     try:
         config = RunConfig.model_validate(cleaned)
     except ValidationError as error:
-        problems += _own_problems(error.errors(include_url=False), behaviors)
+        problems += problems_in(error, behaviors=behaviors)
     else:
         problems += problems_of(config)
-        problems += _too_few_gpus(config)
         if not problems:
             return config, [*warnings, *warnings_of(config)]
     check_count(problems)
     raise InvalidConfig(problems)
 
 
-def _too_few_gpus(config: RunConfig) -> Iterator[Problem]:
-    """Yield the problem that a slot may lack the GPUs of `torch_settings.processes`.
-
-    Not a rule of `RunConfig`: runs of earlier releases have such configurations, and learn in one process.
-    """
-    torch, gpus = config.torch_settings, config.resources.gpu
-    if torch.processes == 1 or torch.device == "cpu":
-        return
-    device = torch.device or "cuda"
-    needed = int(device.partition(":")[2] or 0) + torch.processes
-    if gpus < needed:
-        message = (
-            f"is {torch.processes}, one GPU each from {device} on, but resources.gpu is {gpus}: the slot may have "
-            f"fewer than {needed}; set resources.gpu to {needed}, processes to 1, or torch_settings.device to cpu"
-        )
-        yield Problem("torch_settings.processes", "contradiction", message)
-
-
-def merge_behaviors(defaults: Mapping[str, Any] | None, behaviors: Mapping[str, Any]) -> dict[str, Any]:
+def merge_behaviors(defaults: Values | None, behaviors: Values) -> Values:
     """Return behaviors' sections on top of `default_settings`: maps merge, everything else replaces.
 
     As in ML-Agents, a template is merged with all of its defaults filled in: what a schedule copies, it copied from the
@@ -104,34 +85,29 @@ def merge_behaviors(defaults: Mapping[str, Any] | None, behaviors: Mapping[str, 
     here: a behavior with another trainer inherits what was written, without hyperparameters and what only the
     template's trainer has, and a signal that is null is dropped. What isn't a mapping is left for the model to refuse.
     """
-    filled = None if defaults is None else _filled(defaults)
-    return {name: _merge_behavior(defaults or {}, filled or {}, own) for name, own in behaviors.items()}
-
-
-def _filled(defaults: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a template with every default; as it is if it has problems, which are reported where it stands."""
-    try:
-        return _TEMPLATE.validate_python(defaults).model_dump(mode="json")
-    except ValidationError:
-        return defaults
-
-
-def _merge_behavior(written: Mapping[str, Any], filled: Mapping[str, Any], own: Any) -> Any:
-    if not isinstance(own, dict):
-        return own
-    trainer = written.get("trainer_type", "ppo")
-    inherited = filled
-    if (wanted := own.get("trainer_type", trainer)) != trainer:
-        legal = TRAINERS[wanted].model_fields.keys() - {"hyperparameters"}
-        inherited = {key: value for key, value in written.items() if key in legal}
-    merged = _merge(inherited, own)
-    signals = merged.get("reward_signals")
-    if isinstance(signals, dict):
-        merged["reward_signals"] = {name: signal for name, signal in signals.items() if signal is not None}
+    template = defaults or {}
+    filled = template
+    if defaults is not None:
+        with suppress(ValidationError):  # problems of the template are reported where it stands
+            filled = _TEMPLATE.validate_python(defaults).model_dump(mode="json")
+    template_trainer: str = template.get("trainer_type", "ppo")
+    merged: Values = {}
+    for name, section in behaviors.items():
+        if not isinstance(section, dict):
+            merged[name] = section
+            continue
+        inherited = filled
+        trainer: str = section.get("trainer_type", template_trainer)
+        if trainer != template_trainer:
+            legal = TRAINERS[trainer].model_fields.keys() - {"hyperparameters"}
+            inherited = {key: value for key, value in template.items() if key in legal}
+        merged[name] = behavior = _merge(inherited, section)
+        if isinstance(signals := behavior.get("reward_signals"), dict):
+            behavior["reward_signals"] = {key: signal for key, signal in signals.items() if signal is not None}
     return merged
 
 
-def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Values:
     merged = dict(below)
     for key, value in above.items():
         under = merged.get(key)
@@ -139,7 +115,7 @@ def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     return merged
 
 
-def apply_overrides(document: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+def apply_overrides(document: Values, overrides: Mapping[str, Any]) -> Values:
     """Return a parsed document with values replaced or added.
 
     `overrides` maps dotted paths (`behaviors.CartPole.max_steps`; a key with a dot in it stands in quotes) to values,
@@ -158,25 +134,17 @@ def apply_overrides(document: Mapping[str, Any], overrides: Mapping[str, Any]) -
             raise InvalidConfig([Problem(dotted, "unknown_key", f"{error}")]) from error
         if len(parents) >= MAX_DEPTH:
             raise InvalidConfig([Problem(show(dotted), "too_deep", f"nested deeper than {MAX_DEPTH}")])
-        _refuse_blocked(result, parents)
-        change: dict[str, Any] = {last: value}
+        node: object = result
+        for depth, key in enumerate(parents):
+            node = node.get(key) if isinstance(node, dict) else None
+            if node is not None and not isinstance(node, dict):
+                message = f"is {show(node)}, not a mapping, so that nothing inside it can be overridden"
+                raise InvalidConfig([Problem(join_path(parents[: depth + 1]), "wrong_type", message)])
+        change: Values = {last: value}
         for key in reversed(parents):
             change = {key: change}
         result = _merge(result, change)
     return result
-
-
-def _refuse_blocked(document: Mapping[str, Any], parents: list[str]) -> None:
-    """Raise InvalidConfig if a key on the way holds something else than a mapping; null and absent are fine."""
-    node: Any = document
-    for depth, key in enumerate(parents):
-        node = node.get(key)
-        if node is None:
-            return
-        if not isinstance(node, dict):
-            path = join_path(parents[: depth + 1])
-            message = f"is {show(node)}, not a mapping, so that nothing inside it can be overridden"
-            raise InvalidConfig([Problem(path, "wrong_type", message)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,46 +161,45 @@ class Change:
 
 def diff(old: RunConfig | Mapping[str, Any], new: RunConfig | Mapping[str, Any]) -> list[Change]:
     """Return what changed, in the order of the new configuration; a whole section that came or went is one change."""
-    return list(_changes(_plain(old), _plain(new), ()))
+    before, after = (
+        config.model_dump(mode="json") if isinstance(config, RunConfig) else config for config in (old, new)
+    )
+    return list(_changes(before, after, ()))
 
 
-def _plain(config: RunConfig | Mapping[str, Any]) -> Mapping[str, Any]:
-    return config.model_dump(mode="json") if isinstance(config, RunConfig) else config
-
-
-def _changes(old: Mapping[str, Any], new: Mapping[str, Any], path: Path) -> Iterator[Change]:
+def _changes(old: Mapping[str, Any], new: Mapping[str, Any], above: Path) -> Iterator[Change]:
     for key, value in new.items():
-        here = (*path, key)
+        path = (*above, key)
         if key not in old:
-            yield Change(join_path(here), "added", None, value)
+            yield Change(join_path(path), "added", None, value)
         elif isinstance(value, dict) and isinstance(old[key], dict):
-            yield from _changes(old[key], value, here)
+            yield from _changes(old[key], value, path)
         elif old[key] != value or isinstance(old[key], bool) != isinstance(value, bool):
-            yield Change(join_path(here), "changed", old[key], value)
+            yield Change(join_path(path), "changed", old[key], value)
     for key, value in old.items():
         if key not in new:
-            yield Change(join_path((*path, key)), "removed", value, None)
+            yield Change(join_path((*above, key)), "removed", value, None)
 
 
-def problems_in(error: ValidationError, root: Path) -> list[Problem]:
-    """Return pydantic's errors as problems, for the part of a configuration at the path `root`."""
-    details: list[ErrorDetails] = [{**item, "loc": (*root, *item["loc"])} for item in error.errors(include_url=False)]
-    return list(_own_problems(details, None))
+def problems_in(error: ValidationError, root: Path = (), behaviors: object = None) -> Iterator[Problem]:
+    """Translate pydantic's errors, for the part of a configuration at the path `root`.
+
+    An error of `default_settings` is not repeated for each of the `behaviors`, as written, that inherits it.
+    """
+    details = [
+        (_path((*root, *detail["loc"]), detail), detail)
+        for detail in error.errors(include_url=False)
+        if detail["type"] != "default_factory_not_called"
+    ]
+    paths = {path for path, _ in details}
+    for path, detail in details:
+        inherited = path[:1] == ("behaviors",) and ("default_settings", *path[2:]) in paths
+        if not inherited or _is_written(behaviors, path[1:]):
+            yield _problem(path, detail)
 
 
-def _own_problems(errors: Iterable[ErrorDetails], behaviors: Any) -> Iterable[Problem]:
-    """Translate pydantic's errors; one of `default_settings` is not repeated for each behavior that inherits it."""
-    details = [item for item in errors if item["type"] != "default_factory_not_called"]
-    paths = {_path(item) for item in details}
-    for item in details:
-        path = _path(item)
-        if path[:1] == ("behaviors",) and ("default_settings", *path[2:]) in paths and not _holds(behaviors, path[1:]):
-            continue
-        yield _problem(item, path)
-
-
-def _holds(tree: Any, path: Path) -> bool:
-    """Return whether a value was given at a path."""
+def _is_written(tree: object, path: Path) -> bool:
+    """Return whether a tree has a value at a path."""
     for key in path:
         if not (isinstance(tree, dict) and key in tree):
             return False
@@ -240,34 +207,34 @@ def _holds(tree: Any, path: Path) -> bool:
     return True
 
 
-def _path(item: ErrorDetails) -> Path:
-    """Return the path of an error: the key that a validator named, or the place where it arose."""
+def _path(location: Path, detail: ErrorDetails) -> Path:
+    """Return the path of an error: the key that a validator named, or the place where it arose.
+
+    A location also has the tags of unions and a mark of keys, which are no parts of the document.
+    """
     path: Path = ()
-    for part in item["loc"]:
-        if part != "[key]" and not _is_variant(path, part):
+    tags: frozenset[str]
+    for part in location:
+        match path:
+            case ("default_settings",) | ("behaviors", _):
+                tags = frozenset(TRAINERS)
+            case ("environment_parameters", _) | ("environment_parameters", _, _, _, "value"):
+                tags = FORMS
+            case (*_, "gail"):
+                tags = frozenset({"one", "several"})
+            case _:
+                tags = frozenset()
+        if part != "[key]" and part not in tags:
             path = (*path, part)
-    at = item.get("ctx", {}).get("at")
+    at = detail.get("ctx", {}).get("at")
     return path if at is None else (*path[:-1], *at.split("."))
 
 
-def _is_variant(path: Path, part: str | int) -> bool:
-    """Return whether a part of an error's location is not a key, but the chosen member of a union."""
-    if path == ("default_settings",) or (len(path) == 2 and path[0] == "behaviors"):
-        return part in TRAINERS
-    if path[:1] == ("environment_parameters",) and (len(path) == 2 or (path[-1] == "value" and len(path) == 5)):
-        return part in FORMS
-    return path[-1:] == ("gail",) and part in {"one", "several"}
-
-
-def _problem(item: ErrorDetails, path: Path) -> Problem:
-    """Return an error of pydantic as a problem."""
-    kind, given, limits = item["type"], show(item["input"]), item.get("ctx", {})
-    match kind:
-        case _ if kind in CODES and kind != "missing":
-            code, message = kind, item["msg"]
-        case "missing":
-            code, message = "missing", _MISSING.get(str(path[-1]), "is missing")
-        case _:
-            code, text = _TEXTS.get(kind, ("invalid_value", f"{in_words(item)}, but is {{given}}"))
-            message = text.format(given=given, **limits)
-    return Problem(join_path(path), code, message)
+def _problem(path: Path, detail: ErrorDetails) -> Problem:
+    kind, value = detail["type"], show(detail["input"])
+    if kind == "missing":
+        return Problem(join_path(path), "missing", _MISSING.get(str(path[-1]), "is missing"))
+    if kind in CODES:
+        return Problem(join_path(path), kind, detail["msg"])
+    code, text = _TEXTS.get(kind, ("invalid_value", f"{in_words(detail)}, but is {{given}}"))
+    return Problem(join_path(path), code, text.format(given=value, **detail.get("ctx", {})))

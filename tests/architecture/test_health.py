@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from server.config.lint import futile
 from server.config.resolution import review
+from server.config.rules import futile
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PLACES = [*(ROOT / "worker" / "trainer" / "health").glob("*.py"), ROOT / "server" / "config" / "lint.py"]
+PLACES = [*(ROOT / "worker" / "trainer" / "health").glob("*.py"), ROOT / "server" / "config" / "rules.py"]
 MAKERS = {"Fact", "Futile"}
 HEALTHY = [*(ROOT / "server" / "config" / "presets").glob("*.yaml"), *(ROOT / "examples").rglob("*.yaml")]
 

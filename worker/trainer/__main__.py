@@ -18,7 +18,7 @@ from ludus.logging import bind_process, configure_logging, redirect_output
 from ludus.schemas.states import StopReason
 from server.config.document import located, parse_document
 from server.config.resolution import review
-from server.config.unsupported import refuse_unsupported
+from server.config.rules import refuse_unsupported
 from server.kit.errors import InvalidConfig, Problem
 from worker.collectors.collector_process import WarmCollector
 from worker.collectors.pool import CollectorStartError

@@ -22,6 +22,9 @@ MAX_VALUES = 60_000
 MAX_DEPTH = 64
 """Deepest nesting of a body of JSON."""
 
+MAX_DIGITS = 4300
+"""Longest whole number in a body of JSON, in digits: the most that Python reads."""
+
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 """One half of a character beyond 16 bits, as JSON escapes it. UTF-8 itself has none."""
 
@@ -67,7 +70,7 @@ class Body:
             limit = f"{MAX_DEPTH} levels" if excess.of == "depth" else f"{MAX_VALUES} values"
             raise BodyInvalid(f"it has more than {limit}, in line {excess.line}, column {excess.column}")
         try:
-            data = json.loads(text, object_pairs_hook=_without_duplicates)
+            data = json.loads(text, object_pairs_hook=_without_duplicates, parse_int=_integer)
             if _SURROGATE.search(text):
                 json.dumps(data, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:
@@ -111,6 +114,12 @@ def _validated(model: type[Model], data: Any) -> Model:
     except ValidationError as error:
         found = [{**item, "loc": ("body", *item["loc"])} for item in error.errors(include_url=False)]
         raise RequestValidationError(found) from error
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise BodyInvalid(f"a number in it has more than {MAX_DIGITS} digits")
+    return int(digits)
 
 
 def _without_duplicates(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:

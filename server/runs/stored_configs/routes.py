@@ -7,10 +7,11 @@ from fastapi import APIRouter, Path, Query, Response
 
 from ludus import schemas
 from ludus.validation import Form
+from server.kit.db.database import Session
 from server.kit.errors import ConfigNotFound, InvalidConfig, InvalidQuery, NameAmbiguous, RunNotFound
 from server.kit.http.bodies import EXAMPLE, BodyDep, declare_body
 from server.kit.http.errors import BodyInvalid, PageTokenInvalid, UnsupportedMediaType, problems
-from server.kit.http.fields import Name, Text
+from server.kit.http.fields import Document, Name, Text, Write
 from server.kit.http.idempotency import BODY_PROBLEMS, Answer
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep, ListPage, PagingDep
 from server.kit.http.parameters import ConfigName, Version
@@ -18,10 +19,8 @@ from server.kit.http.resources import list_of, resource
 from server.kit.http.services import CommandDep, DatabaseDep
 from server.runs.amendments.repository import AmendmentRepository
 from server.runs.repository import RunRepository
-from server.runs.stored_configs.errors import PresetNotFound
 from server.runs.stored_configs.repository import LIST_FIELDS, ConfigRepository
-from server.runs.stored_configs.requests import ConfigCreate, ConfigUpgradeRequest
-from server.runs.stored_configs.service import ConfigService, Stored, find_preset, known_presets, upgrade_config
+from server.runs.stored_configs.service import ConfigService, PresetNotFound, find_preset, known_presets, upgrade_config
 
 router = APIRouter(prefix="/v1/configs", tags=["configs"])
 presets = APIRouter(prefix="/v1/presets", tags=["configs"])
@@ -50,6 +49,27 @@ CartPole:
 """
 """A configuration of an older release, for the documentation."""
 
+
+class ConfigUpgradeRequest(Write):
+    """A configuration of an older release of ML-Agents."""
+
+    config: Document
+    """The file of the trainers: an object, or its text as YAML or JSON."""
+    curriculum: Document | None = None
+    """The file of curricula that releases up to 0.16 had beside it, by behavior."""
+    sampler: Document | None = None
+    """The file of samplers that releases up to 0.16 had beside it."""
+
+
+class ConfigCreate(Write):
+    """A configuration to be stored."""
+
+    config: Document
+    """An object, or its text as YAML or JSON, which is stored unchanged."""
+    description: Text = ""
+    """Description."""
+
+
 VersionKey = Annotated[
     str,
     Form("the number of a version, or `latest`", "^(latest|[1-9][0-9]{0,8})$"),
@@ -70,14 +90,14 @@ def list_configs(listing: ListingDep) -> dict[str, Any]:
 )
 def upgrade(body: BodyDep) -> schemas.ConfigUpgrade:
     """Bring a configuration of an older ML-Agents into the format of today. Nothing is stored."""
-    wanted = body.read(ConfigUpgradeRequest, {})
-    done = upgrade_config(wanted.config, wanted.curriculum, wanted.sampler)
+    request = body.read(ConfigUpgradeRequest, {})
+    upgraded, found_problems = upgrade_config(request.config, request.curriculum, request.sampler)
     return schemas.ConfigUpgrade(
-        document=done.upgrade.text,
-        unchanged=done.upgrade.unchanged,
-        changes=tuple(resource(schemas.ConfigRewrite, each) for each in done.upgrade.changes),
-        dropped=tuple(resource(schemas.ConfigDrop, each) for each in done.upgrade.dropped),
-        problems=tuple(resource(schemas.ConfigProblem, each) for each in done.problems),
+        document=upgraded.text,
+        unchanged=upgraded.unchanged,
+        changes=tuple(resource(schemas.ConfigRewrite, change) for change in upgraded.changes),
+        dropped=tuple(resource(schemas.ConfigDrop, drop) for drop in upgraded.dropped),
+        problems=tuple(resource(schemas.ConfigProblem, problem) for problem in found_problems),
     )
 
 
@@ -100,8 +120,8 @@ def diff_config(
             changes = configs.diff(name, old, new)
         else:
             changes = configs.changes(name, old, AmendmentRepository(session).original(RunRepository(session).get(run)))
-    found = tuple(resource(schemas.ConfigChange, each) for each in changes)
-    return schemas.ConfigDiff(name=name, old=old, new=new, run=run, changes=found)
+    listed = tuple(resource(schemas.ConfigChange, change) for change in changes)
+    return schemas.ConfigDiff(name=name, old=old, new=new, run=run, changes=listed)
 
 
 @router.post(
@@ -121,10 +141,15 @@ def create_config_version(
     description: Annotated[Text | None, Query(description="Sets the body's field; for YAML bodies.")] = None,
 ) -> Response:
     """Store a configuration as the next version of a name. The body is JSON, or the bare configuration as YAML."""
-    wanted = body.read(ConfigCreate, {"description": description})
-    return command.run(
-        lambda session: _stored(ConfigService(ConfigRepository(session)).store(name, wanted.config, wanted.description))
-    )
+    request = body.read(ConfigCreate, {"description": description})
+
+    def store(session: Session) -> Answer:
+        service = ConfigService(ConfigRepository(session))
+        version, created = service.store(name, request.config, request.description)
+        location = f"/v1/configs/{version.name}/versions/{version.version}"
+        return Answer(201 if created else 200, resource(schemas.ConfigVersion, version), location)
+
+    return command.run(store)
 
 
 @router.get(
@@ -171,16 +196,10 @@ def get_config_source(name: ConfigName, version: VersionKey, database: DatabaseD
 )
 def list_presets(paging: PagingDep) -> dict[str, Any]:
     """List the configurations that come with the server, which are known to work."""
-    return paging.answer("presets", [resource(schemas.PresetSummary, each) for each in known_presets()])
+    return paging.answer("presets", [resource(schemas.PresetSummary, preset) for preset in known_presets()])
 
 
 @presets.get("/{name:name}", responses=problems(PresetNotFound))
 def get_preset(name: ConfigName) -> schemas.Preset:
     """Return one preset with its YAML text, from which a run can be created as it is."""
     return resource(schemas.Preset, find_preset(name))
-
-
-def _stored(stored: Stored) -> Answer:
-    version = stored.version
-    location = f"/v1/configs/{version.name}/versions/{version.version}"
-    return Answer(201 if stored.created else 200, resource(schemas.ConfigVersion, version), location)

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -11,21 +11,21 @@ from ludus.config.run import RunConfig
 from server.config.document import Document, locate, located, parse_document, text_of
 from server.config.presets import Preset, describe_preset, list_presets
 from server.config.resolution import Change, apply_overrides, diff, resolve, review
-from server.config.unsupported import refuse_unsupported
+from server.config.rules import refuse_unsupported
 from server.config.upgrade import Upgrade, upgrade
-from server.kit.errors import InvalidConfig, Problem
-from server.runs.stored_configs.errors import PresetNotFound
+from server.kit.errors import InvalidConfig, NotFound, Problem
 from server.runs.stored_configs.models import ConfigVersion
-from server.runs.stored_configs.repository import ConfigRepository, NewConfigVersion
+from server.runs.stored_configs.repository import ConfigRepository
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """Answer to storing a configuration."""
+class PresetNotFound(NotFound, code="preset_not_found"):
+    """No preset has this name."""
 
-    version: ConfigVersion
-    created: bool
-    """False where the newest version was equal and is returned."""
+    name: str
+    names: Sequence[str]
+
+    def _sentence(self) -> str:
+        return f"There is no preset {self.name!r}. There are {', '.join(self.names)}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,9 @@ class Prepared:
 
     config: RunConfig
     name: str | None = None
-    """Of the stored configuration that it came from, with `version`."""
+    """Name of the stored configuration that it came from, with `version`."""
     version: int | None = None
     warnings: tuple[Problem, ...] = ()
-    """Warnings: legal but probably not intended."""
 
 
 class ConfigService:
@@ -46,8 +45,8 @@ class ConfigService:
     def __init__(self, configs: ConfigRepository) -> None:
         self._configs = configs
 
-    def store(self, name: str, document: Document, description: str = "") -> Stored:
-        """Store a configuration as the next version of a name.
+    def store(self, name: str, document: Document, description: str = "") -> tuple[ConfigVersion, bool]:
+        """Store a configuration as the next version of a name; return it, and whether it is new.
 
         Where the newest version resolves to the same, that one is returned and nothing is written.
         Raises InvalidConfig.
@@ -55,16 +54,10 @@ class ConfigService:
         with located(document):
             parsed = parse_document(document)
             resolved = resolve(parsed).model_dump(mode="json")
-        new = NewConfigVersion(
-            name,
-            text_of(document, partial(json.dumps, indent=2, ensure_ascii=False)),
-            parsed,
-            resolved,
-            digest(resolved),
-            description,
+        source = text_of(document, partial(json.dumps, indent=2, ensure_ascii=False))
+        return self._configs.insert(
+            name, source=source, document=parsed, resolved=resolved, digest=digest(resolved), description=description
         )
-        version, created = self._configs.insert(new)
-        return Stored(version, created)
 
     def diff(self, name: str, old: int | None, new: int | None) -> list[Change]:
         """Compare the resolved forms of two versions of a name; None is the newest. Raises ConfigNotFound."""
@@ -110,23 +103,19 @@ def _prepared(
     return Prepared(config, warnings=tuple(warnings))
 
 
-@dataclass(frozen=True, slots=True)
-class Upgraded:
-    """A configuration in the format of today."""
+def upgrade_config(
+    document: Document, curriculum: Document | None, sampler: Document | None
+) -> tuple[Upgrade, Sequence[Problem]]:
+    """Bring a document of an older release into the format of today. Raises InvalidConfig if it can't be read.
 
-    upgrade: Upgrade
-    problems: tuple[Problem, ...]
-    """The reasons for which a run of it would be refused, with their positions in the new text."""
-
-
-def upgrade_config(document: Document, curriculum: Document | None, sampler: Document | None) -> Upgraded:
-    """Bring a document of an older release into the format of today. Raises InvalidConfig if it can't be read."""
+    The problems are the reasons for which a run of it would be refused, with their positions in the new text.
+    """
     upgraded = upgrade(document, curriculum=curriculum, sampler=sampler)
     try:
         refuse_unsupported(resolve(upgraded.document))
     except InvalidConfig as error:
-        return Upgraded(upgraded, tuple(locate(upgraded.text, error.problems)))
-    return Upgraded(upgraded, ())
+        return upgraded, locate(upgraded.text, error.problems)
+    return upgraded, ()
 
 
 def known_presets() -> list[Preset]:

@@ -56,6 +56,12 @@ def test_every_route_refuses_a_body_beyond_the_limits(world: World, operation: s
     assert "The body cannot be read: it has more than" in answer.json()["detail"]
 
 
+def test_a_number_that_is_too_long_is_said_to_be(world: World) -> None:
+    answer = world.http.post("/v1/runs", content=BODIES["digits"], headers=JSON)
+
+    assert answer.json()["detail"] == "The body cannot be read: a number in it has more than 4300 digits."
+
+
 @pytest.mark.parametrize("key", ["tags", "overrides", "config", "name"])
 def test_a_list_of_as_many_mistakes_as_a_body_can_have_gets_a_short_answer(world: World, key: str) -> None:
     body = json.dumps({"config": {"behaviors": {"b": {}}}, key: [1] * (MAX_VALUES - 10)})

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ludus.config.problems import CODES
 from ludus.config.run import RunConfig
 from server.config.document import parse_document
-from server.config.mlagents_keys import KEYS
+from server.config.key_validation import KEYS
 from server.config.reference import PATHS
 from server.config.resolution import apply_overrides, resolve
 from server.config.upgrade import upgrade

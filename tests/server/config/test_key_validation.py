@@ -11,7 +11,7 @@ from ludus.config.rewards import (
 )
 from ludus.protocol.environment_parameters import Constant
 from server.config.document import parse_document
-from server.config.mlagents_keys import KEYS, PATHS
+from server.config.key_validation import KEYS, PATHS
 from server.config.resolution import resolve, review
 from tests.server.config.checks import behavior, codes_of, problem_of, problems_of
 
@@ -77,10 +77,15 @@ def test_a_key_in_another_section_is_sent_to_its_place(document: dict[str, Any],
     assert f"it belongs under `{home}`" in problem.message
 
 
-def test_an_unknown_trainer_is_refused_without_judging_its_hyperparameters() -> None:
-    document = behavior(trainer_type="mappo", hyperparameters={"tau": 0.005}, threaded="x")
+def test_of_the_hyperparameters_of_an_unknown_trainer_only_the_keys_are_judged() -> None:
+    numbers = {"tau": 0.005, "batch_size": "x", "betta": 0.1}
+    document = behavior(trainer_type="mappo", hyperparameters=numbers, threaded="x")
 
-    assert codes_of(document) == {"behaviors.A.trainer_type": "invalid_value", "behaviors.A.threaded": "wrong_type"}
+    assert codes_of(document) == {
+        "behaviors.A.trainer_type": "invalid_value",
+        "behaviors.A.hyperparameters.betta": "unknown_key",
+        "behaviors.A.threaded": "wrong_type",
+    }
 
 
 def test_an_unknown_trainer_in_the_default_settings_is_said_once() -> None:

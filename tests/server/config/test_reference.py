@@ -24,7 +24,7 @@ from ludus.config.rewards import (
 )
 from ludus.config.run import RunConfig
 from ludus.config.values import Section
-from server.config.reference import PATHS, render
+from server.config.reference import TITLES, render
 from server.kit.docstrings import field_texts
 
 PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
@@ -51,12 +51,12 @@ def test_the_module_writes_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_every_section_is_on_the_page() -> None:
     definitions = {"RunConfig", *RunConfig.model_json_schema()["$defs"]}
 
-    assert definitions == {section.__name__ for section in PATHS}
+    assert definitions == {section.__name__ for section in TITLES}
 
 
 def test_every_section_is_part_of_a_run_or_the_parent_of_one() -> None:
     stray = [
-        section.__name__ for section in descendants(Section) if not any(issubclass(each, section) for each in PATHS)
+        section.__name__ for section in descendants(Section) if not any(issubclass(each, section) for each in TITLES)
     ]
 
     assert stray == []
@@ -93,7 +93,7 @@ def test_every_number_that_is_tuned_has_a_typical_range() -> None:
 def test_every_key_is_described() -> None:
     silent = [
         f"{section.__name__}.{key}"
-        for section in PATHS
+        for section in TITLES
         for key in section.model_fields
         if not field_texts(section).get(key)
     ]

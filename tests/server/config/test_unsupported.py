@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from server.config.resolution import resolve
-from server.config.unsupported import refuse_unsupported, unsupported
+from server.config.rules import refuse_unsupported, unsupported
 from server.kit.errors import InvalidConfig
 from tests.server.config.checks import behavior
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 from ludus.config.behavior import TrainerConfig
-from server.config.lint import futile
+from server.config.rules import futile
 from worker.trainer.health import game, learning
 from worker.trainer.health.facts import Evidence, Fact
 

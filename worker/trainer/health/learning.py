@@ -5,7 +5,7 @@ from typing import Final
 
 from ludus.config.behavior import POCAConfig, PPOConfig, SACConfig
 from ludus.config.rewards import GAILConfig
-from server.config.lint import FAST
+from server.config.rules import FAST
 from worker.trainer.health.divergence import KL_METRIC
 from worker.trainer.health.facts import Evidence, Fact
 

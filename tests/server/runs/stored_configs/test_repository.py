@@ -10,21 +10,21 @@ from server.kit.db.database import Database
 from server.kit.errors import ConfigNotFound, InvalidQuery
 from server.kit.listing import Condition, ListQuery, Operator, Order
 from server.runs.stored_configs.models import ConfigVersion
-from server.runs.stored_configs.repository import ConfigRepository, NewConfigVersion
+from server.runs.stored_configs.repository import ConfigRepository
 
 BY_NAME = ListQuery(Order("name", descending=False))
 NEWEST_FIRST = ListQuery(Order("version"))
 
 
-def new_version(name: str = "walker", digest: str = "d", **keys: Any) -> NewConfigVersion:
+def new_version(name: str = "walker", digest: str = "d", **keys: Any) -> dict[str, Any]:
     defaults = {"source": "{}", "document": {}, "resolved": {"digest": digest}, "description": ""}
-    return NewConfigVersion(name=name, digest=digest, **{**defaults, **keys})
+    return {"name": name, "digest": digest, **defaults, **keys}
 
 
-def insert(database: Database, *versions: NewConfigVersion) -> None:
+def insert(database: Database, *versions: dict[str, Any]) -> None:
     with database.write() as session:
         for version in versions:
-            ConfigRepository(session).insert(version)
+            ConfigRepository(session).insert(**version)
 
 
 def test_versions_count_from_one_per_name(database: Database) -> None:
@@ -48,8 +48,8 @@ def test_a_version_equal_to_the_newest_is_not_stored_again(database: Database) -
     insert(database, new_version(digest="1"), new_version(digest="2"))
 
     with database.write() as session:
-        equal, again = ConfigRepository(session).insert(new_version(digest="2"))
-        older, created = ConfigRepository(session).insert(new_version(digest="1"))
+        equal, again = ConfigRepository(session).insert(**new_version(digest="2"))
+        older, created = ConfigRepository(session).insert(**new_version(digest="1"))
 
     assert (equal.version, again) == (2, False)
     assert (older.version, created) == (3, True)
@@ -139,18 +139,18 @@ class LateReader(ConfigRepository):
 
     late = 1
 
-    def newest(self, name: str) -> ConfigVersion | None:
+    def newest(self, name: str, version: int | None = None) -> ConfigVersion | None:
         if self.late:
             self.late -= 1
             return None
-        return super().newest(name)
+        return super().newest(name, version)
 
 
 def test_a_writer_that_lost_the_race_for_a_number_takes_the_next(database: Database) -> None:
     insert(database, new_version(digest="theirs"))
 
     with database.write() as session:
-        stored, created = LateReader(session).insert(new_version(digest="mine"))
+        stored, created = LateReader(session).insert(**new_version(digest="mine"))
 
     assert (stored.version, created) == (2, True)
 
@@ -159,7 +159,7 @@ def test_a_writer_that_lost_the_race_to_an_equal_version_returns_that(database: 
     insert(database, new_version(digest="ours"))
 
     with database.write() as session:
-        stored, created = LateReader(session).insert(new_version(digest="ours"))
+        stored, created = LateReader(session).insert(**new_version(digest="ours"))
 
     assert (stored.version, created) == (1, False)
 
@@ -171,4 +171,4 @@ def test_a_writer_that_always_loses_says_so(database: Database) -> None:
         repository = LateReader(session)
         repository.late = 100
         with pytest.raises(IntegrityError):
-            repository.insert(new_version(digest="mine"))
+            repository.insert(**new_version(digest="mine"))

@@ -22,14 +22,14 @@ def configs(database: Database) -> Iterator[ConfigService]:
 def test_a_configuration_is_stored_as_sent_and_resolved(configs: ConfigService) -> None:
     text = "# mine\nbehaviors: {A: {max_steps: 1e3}}"
 
-    stored = configs.store("walker", text, "first try")
+    stored, created = configs.store("walker", text, "first try")
 
-    assert stored.created
-    assert stored.version.version == 1
-    assert stored.version.source == text
-    assert stored.version.document == {"behaviors": {"A": {"max_steps": "1e3"}}}
-    assert stored.version.resolved == resolve(text).model_dump(mode="json")
-    assert stored.version.description == "first try"
+    assert created
+    assert stored.version == 1
+    assert stored.source == text
+    assert stored.document == {"behaviors": {"A": {"max_steps": "1e3"}}}
+    assert stored.resolved == resolve(text).model_dump(mode="json")
+    assert stored.description == "first try"
 
 
 @pytest.mark.parametrize(
@@ -42,35 +42,35 @@ def test_a_configuration_is_stored_as_sent_and_resolved(configs: ConfigService) 
 )
 def test_what_resolves_to_the_newest_version_is_that_version(configs: ConfigService, equal: object) -> None:
     configs.store("walker", "behaviors: {A: {max_steps: 5}}")
-    newest = configs.store("walker", "behaviors: {A: {}}")
+    newest, _ = configs.store("walker", "behaviors: {A: {}}")
 
-    again = configs.store("walker", equal)  # type: ignore[arg-type]
+    again, created = configs.store("walker", equal)  # type: ignore[arg-type]
 
-    assert not again.created
-    assert again.version is newest.version
+    assert not created
+    assert again is newest
 
 
 def test_an_older_version_is_not_found_again_but_stored_anew(configs: ConfigService) -> None:
     configs.store("walker", "behaviors: {A: {}}")
     configs.store("walker", "behaviors: {A: {max_steps: 5}}")
 
-    third = configs.store("walker", "behaviors: {A: {}}")
+    third, created = configs.store("walker", "behaviors: {A: {}}")
 
-    assert third.created
-    assert third.version.version == 3
+    assert created
+    assert third.version == 3
 
 
 def test_the_source_of_a_mapping_is_its_json(configs: ConfigService) -> None:
     document = {"behaviors": {"Läufer": {}}}
 
-    source = configs.store("walker", document).version.source
+    source = configs.store("walker", document)[0].source
 
     assert json.loads(source) == document
     assert "Läufer" in source
 
 
 def test_the_source_of_bytes_is_their_text(configs: ConfigService) -> None:
-    assert configs.store("walker", b"\xef\xbb\xbfbehaviors: {A: {}}").version.source == "behaviors: {A: {}}"
+    assert configs.store("walker", b"\xef\xbb\xbfbehaviors: {A: {}}")[0].source == "behaviors: {A: {}}"
 
 
 def test_an_invalid_configuration_is_not_stored(configs: ConfigService) -> None:
@@ -151,9 +151,9 @@ def test_what_no_run_can_do_yet_is_stored_with_its_values_but_not_prepared(confi
         "checkpoint_settings": {"resume": True},
     }
 
-    stored = configs.store("frozen", document)
+    stored, _ = configs.store("frozen", document)
 
-    assert stored.version.resolved["behaviors"]["A"]["self_play"]["team_change"] == 50
+    assert stored.resolved["behaviors"]["A"]["self_play"]["team_change"] == 50
     for prepare in (lambda: configs.prepare(document), lambda: configs.prepare(name="frozen")):
         with pytest.raises(InvalidConfig) as caught:
             prepare()

@@ -1,21 +1,25 @@
-"""Warnings about legal configurations that are probably not meant so. They do not stop a run."""
+"""Rules about a whole configuration: contradictions, what no run supports yet, and what is probably not meant.
+
+`problems_of` and `unsupported` stop a run; `warnings_of` does not. `futile` is for findings about the health of a run.
+"""
 
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
-from ludus.config.behavior import POCAConfig, PPOConfig, ReinforcementConfig, TrainerConfig
+from ludus.config.behavior import CloneConfig, POCAConfig, PPOConfig, ReinforcementConfig, TrainerConfig
+from ludus.config.environment_parameters import Lesson
 from ludus.config.hyperparameters import OffPolicyHyperparameters, OnPolicyHyperparameters
 from ludus.config.problems import Path, join_path, show
-from ludus.config.run import CheckpointSettings, RunConfig
+from ludus.config.run import RunConfig
 from ludus.config.selfplay import SelfPlaySettings
 from ludus.names import NAME_RULE, is_name
-from server.kit.errors import Problem
+from server.kit.errors import InvalidConfig, Problem
 
 Finding: TypeAlias = tuple[Path, str, str]
 """Path, code and message."""
 
 MAX_TIME_SCALE: Final = 100.0
-"""Of Unity's engine."""
+"""The most that Unity's engine takes."""
 
 _SAMPLES: Final = (
     "has no effect under `{}`, which imitates `behavioral_cloning.num_epoch` minibatches per gradient step; remove it"
@@ -29,6 +33,10 @@ _AGAINST_ITSELF: Final = (
     "with 1 every opponent is a copy of the newest policy, and a match against a copy of itself does not change a "
     "policy's rating: where all teams share this behavior, `Self-play/ELO` is constant. Below 1 snapshots are "
     "opponents, too"
+)
+_WITH_POCA: Final = (
+    "the signal `{}` rewards each agent for itself, while POCA credits a group; ML-Agents does not support it with "
+    "POCA, and results may be unexpected"
 )
 FAST: Final = 0.03
 """Learning rates above this are doubted: three times the largest that is usual. PPO's policies and critics saturate
@@ -52,7 +60,7 @@ class Futile(NamedTuple):
     """Below the behavior's section."""
     message: str
     remedy: str
-    figures: dict[str, Any]
+    figures: dict[str, int | float]
 
 
 def futile(section: TrainerConfig) -> Iterator[Futile]:
@@ -127,29 +135,124 @@ def _cost(buffer_size: int, batch_size: int, num_epoch: int) -> float:
     return GAME_STEP_MS + UPDATE_MS / buffer_size + num_epoch * (GRADIENT_STEP_MS / batch_size + SAMPLE_MS)
 
 
+def problems_of(config: RunConfig) -> Iterator[Problem]:
+    """Yield what only the whole configuration shows to be wrong."""
+    for name, lessons in config.lessons().items():
+        for index, lesson in enumerate(lessons):
+            path = ("environment_parameters", name, "curriculum", index, "completion_criteria")
+            for key, code, message in _lesson_problems(config, lesson, index, is_last=index == len(lessons) - 1):
+                yield Problem(join_path((*path, key)), code, message)
+    # Not a rule of `RunConfig`: runs of earlier releases have such configurations, and learn in one process.
+    torch, gpus = config.torch_settings, config.resources.gpu
+    device = torch.device or "cuda"
+    needed = int(device.partition(":")[2] or 0) + torch.processes
+    if torch.processes > 1 and device != "cpu" and gpus < needed:
+        message = (
+            f"is {torch.processes}, one GPU each from {device} on, but resources.gpu is {gpus}: the slot may have "
+            f"fewer than {needed}; set resources.gpu to {needed}, processes to 1, or torch_settings.device to cpu"
+        )
+        yield Problem("torch_settings.processes", "contradiction", message)
+
+
+def _lesson_problems(config: RunConfig, lesson: Lesson, index: int, *, is_last: bool) -> Iterator[tuple[str, str, str]]:
+    """Yield key, code and message of what is wrong with a lesson's criteria."""
+    criteria = lesson.completion_criteria
+    if criteria is None or (is_last and criteria.fall_back_below is None):  # the latter is a warning
+        return
+    behavior = config.behavior(criteria.behavior)
+    if behavior is None:
+        names = ", ".join(config.behaviors)
+        message = (
+            f"{show(criteria.behavior)} is not trained in this run, so the lesson would never end; there is {names}"
+        )
+        yield "behavior", "not_found", message
+    elif criteria.measure == "Elo" and not (isinstance(behavior, ReinforcementConfig) and behavior.self_play):
+        message = (
+            f"Elo needs self-play, but behaviors.{criteria.behavior} has no self_play; give it one, or choose another "
+            "measure"
+        )
+        yield "measure", "contradiction", message
+    if criteria.fall_back_below is None:
+        return
+    if index == 0:
+        message = "there is no lesson before the first one to fall back to; remove it"
+        yield "fall_back_below", "contradiction", message
+    elif not is_last and criteria.fall_back_below > criteria.threshold:
+        message = (
+            f"is {criteria.fall_back_below:g}, above `threshold` ({criteria.threshold:g}), so that the same measure "
+            "would end the lesson and fall back from it; choose a lower one"
+        )
+        yield "fall_back_below", "contradiction", message
+
+
+_RESUME: Final = "name a checkpoint of that run in `resume_from`"
+UNSUPPORTED: Final = {
+    "env_settings.env_path": "remove it; start the game yourself",
+    "checkpoint_settings.initialize_from": "remove it, and name a checkpoint of that run in each behavior",
+    "checkpoint_settings.load_model": _RESUME,
+    "checkpoint_settings.resume": _RESUME,
+    "checkpoint_settings.inference": "remove it, or the behaviors of trainer_type clone; those are evaluated while "
+    "they learn (`evaluation_interval`)",
+    "checkpoint_settings.results_dir": "remove it; a trainer that runs alone writes where `--scratch` says",
+}
+"""Legal keys that no run supports yet, with what to do instead. Playing without learning is legal for policies that
+learn by playing; all others are where they ask for nothing."""
+
+
+def unsupported(config: RunConfig) -> list[Problem]:
+    """Return what no run can do yet, in the configuration's order."""
+    settings = config.checkpoint_settings
+    clones = any(isinstance(section, CloneConfig) for section in config.trainers().values())
+    requested = {
+        "env_settings.env_path": config.env_settings.env_path is not None,
+        "checkpoint_settings.initialize_from": settings.initialize_from is not None,
+        "checkpoint_settings.load_model": settings.load_model,
+        "checkpoint_settings.resume": settings.resume,
+        "checkpoint_settings.inference": settings.inference and clones,
+        "checkpoint_settings.results_dir": settings.results_dir != "results",
+    }
+    return [
+        Problem(
+            path, "unsupported", f"`{path.partition('.')[2]}` is legal, but Ludus does not support it yet: {instead}"
+        )
+        for path, instead in UNSUPPORTED.items()
+        if requested[path]
+    ]
+
+
+def refuse_unsupported(config: RunConfig) -> None:
+    """Raise InvalidConfig if a configuration asks for what no run can do yet."""
+    if problems := unsupported(config):
+        raise InvalidConfig(problems)
+
+
 def warnings_of(config: RunConfig) -> list[Problem]:
     """Return the warnings about a resolved configuration, in its order."""
-    found = [
-        ((*path, *below), code, message)
+    findings = [
+        ((*path, *key), code, message)
         for path, section in config.trainers().items()
-        for below, code, message in _about(section)
+        for key, code, message in _behavior_warnings(section)
     ]
-    found += [*_about_builds(config), *_about_parameters(config), *_about_checkpoints(config.checkpoint_settings)]
-    return [Problem(join_path(path), code, message) for path, code, message in found]
+    findings += _run_warnings(config)
+    return [Problem(join_path(path), code, message) for path, code, message in findings]
 
 
-def _about(section: TrainerConfig) -> Iterator[Finding]:
-    """Yield advice with paths below the section."""
-    for one in futile(section):
-        yield one.path, "doubtful", f"{one.message} {one.remedy}".removesuffix(".")  # as all warnings
+def _behavior_warnings(section: TrainerConfig) -> Iterator[Finding]:
+    """Yield warnings with paths below the section."""
+    for finding in futile(section):
+        yield finding.path, "doubtful", f"{finding.message} {finding.remedy}".removesuffix(".")  # as all warnings
     rates = {"learning_rate": section.hyperparameters.learning_rate}
     if isinstance(section, PPOConfig):
         rates["critic_learning_rate"] = section.hyperparameters.critic_learning_rate or 0.0
     for key, rate in rates.items():
         if rate > FAST:
-            yield ("hyperparameters", key), "doubtful", _high_learning_rate(rate)
+            message = (
+                f"is {rate:g}: Adam moves every weight by about as much in each gradient step, so that networks "
+                "saturate and learn nothing more; usual are 1e-5 to 1e-2"
+            )
+            yield ("hyperparameters", key), "doubtful", message
     if isinstance(section, ReinforcementConfig) and section.self_play is not None:
-        yield from _about_self_play(section.self_play, section.max_steps)
+        yield from _self_play_warnings(section.self_play, section.max_steps)
     match section:
         case ReinforcementConfig(hyperparameters=OffPolicyHyperparameters(), trainer_type=trainer):
             if section.self_play is not None:
@@ -161,63 +264,40 @@ def _about(section: TrainerConfig) -> Iterator[Finding]:
         case POCAConfig():
             for name, _ in section.reward_signals.active():
                 if name != "extrinsic":
-                    yield ("reward_signals", name.partition("_")[0]), "doubtful", _own_reward_with_poca(name)
+                    yield ("reward_signals", name.partition("_")[0]), "doubtful", _WITH_POCA.format(name)
 
 
-def _about_self_play(self_play: SelfPlaySettings, max_steps: int) -> Iterator[Finding]:
+def _self_play_warnings(self_play: SelfPlaySettings, max_steps: int) -> Iterator[Finding]:
     ratio = self_play.play_against_latest_model_ratio
-    findings = []
+    messages = []
     if not 0 <= ratio <= 1:
-        findings.append(f"is a probability, but {ratio:g} is not between 0 and 1; the nearer of the two is meant")
+        messages.append(f"is a probability, but {ratio:g} is not between 0 and 1; the nearer of the two is meant")
     if ratio >= 1:
-        findings.append(_AGAINST_ITSELF)
-    if findings:
-        yield ("self_play", "play_against_latest_model_ratio"), "doubtful", "; ".join(findings)
+        messages.append(_AGAINST_ITSELF)
+    if messages:
+        yield ("self_play", "play_against_latest_model_ratio"), "doubtful", "; ".join(messages)
     if self_play.team_change > max_steps:
         message = f"is {self_play.team_change}, above max_steps ({max_steps}), so that only the first team ever learns"
         yield ("self_play", "team_change"), "doubtful", message
 
 
-def _about_builds(config: RunConfig) -> Iterator[Finding]:
+def _run_warnings(config: RunConfig) -> Iterator[Finding]:
     if config.engine_settings.time_scale > MAX_TIME_SCALE:
         message = f"is above {MAX_TIME_SCALE:g}, the most that Unity takes"
         yield ("engine_settings", "time_scale"), "doubtful", message
-
-
-def _about_parameters(config: RunConfig) -> Iterator[Finding]:
     for name, lessons in config.lessons().items():
-        path = ("environment_parameters", name, "curriculum", len(lessons) - 1, "completion_criteria")
         criteria = lessons[-1].completion_criteria
         if criteria is not None and criteria.fall_back_below is None:
+            path = ("environment_parameters", name, "curriculum", len(lessons) - 1, "completion_criteria")
             yield path, "no_effect", "the last lesson does not end; remove its completion_criteria"
-
-
-def _about_checkpoints(settings: CheckpointSettings) -> Iterator[Finding]:
+    settings = config.checkpoint_settings
     if settings.force:
         yield ("checkpoint_settings", "force"), "no_effect", "every run has an id of its own, nothing is overwritten"
     if settings.train_model:
-        yield (
-            ("checkpoint_settings", "train_model"),
-            "no_effect",
-            "runs train by default; remove it",
-        )
+        yield ("checkpoint_settings", "train_model"), "no_effect", "runs train by default; remove it"
     if not is_name(settings.run_id):
         message = (
             f"{show(settings.run_id)} can't be a run's name here, which has {NAME_RULE}; the run gets the name that "
             "it is created with, or its id"
         )
         yield ("checkpoint_settings", "run_id"), "no_effect", message
-
-
-def _high_learning_rate(rate: float) -> str:
-    return (
-        f"is {rate:g}: Adam moves every weight by about as much in each gradient step, so that networks saturate and "
-        "learn nothing more; usual are 1e-5 to 1e-2"
-    )
-
-
-def _own_reward_with_poca(name: str) -> str:
-    return (
-        f"the signal `{name}` rewards each agent for itself, while POCA credits a group; ML-Agents does not support it "
-        "with POCA, and results may be unexpected"
-    )
