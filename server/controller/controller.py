@@ -43,7 +43,7 @@ from server.metrics.jobs import MetricRetention, packing_job
 from server.runs.scheduling.order import Account, Obstacle, obstacle
 from server.runs.scheduling.repository import WaitingRuns
 from server.simulators.repository import SimulatorRepository
-from server.webhooks.deliveries.sender import Sender
+from server.webhooks.sender import Sender
 from server.workers.repository import WorkerRepository
 
 CONNECTIONS = 8

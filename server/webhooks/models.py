@@ -1,6 +1,9 @@
 """Webhooks, their messages, and the cursor of each run's events."""
 
-from typing import Any
+from collections.abc import Sequence
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import Any, Final
 
 from sqlalchemy import Boolean, Double, ForeignKey, Index, Integer, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
@@ -10,6 +13,27 @@ from server.kit.db.projects import Owned
 
 PENDING_SQL = "state = 'pending'"
 """Deliveries that are not over. Queries use these words, so that SQLite sees that the index below applies."""
+PATTERN: Final = r"^[a-z0-9_*]{1,64}$"
+"""The form of patterns of event types."""
+
+
+class DisabledReason(StrEnum):
+    """Why a webhook gets no messages."""
+
+    USER = "user"
+    GONE = "gone"
+    """Its receiver answered 410 Gone."""
+    FAILING = "failing"
+    """A message was given up, and none had come through since it was made."""
+
+
+class DeliveryState(StrEnum):
+    """Where a message stands."""
+
+    PENDING = "pending"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    """Given up after the last retry, or because the receiver is gone."""
 
 
 class Webhook(Owned, Base):
@@ -33,7 +57,7 @@ class Webhook(Owned, Base):
     former_until: Mapped[float | None] = mapped_column(Timestamp)
     enabled: Mapped[bool] = mapped_column(Boolean)
     disabled_reason: Mapped[str | None] = mapped_column(String(16))
-    """`server.webhooks.refs.DisabledReason`; None while it is enabled."""
+    """`DisabledReason`; None while it is enabled."""
     since: Mapped[float] = mapped_column(Timestamp)
     """Events from this time on are meant for it: when it was made, or last enabled."""
     failing_since: Mapped[float | None] = mapped_column(Timestamp)
@@ -43,6 +67,24 @@ class Webhook(Owned, Base):
     updated_at: Mapped[float] = mapped_column(Timestamp)
 
     __table_args__ = (Index(None, "created_at", "id"),)
+
+    def covers(self, project: str, run_id: str, tags: Sequence[str], event_type: str, at: float) -> bool:
+        """Return whether the webhook receives an event of a run."""
+        return (
+            at >= self.since
+            and self.project == project
+            and self.run_id in {None, run_id}
+            and (self.tag is None or self.tag in tags)
+            and any(matches(pattern, event_type) for pattern in self.events)
+        )
+
+
+def matches(pattern: str, event_type: str) -> bool:
+    """Whether a pattern stands for a type of events: `run_*` for `run_created`.
+
+    Never by trying all ways to share a type out among many `*`: the author of a webhook would decide how long it takes.
+    """
+    return fnmatchcase(event_type, pattern)
 
 
 class WebhookCursor(Base):
@@ -75,7 +117,7 @@ class Delivery(Base):
     payload: Mapped[str] = mapped_column(Text)
     """The body, byte for byte: attempts are alike."""
     state: Mapped[str] = mapped_column(String(16))
-    """`server.webhooks.refs.DeliveryState`."""
+    """`DeliveryState`."""
     attempts: Mapped[int] = mapped_column(Integer)
     """Attempts begun; also the fencing number of the newest one."""
     attempts_before: Mapped[int] = mapped_column(Integer)

@@ -18,16 +18,13 @@ from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.resources import dump, resource
 from server.kit.http.services import CommandDep, DatabaseDep, EditDep, Services, ServicesDep
 from server.kit.listing import ListQuery, Page
-from server.webhooks.deliveries.http_client import DeliveryClient
-from server.webhooks.deliveries.messages import TEST_TYPE
-from server.webhooks.deliveries.repository import DeliveryRepository
-from server.webhooks.deliveries.sender import HELD_SECONDS, attempt
 from server.webhooks.errors import AddressInvalid, DeliveryNotFound, WebhookDisabled, WebhookNotFound
-from server.webhooks.models import Delivery, DeliveryAttempt, Webhook
-from server.webhooks.refs import DeliveryState, DisabledReason
-from server.webhooks.repository import WebhookRepository
-from server.webhooks.requests import SecretRotation, WebhookCreate, WebhookUpdate
-from server.webhooks.service import WebhookService
+from server.webhooks.http_client import DeliveryClient
+from server.webhooks.messages import TEST_TYPE
+from server.webhooks.models import Delivery, DeliveryAttempt, DeliveryState, DisabledReason, Webhook
+from server.webhooks.repository import DeliveryRepository, WebhookRepository
+from server.webhooks.sender import HELD_SECONDS, attempt
+from server.webhooks.service import SecretRotation, WebhookCreate, WebhookService, WebhookUpdate
 
 HELD = (
     "the webhook is disabled ({reason}); the message is sent if the webhook is enabled within "
@@ -78,9 +75,7 @@ def create_webhook(body: BodyDep, command: CommandDep, services: ServicesDep) ->
     new = body.read(WebhookCreate, {})
 
     def create(session: Session) -> Answer:
-        webhook = _service(services, session).create(
-            new.url, new.events, description=new.description, run=new.run, tag=new.tag
-        )
+        webhook = _service(services, session).create(new)
         return Answer(201, resource(schemas.WebhookWithSecret, webhook), f"/v1/webhooks/{webhook.id}")
 
     return command.run(create)
@@ -145,7 +140,8 @@ def test_webhook(webhook: WebhookKey, command: CommandDep, services: ServicesDep
     settings = services.settings.webhooks
     client = DeliveryClient(private=settings.private_addresses, timeout_seconds=settings.timeout_seconds)
     attempt(services.database, client, settings, delivery_id, 0)
-    response.body = response.render(dump(_read(services.database, webhook, delivery_id)))
+    with services.database.read() as session:
+        response.body = response.render(dump(_with_payload(session, webhook, delivery_id)))
     response.headers["content-length"] = str(len(response.body))
     return response
 
@@ -157,11 +153,11 @@ def list_deliveries(webhook: WebhookKey, listing: ListingDep) -> dict[str, Any]:
     """List the messages to a webhook, newest first, each with its attempts."""
 
     def fetch(session: Session, query: ListQuery) -> Page[schemas.Delivery]:
-        of = WebhookRepository(session).get(webhook)
+        row = WebhookRepository(session).get(webhook)
         deliveries = DeliveryRepository(session)
         page = deliveries.list(webhook, query)
         log = deliveries.attempts([message.id for message in page.items])
-        return page.map(lambda message: _delivery(schemas.Delivery, of, message, log[message.id]))
+        return page.map(lambda message: _delivery(schemas.Delivery, row, message, log[message.id]))
 
     return listing.answer(DELIVERIES, fetch)
 
@@ -172,7 +168,8 @@ def list_deliveries(webhook: WebhookKey, listing: ListingDep) -> dict[str, Any]:
 )
 def get_delivery(webhook: WebhookKey, delivery: DeliveryKey, database: DatabaseDep) -> schemas.DeliveryWithPayload:
     """Return one delivery with its attempts and the message."""
-    return _read(database, webhook, delivery)
+    with database.read() as session:
+        return _with_payload(session, webhook, delivery)
 
 
 @router.post(
@@ -184,11 +181,8 @@ def redeliver(webhook: WebhookKey, delivery: DeliveryKey, command: CommandDep, s
     """Send a message again, with the same id and all its retries, regardless of earlier results."""
 
     def send_again(session: Session) -> Answer:
-        message = _service(services, session).redeliver(webhook, delivery)
-        log = DeliveryRepository(session).attempts([delivery])[delivery]
-        return Answer(
-            200, _delivery(schemas.DeliveryWithPayload, WebhookRepository(session).get(webhook), message, log)
-        )
+        _service(services, session).redeliver(webhook, delivery)
+        return Answer(200, _with_payload(session, webhook, delivery))
 
     return command.run(send_again)
 
@@ -197,21 +191,15 @@ def _service(services: Services, session: Session) -> WebhookService:
     return WebhookService(session, private=services.settings.webhooks.private_addresses)
 
 
-def _read(database: DatabaseDep, webhook: str, delivery: str) -> schemas.DeliveryWithPayload:
-    with database.read() as session:
-        of = WebhookRepository(session).get(webhook)
-        deliveries = DeliveryRepository(session)
-        return _delivery(
-            schemas.DeliveryWithPayload,
-            of,
-            deliveries.get(webhook, delivery),
-            deliveries.attempts([delivery])[delivery],
-        )
+def _with_payload(session: Session, webhook: str, delivery: str) -> schemas.DeliveryWithPayload:
+    deliveries = DeliveryRepository(session)
+    row, message = WebhookRepository(session).get(webhook), deliveries.get(webhook, delivery)
+    return _delivery(schemas.DeliveryWithPayload, row, message, deliveries.attempts([delivery])[delivery])
 
 
 def _delivery(kind: type[Kind], webhook: Webhook, message: Delivery, log: Sequence[DeliveryAttempt]) -> Kind:
     """Return a delivery with its attempts. If its webhook is disabled, it has no next try."""
-    given: dict[str, Any] = {"log": [resource(schemas.DeliveryAttempt, each) for each in log]}
+    fields: dict[str, Any] = {"log": [resource(schemas.DeliveryAttempt, attempt) for attempt in log]}
     if message.state == DeliveryState.PENDING and message.type != TEST_TYPE and not webhook.enabled:
-        given |= {"next_try_at": None, "waits_for": HELD.format(reason=webhook.disabled_reason)}
-    return resource(kind, message, **given)
+        fields |= {"next_try_at": None, "waits_for": HELD.format(reason=webhook.disabled_reason)}
+    return resource(kind, message, **fields)

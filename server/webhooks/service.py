@@ -1,22 +1,77 @@
 """Commands on webhooks: make, change, delete, give a new secret, send again. Within the caller's transaction."""
 
-from collections.abc import Sequence
-from typing import Final
+from typing import Annotated, Final
 
+from pydantic import Field, StringConstraints, model_validator
+
+from ludus.validation import Form
 from server.kit.db.database import Session
 from server.kit.db.ids import new_id
+from server.kit.http.fields import Name, Tag, Text, Write
 from server.runs.repository import RunRepository
-from server.webhooks.deliveries.guard import check_url
-from server.webhooks.deliveries.repository import DeliveryRepository
-from server.webhooks.deliveries.signing import new_secret
 from server.webhooks.errors import WebhookDisabled
-from server.webhooks.models import Delivery, Webhook
-from server.webhooks.refs import DisabledReason
-from server.webhooks.repository import WebhookRepository
-from server.webhooks.requests import WebhookUpdate
+from server.webhooks.guard import check_url
+from server.webhooks.messages import new_secret
+from server.webhooks.models import PATTERN, Delivery, DisabledReason, Webhook
+from server.webhooks.repository import DeliveryRepository, WebhookRepository
 
 TEST_HOLD_SECONDS: Final = 300.0
 """A test message that was not sent (its server died) is sent like all others after this time."""
+
+
+Url = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
+Pattern = Annotated[str, Form("a type of events: small letters, digits, underscores, and `*` for anything", PATTERN)]
+Patterns = Annotated[
+    list[Pattern],
+    Field(
+        min_length=1,
+        max_length=50,
+        description="Types of events; `*` stands for anything: `run_*`, `checkpoint_saved`, `*`.",
+    ),
+]
+
+
+class WebhookCreate(Write):
+    """A webhook that is to be made."""
+
+    url: Url
+    """Where messages are sent: `https://...`."""
+    events: Patterns = Field(default=["*"])
+    description: Text = ""
+    run: Name | None = None
+    """Id or name of a run: only its events."""
+    tag: Tag | None = None
+    """Only events of runs with this tag."""
+
+
+class WebhookUpdate(Write):
+    """Changes of a webhook; fields that are left out stay, and null stands for the default."""
+
+    url: Url | None = None
+    """Has no default: null is refused."""
+    events: Patterns | None = None
+    description: Text | None = None
+    run: Name | None = None
+    """Id or name of a run; null: all runs."""
+    tag: Tag | None = None
+    """A tag; null: any tags."""
+    enabled: bool | None = None
+    """Enabled again, a webhook receives the events from then on."""
+
+    @model_validator(mode="after")
+    def _says_something(self) -> "WebhookUpdate":
+        if not self.model_fields_set:
+            raise ValueError("nothing is to be changed; name at least one field")
+        if "url" in self.model_fields_set and self.url is None:
+            raise ValueError("url must not be null: a webhook without an address receives nothing")
+        return self
+
+
+class SecretRotation(Write):
+    """The replacement of a secret."""
+
+    overlap_seconds: float = Field(default=86400, ge=0, le=30 * 86400)
+    """For so long messages are signed with the old secret, too."""
 
 
 class WebhookService:
@@ -28,20 +83,17 @@ class WebhookService:
         self._private = private
         """Whether addresses of the own network are allowed."""
 
-    def create(
-        self, url: str, events: Sequence[str], *, description: str = "", run: str | None = None, tag: str | None = None
-    ) -> Webhook:
+    def create(self, new: WebhookCreate) -> Webhook:
         """Make a webhook; it receives the events from now on. Raises AddressInvalid, RunNotFound."""
-        check_url(url, private=self._private)
         at = self._webhooks.clock()
         return self._webhooks.save(
             Webhook(
                 id=new_id("whk"),
-                url=url,
-                description=description,
-                events=list(events),
-                run_id=self._run_id(run),
-                tag=tag,
+                url=check_url(new.url, private=self._private),
+                description=new.description,
+                events=list(new.events),
+                run_id=self._run_id(new.run),
+                tag=new.tag,
                 secret=new_secret(),
                 enabled=True,
                 since=at,
@@ -69,7 +121,12 @@ class WebhookService:
         if "tag" in changed:
             webhook.tag = change.tag
         if "enabled" in changed:
-            self._enable(webhook, enabled=change.enabled is not False)
+            enabled = change.enabled is not False
+            if enabled and not webhook.enabled:
+                webhook.since = self._webhooks.clock()
+                webhook.failing_since = None
+            webhook.enabled = enabled
+            webhook.disabled_reason = None if enabled else webhook.disabled_reason or DisabledReason.USER
         webhook.updated_at = self._webhooks.clock()
         return webhook
 
@@ -105,10 +162,3 @@ class WebhookService:
 
     def _run_id(self, run: str | None) -> str | None:
         return None if run is None else RunRepository(self._session).id_of(run)
-
-    def _enable(self, webhook: Webhook, *, enabled: bool) -> None:
-        if enabled and not webhook.enabled:
-            webhook.since = self._webhooks.clock()
-            webhook.failing_since = None
-        webhook.enabled = enabled
-        webhook.disabled_reason = None if enabled else webhook.disabled_reason or DisabledReason.USER

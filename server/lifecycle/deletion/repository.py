@@ -13,7 +13,6 @@ from server.kit.db.repository import Repository, delete_some
 from server.ladders.models import Ladder, LadderPlayer, RunLadder
 from server.runs.events.repository import UNTRACKED
 from server.runs.models import BEING_DELETED, DeletedRun, Run
-from server.webhooks.models import WebhookCursor
 
 
 class DeletionRepository(Repository):
@@ -22,10 +21,6 @@ class DeletionRepository(Repository):
     def is_deleted(self, run_id: str) -> bool:
         """Return whether a run of this id was deleted."""
         return self._session.scalar(select(DeletedRun.id).where(DeletedRun.id == run_id)) is not None
-
-    def messages_through(self, run_id: str) -> int:
-        """Return the number of the run's newest event that has become messages for webhooks; 0 before the first."""
-        return self._session.scalar(select(WebhookCursor.seq).where(WebhookCursor.run_id == run_id)) or 0
 
     def is_being_deleted(self, run_id: str) -> bool:
         """Return whether a run was deleted of which there still may be rows."""

@@ -15,8 +15,7 @@ from server.lifecycle.errors import RunInUse, RunNotEnded
 from server.runs.events.repository import Note, lock_run, record
 from server.runs.models import Run
 from server.runs.repository import RunRepository
-from server.webhooks.deliveries.repository import Outbox, PendingEvents
-from server.webhooks.repository import WebhookRepository
+from server.webhooks.repository import Outbox, WebhookRepository
 
 ROWS = 1000
 """Rows that one transaction deletes at most."""
@@ -59,6 +58,6 @@ class DeletionService:
         """
         data = {"name": run.name, "state": run.state}
         head = record(self._session, run.id, Note("run_deleted", why, data=data), attempt=run.attempt)
-        subscriptions = WebhookRepository(self._session).subscriptions(lock=True)
-        while subscriptions and (through := self._deletions.messages_through(run.id)) < head:
-            Outbox(self._session).tell(PendingEvents(run.id, through, head), subscriptions)
+        webhooks, outbox = WebhookRepository(self._session).enabled(lock=True), Outbox(self._session)
+        while webhooks and (through := outbox.positions([run.id]).get(run.id, 0)) < head:
+            outbox.create_deliveries(run.id, through, head, webhooks)

@@ -2,8 +2,8 @@
 
 No database gives one order over the events of all runs (ADR 8). So each process numbers what it sees, in one log for
 each project and one for all of them, in memory: a look at the runs that have changed finds their new events. A run is
-looked at for `MARGIN_SECONDS` after its last change, because the commit of an event may come later than the event's
-time. While no client listens, the database is not read.
+looked at for a while after its last change (`server.runs.events.cursor`). While no client listens, the database is not
+read.
 
 The number of an event in such a log means nothing in another process. The id of a message is a position in time: what
 had been committed `MARGIN_SECONDS` before it has been sent. A client that reconnects with a position, to any process,
@@ -22,14 +22,13 @@ from server.kit.db.database import Database
 from server.kit.db.projects import EVERY
 from server.kit.http.event_stream import encode_event
 from server.kit.http.resources import dump, resource
+from server.runs.events.cursor import MARGIN_SECONDS, Look
 from server.runs.events.repository import EventRepository, RunHead
 from server.runs.events.tailer import Entry, Head
 from server.runs.models import Event
 
 LOOK_SECONDS: Final = 0.25
 """Pause between two looks at the database."""
-MARGIN_SECONDS: Final = 30.0
-"""Longest time between an event's time and its commit. PostgreSQL ends statements and idle transactions before that."""
 LONGEST_PAUSE_SECONDS: Final = 60.0
 """After a longer pause between two reads (no client, or no database) the logs start again, empty."""
 LOG_SIZE: Final = 1024
@@ -51,25 +50,6 @@ class _Log:
         return type(self)(self.end + len(new), (self.entries + new)[-LOG_SIZE:])
 
 
-@dataclass(frozen=True)
-class _Look:
-    """The result of one read of the database."""
-
-    at: float
-    """On the database's clock."""
-    since: float
-    """The runs that had changed since then were looked at."""
-    seqs: Mapping[str, int]
-    """The number of the newest event of each of them."""
-    ended: float
-    """On this process's monotonic clock."""
-
-    @property
-    def position(self) -> int:
-        """Milliseconds since 1970: what was committed by then is in the logs."""
-        return int(self.at * 1000)
-
-
 class ProjectEvents:
     """The logs of projects. An EventSource whose log ids are names of projects, and `*` for all of them.
 
@@ -79,7 +59,7 @@ class ProjectEvents:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._looking = threading.Lock()
-        self._last: _Look | None = None
+        self._last: Look | None = None
         self._logs: dict[str, _Log] = {}
 
     def heads(self, log_ids: Collection[str]) -> Mapping[str, Head]:
@@ -124,36 +104,31 @@ class ProjectEvents:
                     chunks.append(_encoded(position, head, event))
         return b"".join(chunks)
 
-    def _look(self) -> _Look:
+    def _look(self) -> Look:
         """Append to the logs what has become visible since the last look. The caller holds the lock."""
         last = self._last
         with self._database.read() as session:
             events = EventRepository(session)
             if last is None or time.monotonic() - last.ended > LONGEST_PAUSE_SECONDS:
-                since = events.clock() - MARGIN_SECONDS
-                at, heads = events.changed(since)
-                news: Mapping[str, Sequence[bytes]] = {project: [_reset(int(at * 1000))] for project in self._logs}
+                look = Look.first(events, events.clock() - MARGIN_SECONDS)
+                news: Mapping[str, Sequence[bytes]] = {project: [_reset(look.position)] for project in self._logs}
             else:
-                since = last.at - MARGIN_SECONDS
-                at, heads = events.changed(since)
-                news = _news(events, heads, last)
+                look = last.next(events)
+                news = _news(events, look, last)
         for project, chunks in news.items():
             self._logs[project] = self._logs.get(project, _Log()).plus(chunks)
-        self._last = _Look(at, since, {head.run_id: head.seq for head in heads}, time.monotonic())
-        return self._last
+        self._last = look
+        return look
 
 
-def _news(events: EventRepository, heads: Iterable[RunHead], last: _Look) -> Mapping[str, Sequence[bytes]]:
+def _news(events: EventRepository, look: Look, last: Look) -> Mapping[str, Sequence[bytes]]:
     """Return the messages of the events that the last look did not see, by project, and all of them under EVERY.
 
     Until the last of them has been sent, a client's position is that of the last look.
     """
     chunks: defaultdict[str, list[bytes]] = defaultdict(list)
-    for head in heads:
-        after = last.seqs.get(head.run_id)
-        if after is None:  # it had not changed for so long that the last look passed over it
-            after = events.last_before(head.run_id, last.since)
-        for event in events.through(head, after=after):
+    for head in look.new:
+        for event in last.events_behind(events, head):
             chunk = _encoded(last.position, head, event)
             chunks[head.project].append(chunk)
             chunks[EVERY].append(chunk)

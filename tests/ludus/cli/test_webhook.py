@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import pytest
 
 from ludus.cli import exits
-from server.webhooks.deliveries.sender import Sender
+from server.webhooks.sender import Sender
 from tests.factories import make_run
 from tests.ludus.cli.conftest import Invoke, as_json
 from tests.server.app.world import World, open_world
-from tests.server.webhooks.deliveries.receiver import Receiver, receiving
+from tests.server.webhooks.receiver import Receiver, receiving
 
 
 @pytest.fixture(scope="module")
@@ -64,11 +64,10 @@ def test_deliveries_are_listed_and_sent_again(cli: Invoke, world: World, receive
     webhook, _ = created(cli, receiver.url, "--tag", "delivered")
     run = make_run(world.services.database, tags=["delivered"])
     sender = Sender(world.services.database, world.services.settings.webhooks)
-    sender.tell()
+    sender.create_deliveries()
     sender.send()
     receiver.wait_for(1)
-    for thread in list(sender._threads):
-        thread.join()
+    sender.close(60)
 
     table = [line.split() for line in cli("webhook", "deliveries", webhook).stdout.splitlines()]
     one = as_json(cli("webhook", "deliveries", webhook, "--delivery", table[1][0], "--json"))
@@ -96,7 +95,7 @@ def test_what_a_disabled_webhook_holds_back_says_so_and_is_sent_once_it_is_enabl
     webhook = as_json(cli("webhook", "create", receiver.url, "--event", "run_created", "--json"))["id"]
     world.create()
     sender = Sender(world.services.database, world.services.settings.webhooks)
-    sender.tell()
+    sender.create_deliveries()
     cli("webhook", "update", webhook, "--disable")
 
     listed = cli("webhook", "deliveries", webhook)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from server.kit.db.database import Database
 from server.kit.settings import WebhookSettings
-from server.webhooks.deliveries.sender import Sender
 from server.webhooks.repository import WebhookRepository
-from server.webhooks.service import WebhookService
+from server.webhooks.sender import Sender
+from server.webhooks.service import WebhookCreate, WebhookService
 from tests.factories import make_run
 from tests.ports import free_port
 from tests.waiting import eventually
@@ -25,8 +25,8 @@ def test_the_printed_receiver_verifies_what_is_sent_and_refuses_what_is_not(data
     (program,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     with database.write() as session:
         webhooks = WebhookService(session, private=True)
-        good = webhooks.create(f"http://127.0.0.1:{port}/", ["run_created"])
-        bad = webhooks.create(f"http://127.0.0.1:{port}/", ["run_created"])
+        good = webhooks.create(WebhookCreate(url=f"http://127.0.0.1:{port}/", events=["run_created"]))
+        bad = webhooks.create(WebhookCreate(url=f"http://127.0.0.1:{port}/", events=["run_created"]))
     receiver = subprocess.Popen(
         [sys.executable, "-c", program],
         env={**os.environ, "WEBHOOK_SECRET": good.secret, "PORT": str(port)},
@@ -45,10 +45,9 @@ def test_the_printed_receiver_verifies_what_is_sent_and_refuses_what_is_not(data
         eventually(listens, "the receiver listens")
         make_run(database, name="nightly")
         sender = Sender(database, WebhookSettings(private_addresses=True))
-        sender.tell()
+        sender.create_deliveries()
         sender.send()
-        for thread in list(sender._threads):
-            thread.join()
+        sender.close(60)
         assert receiver.stdout is not None
         heard = receiver.stdout.readline()
     finally:

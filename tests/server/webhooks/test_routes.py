@@ -6,10 +6,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from server.webhooks.deliveries.sender import Sender
+from server.webhooks.sender import Sender
 from tests.factories import make_run
 from tests.server.app.world import World, build_services, open_world, serving
-from tests.server.webhooks.deliveries.receiver import Receiver, receiving
+from tests.server.webhooks.receiver import Receiver, receiving
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +33,9 @@ def make(http: httpx2.Client, url: str = "http://127.0.0.1:9/hook", **fields: An
 def send_all(world: World) -> None:
     """Do the controller's part once."""
     sender = Sender(world.services.database, world.services.settings.webhooks)
-    sender.tell()
+    sender.create_deliveries()
     sender.send()
-    for thread in list(sender._threads):
-        thread.join()
+    sender.close(60)
 
 
 def test_a_webhook_is_made_listed_read_changed_and_deleted(http: httpx2.Client, world: World) -> None:

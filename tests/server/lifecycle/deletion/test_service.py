@@ -24,9 +24,9 @@ from server.lifecycle.deletion.service import DeletionService
 from server.lifecycle.errors import RunInUse, RunNotEnded
 from server.metrics.points import MetricPoint
 from server.runs.models import DeletedRun, Run
-from server.webhooks.deliveries.sender import Sender
 from server.webhooks.models import Delivery
-from server.webhooks.service import WebhookService
+from server.webhooks.sender import Sender
+from server.webhooks.service import WebhookCreate, WebhookService
 from tests.factories import CONFIG, make_checkpoint, make_ledger, make_run, pack_metrics, read_run
 
 
@@ -169,11 +169,11 @@ def test_a_shared_ladder_on_which_it_plays_is_named_and_its_own_goes_with_it(dat
 
 def test_webhooks_get_all_events_and_the_deletion(database: Database) -> None:
     with database.write() as session:
-        WebhookService(session, private=True).create("https://192.0.2.1", ["run_*"], tag="ci")
+        WebhookService(session, private=True).create(WebhookCreate(url="https://192.0.2.1", events=["run_*"], tag="ci"))
     run_id, _ = ended(database)  # and the sender has sent nothing yet
 
     delete(database, run_id)
-    Sender(database, WebhookSettings()).tell()
+    Sender(database, WebhookSettings()).create_deliveries()
 
     with database.read() as session:
         sent = session.scalars(select(Delivery.type).where(Delivery.run_id == run_id).order_by(Delivery.seq)).all()

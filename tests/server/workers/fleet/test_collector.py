@@ -12,8 +12,7 @@ from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.deletion.service import DeletionService
 from server.lifecycle.service import RunService
 from server.runs.models import Attempt, Lease
-from server.webhooks.requests import WebhookUpdate
-from server.webhooks.service import WebhookService
+from server.webhooks.service import WebhookCreate, WebhookService, WebhookUpdate
 from server.workers.fleet.collector import FleetMetrics
 from server.workers.fleet.repository import FleetRepository
 from server.workers.repository import WorkerInfo, WorkerRegistry
@@ -100,9 +99,9 @@ def test_steps_do_not_fall_when_an_attempt_resumes_and_has_not_reported_yet(data
 def test_messages_that_wait_and_disabled_webhooks_are_counted(database: Database) -> None:
     with database.write() as session:
         webhooks = WebhookService(session, private=True)
-        waiting = webhooks.create("https://example.com", ["*"])
+        waiting = webhooks.create(WebhookCreate(url="https://example.com"))
         webhooks.prepare_test(waiting.id)
-        webhooks.change(webhooks.create("https://example.com", ["*"]).id, WebhookUpdate(enabled=False))
+        webhooks.change(webhooks.create(WebhookCreate(url="https://example.com")).id, WebhookUpdate(enabled=False))
 
     assert sample(database, "ludus_webhook_deliveries_pending") == 1
     assert sample(database, "ludus_webhook_oldest_due_seconds") == 0  # it is not due yet

@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from server.webhooks.deliveries.guard import AddressRefused, GuardedBackend, check_url, is_public
 from server.webhooks.errors import AddressInvalid
+from server.webhooks.guard import AddressRefused, GuardedBackend, check_url, is_public
 
 
 @pytest.mark.parametrize(

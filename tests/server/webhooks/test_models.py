@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from server.webhooks.refs import matches
+from server.webhooks.models import matches
 
 
 @pytest.mark.parametrize(

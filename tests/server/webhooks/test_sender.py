@@ -15,16 +15,15 @@ from server.kit.listing import ListQuery, Order
 from server.kit.settings import WebhookSettings
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.claims.repository import RunQueue
+from server.runs.events.cursor import MARGIN_SECONDS
 from server.runs.events.repository import Note, record
 from server.runs.models import Run
-from server.webhooks.deliveries.repository import DeliveryQueue, DeliveryRepository, Outbox, PendingEvents
-from server.webhooks.deliveries.sender import Sender
 from server.webhooks.models import Delivery, Webhook
-from server.webhooks.repository import WebhookRepository
-from server.webhooks.requests import WebhookUpdate
-from server.webhooks.service import WebhookService
+from server.webhooks.repository import DeliveryQueue, DeliveryRepository, Outbox, WebhookRepository
+from server.webhooks.sender import Sender
+from server.webhooks.service import WebhookCreate, WebhookService, WebhookUpdate
 from tests.factories import make_run
-from tests.server.webhooks.deliveries.receiver import Receiver, receiving
+from tests.server.webhooks.receiver import Receiver, receiving
 from tests.waiting import eventually, never
 
 
@@ -34,7 +33,7 @@ def settings(**changes: Any) -> WebhookSettings:
 
 def subscribe(database: Database, url: str, events: tuple[str, ...] = ("*",), **filters: Any) -> Webhook:
     with database.write() as session:
-        return WebhookService(session, private=True).create(url, events, **filters)
+        return WebhookService(session, private=True).create(WebhookCreate(url=url, events=list(events), **filters))
 
 
 def change(database: Database, webhook: Webhook, **values: Any) -> Webhook:
@@ -79,8 +78,7 @@ def settle(sender: Sender, rounds: int = 400) -> None:
     """Send until nothing is due and nothing is under way."""
     for _ in range(rounds):
         began = sender.send()
-        for thread in list(sender._threads):
-            thread.join()
+        sender.close(60)
         if not began:
             return
     raise AssertionError("there is always something due")
@@ -92,7 +90,7 @@ def test_events_arrive_signed_once_each_and_in_the_apis_form(database: Database,
     happen(database, run.id, "checkpoint_saved")
     sender = Sender(database, settings())
 
-    made = sender.tell()
+    made = sender.create_deliveries()
     settle(sender)
 
     messages = [each.verified(webhook.secret) for each in receiver.received]
@@ -103,7 +101,7 @@ def test_events_arrive_signed_once_each_and_in_the_apis_form(database: Database,
     event = saved["data"]["event"]
     assert (event["seq"], event["message"], event["data"]) == (made, "checkpoint_saved happened", {"n": 1})
     assert event["at"] == saved["timestamp"]
-    assert sender.tell() == 0
+    assert sender.create_deliveries() == 0
     assert {each.state for each in log_of(database, webhook)} == {"succeeded"}
 
 
@@ -125,7 +123,7 @@ def test_a_webhook_hears_what_it_asked_for(
     happen(database, other.id, "checkpoint_saved")
     sender = Sender(database, settings())
 
-    sender.tell()
+    sender.create_deliveries()
     settle(sender)
 
     assert sorted(each.headers["webhook-id"] and _type(each.body) for each in receiver.received) == expected
@@ -143,7 +141,7 @@ def test_what_happened_before_a_webhook_was_made_is_not_told(database: Database,
     happen(database, run.id, "after")
     sender = Sender(database, settings())
 
-    sender.tell()
+    sender.create_deliveries()
     settle(sender)
 
     assert [_type(each.body) for each in receiver.received] == ["after"]
@@ -157,7 +155,7 @@ def test_the_state_that_a_run_moved_to_is_told(database: Database, receiver: Rec
     AttemptLedger(database, claim).move(RunState.CANCELLED)
     sender = Sender(database, settings())
 
-    sender.tell()
+    sender.create_deliveries()
     settle(sender)
 
     last = max((each.verified(state_of_secret(database)) for each in receiver.received), key=_seq)
@@ -179,7 +177,7 @@ def test_a_failure_is_tried_again_later_with_the_same_id_and_body(database: Data
     happen(database, make_run(database).id, "hello")
     sender = Sender(database, settings(retry_seconds=(600, 600)))
     receiver.status = 500
-    sender.tell()
+    sender.create_deliveries()
     settle(sender)
     (waiting,) = log_of(database, webhook)
     failing = state_of(database, webhook).failing_since
@@ -206,7 +204,7 @@ def test_the_pauses_grow_as_the_settings_say_with_jitter(database: Database, rec
     happen(database, make_run(database).id, *["hello"] * 8)
     sender = Sender(database, settings(retry_seconds=(100, 1000)))
     receiver.status = 503
-    sender.tell()
+    sender.create_deliveries()
 
     before = time.time()
     settle(sender)
@@ -221,7 +219,7 @@ def test_a_receiver_may_ask_for_more_time(database: Database, receiver: Receiver
     happen(database, make_run(database).id, "hello")
     sender = Sender(database, settings(retry_seconds=(1, 5000)))
     receiver.status, receiver.headers = 429, {"Retry-After": "900"}
-    sender.tell()
+    sender.create_deliveries()
 
     settle(sender)
 
@@ -237,7 +235,7 @@ def test_after_its_last_retry_a_message_is_given_up_and_a_dead_receivers_webhook
     happen(database, run.id, "hello")
     sender = Sender(database, settings(retry_seconds=(600, 600)))
     receiver.status = 500
-    sender.tell()
+    sender.create_deliveries()
     for _ in range(3):
         settle(sender)
         pass_time(database, 1000)
@@ -247,7 +245,7 @@ def test_after_its_last_retry_a_message_is_given_up_and_a_dead_receivers_webhook
     assert (given_up.state, given_up.attempts, given_up.next_try_at) == ("failed", 3, None)
     assert (found.enabled, found.disabled_reason) == (False, "failing")
     happen(database, run.id, "hello")
-    assert sender.tell() == 0
+    assert sender.create_deliveries() == 0
 
 
 def test_one_message_that_never_arrives_disables_nothing_while_others_do(
@@ -258,11 +256,11 @@ def test_one_message_that_never_arrives_disables_nothing_while_others_do(
     sender = Sender(database, settings(retry_seconds=(600,)))
     receiver.status = 500
     happen(database, run.id, "poison")
-    sender.tell()
+    sender.create_deliveries()
     settle(sender)
     receiver.status = 200
     happen(database, run.id, "fine")
-    sender.tell()
+    sender.create_deliveries()
     settle(sender)
     receiver.status = 500
 
@@ -278,7 +276,7 @@ def test_a_receiver_that_is_gone_gets_nothing_more(database: Database, receiver:
     happen(database, make_run(database).id, "hello")
     sender = Sender(database, settings())
     receiver.status = 410
-    sender.tell()
+    sender.create_deliveries()
 
     settle(sender)
 
@@ -292,18 +290,18 @@ def test_what_was_waiting_goes_on_when_a_webhook_is_enabled_again(database: Data
     run = make_run(database)
     sender = Sender(database, settings())
     happen(database, run.id, "waiting")
-    sender.tell()
+    sender.create_deliveries()
     change(database, webhook, enabled=False)
     settle(sender)
     happen(database, run.id, "missed")
-    sender.tell()
+    sender.create_deliveries()
     assert receiver.received == []
     missed_at = clock(database)
     eventually(lambda: clock(database) > missed_at, "the clock goes on; it counts whole milliseconds")
 
     change(database, webhook, enabled=True)
     happen(database, run.id, "new")
-    sender.tell()
+    sender.create_deliveries()
     settle(sender)
 
     assert sorted(_type(each.body) for each in receiver.received) == ["new", "waiting"]
@@ -315,7 +313,7 @@ def test_a_message_is_sent_again_on_request_with_its_id_and_all_its_retries(
     webhook = subscribe(database, receiver.url, ("hello",))
     happen(database, make_run(database).id, "hello")
     sender = Sender(database, settings(retry_seconds=(600,)))
-    sender.tell()
+    sender.create_deliveries()
     settle(sender)
     (sent,) = log_of(database, webhook)
     receiver.status = 500
@@ -365,11 +363,31 @@ def test_events_that_are_appended_while_they_are_told_are_neither_lost_nor_doubl
     for each in writers:
         each.start()
     while any(each.is_alive() for each in writers):
-        sender.tell()
-    sender.tell()
+        sender.create_deliveries()
+    sender.create_deliveries()
 
     told = sorted(each.type for each in log_of(database, webhook))
     assert told == sorted(f"step_{writer}_{n}" for writer in range(4) for n in range(15))
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_an_event_that_is_committed_late_becomes_a_message(database: Database, receiver: Receiver, first: bool) -> None:
+    """Its run notes a time before the last look, by almost as much as a transaction may take."""
+    webhook = subscribe(database, receiver.url, ("late", "early"))
+    with database.write() as session:
+        session.execute(update(Webhook).values(since=Webhook.since - 1000))
+    run = make_run(database)
+    sender = Sender(database, settings())
+    happen(database, run.id, *([] if first else ["early"]))
+    sender.create_deliveries()
+
+    with database.write() as session:
+        record(session, run.id, Note("late", "It happened."))
+        session.execute(update(Run).values(stored_updated_at=Run.stored_updated_at - MARGIN_SECONDS + 5))
+    sender.create_deliveries()
+    sender.create_deliveries()
+
+    assert sorted(message.type for message in log_of(database, webhook)) == ["late"] if first else ["early", "late"]
 
 
 def test_a_sender_that_died_after_telling_or_claiming_leaves_the_message_to_the_next(
@@ -378,7 +396,7 @@ def test_a_sender_that_died_after_telling_or_claiming_leaves_the_message_to_the_
     webhook = subscribe(database, receiver.url, ("hello",))
     happen(database, make_run(database).id, "hello")
     dead = Sender(database, settings(timeout_seconds=0.05))
-    dead.tell()
+    dead.create_deliveries()
     with database.write() as session:
         queue = DeliveryQueue(session)
         ((message, attempts),) = queue.due(webhook.id, 10)
@@ -399,14 +417,14 @@ def test_a_cursor_moves_once_whoever_tells(database: Database, receiver: Receive
     subscribe(database, receiver.url)
     run = make_run(database)
     with database.write() as session:
-        subscriptions = WebhookRepository(session).subscriptions(lock=True)
-        (pending,) = Outbox(session).pending(0.0, 10)
-        first = Outbox(session).tell(pending, subscriptions)
-        second = Outbox(session).tell(pending, subscriptions)
-        late = Outbox(session).tell(PendingEvents(run.id, 99, 100), subscriptions)
+        webhooks, outbox = WebhookRepository(session).enabled(lock=True), Outbox(session)
+        head = session.get_one(Run, run.id).event_seq
+        first = outbox.create_deliveries(run.id, 0, head, webhooks)
+        second = outbox.create_deliveries(run.id, 0, head, webhooks)
+        late = outbox.create_deliveries(run.id, 99, 100, webhooks)
 
-    assert first > 0
-    assert (second, late) == (0, 0)
+    assert first == (head, head)
+    assert (second, late) == ((0, 0), (0, 99))
 
 
 def test_a_slow_receiver_holds_up_nobody_else(database: Database, receiver: Receiver) -> None:
@@ -437,7 +455,7 @@ def test_old_deliveries_are_forgotten(database: Database, receiver: Receiver) ->
     webhook = subscribe(database, receiver.url, ("hello",))
     happen(database, make_run(database).id, "hello")
     sender = Sender(database, settings())
-    sender.tell()
+    sender.create_deliveries()
     settle(sender)
 
     with database.write() as session:
@@ -448,11 +466,12 @@ def test_old_deliveries_are_forgotten(database: Database, receiver: Receiver) ->
 
 
 def test_without_webhooks_nothing_is_written(database: Database) -> None:
-    happen(database, make_run(database).id, "hello")
+    run = make_run(database)
+    happen(database, run.id, "hello")
 
-    assert Sender(database, settings()).tell() == 0
+    assert Sender(database, settings()).create_deliveries() == 0
     with database.read() as session:
-        assert len(Outbox(session).pending(0.0, 10)) == 1  # no cursor was made
+        assert Outbox(session).positions([run.id]) == {}  # no cursor was made
 
 
 def test_what_a_disabled_webhook_holds_back_is_given_up_after_a_week_and_its_log_says_why(
@@ -461,7 +480,7 @@ def test_what_a_disabled_webhook_holds_back_is_given_up_after_a_week_and_its_log
     webhook = subscribe(database, receiver.url, ("saved",))
     other = subscribe(database, receiver.url, ("saved",))
     happen(database, make_run(database).id, "saved")
-    Sender(database, settings()).tell()
+    Sender(database, settings()).create_deliveries()
     change(database, webhook, enabled=False)
 
     def age(days: float) -> None:

@@ -11,7 +11,6 @@ that a slow receiver delays only its own messages.
 import random
 import threading
 import time
-from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -22,10 +21,10 @@ from server.kit.errors import Unavailable
 from server.kit.jobs import Job
 from server.kit.settings import WebhookSettings
 from server.kit.telemetry import ControllerTelemetry
-from server.webhooks.deliveries.http_client import DeliveryClient, DeliveryRequest, DeliveryResult
-from server.webhooks.deliveries.repository import DeliveryQueue, DeliveryRepository, Outbox
-from server.webhooks.refs import Subscription
-from server.webhooks.repository import WebhookRepository
+from server.runs.events.cursor import MARGIN_SECONDS, Look
+from server.runs.events.repository import EventRepository
+from server.webhooks.http_client import DeliveryClient, DeliveryRequest, DeliveryResult
+from server.webhooks.repository import DeliveryQueue, DeliveryRepository, Outbox, WebhookRepository
 
 PER_WEBHOOK: Final = 4
 """Attempts for one webhook at once; one, while the newest failed."""
@@ -33,10 +32,10 @@ RUNS: Final = 50
 """Runs whose events become messages in one transaction."""
 ROUNDS: Final = 20
 """Such transactions before messages that are due are sent."""
-OVERLAP_SECONDS: Final = 120.0
-"""Time by which a round looks back for changed runs: transactions commit later than they note the time."""
-SURVEY_SECONDS: Final = 600.0
-"""Interval between looks at all runs, changed or not; and between deletions of old rows."""
+SCAN_SECONDS: Final = 600.0
+"""Interval between looks that reach back further, and between deletions of old rows."""
+SCAN_MARGIN_SECONDS: Final = 3600.0
+"""By so much: no transaction that was missed took that long."""
 HELD_SECONDS: Final = 7 * 86400.0
 """For how long messages of a disabled webhook wait for it to be enabled."""
 FORGET: Final = 5000
@@ -49,11 +48,6 @@ JITTER: Final = 0.2
 _log = structlog.get_logger(__name__)
 
 
-def hold_seconds(settings: WebhookSettings) -> float:
-    """Return the time after which an unfinished attempt counts as lost."""
-    return 2 * settings.timeout_seconds + 30.0
-
-
 def attempt(
     database: Database,
     client: DeliveryClient,
@@ -63,14 +57,20 @@ def attempt(
     telemetry: ControllerTelemetry | None = None,
 ) -> DeliveryResult | None:
     """Try to deliver a message of which there have been `attempts`; None if another sender does."""
+    hold_seconds = 2 * settings.timeout_seconds + 30.0  # then the attempt counts as lost
     with database.write() as session:
-        request = DeliveryQueue(session).claim(delivery_id, attempts, hold_seconds(settings))
+        request = DeliveryQueue(session).claim(delivery_id, attempts, hold_seconds)
     if request is None:
         return None
     ids = {"webhook_id": request.webhook_id, "delivery_id": delivery_id}
     with structlog.contextvars.bound_contextvars(**ids, **({"run_id": request.run_id} if request.run_id else {})):
         result = client.send(request)
-        outcome = _enter(database, settings, request, result)
+        pause = _pause(settings.retry_seconds, request, result)
+        with database.write() as session:
+            reason = DeliveryQueue(session).enter(request, result, pause)
+        if reason is not None:
+            _log.warning("webhook_disabled", reason=reason, url=request.url)
+        outcome = "succeeded" if result.succeeded else "given_up" if pause is None else "failed"
         write = _log.info if result.succeeded else _log.warning
         write(f"webhook_{outcome}", attempt=request.attempt, status=result.status, error=result.error)
     if telemetry is not None:
@@ -78,23 +78,12 @@ def attempt(
     return result
 
 
-def _enter(database: Database, settings: WebhookSettings, request: DeliveryRequest, result: DeliveryResult) -> str:
-    """Record what came of an attempt, and decide what is next; return it in a word."""
-    with database.write() as session:
-        queue = DeliveryQueue(session)
-        if result.succeeded:
-            queue.arrived(request, result)
-            return "succeeded"
-        tries = queue.tries(request)
-        pauses = settings.retry_seconds
-        if not request.test and not result.gone and tries <= len(pauses):
-            pause = pauses[tries - 1] * (1 + JITTER * random.random())  # noqa: S311  spreads load, guards nothing
-            queue.try_later(request, result, max(pause, min(result.retry_after or 0.0, max(pauses))))
-            return "failed"
-        reason = queue.give_up(request, result)
-    if reason is not None:
-        _log.warning("webhook_disabled", reason=reason, url=request.url)
-    return "given_up"
+def _pause(pauses: Sequence[float], request: DeliveryRequest, result: DeliveryResult) -> float | None:
+    """Return the seconds after which a message that has not arrived is tried again; None: it is given up."""
+    if request.test or result.gone or request.tries > len(pauses):
+        return None
+    pause = pauses[request.tries - 1] * (1 + JITTER * random.random())  # noqa: S311  spreads load, guards nothing
+    return max(pause, min(result.retry_after or 0.0, max(pauses)))
 
 
 class Sender:
@@ -108,79 +97,74 @@ class Sender:
         self._telemetry = telemetry
         self._client = DeliveryClient(private=settings.private_addresses, timeout_seconds=settings.timeout_seconds)
         self._lock = threading.Lock()
-        self._under_way: dict[str, str] = {}
-        """Deliveries that this process sends now, with their webhooks."""
-        self._threads: set[threading.Thread] = set()
+        self._under_way: dict[str, tuple[str, threading.Thread]] = {}
+        """Deliveries that this process sends now, each with its webhook and its thread."""
         self.called = threading.Event()
         """Set when an attempt has ended: the next round begins at once."""
-        self._looked: float | None = None
-        """When runs were looked at last, on the database's clock."""
+        self._last: Look | None = None
+        """The last look at events, all of which have messages."""
 
     def jobs(self) -> Sequence[Job]:
         """Return the jobs."""
         return (
-            Job("webhook_survey", lambda: self.tell(survey=True), SURVEY_SECONDS),
-            Job("webhook_messages", self.tell),
+            Job("webhook_survey", lambda: self.create_deliveries(SCAN_MARGIN_SECONDS), SCAN_SECONDS),
+            Job("webhook_messages", self.create_deliveries),
             Job("webhook_attempts", self.send),
-            Job("old_deliveries", self.forget, SURVEY_SECONDS),
+            Job("old_deliveries", self.forget, SCAN_SECONDS),
         )
 
-    def close(self) -> None:
+    def close(self, seconds: float = GRACE_SECONDS) -> None:
         """Wait for the attempts under way, but not for long."""
-        deadline = time.monotonic() + GRACE_SECONDS
-        for thread in list(self._threads):
+        deadline = time.monotonic() + seconds
+        for _, thread in list(self._under_way.values()):
             thread.join(max(0.0, deadline - time.monotonic()))
 
-    def tell(self, *, survey: bool = False) -> int:
-        """Make messages of the events of runs that have changed since the last look, or of all; return how many."""
-        count = 0
-        for _ in range(ROUNDS):
-            with self._database.read() as session:
-                webhooks = WebhookRepository(session)
-                clock, subscriptions = webhooks.clock(), webhooks.subscriptions()
-                pending = (
-                    Outbox(session).pending(self._since(subscriptions, survey=survey), RUNS) if subscriptions else ()
-                )
-            if not pending:
-                break
+    def create_deliveries(self, margin_seconds: float = MARGIN_SECONDS) -> int:
+        """Make messages of the events that are new since the last look, at first of all; return how many."""
+        with self._database.read() as session:
+            webhooks, events, outbox = WebhookRepository(session).enabled(), EventRepository(session), Outbox(session)
+            if not webhooks:
+                self._last = None
+                return 0
+            since = min(webhook.since for webhook in webhooks)
+            look = Look.first(events, since) if self._last is None else self._last.next(events, margin_seconds)
+            positions = outbox.positions([head.run_id for head in look.new])
+            pending = [(head.run_id, positions.get(head.run_id, 0), head.seq) for head in look.new]
+            pending = [(run_id, after, head) for run_id, after, head in pending if after < head]
+        count, complete = 0, len(pending) <= RUNS * ROUNDS
+        for start in range(0, min(len(pending), RUNS * ROUNDS), RUNS):
             with self._database.write() as session:
-                subscriptions = WebhookRepository(session).subscriptions(lock=True)
-                outbox = Outbox(session)
-                for run in sorted(pending, key=lambda run: run.run_id) if subscriptions else ():
-                    count += outbox.tell(run, subscriptions)
-        else:
-            return count  # there is more
-        self._looked = clock
+                webhooks, outbox = WebhookRepository(session).enabled(lock=True), Outbox(session)
+                for run_id, after, head in sorted(pending[start : start + RUNS]) if webhooks else ():
+                    created, through = outbox.create_deliveries(run_id, after, head, webhooks)
+                    count += created
+                    complete &= through >= head
+        if complete:
+            self._last = look
         return count
-
-    def _since(self, subscriptions: Sequence[Subscription], *, survey: bool) -> float:
-        """Return from which time on runs may have changed that are to be looked at."""
-        since = min(subscription.since for subscription in subscriptions)
-        return since if survey or self._looked is None else max(since, self._looked - OVERLAP_SECONDS)
 
     def send(self) -> int:
         """Begin what is due, as far as there are threads for it; return how many attempts began."""
-        began = 0
+        began, concurrency = 0, self._settings.concurrency
         with self._database.read() as session:
             queue = DeliveryQueue(session)
             for webhook_id, failing in queue.busy().items():
                 with self._lock:
-                    free_here = (1 if failing else PER_WEBHOOK) - Counter(self._under_way.values())[webhook_id]
-                    free = min(free_here, self._settings.concurrency - len(self._under_way))
+                    of_webhook = sum(webhook == webhook_id for webhook, _ in self._under_way.values())
+                    free = min((1 if failing else PER_WEBHOOK) - of_webhook, concurrency - len(self._under_way))
                 for delivery_id, attempts in queue.due(webhook_id, free) if free > 0 else ():
                     began += self._begin(webhook_id, delivery_id, attempts)
         return began
 
     def _begin(self, webhook_id: str, delivery_id: str, attempts: int) -> bool:
-        with self._lock:
-            if delivery_id in self._under_way:
-                return False
-            self._under_way[delivery_id] = webhook_id
         thread = threading.Thread(
             target=self._attempt, args=(delivery_id, attempts), name=f"webhook-{delivery_id}", daemon=True
         )
-        self._threads.add(thread)
-        thread.start()
+        with self._lock:
+            if delivery_id in self._under_way:
+                return False
+            self._under_way[delivery_id] = (webhook_id, thread)
+            thread.start()
         return True
 
     def _attempt(self, delivery_id: str, attempts: int) -> None:
@@ -191,7 +175,6 @@ class Sender:
         finally:
             with self._lock:
                 del self._under_way[delivery_id]
-                self._threads.discard(threading.current_thread())
             self.called.set()
 
     def forget(self) -> int:

@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 
 import httpcore2
 
-from server.webhooks.deliveries.guard import AddressRefused, GuardedBackend, Overdue, check_url
-from server.webhooks.deliveries.signing import signed_headers
 from server.webhooks.errors import AddressInvalid
+from server.webhooks.guard import AddressRefused, GuardedBackend, Overdue, check_url
+from server.webhooks.messages import signed_headers
 
 RESPONSE_BYTES: Final = 1024
 """Length of the stored part of an answer."""
@@ -35,6 +35,8 @@ class DeliveryRequest:
     keys: Sequence[str]
     """Secrets that are valid now, the newest first."""
     body: str
+    tries: int = 1
+    """Attempts with this one since the message was made, or asked for again."""
     run_id: str | None = None
     test: bool = False
     """A user waits for the result: it is tried once."""
@@ -80,9 +82,9 @@ class DeliveryClient:
         try:
             status, response, retry_after = self._post(request)
         except (AddressInvalid, AddressRefused) as error:
-            return DeliveryResult(time.monotonic() - began, error=str(error))
+            why = str(error)
         except (Overdue, httpcore2.TimeoutException):
-            return DeliveryResult(time.monotonic() - began, error=f"no complete answer within {self._timeout:g} s")
+            why = f"no complete answer within {self._timeout:g} s"
         except (
             httpcore2.NetworkError,
             httpcore2.ProtocolError,
@@ -90,9 +92,10 @@ class DeliveryClient:
             OSError,
             ValueError,
         ) as error:
-            return DeliveryResult(time.monotonic() - began, error=_sentence(error))
-        seconds = time.monotonic() - began
-        return DeliveryResult(seconds, status, _verdict(status), response, retry_after)
+            why = f"{type(error).__name__}: {error}"[:500] if str(error) else type(error).__name__
+        else:
+            return DeliveryResult(time.monotonic() - began, status, _verdict(status), response, retry_after)
+        return DeliveryResult(time.monotonic() - began, error=why)
 
     def _post(self, request: DeliveryRequest) -> tuple[int, str, float | None]:
         check_url(request.url, private=self._private)  # again: the operator may have changed their mind
@@ -117,11 +120,10 @@ class DeliveryClient:
                 beginning += chunk
                 if len(beginning) >= RESPONSE_BYTES:
                     break
-            given = next(
-                (value.decode("latin-1") for name, value in answer.headers if name.lower() == b"retry-after"), ""
-            )
+            answer_headers = {name.lower(): value.decode("latin-1") for name, value in answer.headers}
+            pause = answer_headers.get(b"retry-after", "")
             text = beginning[:RESPONSE_BYTES].decode("utf-8", errors="replace")
-            return answer.status, text, float(given) if given.isdecimal() else None
+            return answer.status, text, float(pause) if pause.isdecimal() else None
 
 
 def _verdict(status: int) -> str | None:
@@ -132,7 +134,3 @@ def _verdict(status: int) -> str | None:
     if status == GONE:
         return "the receiver answered 410 Gone: it wants no more messages"
     return f"the receiver answered {status}"
-
-
-def _sentence(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"[:500] if str(error) else type(error).__name__

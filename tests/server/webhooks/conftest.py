@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.server.webhooks.deliveries.receiver import Receiver, receiving
+from tests.server.webhooks.receiver import Receiver, receiving
 
 
 @pytest.fixture

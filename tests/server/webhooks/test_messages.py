@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from standardwebhooks import Webhook
 
-from server.webhooks.deliveries.signing import PREFIX, new_secret, signed_headers
+from server.webhooks.messages import PREFIX, new_secret, signed_headers
 
 
 def test_the_standards_example_has_the_signature_that_it_names() -> None:

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from server.webhooks.deliveries.http_client import DeliveryClient, DeliveryRequest
-from server.webhooks.deliveries.signing import new_secret
+from server.webhooks.http_client import DeliveryClient, DeliveryRequest
+from server.webhooks.messages import new_secret
 from tests.ports import free_port
-from tests.server.webhooks.deliveries.receiver import Receiver
+from tests.server.webhooks.receiver import Receiver
 
 SECRET = new_secret()
 

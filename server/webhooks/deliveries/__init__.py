@@ -1,1 +1,0 @@
-"""Deliveries: events become messages for webhooks, and messages are sent until they have arrived."""
