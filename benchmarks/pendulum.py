@@ -28,8 +28,7 @@ from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from worker.collectors.acting import POLICIES
 from worker.experience.rollout import Rollout
 from worker.learning.algorithms.sac import SAC
-from worker.learning.rewards.extrinsic import ExtrinsicReward
-from worker.learning.rewards.signals import NamedSignal, SignalSet
+from worker.learning.rewards.signals import ExtrinsicReward, NamedSignal, SignalSet
 
 ENVIRONMENT, TORQUE, GAMMA, STARTS = "Pendulum-v1", 2.0, 0.99, 20
 SPEC = BehaviorSpec("Pendulum", (ObservationSpec((3,)),), ActionSpec(1))

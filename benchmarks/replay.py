@@ -100,9 +100,13 @@ def main() -> None:
     pictures = filled(SEEING, PICTURES, PICTURE_EPISODE)
     picture_bytes = torch.Size(PICTURE).numel()
     one, ten = segment(VECTORS, 1, 10**6), segment(VECTORS, 10, 10**6)
+
+    def starts() -> torch.Tensor:
+        return torch.randint(len(vectors), (16,), generator=generator)
+
     figures = {
         "draw 256 of 1,000,000 vectors, ms": milliseconds(lambda: vectors.sample(COUNT, generator)),
-        "draw 16 sequences of 16 of them, ms": milliseconds(lambda: vectors.sample_sequences(16, 16, generator)),
+        "draw 16 sequences of 16 of them, ms": milliseconds(lambda: vectors.sequences(starts(), 16)),
         "store 1 step, ms": milliseconds(lambda: vectors.store(one)),
         "store 10 steps, ms": milliseconds(lambda: vectors.store(ten)),
         "draw 64 of 5,000 pictures, ms": milliseconds(lambda: pictures.sample(64, generator), 50),

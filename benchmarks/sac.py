@@ -31,8 +31,7 @@ from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from worker.experience.rollout import Rollout
 from worker.learning.algorithms.sac import SAC
 from worker.learning.fast.switch import autograd_only
-from worker.learning.rewards.extrinsic import ExtrinsicReward
-from worker.learning.rewards.signals import NamedSignal, SignalSet
+from worker.learning.rewards.signals import ExtrinsicReward, NamedSignal, SignalSet
 
 OBSERVATIONS, COLUMNS, CAPACITY, HORIZON = 8, 2, 200_000, 1000
 STEPS_PER_UPDATE = 10
@@ -58,9 +57,9 @@ def our_update(units: int, batch: int, device: torch.device = CPU) -> Callable[[
     sac = SAC(config, SPEC, device, 1, signals)
     generator = torch.Generator().manual_seed(1)
     for start in range(0, CAPACITY, HORIZON):
-        sac._experience.store(_rollout(HORIZON, start // HORIZON, 0, generator))  # noqa: SLF001  (fill it without learning)
+        sac.experience.store(_rollout(HORIZON, start // HORIZON, 0, generator))
     steps = CAPACITY
-    sac._experience.updates = CAPACITY // STEPS_PER_UPDATE  # noqa: SLF001
+    sac.experience.updates = CAPACITY // STEPS_PER_UPDATE
     rounds = [_rollout(STEPS_PER_UPDATE, 10**6, sequence, generator) for sequence in range(64)]
 
     def update(times: int) -> None:

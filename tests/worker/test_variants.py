@@ -208,8 +208,8 @@ def test_the_replay_buffer_has_the_same_length_after_a_resume_if_it_is_saved(tmp
     checkpoint.save(tmp_path, algorithm.state_dict())
     resumed.load_state_dict(checkpoint.load(tmp_path))
 
-    assert len(algorithm._experience.replay) == 48  # type: ignore[attr-defined]  # the buffer is SAC's own business
-    assert len(resumed._experience.replay) == (48 if keep else 0)  # type: ignore[attr-defined]
+    assert len(algorithm.experience.replay) == 48  # type: ignore[attr-defined]  # the buffer is SAC's own business
+    assert len(resumed.experience.replay) == (48 if keep else 0)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("trainer", HYPERPARAMETERS)
@@ -224,7 +224,7 @@ def test_every_trainer_lets_gail_go_on_beyond_termination_where_that_is_asked_fo
     algorithm = build_algorithm(CONFIG.validate_python(document), cell.spec, CPU, 1, shown["discrete", "vector"])
 
     assert isinstance(algorithm, PPO | SAC | POCA | DQN)
-    assert algorithm._signals.ignores_termination.tolist() == [False, ignore_done]
+    assert algorithm.signals.ignores_termination.tolist() == [False, ignore_done]
     assert algorithm.update(play(cell, 1), 24) is not None
 
 

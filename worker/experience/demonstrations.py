@@ -16,8 +16,7 @@ from torch import Tensor
 from ludus.demonstrations import Demonstration, DemonstrationError, check_fit, load
 from ludus.protocol.batches import Array
 from ludus.protocol.spec import BehaviorSpec, ObservationSpec
-from worker.experience.sequences import Sequences, sequences_of
-from worker.experience.transitions import Transitions
+from worker.experience.transitions import Sequences, Transitions, sequences_of
 from worker.learning.functional.distributions import branch_bounds
 
 

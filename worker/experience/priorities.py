@@ -3,7 +3,6 @@
 Row `i` is drawn with the probability `p_i^alpha / sum_k p_k^alpha`. A sum tree holds the powers: each node is the sum
 of its two children, so that drawing and changing take `log2(capacity)` steps, for all rows of a batch at once.
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 from typing import Any
 

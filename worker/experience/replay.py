@@ -23,7 +23,6 @@ those of the environment: reward signals are evaluated on what was sampled, with
 
 Dimensions: `R` sampled steps, `Q` sequences of `L` steps, `P` observations of a sample.
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 import mmap
 from collections.abc import Sequence
@@ -175,10 +174,6 @@ class ReplayBuffer:
         index = torch.arange(2 * count)
         observations = [column.index_select(0, both) for column in self._observations]
         return self._replayed(observations, index[:count], index[count:], rows, links[:, 1], None, 1)
-
-    def sample_sequences(self, count: int, length: int, generator: torch.Generator) -> Replayed:
-        """Draw sequences that begin at any transition with the same probability and follow its episode."""
-        return self.sequences(torch.randint(len(self), (count,), generator=generator), length)
 
     def sequences(self, starts: Int[Tensor, " Q"], length: int) -> Replayed:
         """Return the sequences that begin at given rows and follow their episodes.

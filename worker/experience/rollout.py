@@ -39,7 +39,7 @@ class Rollout:
     lengths: torch.Tensor
     """(B,) int64: steps of each segment, each at least 1."""
     endings: torch.Tensor
-    """(B,) uint8: values of `Ending`."""
+    """(B,) uint8: values of `SegmentEnd`."""
     starts_episode: torch.Tensor
     """(B,) bool: whether the segment begins with an episode's first step."""
     memories: torch.Tensor | None
@@ -71,6 +71,21 @@ class Rollout:
         """B: the number of segments."""
         return self.lengths.shape[0]
 
+    @property
+    def firsts(self) -> torch.Tensor:
+        """(B,) int64: row of each segment's first step."""
+        return self.lengths.cumsum(0) - self.lengths
+
+    @property
+    def lasts(self) -> torch.Tensor:
+        """(B,) int64: row of each segment's last step."""
+        return self.lengths.cumsum(0) - 1
+
+    @property
+    def keys(self) -> torch.Tensor:
+        """(B, 4) int64: simulator, agent, episode and place in it of each segment."""
+        return torch.stack((self.simulators, self.agents, self.episodes, self.sequences), 1)
+
     def pool(self) -> list[torch.Tensor]:
         """Return each observation's (N + B, *shape): all steps, then the successors. No copy after `gather`."""
         return [_join(*pair) for pair in zip(self.observations, self.next_observations, strict=True)]
@@ -87,13 +102,9 @@ class Rollout:
 
         def cut(name: str, value: Any) -> Any:
             count = segments if name in _OF_SEGMENTS else rows
-            return (
-                [part[:count] for part in value]
-                if isinstance(value, list)
-                else None
-                if value is None
-                else value[:count]
-            )
+            if isinstance(value, list):
+                return [part[:count] for part in value]
+            return None if value is None else value[:count]
 
         return Rollout(*(cut(item.name, getattr(self, item.name)) for item in fields(self)))
 
@@ -123,8 +134,8 @@ _OF_SEGMENTS = frozenset(
 def gather(arena: Arena, segments: Segments) -> Rollout:
     """Copy some segments, at least one, into flat tensors. Afterwards their blocks may be reclaimed."""
     steps = arena.rows_of(segments)
-    everything = np.concatenate([steps, arena.successor_rows_of(segments)])
-    pool = [_take(column, everything) for column in arena.observations]
+    rows = np.concatenate([steps, arena.successor_rows_of(segments)])
+    pool = [_take(column, rows) for column in arena.observations]
     return Rollout(
         observations=[part[: len(steps)] for part in pool],
         next_observations=[part[len(steps) :] for part in pool],

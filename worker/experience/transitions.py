@@ -1,9 +1,7 @@
-"""Transitions: the experience of reward signals. Each step with the observation that followed it.
+"""The steps of a rollout as reward signals take them (transitions), and as recurrent networks do (sequences).
 
-Observations lie in a pool, each of them once, and steps point into it: of two steps that follow each other, the second
-one's observation is what followed the first.
-
-Dimensions: `N` steps, `B` segments, `P` rows of the pool, `C` continuous columns, `D` branches.
+Dimensions: `N` steps, `B` segments, `P` rows of the pool, `C` continuous columns, `D` branches, `Q` sequences of `L`
+steps.
 """
 
 from typing import NamedTuple
@@ -17,7 +15,11 @@ from worker.learning.networks.head_operations import TORCH
 
 
 class Transitions(NamedTuple):
-    """Steps in any order, all tensors on one device."""
+    """Steps in any order, each with the observation that followed it. All tensors are on one device.
+
+    Observations lie in a pool, each of them once, and steps point into it: of two steps that follow each other, the
+    second one's observation is what followed the first.
+    """
 
     observations: list[torch.Tensor]
     """The pool, one per ObservationSpec: (P, *shape), raw; uint8 stays uint8."""
@@ -53,8 +55,7 @@ def transitions_of(rollout: Rollout, device: torch.device | str, head: Head) -> 
 
     `head` is that of the policy that acted.
     """
-    continuous = rollout.continuous
-    steps, last = rollout.steps, rollout.lengths.cumsum(0) - 1
+    continuous, steps, last = rollout.continuous, rollout.steps, rollout.lasts
     next_index = torch.arange(1, steps + 1)
     next_index[last] = torch.arange(steps, steps + rollout.segments)
     terminated, ended = torch.zeros(2, steps, dtype=torch.bool)
@@ -71,3 +72,38 @@ def transitions_of(rollout: Rollout, device: torch.device | str, head: Head) -> 
         terminated=terminated.to(device),
         ended=ended.to(device),
     )
+
+
+class Sequences(NamedTuple):
+    """Segments in pieces of equal length, for recurrent networks: row indices, in the order of the segments.
+
+    A segment is cut into pieces of `L` steps from its first one on; only the last piece may be shorter, and is padded
+    by repeating its last step. Padded rows are no experience: mask them out.
+    """
+
+    rows: torch.Tensor
+    """(Q, L) int64: row of each step; behind a sequence's end its last row again."""
+    mask: torch.Tensor
+    """(Q, L) bool: whether it is a step, and no padding. The first one of a sequence always is."""
+    segments: torch.Tensor
+    """(Q,) int64: the segment that the sequence is a piece of."""
+
+    @property
+    def first(self) -> torch.Tensor:
+        """(Q,) int64: row of the first step of each sequence, whose memory is where the network starts."""
+        return self.rows[:, 0]
+
+    def select(self, which: torch.Tensor) -> "Sequences":
+        """Take some sequences."""
+        return Sequences(self.rows[which], self.mask[which], self.segments[which])
+
+
+def sequences_of(lengths: torch.Tensor, length: int) -> Sequences:
+    """Cut segments of some lengths (B,), which lie one behind the other, into sequences of `length` steps."""
+    pieces = (lengths + length - 1) // length  # (B,)
+    segments = torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), pieces)  # (Q,)
+    place = torch.arange(len(segments), device=lengths.device) - (pieces.cumsum(0) - pieces)[segments]
+    stop = lengths.cumsum(0)[segments]  # the row after the segment
+    first = stop - lengths[segments] + place * length  # (Q,)
+    rows = first[:, None] + torch.arange(length, device=lengths.device)
+    return Sequences(torch.minimum(rows, stop[:, None] - 1), rows < stop[:, None], segments)

@@ -31,18 +31,17 @@ from ludus.demonstrations import Demonstration, DemonstrationError, check_fit
 from ludus.protocol.spec import BehaviorSpec
 from worker.experience.demonstrations import DemonstrationBuffer, load_demonstrations
 from worker.learning.algorithms.algorithm import Algorithm
-from worker.learning.algorithms.clone import Cloning
+from worker.learning.algorithms.bc import Cloning
 from worker.learning.algorithms.dqn import DQN
 from worker.learning.algorithms.poca import POCA
 from worker.learning.algorithms.ppo import PPO
 from worker.learning.algorithms.sac import SAC
 from worker.learning.rewards.curiosity import CuriosityReward
-from worker.learning.rewards.extrinsic import ExtrinsicReward
 from worker.learning.rewards.gail import GAILReward
 from worker.learning.rewards.novelty import NoveltyReward
 from worker.learning.rewards.rnd import RNDReward
 from worker.learning.rewards.signal import RewardSignal
-from worker.learning.rewards.signals import NamedSignal, SignalSet
+from worker.learning.rewards.signals import ExtrinsicReward, NamedSignal, SignalSet
 
 
 class DeviceMissing(ValueError):

@@ -12,7 +12,7 @@ from ludus.schemas import OnnxModel
 from worker.collectors.events import EpisodesEnded
 from worker.collectors.pool import CollectorPool
 from worker.learning.algorithms.algorithm import Algorithm
-from worker.learning.algorithms.clone import Cloning
+from worker.learning.algorithms.bc import Cloning
 from worker.learning.algorithms.numeric_check import Diverged
 from worker.trainer.recorder import Recorder
 

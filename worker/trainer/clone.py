@@ -28,7 +28,7 @@ from ludus.schemas import OnnxModel
 from worker.collectors.events import EpisodesEnded
 from worker.collectors.pool import CollectorPool
 from worker.experience.demonstrations import DemonstrationBuffer
-from worker.learning.algorithms.clone import Cloning
+from worker.learning.algorithms.bc import Cloning
 from worker.onnx.export import exporter
 from worker.trainer.base_learner import SAMPLE_ROWS, Learner, Rollbacks, next_multiple
 from worker.trainer.recorder import Recorder

@@ -24,7 +24,7 @@ from ludus.config.hyperparameters import OffPolicyHyperparameters
 from ludus.config.run import RunConfig
 from ludus.protocol.spec import BehaviorSpec
 from worker.learning.algorithms.algorithm import Algorithm
-from worker.learning.algorithms.clone import Cloning
+from worker.learning.algorithms.bc import Cloning
 from worker.learning.networks.actor import Actor
 from worker.mlagents.algorithms import Misfit, translate
 from worker.mlagents.file import MLAgentsCheckpoint, Unreadable

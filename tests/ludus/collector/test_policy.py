@@ -258,7 +258,7 @@ def test_a_policy_in_torch_lies_on_the_device_that_is_named(name: str) -> None:
     policy = POLICIES.policy(kind.spec, kind.network, kind.head, "meta")
 
     assert isinstance(policy, TorchPolicy)
-    assert {part.device.type for part in policy._actor.state_dict().values()} == {"meta"}
+    assert {part.device.type for part in policy.actor.state_dict().values()} == {"meta"}
 
 
 @pytest.mark.parametrize("name", OTHERS)

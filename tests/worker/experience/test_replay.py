@@ -30,6 +30,16 @@ def drawn(buffer: ReplayBuffer, count: int = 64, seed: int = 1) -> Any:
     return buffer.sample(count, torch.Generator().manual_seed(seed))
 
 
+def drawn_sequences(buffer: ReplayBuffer, count: int, length: int, seed: int = 1) -> Any:
+    starts = torch.randint(len(buffer), (count,), generator=torch.Generator().manual_seed(seed))
+    return buffer.sequences(starts, length)
+
+
+def followers(buffer: ReplayBuffer) -> list[int]:
+    """The row of what followed each transition."""
+    return buffer.state_dict()["steps"][-1][:, 0].tolist()
+
+
 def labelled_rollout(
     first: list[int], lengths: list[int], endings: list[SegmentEnd], *, remember: bool = False, **segments: list[int]
 ) -> Rollout:
@@ -169,7 +179,7 @@ class ReplayMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.transitions)
     @rule(length=st.integers(2, 7))
     def draw_sequences(self, length: int) -> None:
-        sample = self.buffer.sample_sequences(40, length, torch.Generator().manual_seed(2))
+        sample = drawn_sequences(self.buffer, 40, length, 2)
         seen, real = sample.observations[0][:, 0], sample.real.view(40, length)
         starts = {here: index for index, (here, _, _) in enumerate(self.model.transitions)}
         for sequence in range(40):
@@ -190,7 +200,8 @@ class ReplayMachine(RuleBasedStateMachine):
         # successor came back in a segment that did not follow.
         oldest = max(len(self.model.transitions) - self.CAPACITY, 0)
         alone = [index for index in range(oldest, len(self.model.transitions)) if index not in self.model.successor]
-        assert self.buffer._used - self.CAPACITY - len(self.buffer._spare) == len(alone)
+        state = self.buffer.state_dict()
+        assert state["used"] - self.CAPACITY - len(state["spare"]) == len(alone)
 
 
 TestReplayAgainstAList = ReplayMachine.TestCase
@@ -211,8 +222,8 @@ def test_a_segment_that_goes_on_uses_the_pending_observation() -> None:
 
     pairs = zip(sample.observations[0][sample.index, 0].tolist(), sample.rows.tolist(), strict=True)
     assert dict(pairs) == {0.0: 0, 1.0: 1, 2.0: 2}
-    assert buffer._next[:3].tolist() == [1, 2, 11]
-    assert buffer._spare == [10], "the pending one's row is free again"
+    assert followers(buffer) == [1, 2, 11]
+    assert buffer.state_dict()["spare"].tolist() == [10], "the pending one's row is free again"
 
 
 @pytest.mark.parametrize(
@@ -225,7 +236,7 @@ def test_what_does_not_go_on_is_not_linked(other: dict[str, list[int]]) -> None:
     buffer.store(labelled_rollout([0], [2], [SegmentEnd.CUT]))
     buffer.store(labelled_rollout([50], [1], [SegmentEnd.CUT], **other))
 
-    sample = buffer.sample_sequences(50, 3, torch.Generator().manual_seed(1))
+    sample = drawn_sequences(buffer, 50, 3)
 
     lengths = dict(zip(sample.rows[::3].tolist(), sample.real.view(-1, 3).sum(1).tolist(), strict=True))
     assert lengths == {0: 2, 1: 1, 2: 1}
@@ -236,7 +247,7 @@ def test_simulators_with_equal_agents_are_told_apart() -> None:
     buffer.store(labelled_rollout([0, 10], [1, 1], [SegmentEnd.CUT] * 2, simulators=[1, 2], agents=[0, 0]))
     buffer.store(labelled_rollout([11], [1], [SegmentEnd.CUT], simulators=[2], agents=[0], sequences=[1]))
 
-    assert buffer._next[:3].tolist() == [10, 2, buffer._next[2]]
+    assert followers(buffer)[:2] == [10, 2]
 
 
 def test_a_rollout_larger_than_the_capacity_leaves_its_newest_steps() -> None:
@@ -270,7 +281,9 @@ def test_processes_that_learn_as_one_read_their_shares_of_the_same_draw(
     generators = [torch.Generator().manual_seed(3) for _ in range(3)]
 
     def draw(generator: torch.Generator) -> Replayed:
-        return buffer.sample(8, generator) if length == 1 else buffer.sample_sequences(8, length, generator)
+        if length == 1:
+            return buffer.sample(8, generator)
+        return buffer.sequences(torch.randint(len(buffer), (8,), generator=generator), length)
 
     monkeypatch.setattr(dist, "get_world_size", lambda: 2)
     shares = []
@@ -296,7 +309,7 @@ def test_branches_masks_and_several_observations_come_back_as_they_were() -> Non
     buffer = ReplayBuffer(spec, 100, memory_size=6)
     buffer.store(rollout)
 
-    sample = buffer.sample_sequences(40, 1, torch.Generator().manual_seed(1))
+    sample = drawn_sequences(buffer, 40, 1)
 
     for column, stored in zip(sample.observations, rollout.observations, strict=True):
         assert column.dtype == stored.dtype
@@ -393,7 +406,7 @@ def test_agents_that_never_come_back_are_forgotten() -> None:
     for number in range(MOST_STREAMS + 200):
         buffer.store(labelled_rollout([0], [1], [SegmentEnd.CUT], agents=[number]))
 
-    assert len(buffer._streams) < 16 + 200
+    assert len(buffer.state_dict()["streams"]) < 16 + 200
 
 
 def test_a_resumed_buffer_is_as_long_and_goes_on_alike(tmp_path: Path) -> None:
@@ -412,7 +425,7 @@ def test_a_resumed_buffer_is_as_long_and_goes_on_alike(tmp_path: Path) -> None:
     for one in (buffer, resumed):
         assert len(one) == 50
         one.store(more)
-        samples.append(one.sample_sequences(64, 5, torch.Generator().manual_seed(4)))
+        samples.append(drawn_sequences(one, 64, 5, 4))
 
     for mine, theirs in zip(*samples, strict=True):
         pairs = zip(mine, theirs, strict=True) if isinstance(mine, list) else [(mine, theirs)]
@@ -437,7 +450,7 @@ def test_a_buffer_of_another_capacity_takes_over_the_newest(capacity: int) -> No
 
     held = []
     for buffer in buffers:
-        sample = buffer.sample_sequences(2000, 3, torch.Generator().manual_seed(1))
+        sample = drawn_sequences(buffer, 2000, 3)
         seen = sample.observations[0][:, 0]
         rows = torch.stack((seen[sample.index], seen[sample.next_index], sample.rewards, sample.real.float()), 1)
         chains = {tuple(chain) for chain in rows.view(-1, 12).tolist()}
@@ -447,8 +460,9 @@ def test_a_buffer_of_another_capacity_takes_over_the_newest(capacity: int) -> No
 
 def _newest(buffer: ReplayBuffer, count: int) -> set[float]:
     """The observations of the newest transitions."""
-    rows = torch.arange(buffer._stored - min(count, len(buffer)), buffer._stored) % buffer.capacity
-    return set(buffer._observations[0][rows, 0].tolist())
+    state = buffer.state_dict()
+    rows = torch.arange(state["stored"] - min(count, len(buffer)), state["stored"]) % buffer.capacity
+    return set(state["observations"][0][rows, 0].tolist())
 
 
 def test_sequences_begin_at_the_rows_that_are_named_and_say_what_was_allowed_behind_them() -> None:

@@ -1,4 +1,4 @@
-"""Transitions: every step with the observation that followed it."""
+"""Transitions: every step with the observation that followed it; sequences: segments in pieces of equal length."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from ludus.collector.segments import SegmentEnd
 from tests.segments import Segment, columns_of
 from tests.worker.rollouts import make_rollout, make_spec, random_rollout
 from worker.experience.rollout import gather
-from worker.experience.transitions import transitions_of
+from worker.experience.transitions import sequences_of, transitions_of
 
 CPU = torch.device("cpu")
 SPEC = make_spec(observations=(3, (1, 4, 4), (5, 2)), continuous=2, branches=(3, 2))
@@ -107,3 +107,45 @@ def test_the_pool_of_a_gathered_rollout_is_no_copy_and_that_of_others_is_the_sam
         assert joined.data_ptr() == steps.data_ptr()
         assert torch.equal(joined, other)
     arena.close()
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=12), st.integers(1, 9))
+def test_sequences_are_those_of_a_plain_loop(lengths: list[int], length: int) -> None:
+    rows, mask, segments, first = [], [], [], 0
+    for number, steps in enumerate(lengths):
+        for begin in range(0, steps, length):
+            real = min(length, steps - begin)
+            rows.append([first + begin + min(step, real - 1) for step in range(length)])
+            mask.append([step < real for step in range(length)])
+            segments.append(number)
+        first += steps
+
+    sequences = sequences_of(torch.tensor(lengths), length)
+
+    assert sequences.rows.tolist() == rows
+    assert sequences.mask.tolist() == mask
+    assert sequences.segments.tolist() == segments
+    assert sequences.first.tolist() == [row[0] for row in rows]
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=12), st.integers(1, 9))
+def test_every_step_is_real_in_exactly_one_sequence(lengths: list[int], length: int) -> None:
+    sequences = sequences_of(torch.tensor(lengths), length)
+
+    assert sequences.rows[sequences.mask].tolist() == list(range(sum(lengths)))
+
+
+def test_padding_repeats_the_last_step_of_its_own_segment() -> None:
+    sequences = sequences_of(torch.tensor([5, 1]), 3)
+
+    assert sequences.rows.tolist() == [[0, 1, 2], [3, 4, 4], [5, 5, 5]]
+    assert sequences.mask.tolist() == [[True] * 3, [True, True, False], [True, False, False]]
+
+
+def test_a_minibatch_of_sequences_keeps_their_order() -> None:
+    sequences = sequences_of(torch.tensor([5, 1]), 3)
+
+    part = sequences.select(torch.tensor([2, 0]))
+
+    assert part.rows.tolist() == [[5, 5, 5], [0, 1, 2]]
+    assert part.segments.tolist() == [1, 0]

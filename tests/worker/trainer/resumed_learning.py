@@ -19,7 +19,7 @@ from ludus.config.run import RunConfig
 from tests.toys.wanderers import SPEC
 from tests.worker.trainer.made_up_experience import make_round
 from worker.learning.algorithms.algorithm import Algorithm
-from worker.learning.algorithms.clone import Cloning
+from worker.learning.algorithms.bc import Cloning
 from worker.learning.build import Demonstrations, build_algorithm, build_clone
 from worker.trainer import checkpoint
 from worker.trainer.initialization import resume

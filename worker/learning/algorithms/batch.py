@@ -6,7 +6,6 @@ marked (`real` is false) and never count.
 Dimensions: `N` steps, `Q` sequences of `L` steps each, then `N = Q * L` rows in a minibatch; `W` width of a memory;
 others as in `worker.learning.functional`.
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -19,8 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from worker.experience.rollout import Rollout
-from worker.experience.sequences import Sequences
-from worker.experience.transitions import Transitions
+from worker.experience.transitions import Sequences, Transitions
 from worker.learning.data_parallel import share
 from worker.learning.functional.returns import beyond_termination, generalized_advantages, normalized
 from worker.learning.networks.encoder import Encoded
@@ -152,7 +150,7 @@ def batch_with_targets(
     values, bootstrap, baselines = estimates
     device, masks = values.device, rollout.action_masks
     rewards, goes_on = signals.evaluate(transitions), signals.ignores_termination
-    firsts = (rollout.lengths.cumsum(0) - rollout.lengths)[rollout.starts_episode]
+    firsts = rollout.firsts[rollout.starts_episode]
     advantages = generalized_advantages(
         rewards,
         values,

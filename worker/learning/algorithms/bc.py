@@ -37,17 +37,19 @@ Deviations from ML-Agents, on purpose:
 Dimensions: `R` rows of a minibatch, `N` steps shown, `Q` sequences of `L` steps, others as in
 `worker.learning.functional`.
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
-from ludus.config.behavior import ReinforcementConfig
+from ludus.config.behavior import CloneConfig, ReinforcementConfig
 from ludus.config.imitation import BehavioralCloningConfig
+from ludus.protocol.spec import BehaviorSpec
 from worker.experience.demonstrations import DemonstrationBuffer
 from worker.learning.algorithms.numeric_check import Diverged, NumericCheck
 from worker.learning.algorithms.training_state import TrainingState
@@ -90,7 +92,7 @@ class Imitator:
         """`sequence_length` counts for recurrent actors only."""
         self.actor = actor
         self.optimizer = FlatAdam(actor.named_parameters(), owns_storage=False)
-        self._demonstrations = demonstrations
+        self.demonstrations = demonstrations
         self._sequences = demonstrations.sequences(sequence_length if actor.memory_size else 1)
         self.sequences, self.length = self._sequences.rows.shape
         """`Q` and `L`; without memory `Q` is the number of steps, and `L` is 1."""
@@ -153,17 +155,17 @@ class Imitator:
     def _diagnosis(self, trace: NumericCheck) -> Diverged:
         """Return an error that names the first wrong term; effects of the last step count as the last minibatch's."""
         last = len(trace) - 2
-        found = trace.diagnosis()
-        if found is None:
+        diverged = trace.diagnosis()
+        if diverged is None:
             return Diverged("weights by imitation", last)
-        return Diverged(LOSS, min(found.minibatch or 0, last), grown=found.grown)
+        return Diverged(LOSS, min(diverged.minibatch or 0, last), grown=diverged.grown)
 
     def _expert(self, chosen: Int[Tensor, " B"]) -> ExpertBatch:
         sequences = self._sequences.select(chosen.to(self._sequences.rows.device))
         rows = sequences.rows.reshape(-1)
-        expert, masks = self._demonstrations.transitions, self._demonstrations.masks
+        expert, masks = self.demonstrations.transitions, self.demonstrations.masks
         return ExpertBatch(
-            encoded=self.actor.encode(self._demonstrations.observations(rows)),
+            encoded=self.actor.encode(self.demonstrations.observations(rows)),
             continuous=expert.continuous[rows],
             discrete=expert.discrete[rows],
             masks=None if masks is None else masks[rows],
@@ -191,14 +193,14 @@ class BehavioralCloning:
         self._epochs = config.num_epoch or EPOCHS
         self._samples = config.samples_per_update
         self._generator = torch.Generator().manual_seed(seed)
-        self._imitator = Imitator(
+        self.imitator = Imitator(
             actor,
             demonstrations,
             batch_size=config.batch_size or batch_size,
             sequence_length=sequence_length,
             generator=self._generator,
         )
-        self.optimizer = self._imitator.optimizer
+        self.optimizer = self.imitator.optimizer
         """The optimizer of cloning; the trainer's optimizer steps the same weights."""
         self._state = TrainingState(
             {"optimizer": self.optimizer, "generator": self._generator}, changed=[self.optimizer, self._generator]
@@ -225,8 +227,8 @@ class BehavioralCloning:
         rate, losses = self._schedule.at(step), []
         with self._state.undone_if_diverged():
             for chosen in self._minibatches():
-                losses.append(self._imitator.learn(chosen, rate))
-            return {LOSS: self._imitator.conclude(losses, chosen)}
+                losses.append(self.imitator.learn(chosen, rate))
+            return {LOSS: self.imitator.conclude(losses, chosen)}
 
     def learn(self, step: int) -> Float[Tensor, ""] | None:
         """Take the gradient steps that belong to one of SAC's; return their mean loss, None once it is over.
@@ -237,7 +239,7 @@ class BehavioralCloning:
         if self.is_over(step):
             return None
         rate = self._schedule.at(step)
-        return torch.stack([self._imitator.learn(self._imitator.drawn(), rate) for _ in range(self._epochs)]).mean()
+        return torch.stack([self.imitator.learn(self.imitator.drawn(), rate) for _ in range(self._epochs)]).mean()
 
     def is_finite(self) -> Bool[Tensor, ""]:
         """Return whether the actor and the moments of this optimizer are finite."""
@@ -252,7 +254,7 @@ class BehavioralCloning:
         self._state.load_state_dict(state)
 
     def _minibatches(self) -> Iterator[Tensor]:
-        imitator = self._imitator
+        imitator = self.imitator
         limit = self._samples // imitator.length if self._samples else imitator.sequences
         taken = max(min(imitator.sequences, limit), 1)
         size = min(imitator.size, taken)
@@ -277,3 +279,92 @@ def cloning_of(
         sequence_length=sequence_length,
         seed=seed,
     )
+
+
+class Cloning:
+    """A clone run: an actor learns from demonstrations alone. Deterministic by seed.
+
+    Shuffled passes without end; a pass's last minibatch may be smaller. The statistics of a normalizer are those of the
+    demonstrations, from the beginning on.
+    """
+
+    version: int
+    """How many gradient steps the weights have seen: the version under which they are published."""
+
+    def __init__(
+        self,
+        config: CloneConfig,
+        spec: BehaviorSpec,
+        demonstrations: DemonstrationBuffer,
+        device: torch.device,
+        seed: int,
+    ) -> None:
+        """Raise `UnsupportedSpec` where there is no network for this behavior."""
+        hyper, memory = config.hyperparameters, config.network_settings.memory
+        self.config, self.version = config, 0
+        self._generator = torch.Generator().manual_seed(seed)
+        self.actor = Actor(spec, config.network_settings, self._generator).to(device)
+        if self.actor.normalizer is not None:
+            everything = demonstrations.observations(demonstrations.transitions.index)
+            vectors = [values.float() for values in everything if values.dim() == 2]
+            self.actor.normalizer.merge(torch.cat(vectors, 1))
+        self.reconfigure(config)
+        self.imitator = Imitator(
+            self.actor,
+            demonstrations,
+            batch_size=hyper.batch_size,
+            sequence_length=1 if memory is None else memory.sequence_length,
+            generator=self._generator,
+        )
+        self._order, self._at = self.imitator.shuffled(), 0
+        """A shuffled pass over the demonstrations, and how much of it is done."""
+        optimizer = self.imitator.optimizer
+        self._state = TrainingState(
+            {"generator": self._generator, "model": self.actor, "optimizer": optimizer}, changed=[optimizer]
+        )
+
+    def reconfigure(self, config: CloneConfig) -> None:
+        """Go on with another configuration from the next iteration on; only numbers of its schedule differ."""
+        self.config, hyper = config, config.hyperparameters
+        self._schedule = Schedule(
+            hyper.learning_rate_schedule, hyper.learning_rate, LEARNING_RATE_FLOOR, config.max_steps
+        )
+
+    def iterate(self, iterations: int = 1) -> dict[str, float]:
+        """Take gradient steps; return the metrics, means over these steps.
+
+        Raise `Diverged` if any value on the way is not finite or the loss explodes. Weights and version are then those
+        from before, but the pass over the demonstrations goes on: taken once more, these steps meet other minibatches.
+        """
+        version, losses = self.version, []
+        with self._state.undone_if_diverged():
+            for step in range(version, version + iterations):
+                rate, chosen = self._schedule.at(step), self.draw()
+                losses.append(self.imitator.learn(chosen, rate))
+            loss = self.imitator.conclude(losses, chosen)
+        self.version += iterations
+        return {LOSS: loss, "Policy/Learning Rate": rate}
+
+    def flat_weights(self) -> NDArray[np.float32]:
+        """Return the actor's weights and normalizer statistics as collectors load them."""
+        return self.actor.flatten()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that the next iteration depends on. Tensors are copies."""
+        progress = {"version": self.version, "order": self._order.clone(), "at": self._at}
+        return {**progress, **self._state.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on exactly where `state_dict` was taken; with other demonstrations than then, in a new pass."""
+        self._state.load_state_dict(state)
+        self.version = state["version"]
+        same = len(state["order"]) == self.imitator.sequences
+        self._order, self._at = (state["order"].cpu(), state["at"]) if same else (self.imitator.shuffled(), 0)
+
+    def draw(self) -> Tensor:
+        """Return the sequences of the next minibatch."""
+        if self._at >= len(self._order):
+            self._order, self._at = self.imitator.shuffled(), 0
+        chosen = self._order[self._at : self._at + self.imitator.size]
+        self._at += self.imitator.size
+        return chosen

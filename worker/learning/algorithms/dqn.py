@@ -41,10 +41,9 @@ it takes the best choice *at s* where `a*` is wanted, has one branch only, ignor
 after 20,000 steps, and exports a random choice as the deterministic action.
 
 What it does not do: continuous actions, memory, behavioral cloning (a configuration with them is refused). Stats are in
-`DQN.term_names`, guards in `off_policy_update`. Dimensions as in `worker.learning.functional`; `Q` drawn steps, `L`
+`DQN.term_names`, guards in `off_policy`. Dimensions as in `worker.learning.functional`; `Q` drawn steps, `L`
 steps of each sequence, `M` choices of all branches.
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -61,8 +60,7 @@ from ludus.protocol.spec import BehaviorSpec
 from worker.experience.demonstrations import DemonstrationBuffer
 from worker.experience.priorities import Priorities
 from worker.experience.rollout import Rollout
-from worker.learning.algorithms.off_policy import ReplayedExperience
-from worker.learning.algorithms.off_policy_update import OffPolicyAlgorithm
+from worker.learning.algorithms.off_policy import OffPolicyAlgorithm, ReplayedExperience
 from worker.learning.data_parallel import own_rows, total
 from worker.learning.fast.adam import FlatAdam
 from worker.learning.functional.distributions import branch_bounds, masked_logits
@@ -108,59 +106,46 @@ class DQN(OffPolicyAlgorithm):
     ) -> None:
         """Raise `UnsupportedSpec` where there is no network for this behavior."""
         assert expert is None, "the configuration refuses behavioral_cloning"
-        hyper, self._generator = config.hyperparameters, torch.Generator().manual_seed(seed)
-        self._network = network = QNetwork(
+        hyper, self.generator = config.hyperparameters, torch.Generator().manual_seed(seed)
+        self.model = network = QNetwork(
             spec,
             config.network_settings,
             len(signals),
             head=config.head,
             dueling=hyper.dueling,
-            generator=self._generator,
+            generator=self.generator,
         ).to(device)
         self.actor = network.actor
         self._epsilon = network.actor.head_parameters()["epsilon"].fill_(hyper.exploration_initial_eps)
         """With the actor's weights it is published to collectors."""
         self._bounds = branch_bounds(spec.actions.discrete_branches)
-        self._first_choices = torch.tensor([start for start, _ in self._bounds], device=device)
-        self._optimizer = FlatAdam(network.trained_parameters())
+        self.optimizer = FlatAdam(network.trained_parameters())
         self._steps = torch.zeros((), dtype=torch.int64)
         """Gradient steps so far."""
         values = (f"Policy/{title(name)} Value" for name in signals.names)
         self.term_names = ("Losses/Value Loss", "Losses/Gradient Norm", "Losses/TD Error", *values)
         """The loss; the Euclidean norm of its gradient; the mean of `|Q - y|`; the mean of the best Q by signal."""
-        self._priorities = Priorities(hyper.buffer_size, hyper.priority_exponent) if hyper.prioritized else None
+        self.priorities = Priorities(hyper.buffer_size, hyper.priority_exponent) if hyper.prioritized else None
         super().__init__(
             config,
             device,
             signals,
-            ReplayedExperience(config, spec, device, network.actor, signals, self._generator),
+            ReplayedExperience(config, spec, device, network.actor, signals, self.generator),
             cloning=None,
             stored={
-                "generator": self._generator,
+                "generator": self.generator,
                 "model": network,
-                "optimizer": self._optimizer,
+                "optimizer": self.optimizer,
                 "gradient_steps": self._steps,
             },
-            changed=[self._optimizer, *network.target_parameters(), self._steps, self._priorities],
+            changed=[self.optimizer, *network.target_parameters(), self._steps, self.priorities],
         )
-
-    def reconfigure(self, config: DQNConfig) -> None:
-        """Go on with another configuration from the next update on; see `Algorithm`."""
-        super().reconfigure(config)
-        hyper = config.hyperparameters
-        self._epsilon_schedule = Schedule(
-            hyper.exploration_schedule,
-            hyper.exploration_initial_eps,
-            hyper.exploration_final_eps,
-            hyper.exploration_steps or config.max_steps,
-        )
-        self._beta = Schedule("linear", hyper.importance_exponent, 1.0, config.max_steps)
 
     def store(self, rollout: Rollout) -> NDArray[np.int64]:
         """Add a round to the replay buffer; return the rows that hold it."""
         rows = super().store(rollout)
-        if self._priorities is not None:
-            self._priorities.add(rows)
+        if self.priorities is not None:
+            self.priorities.add(rows)
         return rows
 
     def update(self, rollout: Rollout, step: int) -> Mapping[str, float] | None:
@@ -168,28 +153,31 @@ class DQN(OffPolicyAlgorithm):
         version = self.version
         metrics = super().update(rollout, step)
         if self.version != version:  # the weights of collectors change with the version alone
-            self._network.fold()
-            self._epsilon.fill_(self._epsilon_schedule.at(step))
+            self.model.fold()
+            hyper = self.config.hyperparameters
+            first, last = hyper.exploration_initial_eps, hyper.exploration_final_eps
+            steps = hyper.exploration_steps or self.config.max_steps
+            self._epsilon.fill_(Schedule(hyper.exploration_schedule, first, last, steps).at(step))
         return None if metrics is None else {**metrics, "Policy/Exploration Rate": float(self._epsilon)}
 
     def gradient_step(self, learning_rate: float) -> Float[Tensor, " terms"]:
         """Draw a batch and take one gradient step; return the terms of `term_names`."""
         batch, hyper = self.batch(), self.config.hyperparameters
-        self._optimizer.zero_gradient()
+        self.optimizer.zero_gradient()
         with torch.enable_grad():
             loss, errors, values = self.loss(batch)
             torch.autograd.backward([loss])
-        norm = self._optimizer.step(learning_rate)
+        norm = self.optimizer.step(learning_rate)
         self._steps += 1
         if int(self._steps) % hyper.target_update_interval == 0:
-            self._network.track(hyper.tau)
-        if self._priorities is not None:
-            self._prioritize(self._priorities, batch.rows, errors)
+            self.model.track(hyper.tau)
+        if self.priorities is not None:
+            self._prioritize(self.priorities, batch.rows, errors)
         return torch.cat([torch.stack((loss.detach(), norm, errors.mean())), values])
 
     def loss(self, batch: Batch) -> tuple[Float[Tensor, ""], Float[Tensor, " Q"], Float[Tensor, " S"]]:
         """Return the scalar that one gradient step descends, `|Q - y|` of each row, the mean best Q of each signal."""
-        q = self._network.q(batch.encoded)  # (Q, S, M)
+        q = self.model.q(batch.encoded)  # (Q, S, M)
         choices = batch.choices.unsqueeze(1).expand(-1, q.shape[1], -1)
         chosen = q.gather(2, choices)  # (Q, S, D)
         y = batch.returns.unsqueeze(2) + batch.discounts.unsqueeze(2) * self.following_values(batch)
@@ -201,15 +189,15 @@ class DQN(OffPolicyAlgorithm):
     @torch.no_grad()
     def following_values(self, batch: Batch) -> Float[Tensor, "Q S D"]:
         """Return `Q_target(s_m, a*)`, where a signal goes on beyond an episode's end there too."""
-        network, masks = self._network, batch.following_masks
+        network, masks = self.model, batch.following_masks
         target = network.target_q(batch.following)
         chooser = network.q(batch.following) if self.config.hyperparameters.double else target
         following = self._best(target, masked_logits(chooser.sum(1), masks))
-        if not self._experience.ignores_end:
+        if not self.experience.ignores_end:
             return following
-        beginning = network.target_q(self._experience.encoded_beginnings())
+        beginning = network.target_q(self.experience.encoded_beginnings())
         values = self._best(beginning, beginning.sum(1))
-        ignores = self._signals.ignores_termination
+        ignores = self.signals.ignores_termination
         replaced = [
             beyond_termination(following[..., branch], batch.terminated, values[..., branch], ignores)
             for branch in range(len(self._bounds))
@@ -218,51 +206,52 @@ class DQN(OffPolicyAlgorithm):
 
     def batch(self) -> Batch:
         """Draw steps, each with those that `n_step` looks ahead."""
-        experience, hyper = self._experience, self.config.hyperparameters
-        replay, count = experience.replay, experience.drawn
-        weights = torch.ones(count)
-        if self._priorities is None:
-            rows = torch.randint(len(replay), (count,), generator=self._generator)
+        experience, hyper = self.experience, self.config.hyperparameters
+        replay = experience.replay
+        weights = torch.ones(experience.drawn)
+        if self.priorities is None:
+            rows = torch.randint(len(replay), (experience.drawn,), generator=self.generator)
         else:
-            rows, p = self._priorities.draw(count, self._generator)
-            weights = (len(replay) * p) ** -self._beta.at(experience.step)
+            rows, p = self.priorities.draw(experience.drawn, self.generator)
+            beta = Schedule("linear", hyper.importance_exponent, 1.0, self.config.max_steps)
+            weights = (len(replay) * p) ** -beta.at(experience.step)
             weights /= weights.max()
         drawn = replay.sequences(rows, hyper.n_step)
         transitions = experience.transitions(drawn)
         assert drawn.real is not None, "sequences have it"
         real = drawn.real.view(-1, hyper.n_step).to(self.device)  # (Q, L)
         # Of a sequence's observations only the first is learned from and only the one behind it is bootstrapped from.
-        seen = [part.view(-1, hyper.n_step + 1, *part.shape[1:]) for part in transitions.observations]
-        encoded = self.actor.encode([torch.cat((part[:, 0], part[:, -1])) for part in seen])
+        chains = [part.view(-1, hyper.n_step + 1, *part.shape[1:]) for part in transitions.observations]
+        encoded = self.actor.encode([torch.cat((part[:, 0], part[:, -1])) for part in chains])
         last = real.sum(1, keepdim=True) - 1
         terminated = transitions.terminated.view_as(real).gather(1, last).squeeze(1)
-        rewards = self._signals.evaluate(transitions).view(*real.shape, -1)
-        returns, discounts = n_step_returns(rewards, self._signals.gamma, real)
-        goes_on = ~terminated.unsqueeze(1) | self._signals.ignores_termination
-        own = len(real)
+        rewards = self.signals.evaluate(transitions).view(*real.shape, -1)
+        returns, discounts = n_step_returns(rewards, self.signals.gamma, real)
+        goes_on = ~terminated.unsqueeze(1) | self.signals.ignores_termination
+        count = len(real)
         masks = drawn.following_masks
         return Batch(
-            encoded=[part[:own] for part in encoded],
-            following=[part[own:] for part in encoded],
-            choices=transitions.discrete.view(*real.shape, -1)[:, 0] + self._first_choices,
+            encoded=[part[:count] for part in encoded],
+            following=[part[count:] for part in encoded],
+            choices=transitions.discrete.view(*real.shape, -1)[:, 0] + experience.first_choices,
             following_masks=None if masks is None else masks.to(self.device),
             returns=returns,
             discounts=discounts * goes_on,
             terminated=terminated,
-            weights=own_rows(weights).to(self.device) / own,
+            weights=own_rows(weights).to(self.device) / count,
             rows=rows,
         )
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the next update depends on; of the replay buffer, if it is saved at all, *views*."""
-        priorities = self._priorities if self.config.hyperparameters.save_replay_buffer else None
+        priorities = self.priorities if self.config.hyperparameters.save_replay_buffer else None
         return {**super().state_dict(), "priorities": None if priorities is None else priorities.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on exactly where `state_dict` was taken; without a saved replay buffer, with an empty one."""
         super().load_state_dict(state)
-        if self._priorities is not None and len(self._experience.replay):
-            self._priorities.load_state_dict(state["priorities"], len(self._experience.replay))
+        if self.priorities is not None and len(self.experience.replay):
+            self.priorities.load_state_dict(state["priorities"], len(self.experience.replay))
 
     def _best(self, q: Float[Tensor, "N S M"], scores: Float[Tensor, "N M"]) -> Float[Tensor, "N S D"]:
         """Return Q of the choice of each branch that has the best score."""
@@ -271,12 +260,13 @@ class DQN(OffPolicyAlgorithm):
 
     def _prioritize(self, priorities: Priorities, rows: Int[Tensor, " Q"], errors: Float[Tensor, " Q"]) -> None:
         """Set the priorities of all drawn rows, by the errors that each process has of its own."""
-        own = own_rows(torch.arange(len(rows)))
-        found = torch.zeros(2, len(rows))
-        found[0, own], found[1, own] = errors.cpu(), 1.0
-        total(found)
-        known = found[1] > 0.0
-        priorities.update(rows[known].numpy(), (found[0] / found[1])[known].numpy())
+        places = own_rows(torch.arange(len(rows)))
+        table = torch.zeros(2, len(rows))
+        sums, counts = table
+        sums[places], counts[places] = errors.cpu(), 1.0
+        total(table)
+        measured = counts > 0.0
+        priorities.update(rows[measured].numpy(), (sums / counts)[measured].numpy())
 
 
 def n_step_returns(

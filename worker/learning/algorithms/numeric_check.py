@@ -8,7 +8,6 @@ that is less): the first minibatch was measured with the weights from before, so
 SAC's updates have one minibatch as a rule: there a term explodes when it is a million times what it was on average in
 the last update that was not taken back (`algorithms.sac_stats`).
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 from collections.abc import Iterable, Mapping
 

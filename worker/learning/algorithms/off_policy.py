@@ -1,12 +1,27 @@
-"""The experience of algorithms that learn from a replay buffer: rounds are stored, and batches drawn.
+"""Algorithms that learn from a replay buffer: rounds are stored, and the gradient steps that are due are taken.
 
-It computes how many gradient steps are due, the length of the next round, and the rewards of a batch by the present
-reward signals. Dimensions: `R` rows of a batch, others as in `worker.learning.functional`.
+`ReplayedExperience` computes how many gradient steps are due, the length of the next round, and the rewards of a batch
+by the present reward signals. An algorithm defines one gradient step (`gradient_step`) and the terms that it records of
+it (`term_names`).
+
+Guards: a round with a value that is not finite is not stored. An update that meets one, or in which value estimates, or
+the measurements of signals and cloning, are a million times those of the last good one, is taken back as a whole:
+networks, targets, optimizers and signals are those from before. Either way `Diverged` names the term. Rounds stay
+stored, and the next update draws other batches.
+
+Where several processes learn as one (`worker.learning.data_parallel`) all store the same rounds and draw the same
+batches and noise. Of each batch a process reads and differentiates its own rows or sequences, and their terms are
+averaged over the processes too: all check an update alike.
+
+Dimensions: `R` rows of a batch, others as in `worker.learning.functional`.
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 import math
+from abc import abstractmethod
 from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,17 +30,22 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ludus.config.behavior import DQNConfig, SACConfig
 from ludus.protocol.spec import BehaviorSpec
 from worker.experience.replay import ReplayBuffer, Replayed
 from worker.experience.rollout import Rollout
 from worker.experience.transitions import Transitions, transitions_of
-from worker.learning.algorithms.numeric_check import first_infinite
-from worker.learning.data_parallel import mean_weights, own_rows
+from worker.learning.algorithms.algorithm import Algorithm
+from worker.learning.algorithms.bc import LOSS, BehavioralCloning
+from worker.learning.algorithms.numeric_check import GROWTH, Diverged, first_infinite
+from worker.learning.algorithms.training_state import Changed, Stored, TrainingState
+from worker.learning.data_parallel import average, mean_weights, own_rows
 from worker.learning.functional.distributions import branch_bounds
+from worker.learning.functional.schedules import LEARNING_RATE_FLOOR, Schedule
 from worker.learning.networks.actor import Actor
 from worker.learning.networks.encoder import Encoded
 from worker.learning.rewards.episodes import EpisodeReturns, episode_rewards, segment_sums
-from worker.learning.rewards.signals import SignalSet
+from worker.learning.rewards.signals import SignalSet, title
 
 LARGEST_ROUND = 1024
 """Most steps of a round that `steps_per_update` does not ask for."""
@@ -61,14 +81,14 @@ class ReplayedExperience:
 
     def __init__(
         self,
-        config: Any,
+        config: DQNConfig | SACConfig,
         spec: BehaviorSpec,
         device: torch.device,
         actor: Actor,
         signals: SignalSet,
         generator: torch.Generator,
     ) -> None:
-        """`config` is that of an algorithm that learns from a replay buffer; `generator` draws the batches."""
+        """`generator` draws the batches."""
         hyper, memory = config.hyperparameters, config.network_settings.memory
         self.hyper, self.signals = hyper, signals
         self.signals_learn = signals.learns
@@ -84,8 +104,9 @@ class ReplayedExperience:
         self.ignores_end = bool(signals.ignores_termination.any())
         self._device, self._actor, self._generator = device, actor, generator
         self._last_discounts = signals.gamma * signals.ignores_termination  # (S,) where the task ended
-        first = [start for start, _ in branch_bounds(spec.actions.discrete_branches)]
-        self._first_choices = torch.tensor(first, dtype=torch.int64, device=device)
+        starts = [start for start, _ in branch_bounds(spec.actions.discrete_branches)]
+        self.first_choices = torch.tensor(starts, dtype=torch.int64, device=device)
+        """(D,): where the choices of each branch begin among all choices."""
         self._even_weight = _even_weight(self.drawn, device)
         self._recent: deque[set[tuple[int, int]]] = deque(maxlen=REMEMBERED_ROUNDS)
         self.episodes = EpisodeReturns(len(signals))
@@ -100,10 +121,9 @@ class ReplayedExperience:
         """
         hyper = self.hyper
         rates = [hyper.steps_per_update, *([hyper.reward_signal_steps_per_update] if self.signals_learn else [])]
-        asked = math.ceil(min(rates))
         missing = max(hyper.batch_size - len(self.replay), hyper.buffer_init_steps - self.step)
         agents = len(set().union(*self._recent))
-        return int(max(asked, min(max(missing, agents), LARGEST_ROUND)))
+        return int(max(math.ceil(min(rates)), min(max(missing, agents), LARGEST_ROUND)))
 
     def store(self, rollout: Rollout) -> NDArray[np.int64]:
         """Add a round to the buffer and its observations to the statistics; raise `Diverged` if it is not finite.
@@ -120,15 +140,15 @@ class ReplayedExperience:
         columns = {name: part for name, part in columns.items() if part.is_floating_point()}
         # A sum is cheap, and finite only if all is: only when it is not, the one column is looked for.
         if not math.isfinite(float(torch.stack([part.sum() for part in columns.values()]).sum())):
-            found = first_infinite(columns.items())
-            if found is not None:
-                raise found
+            diverged = first_infinite(columns.items())
+            if diverged is not None:
+                raise diverged
         rows = self.replay.store(rollout)
         if self.ignores_end and bool(rollout.starts_episode.any()):
-            firsts = (rollout.lengths.cumsum(0) - rollout.lengths)[rollout.starts_episode]
+            firsts = rollout.firsts[rollout.starts_episode]
             self.beginnings = [
-                torch.cat([known, part[firsts]])[-BEGINNINGS:]
-                for known, part in zip(self.beginnings, rollout.observations, strict=True)
+                torch.cat([earlier, part[firsts]])[-BEGINNINGS:]
+                for earlier, part in zip(self.beginnings, rollout.observations, strict=True)
             ]
         if self.signals_learn:  # the game's own rewards are added up where they are played
             rewards = self.signals.evaluate(transitions_of(rollout, self._device, self._actor.layout.kind))
@@ -163,12 +183,11 @@ class ReplayedExperience:
             now = [part.index_select(0, transitions.index) for part in encoded]
             following = [part.index_select(0, transitions.next_index) for part in encoded]
             weight = mean_weights(drawn.real.to(self._device)).unsqueeze(1)
-        has_branches = len(self._first_choices) > 0
         return Batch(
             encoded=now,
             following=following,
             continuous=transitions.continuous,
-            choices=transitions.discrete + self._first_choices if has_branches else transitions.discrete,
+            choices=transitions.discrete + self.first_choices if len(self.first_choices) else transitions.discrete,
             masks=None if drawn.masks is None else drawn.masks.to(self._device),
             memory=None if drawn.memories is None else drawn.memories.to(self._device),
             length=drawn.length,
@@ -185,8 +204,8 @@ class ReplayedExperience:
         """
         if not columns:
             return None
-        whole = torch.randn(self.drawn * self.length, columns, generator=self._generator)
-        return own_rows(whole, self.length).to(self._device)
+        noise = torch.randn(self.drawn * self.length, columns, generator=self._generator)
+        return own_rows(noise, self.length).to(self._device)
 
     def real_transitions(self) -> Transitions:
         """Draw steps for the reward signals to learn from: without padding."""
@@ -230,7 +249,8 @@ class ReplayedExperience:
         """Draw the steps of one gradient step."""
         if self.length == 1:
             return self.replay.sample(self.drawn, self._generator)
-        return self.replay.sample_sequences(self.drawn, self.length, self._generator)
+        starts = torch.randint(len(self.replay), (self.drawn,), generator=self._generator)
+        return self.replay.sequences(starts, self.length)
 
     def transitions(self, drawn: Replayed) -> Transitions:
         """Return steps on the device, as reward signals see them."""
@@ -240,3 +260,157 @@ class ReplayedExperience:
 
 def _even_weight(rows: int, device: torch.device) -> Float[Tensor, "R 1"]:
     return torch.full((rows, 1), 1.0 / rows, device=device)
+
+
+class OffPolicyAlgorithm(Algorithm):
+    """An algorithm that learns from a replay buffer."""
+
+    term_names: tuple[str, ...]
+    """Names of the terms that a gradient step records, with `Policy/<Signal> Value` of each signal."""
+    mode: type[AbstractContextManager[None]] = torch.no_grad
+    """The context of an update: what autograd records by itself."""
+
+    def __init__(
+        self,
+        config: Any,
+        device: torch.device,
+        signals: SignalSet,
+        experience: ReplayedExperience,
+        cloning: BehavioralCloning | None,
+        stored: Mapping[str, Stored],
+        changed: Sequence[Changed | None],
+    ) -> None:
+        """`stored` and `changed` are the algorithm's own parts of `TrainingState`."""
+        self.config, self.device, self.version = config, device, 0
+        self.signals, self.experience, self.cloning = signals, experience, cloning
+        self._values_before = [1.0] * len(signals)
+        """Each signal's mean size of the value estimates in the last good update."""
+        self._losses_before: dict[str, float] = {}
+        """The mean size of measurements of cloning and signals, by metric name, in the last good update with them."""
+        self._state = TrainingState(
+            {**stored, "signals": signals, "cloning": cloning},
+            changed=[*changed, *signals.changed, None if cloning is None else cloning.optimizer],
+        )
+
+    @abstractmethod
+    def gradient_step(self, learning_rate: float) -> Float[Tensor, " terms"]:
+        """Draw a batch and take one gradient step; return the terms of `term_names`."""
+
+    def store(self, rollout: Rollout) -> NDArray[np.int64]:
+        """Add a round to the replay buffer; return the rows that hold it."""
+        return self.experience.store(rollout)
+
+    def metrics_of(self, means: dict[str, float]) -> dict[str, float]:
+        """Return metrics of the terms' means over an update."""
+        return means
+
+    def reconfigure(self, config: Any) -> None:
+        """Go on with another configuration from the next update on; see `Algorithm`."""
+        self.config, self.experience.hyper = config, config.hyperparameters
+        if self.cloning is not None:
+            self.cloning.set_learning_rate(config.hyperparameters.learning_rate)
+
+    def round_steps(self) -> int:
+        """Return how many agent steps the next round has."""
+        return self.experience.round_steps()
+
+    def update(self, rollout: Rollout, step: int) -> Mapping[str, float] | None:
+        """Store a round and take the gradient steps that are due; None if there were none.
+
+        `step` is the policy's step, at which the schedule is read. Raise `Diverged` as the module says.
+        """
+        experience, hyper = self.experience, self.config.hyperparameters
+        kind, steps = hyper.learning_rate_schedule, self.config.max_steps
+        rate = Schedule(kind, hyper.learning_rate, LEARNING_RATE_FLOOR, steps).at(step)
+        with self.mode():
+            self.store(rollout)
+            experience.step = step
+            due, signals_due = experience.due()
+            if not due and not signals_due:
+                return None
+            terms, imitation = [], []
+            with self._state.undone_if_diverged():
+                for _ in range(due):
+                    terms.append(self.gradient_step(rate))
+                    if self.cloning is not None and (loss := self.cloning.learn(step)) is not None:
+                        imitation.append(loss)
+                measured = [self.signals.update(experience.real_transitions()) for _ in range(signals_due)]
+                metrics = self._concluded(terms, imitation, measured)
+            experience.updates += due
+            experience.signal_updates += signals_due
+            lag = self.version - float(rollout.versions.double().mean())
+            self.version += bool(due)
+            metrics = {**metrics, **experience.episode_metrics()}
+            return metrics | {"Policy/Learning Rate": rate, "Policy/Lag": lag}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that the next update depends on; of the replay buffer, if it is saved at all, *views*."""
+        sizes = {"values_before": list(self._values_before), "losses_before": dict(self._losses_before)}
+        return {"version": self.version, **sizes, **self._state.state_dict(), **self.experience.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on exactly where `state_dict` was taken; without a saved replay buffer, with an empty one."""
+        self._state.load_state_dict(state)
+        self.experience.load_state_dict(state)
+        self.version = state["version"]
+        self._values_before, self._losses_before = list(state["values_before"]), dict(state["losses_before"])
+
+    def _concluded(
+        self,
+        terms: list[Float[Tensor, " terms"]],
+        imitation: list[Float[Tensor, ""]],
+        measured: list[dict[str, Float[Tensor, ""]]],
+    ) -> dict[str, float]:
+        """Copy all terms from the device, at once: the mean over processes that share the steps. Return metrics.
+
+        `terms` are those of the gradient steps, `imitation` the losses beside them, `measured` the measurements of the
+        reward signals. Raise `Diverged` if something was not finite or exploded.
+        """
+        columns = {LOSS: imitation} if imitation else {}
+        for name in measured[0] if measured else ():
+            columns[name] = [measurements[name] for measurements in measured]
+        finite = [self.signals.is_finite()] if self.experience.signals_learn else []
+        if self.cloning is not None:
+            finite.append(self.cloning.is_finite())
+        flat = torch.cat([*terms, *(torch.stack(column) for column in (*columns.values(), finite) if column)])
+        average(flat)
+        numbers = iter(flat.tolist())
+        table = [dict(zip(self.term_names, islice(numbers, len(row)), strict=True)) for row in terms]
+        losses = {name: list(islice(numbers, len(column))) for name, column in columns.items()}
+        values = [[abs(row[f"Policy/{title(name)} Value"]) for row in table] for name in self.signals.names]
+        self._check(table, values, losses)
+        if not all(flag == 1.0 for flag in numbers):
+            invalid_signal = self.signals.invalid_signal() if self.experience.signals_learn else None
+            raise Diverged("weights by imitation" if invalid_signal is None else f"weights of {invalid_signal}")
+        if table:
+            self._values_before = [math.fsum(sizes) / len(sizes) for sizes in values]
+        self._losses_before |= {name: math.fsum(map(abs, column)) / len(column) for name, column in losses.items()}
+        means = {name: math.fsum(row[name] for row in table) / len(table) for name in (table[0] if table else ())}
+        metrics = self.metrics_of(means) if table else {}
+        return metrics | {name: math.fsum(column) / len(column) for name, column in losses.items()}
+
+    def _check(
+        self, table: list[dict[str, float]], values: list[list[float]], losses: Mapping[str, list[float]]
+    ) -> None:
+        """Raise `Diverged` with the first term that was wrong.
+
+        A term is wrong if it is not finite. A value, and one of the `losses`, is also wrong if it is a million times as
+        large as before (or as 1); a new loss is compared with its first step. The critics' losses are not compared:
+        they may well grow that much when a large reward is drawn, while values move by small steps only. The losses of
+        cloning and of signals contain no rewards.
+        """
+        for step, row in enumerate(table):
+            for name, number in row.items():
+                if not math.isfinite(number):
+                    raise Diverged(name, step)
+        for signal, sizes, size in zip(self.signals.names, values, self._values_before, strict=True):
+            for step, value in enumerate(sizes):
+                if value > GROWTH * max(size, 1.0):
+                    raise Diverged(f"value of {signal}", step, grown=(size, value))
+        for name, numbers in losses.items():
+            size = self._losses_before.get(name, abs(numbers[0]))
+            for step, number in enumerate(numbers):
+                if not math.isfinite(number):
+                    raise Diverged(name, step)
+                if abs(number) > GROWTH * max(size, 1.0):
+                    raise Diverged(name, step, grown=(size, number))

@@ -3,7 +3,6 @@
 An algorithm computes the targets of a rollout (`prepare`), its minibatches (`minibatches`), and the scalar that is
 descended (`loss`). Dimensions as in `worker.learning.functional`.
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -18,8 +17,7 @@ from ludus.config.behavior import POCAConfig, PPOConfig
 from ludus.protocol.spec import BehaviorSpec
 from worker.experience.demonstrations import DemonstrationBuffer
 from worker.experience.rollout import Rollout
-from worker.experience.sequences import sequences_of
-from worker.experience.transitions import Transitions
+from worker.experience.transitions import Transitions, sequences_of
 from worker.learning.algorithms.algorithm import Algorithm
 from worker.learning.algorithms.batch import Batch
 from worker.learning.algorithms.bc import cloning_of
@@ -28,7 +26,6 @@ from worker.learning.algorithms.ppo_stats import PolicyCheck
 from worker.learning.algorithms.recurrent_critic import CriticMemories
 from worker.learning.algorithms.training_state import Changed, TrainingState
 from worker.learning.fast.adam import FlatAdam
-from worker.learning.functional.distributions import joint_distribution
 from worker.learning.functional.schedules import BETA_FLOOR, EPSILON_FLOOR, LEARNING_RATE_FLOOR, Schedule
 from worker.learning.networks.encoder import Encoded
 from worker.learning.rewards.episodes import EpisodeReturns, episode_rewards
@@ -126,27 +123,26 @@ class OnPolicy(Algorithm, ABC, Generic[E, M]):
         memory = config.network_settings.memory
         self.config: Any = config
         self.device, self.version = device, 0
-        self._signals = extrinsic_alone(config.reward_signals, device) if signals is None else signals
-        self._generator = torch.Generator().manual_seed(seed)
-        self._model = self.build_model(spec).to(device)
-        self._optimizer = FlatAdam(*self.parameter_groups())
+        self.signals = extrinsic_alone(config.reward_signals, device) if signals is None else signals
+        self.generator = torch.Generator().manual_seed(seed)
+        self.model = self.build_model(spec).to(device)
+        self.optimizer = FlatAdam(*self.parameter_groups())
         self._length = 0 if memory is None else memory.sequence_length
-        self._memories = CriticMemories(self.critic_memory_size, device)
-        self._episodes = EpisodeReturns(len(self._signals))
-        self._cloning = cloning_of(config, self.actor, expert, max(self._length, 1), seed)
+        self.memories = CriticMemories(self.critic_memory_size, device)
+        self._episodes = EpisodeReturns(len(self.signals))
+        self.cloning = cloning_of(config, self.actor, expert, max(self._length, 1), seed)
         self._state = TrainingState(
             {
-                "generator": self._generator,
-                "model": self._model,
-                "optimizer": self._optimizer,
-                "signals": self._signals,
-                "memories": self._memories,
+                "generator": self.generator,
+                "model": self.model,
+                "optimizer": self.optimizer,
+                "signals": self.signals,
+                "memories": self.memories,
                 "episodes": self._episodes,
-                "cloning": self._cloning,
+                "cloning": self.cloning,
             },
-            changed=[self._optimizer, *self._signals.changed, self._memories, self._cloning, *self.changed()],
+            changed=[self.optimizer, *self.signals.changed, self.memories, self.cloning, *self.changed()],
         )
-        self.reconfigure(config)
 
     # Parts that an algorithm defines ----------------------------------------------------------------------------
 
@@ -168,7 +164,7 @@ class OnPolicy(Algorithm, ABC, Generic[E, M]):
 
     def parameter_groups(self) -> list[list[tuple[str, nn.Parameter]]]:
         """Return the parameters, in groups that have a learning rate of their own."""
-        return [list(self._model.named_parameters())]
+        return [list(self.model.named_parameters())]
 
     def changed(self) -> list[Changed]:
         """Return the further parts that an update changes."""
@@ -193,14 +189,8 @@ class OnPolicy(Algorithm, ABC, Generic[E, M]):
             memory = rollout.memories[sequences.first].to(self.device)
             unpadded = sequences.mask.reshape(-1).to(self.device)
         head, _ = self.actor(encoded, memory, length=length)
-        joint = joint_distribution(
-            head[unpadded],
-            self.actor.log_sigma,
-            rollout.continuous.to(self.device),
-            transitions.discrete,
-            None if rollout.action_masks is None else rollout.action_masks.to(self.device),
-            self.actor.layout.discrete_branches,
-        )
+        masks = None if rollout.action_masks is None else rollout.action_masks.to(self.device)
+        joint = self.actor.joint(head[unpadded], rollout.continuous.to(self.device), transitions.discrete, masks)
         acted = rollout.log_probs.to(self.device).sum(1)
         # Networks act in numpy and learn in torch: a policy's own steps count as 1, whatever the last bit says.
         return (joint.log_prob - acted).exp().clamp(max=1.0).masked_fill(current.to(self.device), 1.0)
@@ -223,13 +213,13 @@ class OnPolicy(Algorithm, ABC, Generic[E, M]):
             estimates = {name: part.mean() for name, part in experience.estimates().items()}
             for minibatch in self.minibatches(experience):
                 terms, log_ratio = self.differentiate(experience, minibatch, rates)
-                terms["gradient"] = self._optimizer.step(learning_rate, max_norm)
-                if self._signals.learns:
-                    terms |= self._signals.update(experience.transitions.select(minibatch.steps))
+                terms["gradient"] = self.optimizer.step(learning_rate, max_norm)
+                if self.signals.learns:
+                    terms |= self.signals.update(experience.transitions.select(minibatch.steps))
                 check.add_policy({**terms, **estimates}, log_ratio, minibatch.real)
-            cloned = {} if self._cloning is None else self._cloning.update(step)
-            finite = self._optimizer.all_finite() & self._signals.is_finite()
-            measured = check.conclude(experience.batch, self._signals.names, rates.epsilon, finite, experience.episodes)
+            cloned = {} if self.cloning is None else self.cloning.update(step)
+            finite = self.optimizer.all_finite() & self.signals.is_finite()
+            measured = check.conclude(experience.batch, self.signals.names, rates.epsilon, finite, experience.episodes)
             if measured is None:
                 raise self._diagnosis(experience, check)
         observations = experience.transitions.observations
@@ -243,13 +233,13 @@ class OnPolicy(Algorithm, ABC, Generic[E, M]):
             "Policy/Epsilon": rates.epsilon,
             "Policy/Beta": rates.beta,
             "Policy/Lag": float(self.version - 1 - rollout.versions.double().mean()),
-            **episode_rewards(self._signals.names, earned, extrinsic=self.sums_extrinsic),
+            **episode_rewards(self.signals.names, earned, extrinsic=self.sums_extrinsic),
             **cloned,
         }
 
     def differentiate(self, experience: E, minibatch: M, rates: Rates) -> tuple[dict[str, Tensor], Tensor]:
         """Write the gradient of `loss` on one minibatch to the weights' `grad`; return its terms and log-ratios."""
-        self._optimizer.zero_gradient()
+        self.optimizer.zero_gradient()
         with torch.enable_grad():
             loss = self.loss(experience, minibatch, rates)
             torch.autograd.backward([loss.objective])
@@ -257,26 +247,19 @@ class OnPolicy(Algorithm, ABC, Generic[E, M]):
 
     def reconfigure(self, config: Any) -> None:
         """Go on with another configuration from the next update on; see `Algorithm`."""
-        self.config, hyper = config, config.hyperparameters
-        kind, steps = hyper.learning_rate_schedule, config.max_steps
-        critic_rate = getattr(hyper, "critic_learning_rate", None)  # PPO's own key
-        self._learning_rate = Schedule(kind, hyper.learning_rate, LEARNING_RATE_FLOOR, steps)
-        self._critic_learning_rate = (
-            None if critic_rate is None else Schedule(kind, critic_rate, LEARNING_RATE_FLOOR, steps)
-        )
-        self._epsilon = Schedule(hyper.epsilon_schedule, hyper.epsilon, EPSILON_FLOOR, steps)
-        self._beta = Schedule(hyper.beta_schedule, hyper.beta, BETA_FLOOR, steps)
-        if self._cloning is not None:
-            self._cloning.set_learning_rate(hyper.learning_rate)
+        self.config = config
+        if self.cloning is not None:
+            self.cloning.set_learning_rate(config.hyperparameters.learning_rate)
 
     def rates(self, step: int) -> Rates:
         """Return the rates of an update at `step`."""
-        critic = self._critic_learning_rate
+        hyper, steps = self.config.hyperparameters, self.config.max_steps
+        kind, critic_rate = hyper.learning_rate_schedule, getattr(hyper, "critic_learning_rate", None)  # PPO's own key
         return Rates(
-            self._learning_rate.at(step),
-            None if critic is None else critic.at(step),
-            self._epsilon.at(step),
-            self._beta.at(step),
+            Schedule(kind, hyper.learning_rate, LEARNING_RATE_FLOOR, steps).at(step),
+            None if critic_rate is None else Schedule(kind, critic_rate, LEARNING_RATE_FLOOR, steps).at(step),
+            Schedule(hyper.epsilon_schedule, hyper.epsilon, EPSILON_FLOOR, steps).at(step),
+            Schedule(hyper.beta_schedule, hyper.beta, BETA_FLOOR, steps).at(step),
         )
 
     def round_steps(self) -> int:
@@ -295,10 +278,10 @@ class OnPolicy(Algorithm, ABC, Generic[E, M]):
 
     def _diagnosis(self, experience: E, check: PolicyCheck) -> Diverged:
         """Return an error that names the first wrong term."""
-        invalid_signal = self._signals.invalid_signal()
+        invalid_signal = self.signals.invalid_signal()
         return (
             first_infinite(experience.columns())
             or check.diagnosis()
-            or first_infinite((f"weights of {name}", weight) for name, weight in self._model.named_parameters())
+            or first_infinite((f"weights of {name}", weight) for name, weight in self.model.named_parameters())
             or Diverged("optimizer" if invalid_signal is None else f"weights of {invalid_signal}", len(check) - 1)
         )

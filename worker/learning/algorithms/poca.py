@@ -39,9 +39,10 @@ What it does not do: collect, count steps, write files, decide when to stop. Dim
 `worker.learning.functional` and `experience.groups`; `P = N + B` rows of the pool, `W` columns of flat actions, `Q`
 sequences, `K` width of a memory, `R` rows of a minibatch with padding and `X` without.
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -50,43 +51,103 @@ from torch import Tensor, nn
 from ludus.protocol.spec import BehaviorSpec
 from worker.experience.groups import Mates, Teams, teams_of
 from worker.experience.rollout import Rollout
-from worker.experience.sequences import Sequences, sequences_of
-from worker.experience.transitions import transitions_of
+from worker.experience.transitions import Sequences, sequences_of, transitions_of
 from worker.learning.algorithms.batch import Estimates, batch_with_targets
-from worker.learning.algorithms.on_policy import VALUE_COEFFICIENT, Loss, OnPolicy, Rates
+from worker.learning.algorithms.on_policy import VALUE_COEFFICIENT, Experience, Loss, OnPolicy, Rates
 from worker.learning.algorithms.ppo_stats import entropies
 from worker.learning.algorithms.recurrent_critic import unroll
-from worker.learning.algorithms.team_batch import Minibatch, TeamExperience, minibatch_of
 from worker.learning.algorithms.training_state import Changed
 from worker.learning.data_parallel import share
-from worker.learning.functional.distributions import joint_distribution
 from worker.learning.functional.losses import clipped_surrogate, clipped_value_loss, squared_error
 from worker.learning.functional.prediction import flat_actions
 from worker.learning.networks.actor import Actor
 from worker.learning.networks.encoder import Encoded
 from worker.learning.networks.multi_agent import Members, TeamCritic, TeamEmbedding
+from worker.learning.rewards.signals import title
 
 BASELINE_COEFFICIENT = 0.5
 """Of the baseline's loss within the value's."""
+
+
+@dataclass(frozen=True)
+class TeamExperience(Experience):
+    """A rollout with its targets, frozen for all epochs."""
+
+    signals: tuple[str, ...]
+    pool: Encoded
+    """Observations of all steps, then of what followed the segments: (P, ...) each."""
+    actions: Float[Tensor, "P W"]
+    """Flat actions; zeros for successors."""
+    mates: Int[Tensor, "N G"]
+    """Rows of the pool, on the CPU."""
+    present: Bool[Tensor, "N G"]
+    """Whether there is a mate; on the CPU."""
+    baselines: Float[Tensor, "N S"]
+    memories: Float[Tensor, "N K"] | None
+    """The actor's, before each step."""
+    critic_memories: Float[Tensor, "Q W2"] | None
+    """Before each sequence, for the value and for the baseline."""
+    sequences: Sequences | None
+    """None without a memory."""
+
+    def columns(self) -> list[tuple[str, Tensor]]:
+        """Return every column that has to be finite."""
+        columns = [item for item in super().columns() if item[0] != "observations"]
+        after_values = [name for name, _ in columns].index("values") + 1
+        columns.insert(after_values, ("baselines", self.baselines))
+        return [*(("observations", part) for part in self.pool), *columns]
+
+    def estimates(self) -> dict[str, Tensor]:
+        """Return the baselines of each signal."""
+        names = [f"Policy/{title(name)} Baseline Estimate" for name in self.signals]
+        return dict(zip(names, self.baselines.unbind(1), strict=True))
+
+
+class Minibatch(NamedTuple):
+    """Some steps, as the networks see them and as the losses do."""
+
+    rows: Int[Tensor, " R"]
+    """Of the rollout: sequences of `length`, one after the other, padded."""
+    unpadded: Int[Tensor, " X"] | None
+    """Which of `rows` are experience and no padding; None where all are."""
+    steps: Int[Tensor, " X"]
+    """Of the rollout: those rows."""
+    which: Int[Tensor, " Q"] | None
+    """The sequences; None without a memory."""
+    members: Int[Tensor, " U"]
+    """All agents that occur in it, each once: rows of the pool."""
+    places: Int[Tensor, "R G1"]
+    """Where among them each row's agent is, then its mates."""
+    present: Bool[Tensor, "R G"]
+    """Whether there is a mate."""
+    length: int
+
+    @property
+    def real(self) -> None:
+        """No mask: `loss` leaves padding out."""
+
+    def without_padding(self, of_rows: Float[Tensor, "R ..."]) -> Float[Tensor, "X ..."]:
+        """Return the part of something that all rows have which is of real steps."""
+        return of_rows if self.unpadded is None else of_rows.index_select(0, self.unpadded)
 
 
 class POCA(OnPolicy[TeamExperience, Minibatch]):
     """Actor, team critic and optimizer of one behavior."""
 
     sums_extrinsic = True  # it is the team's
-    _model: nn.ModuleDict
+    model: nn.ModuleDict
 
     def build_model(self, spec: BehaviorSpec) -> nn.ModuleDict:
         """Return actor and critic, new."""
         settings = self.config.network_settings
-        self.actor = Actor(spec, settings, self._generator)
-        self._critic = TeamCritic(spec, settings, len(self._signals), self._generator)
-        self.critic_memory_size = 2 * self._critic.memory_size  # of the value, and of the baseline
-        return nn.ModuleDict({"actor": self.actor, "critic": self._critic})
+        self.actor = Actor(spec, settings, self.generator)
+        self.critic = TeamCritic(spec, settings, len(self.signals), self.generator)
+        self.critic_memory_size = 2 * self.critic.memory_size  # of the value, and of the baseline
+        return nn.ModuleDict({"actor": self.actor, "critic": self.critic})
 
     def changed(self) -> list[Changed]:
         """Return the largest team, which is counted before an update."""
-        return [self._critic.largest]
+        return [self.critic.largest]
 
     def loss(self, experience: TeamExperience, minibatch: Minibatch, rates: Rates) -> Loss:
         """Return the clipped surrogate, both losses of the critic and the entropy bonus, as one scalar."""
@@ -95,14 +156,8 @@ class POCA(OnPolicy[TeamExperience, Minibatch]):
         if experience.memories is not None:
             memory = experience.memories[minibatch.rows[:: minibatch.length]]
         head, _ = actor([part[minibatch.rows] for part in experience.pool], memory, length=minibatch.length)
-        joint = joint_distribution(
-            minibatch.without_padding(head),
-            actor.log_sigma,
-            batch.continuous[steps],
-            batch.discrete[steps],
-            None if batch.masks is None else batch.masks[steps],
-            actor.layout.discrete_branches,
-        )
+        masks = None if batch.masks is None else batch.masks[steps]
+        joint = actor.joint(minibatch.without_padding(head), batch.continuous[steps], batch.discrete[steps], masks)
         values, baselines = self.values_and_baselines(experience, minibatch)
         log_ratio = joint.log_prob - batch.log_prob[steps]
         policy_loss = clipped_surrogate(log_ratio, batch.advantage[steps], rates.epsilon)
@@ -128,19 +183,13 @@ class POCA(OnPolicy[TeamExperience, Minibatch]):
         pool = self.actor.encode(transitions.observations)
         taken = flat_actions(transitions.continuous, transitions.discrete, self.actor.layout.discrete_branches)
         actions = torch.cat([taken, taken.new_zeros(rollout.segments, taken.shape[1])])
-        self._critic.largest.clamp_(min=_largest(teams))
+        self.critic.largest.clamp_(min=_largest(teams))
         sequences = sequences_of(rollout.lengths, self._length) if self._length else None
-        estimates, critic_memories = self._estimate(rollout, teams, pool, actions, sequences)
+        estimates, critic_memories = self.estimate(rollout, teams, pool, actions, sequences)
         lambd = self.config.hyperparameters.lambd
+        importance = self.importance(rollout, pool, transitions)
         batch, episodes = batch_with_targets(
-            rollout,
-            transitions,
-            pool,
-            estimates,
-            ~teams.bootstraps,
-            self._signals,
-            lambd,
-            self.importance(rollout, pool, transitions),
+            rollout, transitions, pool, estimates, ~teams.bootstraps, self.signals, lambd, importance
         )
         baselines = estimates.baselines
         assert baselines is not None, "this critic makes them"
@@ -148,7 +197,7 @@ class POCA(OnPolicy[TeamExperience, Minibatch]):
             batch=batch,
             transitions=transitions,
             episodes=episodes,
-            signals=self._signals.names,
+            signals=self.signals.names,
             pool=pool,
             actions=actions,
             mates=teams.steps.rows,
@@ -159,27 +208,27 @@ class POCA(OnPolicy[TeamExperience, Minibatch]):
             sequences=sequences,
         )
 
-    def _estimate(
+    def estimate(
         self, rollout: Rollout, teams: Teams, pool: Encoded, actions: Tensor, sequences: Sequences | None
     ) -> tuple[Estimates, Float[Tensor, "Q W2"] | None]:
         """Return the critic's outputs for every step and behind every segment; keep its memories.
 
         The second part is its memories before each sequence: for the value, then for the baseline.
         """
-        device, critic = self.device, self._critic
+        device, critic = self.device, self.critic
         members = self._embed(pool, actions)
         steps = torch.arange(rollout.steps, device=device)
         parts = _pieces(steps, *_on(teams.steps, device))
         embeddings = [critic.embed_teams(members, *part) for part in parts]
         # Of each embedding the first half is for the values, the second for the baselines.
-        summary = torch.stack([torch.cat([one.summary.chunk(2)[half] for one in embeddings]) for half in (0, 1)], 1)
-        size = torch.cat([one.size.chunk(2)[0] for one in embeddings])  # (N, 1)
+        summary = torch.stack([torch.cat([part.summary.chunk(2)[half] for part in embeddings]) for half in (0, 1)], 1)
+        size = torch.cat([part.size.chunk(2)[0] for part in embeddings])  # (N, 1)
         mates, present = _on(teams.ends, device)
         ends = torch.arange(rollout.steps, rollout.steps + rollout.segments, device=device)
-        teams_behind = torch.cat([ends.unsqueeze(1), mates], 1)
+        final_teams = torch.cat([ends.unsqueeze(1), mates], 1)
         absent = torch.cat([~teams.self_at_end.to(device).unsqueeze(1), ~present], 1)
-        behind = [critic.embed_team(members.seeing[team], away) for team, away in _pieces(teams_behind, absent)]
-        following = TeamEmbedding(*(torch.cat(column) for column in zip(*behind, strict=True)))
+        finals = [critic.embed_team(members.seeing[team], missing) for team, missing in _pieces(final_teams, absent)]
+        following = TeamEmbedding(*(torch.cat(column) for column in zip(*finals, strict=True)))
         if sequences is None:
             values, baselines = (critic.values_of(summary[:, half], size) for half in (0, 1))
             return Estimates(values, critic.values_of(following.summary, following.size), baselines), None
@@ -190,17 +239,17 @@ class POCA(OnPolicy[TeamExperience, Minibatch]):
             assert after is not None
             return torch.cat(features.chunk(2), 1), torch.cat(after.chunk(2), 1)
 
-        unrolled = unroll(rollout, sequences, self._memories.before(rollout), forward)
-        self._memories.keep(rollout, unrolled.after)
+        unrolled = unroll(rollout, sequences, self.memories.before(rollout), forward)
+        self.memories.keep(rollout, unrolled.after)
         values, baselines = (critic.values_of(part, size) for part in unrolled.features.chunk(2, 1))
         features, _ = critic.recur(following.summary, unrolled.after.chunk(2, 1)[0], 1)
         return Estimates(values, critic.values_of(features, following.size), baselines), unrolled.before
 
     def _embed(self, pool: Encoded, actions: Tensor) -> Members:
         """Embed the whole pool, some rows at a time."""
-        rows = self._critic.rows_at_once
+        rows = self.critic.rows_at_once
         chunks = zip(torch.split(actions, rows), *(torch.split(part, rows) for part in pool), strict=True)
-        embedded = [self._critic.embed(list(observations), done) for done, *observations in chunks]
+        embedded = [self.critic.embed(list(observations), done) for done, *observations in chunks]
         return Members(*(torch.cat(parts) for parts in zip(*embedded, strict=True)))
 
     # Steps ------------------------------------------------------------------------------------------------------
@@ -216,23 +265,46 @@ class POCA(OnPolicy[TeamExperience, Minibatch]):
         count = len(experience.mates) if sequences is None else len(sequences.rows)
         size = max(hyper.batch_size // length, 1)
         for _ in range(hyper.num_epoch):
-            order, own = share(torch.randperm(count, generator=self._generator), size)
-            for part in torch.split(order, own)[: max(len(order) // own, 1)]:
+            order, share_size = share(torch.randperm(count, generator=self.generator), size)
+            for part in torch.split(order, share_size)[: max(len(order) // share_size, 1)]:
                 yield minibatch_of(experience, part)
 
     def values_and_baselines(
         self, experience: TeamExperience, minibatch: Minibatch
     ) -> tuple[Float[Tensor, "X S"], Float[Tensor, "X S"]]:
         """Return values and baselines of the real steps. Each row of the pool goes through the encoders once."""
-        members = self._critic.embed(
+        members = self.critic.embed(
             [part[minibatch.members] for part in experience.pool], experience.actions[minibatch.members]
         )
         memory = None
         if minibatch.which is not None and experience.critic_memories is not None:
             memory = torch.cat(experience.critic_memories[minibatch.which].chunk(2, 1))
-        own, mates = minibatch.places[:, 0], minibatch.places[:, 1:]
-        values, baselines = self._critic(members, own, mates, minibatch.present, memory, length=minibatch.length)
+        agents, mates = minibatch.places[:, 0], minibatch.places[:, 1:]
+        values, baselines = self.critic(members, agents, mates, minibatch.present, memory, length=minibatch.length)
         return minibatch.without_padding(values), minibatch.without_padding(baselines)
+
+
+def minibatch_of(experience: TeamExperience, part: Int[Tensor, " Q"]) -> Minibatch:
+    """Return some steps, or some sequences. Who is in it is found on the CPU: no device is waited for."""
+    device, sequences = experience.actions.device, experience.sequences
+    rows, real, which, length = part, None, None, 1
+    if sequences is not None:
+        chosen = sequences.select(part)
+        rows, real, which = chosen.rows.reshape(-1), chosen.mask.reshape(-1).nonzero().squeeze(1), part
+        length = sequences.rows.shape[1]
+    agents, present = rows.unsqueeze(1), experience.present[rows]
+    team = torch.cat([agents, torch.where(present, experience.mates[rows], agents)], 1)  # absent: nobody new
+    members, places = torch.unique(team, return_inverse=True)
+    return Minibatch(
+        rows=rows.to(device),
+        unpadded=None if real is None else real.to(device),
+        steps=(rows if real is None else rows[real]).to(device),
+        which=None if which is None else which.to(device),
+        members=members.to(device),
+        places=places.to(device),
+        present=present.to(device),
+        length=length,
+    )
 
 
 def _pieces(*columns: Tensor) -> Iterator[tuple[Tensor, ...]]:

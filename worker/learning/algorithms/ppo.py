@@ -68,8 +68,7 @@ from torch import Tensor, nn
 from ludus.collector.segments import SegmentEnd
 from ludus.protocol.spec import BehaviorSpec
 from worker.experience.rollout import Rollout
-from worker.experience.sequences import sequences_of
-from worker.experience.transitions import transitions_of
+from worker.experience.transitions import sequences_of, transitions_of
 from worker.learning.algorithms.batch import Batch, Estimates, Recurrence, batch_with_targets
 from worker.learning.algorithms.on_policy import VALUE_COEFFICIENT, Experience, Loss, OnPolicy, Rates
 from worker.learning.algorithms.ppo_stats import entropies
@@ -92,14 +91,14 @@ class PPOExperience(Experience):
 class PPO(OnPolicy[PPOExperience, Batch]):
     """Actor, critic, optimizer and reward signals of one behavior."""
 
-    _model: ActorCritic
+    model: ActorCritic
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         """As `OnPolicy`."""
         super().__init__(*arguments, **named)
         self._by_hand = covers(Case.PPO, self.actor.layout)
         # Inference mode saves a tenth of the time, but autograd does not work in it.
-        automatic = not self._by_hand or self._signals.learns or self._cloning is not None
+        automatic = not self._by_hand or self.signals.learns or self.cloning is not None
         self._mode: type[AbstractContextManager[None]] = torch.no_grad if automatic else torch.inference_mode
 
     def build_model(self, spec: BehaviorSpec) -> ActorCritic:
@@ -107,9 +106,9 @@ class PPO(OnPolicy[PPOExperience, Batch]):
         model = ActorCritic(
             spec,
             self.config.network_settings,
-            signals=len(self._signals),
+            signals=len(self.signals),
             shared_critic=self.config.hyperparameters.shared_critic,
-            generator=self._generator,
+            generator=self.generator,
         )
         self.actor, self.critic_memory_size = model.actor, model.memory_size
         return model
@@ -130,7 +129,7 @@ class PPO(OnPolicy[PPOExperience, Batch]):
     def loss(self, experience: PPOExperience, minibatch: Batch, rates: Rates) -> Loss:  # noqa: ARG002  (has it all)
         """Return the clipped surrogate, the value loss and the entropy bonus of a minibatch, as one scalar."""
         real = minibatch.real
-        joint, values = self._model.evaluate(
+        joint, values = self.model.evaluate(
             minibatch.encoded,
             minibatch.continuous,
             minibatch.discrete,
@@ -162,7 +161,7 @@ class PPO(OnPolicy[PPOExperience, Batch]):
         self, minibatch: Batch, epsilon: float | Tensor, beta: float
     ) -> tuple[dict[str, Tensor], Tensor]:
         return by_hand.differentiate(
-            self._model,
+            self.model,
             minibatch,
             epsilon=epsilon,
             beta=beta,
@@ -185,12 +184,12 @@ class PPO(OnPolicy[PPOExperience, Batch]):
         """Return the batch with its targets: values, rewards and advantages by the weights of before."""
         transitions = transitions_of(rollout, self.device, self.actor.layout.kind)
         pool = self.actor.encode(transitions.observations)  # all steps, then the segments' successors
-        estimates, recurrence = self._estimate(rollout, pool)
+        estimates, recurrence = self.estimate(rollout, pool)
         terminated = rollout.endings == SegmentEnd.TERMINATED
         lambd = self.config.hyperparameters.lambd
         importance = self.importance(rollout, pool, transitions)
         batch, episodes = batch_with_targets(
-            rollout, transitions, pool, estimates, terminated, self._signals, lambd, importance
+            rollout, transitions, pool, estimates, terminated, self.signals, lambd, importance
         )
         return PPOExperience(batch, transitions, episodes, recurrence)
 
@@ -198,29 +197,28 @@ class PPO(OnPolicy[PPOExperience, Batch]):
         """Yield shuffled minibatches of each epoch."""
         hyper = self.config.hyperparameters
         for _ in range(hyper.num_epoch):
-            yield from experience.batch.minibatches(hyper.batch_size, self._generator, experience.recurrence)
+            yield from experience.batch.minibatches(hyper.batch_size, self.generator, experience.recurrence)
 
-    def _estimate(self, rollout: Rollout, pool: Encoded) -> tuple[Estimates, Recurrence | None]:
+    def estimate(self, rollout: Rollout, pool: Encoded) -> tuple[Estimates, Recurrence | None]:
         """Return the values of all steps and of what followed each segment, and the memories that belong to them."""
         if not self._length:
-            values, _ = self._model.values(pool)
+            values, _ = self.model.values(pool)
             return Estimates(values[: rollout.steps], values[rollout.steps :]), None
 
         def forward(rows: Tensor, memory: Tensor, length: int) -> tuple[Tensor, Tensor]:
-            values, after = self._model.values([part[rows] for part in pool], memory, length=length)
+            values, after = self.model.values([part[rows] for part in pool], memory, length=length)
             assert after is not None, "a recurrent critic returns its memory"
             return values, after
 
         sequences = sequences_of(rollout.lengths, self._length)
         assert rollout.memories is not None, "recurrent policies leave their memories"
         acted = rollout.memories[sequences.first].to(self.device)
-        if self._model.critic.body is None:  # one memory: the critic goes on from what the actor remembered
-            firsts = rollout.lengths.cumsum(0) - rollout.lengths
-            initial = rollout.memories[firsts].to(self.device)
+        if self.model.critic.body is None:  # one memory: the critic goes on from what the actor remembered
+            initial = rollout.memories[rollout.firsts].to(self.device)
         else:
-            initial = self._memories.before(rollout)
+            initial = self.memories.before(rollout)
         unrolled = unroll(rollout, sequences, initial, forward)
-        self._memories.keep(rollout, unrolled.after)
+        self.memories.keep(rollout, unrolled.after)
         following = torch.arange(rollout.steps, rollout.steps + rollout.segments, device=self.device)
         bootstrap, _ = forward(following, unrolled.after, 1)
         return Estimates(unrolled.features, bootstrap), Recurrence(sequences, acted, unrolled.before)

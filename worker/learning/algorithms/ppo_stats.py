@@ -23,7 +23,6 @@ Means are over its minibatches unless the line says otherwise. ML-Agents' metric
 
 Signals and behavioral cloning add measurements of their own (see there).
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

@@ -9,7 +9,6 @@ values start from what another one saw.
 
 Dimensions: `N` steps, `B` segments, `Q` sequences, `W` width of a memory, `U` features.
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
@@ -22,7 +21,7 @@ from torch import Tensor
 
 from ludus.collector.segments import SegmentEnd
 from worker.experience.rollout import Rollout
-from worker.experience.sequences import Sequences
+from worker.experience.transitions import Sequences
 
 CriticPass: TypeAlias = Callable[[Int[Tensor, " R"], Float[Tensor, "Q W"], int], tuple[Tensor, Tensor]]
 """(rows, memory before each sequence of them, their length) -> features (R, U), memory after each sequence (Q, W)."""
@@ -56,11 +55,11 @@ def unroll(
     features: Tensor | None = None
     for level in range(int(depth.max()) + 1):
         for length in np.unique(lengths[depth == level]).tolist():
-            these = np.flatnonzero((depth == level) & (lengths == length))
-            goes_on = torch.from_numpy(previous[these] >= 0).to(device).unsqueeze(1)
-            before[these] = torch.where(goes_on, after[previous[these]], initial[segments[these]])
-            rows = sequences.rows[these, :length].reshape(-1).to(device)
-            features_of_rows, after[these] = forward(rows, before[these], length)
+            batch = np.flatnonzero((depth == level) & (lengths == length))
+            goes_on = torch.from_numpy(previous[batch] >= 0).to(device).unsqueeze(1)
+            before[batch] = torch.where(goes_on, after[previous[batch]], initial[segments[batch]])
+            rows = sequences.rows[batch, :length].reshape(-1).to(device)
+            features_of_rows, after[batch] = forward(rows, before[batch], length)
             if features is None:
                 features = features_of_rows.new_empty(rollout.steps, features_of_rows.shape[1])
             features[rows] = features_of_rows
@@ -71,18 +70,18 @@ def unroll(
 
 def _order(rollout: Rollout, segments: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return for each sequence the one before it in its chain (-1 for none), and how many there are before it."""
-    keys = _keys(rollout)
+    keys = rollout.keys.numpy()
     order = np.lexsort(keys.T[::-1])
     follows = np.zeros(len(keys), bool)
     follows[1:] = (keys[order[1:]] == keys[order[:-1]] + [0, 0, 0, 1]).all(1)
     pieces = np.bincount(segments, minlength=len(keys))
-    behind = np.cumsum(pieces)  # the sequence behind each segment
+    stops = np.cumsum(pieces)  # the sequence after each segment
     ahead = np.cumsum(pieces[order]) - pieces[order]
     start = np.maximum.accumulate(np.where(follows, 0, ahead))  # `ahead` of the chain's first segment
     depth, previous = np.empty(len(keys), np.int64), np.full(len(keys), -1)
     depth[order] = ahead - start
-    previous[order[1:][follows[1:]]] = behind[order[:-1][follows[1:]]] - 1
-    place = np.arange(len(segments)) - (behind - pieces)[segments]
+    previous[order[1:][follows[1:]]] = stops[order[:-1][follows[1:]]] - 1
+    place = np.arange(len(segments)) - (stops - pieces)[segments]
     return np.where(place > 0, np.arange(len(segments)) - 1, previous[segments]), depth[segments] + place
 
 
@@ -90,43 +89,37 @@ class CriticMemories:
     """The critic's memory of agents whose episodes continue."""
 
     def __init__(self, width: int, device: torch.device) -> None:
-        self._known: dict[tuple[int, ...], int] = {}
+        self._places: dict[tuple[int, ...], int] = {}
         self._values = torch.zeros(0, width, device=device)
 
     def before(self, rollout: Rollout) -> Float[Tensor, "B W"]:
         """Return the memory before each segment: zeros, unless the segment before it was in an earlier round."""
-        keys = _keys(rollout) - [0, 0, 0, 1]
-        found = torch.tensor([self._known.get(tuple(key), len(self._known)) for key in keys.tolist()])
+        keys = rollout.keys.numpy() - [0, 0, 0, 1]
+        places = torch.tensor([self._places.get(tuple(key), len(self._places)) for key in keys.tolist()])
         nothing = self._values.new_zeros(1, self._values.shape[1])
-        return torch.cat([self._values, nothing])[found.to(self._values.device)]
+        return torch.cat([self._values, nothing])[places.to(self._values.device)]
 
     def keep(self, rollout: Rollout, after: Float[Tensor, "B W"]) -> None:
         """Keep the memories after the segments whose episodes go on, and those of agents that had no step in a rollout.
 
         Of too many agents the ones not heard of for longest are forgotten.
         """
-        keys = _keys(rollout)
+        keys = rollout.keys.numpy()
         present = {tuple(key) for key in keys.tolist()}
         has_next = torch.tensor([(*key, place + 1) in present for *key, place in keys.tolist()])
         cut = ((rollout.endings == SegmentEnd.CUT) & ~has_next).nonzero().squeeze(1)
         heard = {tuple(key) for key in keys[:, :2].tolist()}
-        silent = {key: index for key, index in self._known.items() if key[:2] not in heard}
-        known = [*silent, *(tuple(key) for key in keys[cut.numpy()].tolist())][-MOST_AGENTS:]
+        silent = {key: index for key, index in self._places.items() if key[:2] not in heard}
+        agents = [*silent, *(tuple(key) for key in keys[cut.numpy()].tolist())][-MOST_AGENTS:]
         waiting = torch.tensor([*silent.values()], dtype=torch.int64, device=after.device)
         self._values = torch.cat([self._values[waiting], after[cut.to(after.device)]])[-MOST_AGENTS:]
-        self._known = {key: index for index, key in enumerate(known)}
+        self._places = {key: index for index, key in enumerate(agents)}
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything. The tensors are copies."""
-        return {"agents": torch.tensor(list(self._known)).view(-1, 4), "values": self._values.clone()}
+        return {"agents": torch.tensor(list(self._places)).view(-1, 4), "values": self._values.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from the result of `state_dict`."""
-        self._known = {tuple(key): index for index, key in enumerate(state["agents"].tolist())}
+        self._places = {tuple(key): index for index, key in enumerate(state["agents"].tolist())}
         self._values = state["values"].to(self._values.device).clone()
-
-
-def _keys(rollout: Rollout) -> npt.NDArray[np.int64]:
-    """Return the keys of segments (B, 4): simulator, agent, episode, place in it."""
-    columns = (rollout.simulators, rollout.agents, rollout.episodes, rollout.sequences)
-    return torch.stack(columns, 1).numpy().astype(np.int64)

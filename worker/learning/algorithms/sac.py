@@ -48,12 +48,9 @@ Deviations from ML-Agents, on purpose:
     episodes (ADR 7). ML-Agents takes that of the terminal observation, which no step begins in and nothing corrects.
 
 What it does not do: collect, count steps, write files, decide when to stop. Guards, and updates that several processes
-share, are in `off_policy_update`. Dimensions as in `worker.learning.functional`; `R` rows of a batch, `K` outputs of a
+share, are in `off_policy`. Dimensions as in `worker.learning.functional`; `R` rows of a batch, `K` outputs of a
 Q network for each signal, `E` entropy coefficients: the branches', then the columns'.
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
-
-from contextlib import AbstractContextManager
 
 import torch
 from jaxtyping import Float
@@ -63,8 +60,7 @@ from ludus.config.behavior import SACConfig
 from ludus.protocol.spec import BehaviorSpec
 from worker.experience.demonstrations import DemonstrationBuffer
 from worker.learning.algorithms.bc import cloning_of
-from worker.learning.algorithms.off_policy import Batch, ReplayedExperience
-from worker.learning.algorithms.off_policy_update import OffPolicyAlgorithm
+from worker.learning.algorithms.off_policy import Batch, OffPolicyAlgorithm, ReplayedExperience
 from worker.learning.algorithms.sac_stats import Heads, SACTerms
 from worker.learning.fast import sac as by_hand
 from worker.learning.fast.adam import FlatAdam
@@ -88,18 +84,18 @@ class SAC(OffPolicyAlgorithm):
         expert: DemonstrationBuffer | None = None,
     ) -> None:
         """Raise `UnsupportedSpec` where there is no network for this behavior."""
-        self._generator = torch.Generator().manual_seed(seed)
-        self._model = model = SoftActorCritic(config, spec, len(signals), device, self._generator)
+        self.generator = torch.Generator().manual_seed(seed)
+        self.model = model = SoftActorCritic(config, spec, len(signals), device, self.generator)
         self.actor = model.actor
         groups = model.named_parameters()
-        self._optimizer = FlatAdam([item for group in groups for item in group])
+        self.optimizer = FlatAdam([item for group in groups for item in group])
         sizes = [sum(part.numel() for _, part in group) for group in groups]
-        self._actor_gradient, self._critic_gradient, _ = torch.split(self._optimizer.gradient, sizes)
-        experience = ReplayedExperience(config, spec, device, model.actor, signals, self._generator)
+        self._actor_gradient, self._critic_gradient, _ = torch.split(self.optimizer.gradient, sizes)
+        experience = ReplayedExperience(config, spec, device, model.actor, signals, self.generator)
         self._by_hand = covers(Case.SAC, model.actor.layout)
         # Where nothing is differentiated automatically torch need not keep books for it: a fifth of an update's time.
         automatic = not self._by_hand or experience.signals_learn or config.behavioral_cloning
-        self._mode = torch.no_grad if automatic else torch.inference_mode
+        self.mode = torch.no_grad if automatic else torch.inference_mode
         self._heads = Heads(signals.names, len(model.sizes), bool(model.columns))
         self.term_names = self._heads.names
         super().__init__(
@@ -109,39 +105,35 @@ class SAC(OffPolicyAlgorithm):
             experience,
             cloning_of(config, model.actor, expert, experience.length, seed),
             stored={
-                "generator": self._generator,
+                "generator": self.generator,
                 "actor": model.actor,
                 "critics": model.critics,
                 "log_coefficients": model.log_coefficients,
-                "optimizer": self._optimizer,
+                "optimizer": self.optimizer,
             },
-            changed=[self._optimizer, *model.critics.target.parameters()],
+            changed=[self.optimizer, *model.critics.target.parameters()],
         )
 
     def metrics_of(self, means: dict[str, float]) -> dict[str, float]:
         """Return metrics of the terms' means over an update."""
         return self._heads.metrics_of(means)
 
-    def mode(self) -> AbstractContextManager[None]:
-        """Enclose an update."""
-        return self._mode()
-
     def gradient_step(self, learning_rate: float) -> Float[Tensor, " terms"]:
         """Draw a batch and take one gradient step of everything."""
-        return self.take_step(self._experience.batch(), learning_rate)
+        return self.take_step(self.experience.batch(), learning_rate)
 
     def take_step(self, batch: Batch, learning_rate: float) -> Float[Tensor, " terms"]:
         """Take one gradient step of everything; return the terms of `Heads.names`."""
-        model, noise = self._model, self._experience.noise(self._model.columns)
+        model, noise = self.model, self.experience.noise(self.model.columns)
         following = self.following_values(batch)
         if self._by_hand:
             terms = by_hand.differentiate(model, batch, noise, following)
         else:
-            self._optimizer.zero_gradient()
+            self.optimizer.zero_gradient()
             with torch.enable_grad():
                 loss, terms = self.loss(batch, noise, following)
                 torch.autograd.backward([loss])
-        self._optimizer.step(learning_rate)
+        self.optimizer.step(learning_rate)
         model.critics.track(self.config.hyperparameters.tau)
         # Behind the step the gradients are those that all processes share.
         norms = [torch.linalg.vector_norm(part) for part in (self._actor_gradient, self._critic_gradient)]
@@ -154,7 +146,7 @@ class SAC(OffPolicyAlgorithm):
 
         They have no weight in common: targets are constants, and so are the critics' weights in the policy's loss.
         """
-        model, critics = self._model, self._model.critics
+        model, critics = self.model, self.model.critics
         coefficients = model.log_coefficients.detach().exp()  # alpha
         head, _ = model.actor(batch.encoded, batch.memory, length=batch.length)
         actions = model.actions(head, batch.masks, noise)
@@ -167,7 +159,7 @@ class SAC(OffPolicyAlgorithm):
 
         q_target = batch.rewards + batch.discounts * following
         v_target = (torch.minimum(expected[0], expected[1]) + bonus).detach()
-        weight = batch.weight / len(self._signals)
+        weight = batch.weight / len(self.signals)
         q_losses = 0.5 * torch.sum((chosen_q(predicted.q, batch.choices) - q_target).square() * weight, (1, 2))
         value_loss = 0.5 * torch.sum((predicted.v - v_target).square() * weight)
         policy_loss = -torch.sum((expected[0].mean(1, keepdim=True) + bonus) * batch.weight)
@@ -186,9 +178,9 @@ class SAC(OffPolicyAlgorithm):
 
     def following_values(self, batch: Batch) -> Float[Tensor, "R S"]:
         """Return what the target expects after each step, where a signal goes on beyond an episode's end there too."""
-        critics = self._model.critics
+        critics = self.model.critics
         following = critics.target_values(batch.encoded, batch.following, batch.length)
-        if not self._experience.ignores_end:
+        if not self.experience.ignores_end:
             return following
-        beginnings = critics.initial_values(self._experience.encoded_beginnings())
-        return beyond_termination(following, batch.terminated, beginnings, self._signals.ignores_termination)
+        beginnings = critics.initial_values(self.experience.encoded_beginnings())
+        return beyond_termination(following, batch.terminated, beginnings, self.signals.ignores_termination)

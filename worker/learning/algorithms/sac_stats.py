@@ -12,8 +12,6 @@ All are means over the gradient steps of an update, in nats where they are entro
 without branches, has none of theirs. `S` signals, `E` coefficients: the branches', then the columns'.
 """
 
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
-
 import math
 from typing import NamedTuple
 

@@ -65,13 +65,23 @@ class TrainingState:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything. Tensors are copies."""
-        return {key: None if part is None else _state_of(part) for key, part in self._stored.items()}
+        return states_of(self._stored)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on exactly where `state_dict` was taken. A part that is None there stays as it is."""
-        for key, part in self._stored.items():
-            if part is not None and state[key] is not None:
-                _load(part, state[key])
+        """Go on exactly where `state_dict` was taken; see `load_states`."""
+        load_states(self._stored, state)
+
+
+def states_of(parts: Mapping[str, Stored | None]) -> dict[str, Any]:
+    """Return the state of each part, by key. Tensors are copies."""
+    return {key: None if part is None else _state_of(part) for key, part in parts.items()}
+
+
+def load_states(parts: Mapping[str, Stored | None], states: Mapping[str, Any]) -> None:
+    """Go on exactly where `states_of` was taken. A part that is None on either side stays as it is."""
+    for key, part in parts.items():
+        if part is not None and states[key] is not None:
+            _load(part, states[key])
 
 
 def _state_of(part: Stored) -> Any:

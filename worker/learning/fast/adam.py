@@ -5,7 +5,6 @@ one contiguous vector, and their `grad` views into another: one fused call updat
 restores it, one norm measures it. The modules must not be moved to another device or dtype afterwards. Parameters may
 come in groups, each with a learning rate of its own: one call for each group then.
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -43,7 +42,7 @@ class FlatAdam:
         """
         members = [[(name, part) for name, part in group if part.requires_grad and part.numel()] for group in groups]
         named = [member for group in members for member in group]
-        self._names = [name for name, _ in named]
+        self.names = [name for name, _ in named]
         self.parameters = [parameter for _, parameter in named]
         values = torch.cat([parameter.detach().reshape(-1) for parameter in self.parameters])
         self._first, self._second = torch.zeros_like(values), torch.zeros_like(values)
@@ -149,4 +148,4 @@ class FlatAdam:
         return [part.view(parameter.shape) for part, parameter in zip(parts, self.parameters, strict=True)]
 
     def _named(self, vector: Tensor) -> dict[str, Tensor]:
-        return dict(zip(self._names, self._views(vector), strict=True))
+        return dict(zip(self.names, self._views(vector), strict=True))

@@ -6,7 +6,6 @@ that autograd differentiates; `backward` and `by_action` are the same derivative
 
 Dimensions as in `networks.q_networks`.
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 import math
 from itertools import pairwise
@@ -103,7 +102,7 @@ class StackedCritics(nn.Module):
         inputs[:, :, :size] = observations
         if self._actions:
             inputs[:V, :, size:] = continuous
-        parameters = self._views().all  # without a graph
+        parameters = self.views().all  # without a graph
         if torch.is_grad_enabled():
             parameters = list(zip(self.weights, self.biases, strict=True))
         passed = self._forward(inputs, parameters)
@@ -117,7 +116,7 @@ class StackedCritics(nn.Module):
     def pass_of(self, prediction: QPrediction, continuous: Float[Tensor, "R C"]) -> Pass:
         """Return the pass of `q_values_of`, from which `by_action` goes back."""
         observations = prediction.kept.inputs[:V, :, : self._inputs]
-        return self._forward(torch.cat([observations, continuous.expand(2, -1, -1)], 2), self._views().q)
+        return self._forward(torch.cat([observations, continuous.expand(2, -1, -1)], 2), self.views().q)
 
     def by_signal(self, outputs: Float[Tensor, "2 R SK"]) -> Float[Tensor, "2 R S K"]:
         """Return a pass's outputs by signal and choice."""
@@ -125,7 +124,7 @@ class StackedCritics(nn.Module):
 
     def by_action(self, considered: Pass, by_q1: Float[Tensor, "R SK"]) -> Float[Tensor, "R C"]:
         """Return the derivative of a loss by the actions, given the one by Q1, signal after signal."""
-        *weights, last = self._views().q1_back
+        *weights, last = self.views().q1_back
         by_output, by_input = by_q1 @ last, ACTIVATION_GRADIENTS[self.activation]
         for weight, layer in zip(reversed(weights), reversed(considered.layers), strict=True):
             by_output = by_input(by_output, layer.linear[Q1], layer.output[Q1]) @ weight
@@ -134,7 +133,7 @@ class StackedCritics(nn.Module):
     def backward(self, passed: Pass, by_q: Float[Tensor, "2 R S K"], by_v: Float[Tensor, "R S"]) -> None:
         """Write the derivatives of a loss by all weights to their `grad`, given those by the predictions of a pass."""
         inputs, layers, outputs = passed
-        views, by_input = self._views(), ACTIVATION_GRADIENTS[self.activation]
+        views, by_input = self.views(), ACTIVATION_GRADIENTS[self.activation]
         if self._choices == 1:
             by_output = torch.cat((by_q.squeeze(3), by_v.unsqueeze(0)))
         else:
@@ -156,7 +155,7 @@ class StackedCritics(nn.Module):
 
     def initial_values(self, encoded: Encoded) -> Float[Tensor, "R S"]:
         """Return the target's values of observations, which do not depend on what came before."""
-        target = self._views().target
+        target = self.views().target
         weights, biases = target[: len(target) // 2], target[len(target) // 2 :]
         hidden = torch.addmm(biases[0], encoded[0], weights[0][: self._inputs])
         for weight, bias in zip(weights[1:], biases[1:], strict=True):
@@ -165,7 +164,7 @@ class StackedCritics(nn.Module):
 
     def track(self, tau: float) -> None:
         """Move the target the part `tau` of its way to V."""
-        views = self._views()
+        views = self.views()
         torch._foreach_lerp_(views.target, views.v, tau)
 
     def _forward(self, inputs: Float[Tensor, "nets R I"], parameters: list[tuple[Tensor, Tensor]]) -> Pass:
@@ -178,7 +177,7 @@ class StackedCritics(nn.Module):
             layers.append(_Layer(linear, output))
         return Pass(inputs, layers, torch.baddbmm(last_bias, output, last_weight))
 
-    def _views(self) -> _Views:
+    def views(self) -> _Views:
         """Return the parameters' views, which are made at the first use: from then on the storage must stay."""
         if not self._cached:
             pairs = [(weight.detach(), bias.detach()) for weight, bias in zip(self.weights, self.biases, strict=True)]

@@ -4,7 +4,6 @@ The derivatives of a small network take less time than the records that autograd
 output of each layer; `backward` writes to `parameter.grad`, whose storage must exist (`fast.adam`). Call both where
 torch records no graph.
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -34,19 +33,19 @@ class LayerActivations(NamedTuple):
 
 def forward(body: DenseBody, inputs: Float[Tensor, "B I"]) -> tuple[Float[Tensor, "B U"], list[LayerActivations]]:
     """Return the features, and the activations for `backward`."""
-    kept = []
+    passed = []
     for layer in body.layers_in_order:
         linear = F.linear(inputs, layer.weight, layer.bias)
         output = body.activate(linear)
-        kept.append(LayerActivations(inputs, linear, output))
+        passed.append(LayerActivations(inputs, linear, output))
         inputs = output
-    return inputs, kept
+    return inputs, passed
 
 
-def backward(body: DenseBody, kept: list[LayerActivations], by_features: Float[Tensor, "B U"]) -> None:
+def backward(body: DenseBody, passed: list[LayerActivations], by_features: Float[Tensor, "B U"]) -> None:
     """Write the derivatives of a loss by all weights, given the one by the features."""
     layers, by_input = body.layers_in_order, ACTIVATION_GRADIENTS[body.activation]
-    for layer, (inputs, linear, output) in zip(reversed(layers), reversed(kept), strict=True):
+    for layer, (inputs, linear, output) in zip(reversed(layers), reversed(passed), strict=True):
         by_linear = by_input(by_features, linear, output)
         linear_backward(layer, inputs, by_linear)
         if layer is not layers[0]:

@@ -8,7 +8,6 @@ more than the networks. With `w = 1 / rows`, `r` the ratio, `z = (action - mean)
     d log_prob / d mean      = z / sigma                d log_prob / d log_sigma = z^2 - 1
     d log_prob / d logits    = onehot(action) - p       d entropy / d logits = -p (log p + entropy of the branch)
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 from typing import NamedTuple
 
@@ -19,7 +18,7 @@ from torch import Tensor
 from worker.learning.algorithms.batch import Batch
 from worker.learning.algorithms.ppo_stats import entropies
 from worker.learning.fast import dense
-from worker.learning.functional.distributions import JointDistribution, joint_distribution
+from worker.learning.functional.distributions import JointDistribution
 from worker.learning.networks.actor_critic import ActorCritic
 
 
@@ -45,18 +44,11 @@ def differentiate(
     Return its terms by name, and the log-ratio of each action.
     """
     actor, critic = model.actor, model.critic
-    features, kept = dense.forward(actor.body.dense, minibatch.encoded[0])
-    value_features, value_kept = features, kept
+    features, passed = dense.forward(actor.body.dense, minibatch.encoded[0])
+    value_features, value_passed = features, passed
     if critic.body is not None:
-        value_features, value_kept = dense.forward(critic.body.dense, minibatch.encoded[0])
-    joint = joint_distribution(
-        actor.head(features),
-        actor.log_sigma,
-        minibatch.continuous,
-        minibatch.discrete,
-        minibatch.masks,
-        actor.layout.discrete_branches,
-    )
+        value_features, value_passed = dense.forward(critic.body.dense, minibatch.encoded[0])
+    joint = actor.joint(actor.head(features), minibatch.continuous, minibatch.discrete, minibatch.masks)
     values = critic.heads(value_features)
     log_ratio = joint.log_prob - minibatch.log_prob
     policy = clipped_surrogate(log_ratio, minibatch.advantage, epsilon)
@@ -76,8 +68,8 @@ def differentiate(
     if critic.body is None:
         by_features += by_value_features
     else:
-        dense.backward(critic.body.dense, value_kept, by_value_features)
-    dense.backward(actor.body.dense, kept, by_features)
+        dense.backward(critic.body.dense, value_passed, by_value_features)
+    dense.backward(actor.body.dense, passed, by_features)
     terms = {"policy loss": policy.loss, "value loss": value.loss}
     return {**terms, **entropies(joint, actor.log_sigma, None)}, log_ratio
 

@@ -7,7 +7,6 @@ For a fixed noise (the reparameterised gradient), with `u = mean + sigma * noise
 and for a branch's logits, with `x_k = alpha log p_k - q_k`: `d sum_k p_k x_k / d logit_k = p_k (x_k - sum_j p_j x_j)`.
 `log_sigma` is limited to [-20, 2]; where the limit acts its derivative is 0. Dimensions as in `algorithms.sac`.
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 import torch
 from jaxtyping import Float, Int
@@ -34,7 +33,7 @@ def differentiate(
     assert isinstance(critics, StackedCritics)
     assert model.log_coefficients.grad is not None
     coefficients, signals = model.log_coefficients.detach().exp(), batch.rewards.shape[1]
-    features, kept = dense.forward(actor.body.dense, batch.encoded[0])
+    features, passed = dense.forward(actor.body.dense, batch.encoded[0])
     actions = model.actions(actor.head(features), batch.masks, noise)
     predicted = critics.q_values(batch.encoded, batch.continuous, batch.length)
     considered = predicted.kept
@@ -62,7 +61,7 @@ def differentiate(
             by_columns.append(by_logits.mul_(share))
     by_head = torch.cat(by_columns, 1)
     dense.linear_backward(actor.head, features, by_head)
-    dense.backward(actor.body.dense, kept, by_head @ actor.head.weight)
+    dense.backward(actor.body.dense, passed, by_head @ actor.head.weight)
 
     entropies = (actions.entropies * batch.weight).sum(0)  # (E,)
     torch.sub(entropies, model.target_entropies, out=model.log_coefficients.grad)  # by log alpha

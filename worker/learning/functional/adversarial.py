@@ -6,7 +6,6 @@ automatic differentiation can pass, twice where a gradient is penalised.
 
 Dimensions: `B` rows of a batch, `Z` columns of the bottleneck.
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 import math
 from collections.abc import Sequence

@@ -12,7 +12,6 @@ ratio of rare choices wrong); sums over columns and branches where ML-Agents kee
 
 `H` is the width of the head: the means of the `C` continuous columns, then the `M` logits of all branches.
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 from typing import NamedTuple
 

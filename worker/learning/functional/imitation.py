@@ -2,7 +2,6 @@
 
 Dimensions: `R` rows of a minibatch, others as in `worker.learning.functional`.
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 import torch
 from jaxtyping import Bool, Float, Int

@@ -3,7 +3,6 @@
 Each function returns the mean over the rows that count. `mask` is true for rows that count; None means all of them.
 Padding changes neither a loss nor a derivative, whatever it holds (NaN, too).
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 import torch
 from jaxtyping import Bool, Float

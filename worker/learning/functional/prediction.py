@@ -4,7 +4,6 @@
 Dimensions: `B` rows of a batch, `U` features, `C` continuous columns, `D` discrete branches, `M` choices of all
 branches together.
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (its usual name)

@@ -20,7 +20,6 @@ V(t))` with lambda also in that step. Where `pi` acted, `rho_t` is 1, and it is 
 The reverse recurrence is solved by recursive doubling (Hillis & Steele 1986): `log2(longest segment)` passes over flat
 tensors, whatever the number and the lengths of the segments. Nothing is padded.
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 import torch
 from jaxtyping import Bool, Float, Int

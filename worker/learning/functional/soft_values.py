@@ -12,7 +12,6 @@ choices. The policy ascends the same `V`.
 
 `K` is the number of a critic's outputs for each signal: `max(M, 1)`.
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 import torch
 from jaxtyping import Float, Int

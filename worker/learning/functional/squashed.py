@@ -10,7 +10,6 @@ tanh rounds to 1,
 
 Deviation from ML-Agents, on purpose: no `1e-7` inside logarithms.
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 from typing import NamedTuple
 

@@ -4,7 +4,6 @@ The columns of the head are those of the `C` continuous columns, then one for ea
 the deviations of a Gaussian head, is a parameter that does not depend on observations and starts at 0; other heads have
 none. Parameters that no gradient changes are buffers.
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -18,7 +17,12 @@ from torch import Tensor, nn
 from ludus.collector.layout import ActorLayout
 from ludus.config.network import NetworkSettings
 from ludus.protocol.spec import BehaviorSpec
-from worker.learning.functional.distributions import branch_bounds, masked_logits
+from worker.learning.functional.distributions import (
+    JointDistribution,
+    branch_bounds,
+    joint_distribution,
+    masked_logits,
+)
 from worker.learning.networks.body import NetworkBody
 from worker.learning.networks.dense import kaiming_dense
 from worker.learning.networks.encoder import Encoded
@@ -56,12 +60,12 @@ class Actor(nn.Module):
         with torch.no_grad():
             self.head.weight[: layout.logits_start] *= MEAN_SCALE / LOGIT_SCALE
         self.log_sigma = nn.Parameter(torch.zeros(0))
-        for own in layout.kind.parameters(layout.continuous_size):
-            values = torch.zeros(own.size)
-            if own.learned:
-                setattr(self, own.name, nn.Parameter(values))
+        for parameter in layout.kind.parameters(layout.continuous_size):
+            values = torch.zeros(parameter.size)
+            if parameter.learned:
+                setattr(self, parameter.name, nn.Parameter(values))
             else:
-                self.register_buffer(own.name, values)
+                self.register_buffer(parameter.name, values)
 
     @property
     def normalizer(self) -> Normalizer | None:
@@ -88,9 +92,21 @@ class Actor(nn.Module):
         means, log_sigmas = continuous.moments(TORCH, head, self.head_parameters(), self.layout.continuous_size)
         return Parts(means, log_sigmas.expand_as(means), logits)
 
+    def joint(
+        self,
+        head: Float[Tensor, "R H"],
+        continuous: Float[Tensor, "R C"],
+        discrete: Int[Tensor, "R D"],
+        masks: Bool[Tensor, "R M"] | None,
+    ) -> JointDistribution:
+        """Return the distribution of a Gaussian head at the actions taken (`functional.distributions`)."""
+        sizes = self.layout.discrete_branches
+        return joint_distribution(head, self.log_sigma, continuous, discrete, masks, sizes)
+
     def head_parameters(self) -> dict[str, Tensor]:
         """Return the parameters of the head that are not its last layer, by name."""
-        return {own.name: getattr(self, own.name) for own in self.layout.kind.parameters(self.layout.continuous_size)}
+        parameters = self.layout.kind.parameters(self.layout.continuous_size)
+        return {parameter.name: getattr(self, parameter.name) for parameter in parameters}
 
     @torch.no_grad()
     def deterministic(

@@ -3,7 +3,6 @@
 A memory is the actor's or the critic's own, and with a shared body the actor's for both. Rows are sequences of
 `length`, one after the other. Dimensions: `R` rows, `Q` sequences, `S` signals, `K` width of a memory.
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 from typing import NamedTuple
 
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 
 from ludus.config.network import NetworkSettings
 from ludus.protocol.spec import BehaviorSpec
-from worker.learning.functional.distributions import JointDistribution, joint_distribution
+from worker.learning.functional.distributions import JointDistribution
 from worker.learning.networks.actor import Actor
 from worker.learning.networks.body import NetworkBody
 from worker.learning.networks.dense import xavier_dense
@@ -79,9 +78,7 @@ class ActorCritic(nn.Module):
         value_features = features
         if critic.body is not None:
             value_features, _ = critic.body(encoded, critic_memory, length=length)
-        joint = joint_distribution(
-            actor.head(features), actor.log_sigma, continuous, discrete, masks, actor.layout.discrete_branches
-        )
+        joint = actor.joint(actor.head(features), continuous, discrete, masks)
         return Prediction(joint, critic.heads(value_features))
 
     @torch.no_grad()
@@ -94,7 +91,7 @@ class ActorCritic(nn.Module):
         """
         body = self.actor.body if self.critic.body is None else self.critic.body
         sequences = max(body.rows_at_once // length, 1)
-        memories = torch.split(memory, sequences) if memory is not None else None
+        memories = None if memory is None else torch.split(memory, sequences)
         values, after = [], []
         for index, chunk in enumerate(zip(*[torch.split(part, sequences * length) for part in encoded], strict=True)):
             features, state = body(list(chunk), None if memories is None else memories[index], length=length)

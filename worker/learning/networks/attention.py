@@ -12,7 +12,6 @@ parameters; weights start from `N(0, 0.125 / width)`.
 
 Dimensions: `R` rows, `E` entities, `F` numbers of an entity, `A` width of the embedding.
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 import math
 

@@ -8,7 +8,6 @@ rollout once. Pictures go through it untouched.
 
 Dimensions: `R` rows; with a memory they are `Q` sequences of `L` steps each, one sequence after the other.
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 from collections.abc import Sequence
 

@@ -4,7 +4,6 @@ The hidden layers before it are ordinary. The last one has the weights `W(goal)`
 learned bias of its own. `W` is two hidden layers over the goal's encoding, a norm without parameters, and a linear
 layer with one output for each weight, whose own weights start uniform in `+-1 / sqrt(units * inputs)`.
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 import math
 

@@ -1,5 +1,4 @@
 """Dense hidden layers, and how their weights start out (ML-Agents' `LinearEncoder`)."""
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 import math
 from collections.abc import Callable, Mapping

@@ -9,7 +9,6 @@
 The result is the vectors, the features of each picture, and 128 numbers from attention over all entities, side by
 side. ML-Agents mixes vectors and pictures in the spec's order: only the columns differ.
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (its usual name)

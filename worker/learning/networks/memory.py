@@ -3,7 +3,6 @@
 Initialised as in ML-Agents: each gate's weights Xavier uniform, biases 0 but those of the forget gate, which are 1 in
 *both* bias vectors. The state is `[h | c]`, half each. Gates lie in torch's order: input, forget, cell, output.
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 import torch
 from jaxtyping import Float

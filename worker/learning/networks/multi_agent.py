@@ -17,7 +17,6 @@ by the actor's statistics.
 Dimensions: `P` rows of a pool of observations, `R` rows (steps), `G` mates of each, `T` teams, `K` members of a team,
 `H` hidden units, `W` columns of flat actions, `S` signals, `Q` sequences.
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 from typing import NamedTuple
 

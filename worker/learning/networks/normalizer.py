@@ -4,7 +4,6 @@ Statistics start as one imagined observation: count 1, mean 0, sum of squared de
 (Chan, Golub & LeVeque 1979), so merging two batches in either order, or as one, gives the same result.
 They are kept in float64: a float32 count stops growing at 16.7 million, and a sum of squares loses its small terms.
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 import torch
 from jaxtyping import Float

@@ -8,7 +8,6 @@ as V. `ModularCritics` is for bodies of any kind; `fast.critics` has the one for
 
 Dimensions: `R` rows, which with a memory are sequences of `L` steps one after the other; `K` is `max(M, 1)`.
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 import math
 from collections.abc import Iterator, Sequence

@@ -6,7 +6,6 @@ writes it into the actor's head, and collectors act with plain values of choices
 
 Dimensions: `R` rows, `S` signals, `D` branches, `M` choices of all branches.
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 import copy
 

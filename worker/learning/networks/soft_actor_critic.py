@@ -2,7 +2,6 @@
 
 Dimensions: `R` rows, `E` entropy coefficients: the branches', then the columns'.
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 import math
 from typing import NamedTuple

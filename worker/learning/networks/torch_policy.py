@@ -31,19 +31,19 @@ class TorchPolicy:
         device: torch.device | str = "cpu",
     ) -> None:
         """Raise `UnsupportedSpec` where there is no network for this behavior."""
-        self._device = torch.device(device)
-        self._actor = Actor(spec, network_settings, torch.Generator(), head=head).requires_grad_(requires_grad=False)
-        self._actor.to(self._device).eval()
-        self.layout = self._actor.layout
-        self.flat_size = self._actor.flat_size
-        self.memory_size = self._actor.memory_size
+        self.device = torch.device(device)
+        self.actor = Actor(spec, network_settings, torch.Generator(), head=head).requires_grad_(requires_grad=False)
+        self.actor.to(self.device).eval()
+        self.layout = self.actor.layout
+        self.flat_size = self.actor.flat_size
+        self.memory_size = self.actor.memory_size
         self.sections: dict[str, FloatArray] = {}
         """The head's parameters by name."""
 
     def load(self, flat: FloatArray) -> None:
         """Take a copy of the weights; the buffer may change afterwards."""
-        self._actor.load_flat(flat)
-        self.sections = {name: values.cpu().numpy() for name, values in self._actor.head_parameters().items()}
+        self.actor.load_flat(flat)
+        self.sections = {name: values.cpu().numpy() for name, values in self.actor.head_parameters().items()}
 
     def act(
         self,
@@ -61,7 +61,7 @@ class TorchPolicy:
         self, observations: Sequence[NDArray[np.generic]], memory: FloatArray | None
     ) -> tuple[FloatArray, FloatArray | None]:
         """Return the columns of the head, `(B, H)`, and the memory after the step where there is one."""
-        actor = self._actor
+        actor = self.actor
         with torch.inference_mode():
             encoded = actor.encode([self._sent(part) for part in observations])
             head, after = actor(encoded, None if memory is None else self._sent(memory))
@@ -69,4 +69,4 @@ class TorchPolicy:
 
     def _sent(self, array: NDArray[np.generic]) -> torch.Tensor:
         """Return an array on the device; what came off the wire is read-only, and torch has no such tensors."""
-        return torch.from_numpy(np.require(array, requirements=("C", "W"))).to(self._device)
+        return torch.from_numpy(np.require(array, requirements=("C", "W"))).to(self.device)

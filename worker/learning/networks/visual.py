@@ -12,7 +12,6 @@ Convolutions start as torch starts them: weights and biases uniform in `+-1 / sq
 
 Pictures stay uint8 until here, where 0..255 becomes 0..1, as ML-Agents reads PNG. float32 ones are taken as they are.
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 import math
 

@@ -18,7 +18,6 @@ Deviations, on purpose:
  b. Actions are those that the environment got, in [-1, 1]; ML-Agents predicts the policy's unclipped sample.
  c. No `1e-10` inside logarithms.
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 import math
 
@@ -34,7 +33,7 @@ from worker.learning.data_parallel import shard
 from worker.learning.functional.prediction import action_error, flat_actions, squared_distance
 from worker.learning.networks.body import NetworkBody
 from worker.learning.networks.dense import kaiming_dense, xavier_dense
-from worker.learning.rewards.trained import TrainedSignal, observed, pieces, without_memory
+from worker.learning.rewards.signal import TrainedSignal, observed, pieces, without_memory
 
 LOSS_FACTOR = 10.0
 FORWARD_SHARE = 0.2
@@ -82,7 +81,7 @@ class CuriosityNetworks(nn.Module):
         return 0.5 * squared_distance(foreseen, following), action_error(acted, continuous, discrete, self.sizes)
 
 
-class CuriosityReward(TrainedSignal):
+class CuriosityReward(TrainedSignal[CuriosityNetworks]):
     """Pays for observations that its forward model did not foresee."""
 
     ignores_termination = True
@@ -91,22 +90,21 @@ class CuriosityReward(TrainedSignal):
         self, config: CuriosityConfig, spec: BehaviorSpec, device: torch.device, generator: torch.Generator
     ) -> None:
         self._limit = 1.0 / abs(config.strength) if config.strength else math.inf
-        self._networks = CuriosityNetworks(config, spec, generator).to(device)
-        super().__init__(self._networks, config.learning_rate)
+        super().__init__(CuriosityNetworks(config, spec, generator).to(device), config.learning_rate)
 
     @torch.no_grad()
     def evaluate(self, transitions: Transitions) -> Float[Tensor, " N"]:
         """Return the forward model's error at each step, at most `1 / strength`; 0 before the first update."""
-        parts = pieces(transitions, self._networks.features.rows_at_once)
-        errors = torch.cat([self._networks(part)[0] for part in parts])
-        return errors.clamp(max=self._limit) * self._networks.updated
+        parts = pieces(transitions, self.network.features.rows_at_once)
+        errors = torch.cat([self.network(part)[0] for part in parts])
+        return errors.clamp(max=self._limit) * self.network.updated
 
     def update(self, transitions: Transitions) -> dict[str, Float[Tensor, ""]]:
         """Train the features and both models by one step."""
-        self._networks.features.update_normalizer(observed(transitions, transitions.index), shared=True)
+        self.network.features.update_normalizer(observed(transitions, transitions.index), shared=True)
         with torch.enable_grad():
-            forward, inverse = (error.mean() for error in self._networks(transitions))
+            forward, inverse = (error.mean() for error in self.network(transitions))
             loss = LOSS_FACTOR * (FORWARD_SHARE * forward + (1.0 - FORWARD_SHARE) * inverse)
             self.descend(loss, shard(transitions.steps))
-        self._networks.updated.fill_(1.0)
+        self.network.updated.fill_(1.0)
         return {"Losses/Curiosity Forward Loss": forward.detach(), "Losses/Curiosity Inverse Loss": inverse.detach()}

@@ -2,7 +2,6 @@
 
 Dimensions: `N` steps, `B` segments, `S` signals.
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 from collections.abc import Sequence
 from typing import Any
@@ -39,14 +38,14 @@ class EpisodeReturns:
     def add(self, rollout: Rollout, sums: NDArray[np.float64]) -> NDArray[np.float64]:
         """Take the sums of a rollout's segments (B, S); return those of the episodes that ended in it (F, S)."""
         ended = rollout.endings.numpy() != SegmentEnd.CUT
-        whole = ended & rollout.starts_episode.numpy()
-        finished = [sums[whole]]
-        keys = torch.stack((rollout.simulators, rollout.agents, rollout.episodes, rollout.sequences), 1).numpy()
-        parts = np.flatnonzero(~whole)
+        complete = ended & rollout.starts_episode.numpy()
+        finished = [sums[complete]]
+        keys = rollout.keys.numpy()
+        parts = np.flatnonzero(~complete)
         for index in parts[np.lexsort(keys[parts].T[::-1])].tolist():
             simulator, agent, episode, _ = keys[index].tolist()
-            known, earned = self._open.pop((simulator, agent), (episode, np.zeros(self._signals)))
-            total = earned + sums[index] if known == episode else sums[index]
+            open_episode, earned = self._open.pop((simulator, agent), (episode, np.zeros(self._signals)))
+            total = earned + sums[index] if open_episode == episode else sums[index]
             if ended[index]:
                 finished.append(total[None])
             else:

@@ -32,7 +32,6 @@ Deviations, on purpose:
     For a constant reward of 0.7 and gamma 0.99: with false the last step before a termination is worth 0.7, the step a
     hundred before it 44.6; with true both are worth 70.
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 import hashlib
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -56,7 +55,7 @@ from worker.learning.functional.prediction import flat_actions
 from worker.learning.networks.body import NetworkBody
 from worker.learning.networks.dense import kaiming_dense, xavier_dense
 from worker.learning.networks.visual import scaled
-from worker.learning.rewards.trained import TrainedSignal, observed, pieces, without_memory
+from worker.learning.rewards.signal import TrainedSignal, observed, pieces, without_memory
 
 PENALTY = 10.0
 """Weight of the gradient penalty."""
@@ -124,7 +123,7 @@ class Discriminator(nn.Module):
         return Judged(self.unit(features).squeeze(1), mean)
 
 
-class GAILReward(TrainedSignal):
+class GAILReward(TrainedSignal[Discriminator]):
     """Pays for steps that pass as the expert's."""
 
     def __init__(
@@ -144,8 +143,7 @@ class GAILReward(TrainedSignal):
         self._label = name.replace("_", " ").replace("gail", "GAIL")
         self._expert = expert
         self._vail = config.use_vail
-        self._network = Discriminator(config, spec, generator).to(device)
-        super().__init__(self._network, config.learning_rate)
+        super().__init__(Discriminator(config, spec, generator).to(device), config.learning_rate)
         seeds = torch.randint(2**31, (2,), generator=generator).tolist()
         self._draws = torch.Generator().manual_seed(seeds[0])  # on the CPU: the same rows on every device
         self._noise = torch.Generator(device).manual_seed(seeds[1])  # a number for every pixel: too many for a CPU
@@ -153,13 +151,13 @@ class GAILReward(TrainedSignal):
     @torch.no_grad()
     def evaluate(self, transitions: Transitions) -> Float[Tensor, " N"]:
         """Return `-ln(1 - D)` of each step."""
-        network = self._network
+        network = self.network
         parts = pieces(transitions, network.body.rows_at_once)
         return torch.cat([imitation_reward(network(network.inputs(part)).logit) for part in parts])
 
     def update(self, transitions: Transitions) -> dict[str, Float[Tensor, ""]]:
         """Train the discriminator by one step, on as many demonstrated steps as there are steps of the policy."""
-        network = self._network
+        network = self.network
         part = shard(transitions.steps)
         drawn = self._expert.sample(part.whole, self._draws)
         demonstrated = Transitions(drawn.observations, *(part.of(column) for column in drawn[1:]))
@@ -169,7 +167,7 @@ class GAILReward(TrainedSignal):
             expert = network(expert_inputs, self._bottleneck_noise(part))
             policy = network(policy_inputs, self._bottleneck_noise(part))
             telling = discriminator_loss(expert.logit, policy.logit)
-            penalty = PENALTY * self._penalty(expert_inputs, policy_inputs, part)
+            penalty = PENALTY * self.penalty(expert_inputs, policy_inputs, part)
             loss = telling + penalty
             if self._vail:
                 information = bottleneck_information(expert.mean, policy.mean, network.sigma)
@@ -209,11 +207,11 @@ class GAILReward(TrainedSignal):
             return None
         return part.of(torch.randn((part.whole, BOTTLENECK), generator=self._noise, device=self._noise.device))
 
-    def _penalty(self, expert: list[Tensor], policy: list[Tensor], part: Shard) -> Float[Tensor, ""]:
+    def penalty(self, expert: list[Tensor], policy: list[Tensor], part: Shard) -> Float[Tensor, ""]:
         """Return the gradient penalty at points between expert and policy, without its weight."""
         between = []
-        for theirs, own in zip(expert, policy, strict=True):
-            weight = torch.rand((part.whole, *theirs.shape[1:]), generator=self._noise, device=theirs.device)
-            between.append(torch.lerp(own, theirs, part.of(weight)).requires_grad_())
-        estimate = self._network(between, self._bottleneck_noise(part)).logit.sigmoid().sum()
+        for shown, acted in zip(expert, policy, strict=True):
+            weight = torch.rand((part.whole, *shown.shape[1:]), generator=self._noise, device=shown.device)
+            between.append(torch.lerp(acted, shown, part.of(weight)).requires_grad_())
+        estimate = self.network(between, self._bottleneck_noise(part)).logit.sigmoid().sum()
         return gradient_penalty(torch.autograd.grad(estimate, between, create_graph=True))

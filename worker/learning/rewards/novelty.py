@@ -15,9 +15,6 @@ Details:
 
 Dimensions: `B` rows, `T` places of the table.
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
-
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -27,8 +24,7 @@ from ludus.config.rewards import NoveltyConfig
 from ludus.protocol.spec import BehaviorSpec
 from worker.experience.transitions import Transitions
 from worker.learning.data_parallel import total
-from worker.learning.rewards.signal import RewardSignal
-from worker.learning.rewards.trained import observed
+from worker.learning.rewards.signal import RewardSignal, observed
 
 FIRST, SECOND = -4658895280553007687, -7723592293110705685
 """Multipliers of splitmix64 (Steele, Lea and Flood 2014, https://doi.org/10.1145/2660193.2660195), signed."""
@@ -48,30 +44,20 @@ class NoveltyReward(RewardSignal):
         drawn = torch.randint(-(2**62), 2**62, (size,), generator=generator)
         self._factors = (2 * drawn + 1).to(device)
         self._counts = torch.zeros(config.table_size, dtype=torch.int64, device=device)
-        self.changed = [self._counts]
+        self.stored, self.changed = {"factors": self._factors, "counts": self._counts}, [self._counts]
 
     @torch.no_grad()
     def evaluate(self, transitions: Transitions) -> Float[Tensor, " N"]:
         """Return `1 / sqrt(1 + n)` of each step's observation."""
-        counts = self._counts[self._places(transitions)]
-        return (1.0 + counts).rsqrt()
+        return (1.0 + self._counts[self._places(transitions)]).rsqrt()
 
     @torch.no_grad()
     def update(self, transitions: Transitions) -> dict[str, Float[Tensor, ""]]:
         """Count the observations of some steps."""
-        seen = torch.bincount(self._places(transitions), minlength=len(self._counts))
-        total(seen)
-        self._counts += seen
+        visits = torch.bincount(self._places(transitions), minlength=len(self._counts))
+        total(visits)
+        self._counts += visits
         return {"Policy/Novelty Places": (self._counts > 0).float().sum()}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return hash and counts. Tensors are copies."""
-        return {"factors": self._factors.clone(), "counts": self._counts.clone()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on exactly where `state_dict` was taken."""
-        self._factors.copy_(state["factors"])
-        self._counts.copy_(state["counts"])
 
     def _places(self, transitions: Transitions) -> Int[Tensor, " N"]:
         """Return each observation's place in the table.

@@ -12,7 +12,6 @@ Deviation, on purpose: with `normalize` the statistics of observations (one set 
 update, and evaluating changes nothing. ML-Agents merges whenever either network is used, so that rewards depend on how
 often they were asked for.
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 import torch
 from jaxtyping import Float
@@ -25,7 +24,7 @@ from worker.learning.data_parallel import shard
 from worker.learning.functional.prediction import squared_distance
 from worker.learning.networks.body import NetworkBody
 from worker.learning.networks.encoder import Encoded
-from worker.learning.rewards.trained import TrainedSignal, observed, pieces, without_memory
+from worker.learning.rewards.signal import TrainedSignal, observed, pieces, without_memory
 
 
 class RNDNetworks(nn.Module):
@@ -42,27 +41,26 @@ class RNDNetworks(nn.Module):
         return squared_distance(self.predictor(encoded)[0], self.target(encoded)[0])
 
 
-class RNDReward(TrainedSignal):
+class RNDReward(TrainedSignal[RNDNetworks]):
     """Pays for observations that its predictor does not know yet."""
 
     ignores_termination = True
 
     def __init__(self, config: RNDConfig, spec: BehaviorSpec, device: torch.device, generator: torch.Generator) -> None:
-        self._networks = RNDNetworks(config, spec, generator).to(device)
-        super().__init__(self._networks, config.learning_rate)
+        super().__init__(RNDNetworks(config, spec, generator).to(device), config.learning_rate)
 
     @torch.no_grad()
     def evaluate(self, transitions: Transitions) -> Float[Tensor, " N"]:
         """Return the error of the prediction for each step's observation."""
-        target = self._networks.target
+        target = self.network.target
         parts = pieces(transitions, target.rows_at_once)
-        return torch.cat([self._networks(target.encode(observed(part, part.index))) for part in parts])
+        return torch.cat([self.network(target.encode(observed(part, part.index))) for part in parts])
 
     def update(self, transitions: Transitions) -> dict[str, Float[Tensor, ""]]:
         """Train the predictor by one step."""
         observations = observed(transitions, transitions.index)
-        self._networks.target.update_normalizer(observations, shared=True)
+        self.network.target.update_normalizer(observations, shared=True)
         with torch.enable_grad():
-            loss = self._networks(self._networks.target.encode(observations)).mean()
+            loss = self.network(self.network.target.encode(observations)).mean()
             self.descend(loss, shard(transitions.steps))
         return {"Losses/RND Loss": loss.detach()}

@@ -5,7 +5,6 @@ Names are the configuration's: `extrinsic`, `curiosity`, `gail`, `gail_2`, ..., 
 
 Dimensions: `N` steps, `S` signals.
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -17,8 +16,21 @@ from torch import Tensor
 from ludus.config.rewards import RewardSignals
 from worker.experience.transitions import Transitions
 from worker.learning.algorithms.training_state import Changed
-from worker.learning.rewards.extrinsic import ExtrinsicReward
 from worker.learning.rewards.signal import RewardSignal
+
+
+class ExtrinsicReward(RewardSignal):
+    """The game's own rewards: the agent's, and its group's.
+
+    As in ML-Agents 1.1.0 (`torch_entities/components/reward_providers/extrinsic_reward_provider.py`) their sum is what
+    PPO and SAC learn from; POCA adds the mates' rewards. Cumulative rewards, as the metrics show them, are without
+    groups'. Deviation: ML-Agents logs a warning when PPO or SAC first sees a group reward. Here it counts in full for
+    the agent that received it, so there is no warning.
+    """
+
+    def evaluate(self, transitions: Transitions) -> Float[Tensor, " N"]:
+        """Return the agent's own rewards plus its group's."""
+        return transitions.rewards + transitions.group_rewards
 
 
 class NamedSignal(NamedTuple):
@@ -34,54 +46,53 @@ class SignalSet:
     """The signals of one behavior, in the order of the value heads."""
 
     def __init__(self, signals: Sequence[NamedSignal], device: torch.device) -> None:
-        self._signals = tuple(signals)
+        self.named = tuple(signals)
         self.names = tuple(signal.name for signal in signals)
         self.strength: Tensor = torch.tensor([signal.strength for signal in signals], device=device)
         """(S,): the factor on each signal's rewards."""
         self.gamma: Tensor = torch.tensor([signal.gamma for signal in signals], device=device)
         """(S,): the discount factor of each."""
-        self.ignores_termination: Tensor = torch.tensor(
-            [signal.signal.ignores_termination for signal in signals], device=device
-        )
+        ignores = [signal.signal.ignores_termination for signal in signals]
+        self.ignores_termination: Tensor = torch.tensor(ignores, device=device)
         """(S,): see `RewardSignal`."""
         self.learns = any(signal.signal.learns for signal in signals)
         """Whether `update` does anything."""
 
     def __len__(self) -> int:
-        return len(self._signals)
+        return len(self.named)
 
     @torch.no_grad()
     def evaluate(self, transitions: Transitions) -> Float[Tensor, "N S"]:
         """Return each signal's reward of each step, after its strength."""
-        return torch.stack([item.signal.evaluate(transitions) for item in self._signals], 1) * self.strength
+        return torch.stack([item.signal.evaluate(transitions) for item in self.named], 1) * self.strength
 
     def update(self, transitions: Transitions) -> dict[str, Float[Tensor, ""]]:
         """Train every signal by one step on some transitions; return their measurements, by metric name."""
         measured: dict[str, Tensor] = {}
-        for item in self._signals:
+        for item in self.named:
             measured |= item.signal.update(transitions)
         return measured
 
     def is_finite(self) -> Bool[Tensor, ""]:
         """Return whether all weights of all signals are finite, as a tensor on the device."""
-        return torch.stack([item.signal.is_finite().to(self.gamma.device) for item in self._signals]).all()
+        return torch.stack([item.signal.is_finite().to(self.gamma.device) for item in self.named]).all()
 
     def invalid_signal(self) -> str | None:
         """Return the name of the first signal with a weight that is not finite. Waits for the device."""
-        return next((item.name for item in self._signals if not bool(item.signal.is_finite())), None)
+        return next((item.name for item in self.named if not bool(item.signal.is_finite())), None)
 
     @property
     def changed(self) -> list[Changed]:
         """The parts of all signals that `update` changes."""
-        return [part for item in self._signals for part in item.signal.changed]
+        return [part for item in self.named for part in item.signal.changed]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of each signal, by name."""
-        return {item.name: item.signal.state_dict() for item in self._signals}
+        return {item.name: item.signal.state_dict() for item in self.named}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on exactly where `state_dict` was taken."""
-        for item in self._signals:
+        for item in self.named:
             item.signal.load_state_dict(state[item.name])
 
 

@@ -43,7 +43,7 @@ def make_dqn(spec: BehaviorSpec | None = None, config: DQNConfig | None = None, 
 
 def fix_q(dqn: DQN, q: list[float], target: list[float]) -> None:
     """Let both networks give the same values for every observation."""
-    network = dqn._network
+    network = dqn.model
     with torch.no_grad():
         for heads, values in ((network.heads, q), (network.target_heads, target)):
             heads.advantages.weight.zero_()

@@ -74,31 +74,31 @@ def train(sac: SAC, spec: BehaviorSpec, rng: np.random.Generator, rounds: int, *
     """Learn from so many random rounds; return the last metrics."""
     metrics: dict[str, float] = {}
     for _ in range(rounds):
-        rollout = random_round(spec, rng, episodes=[sac._experience.step] * 3, **overrides)
-        metrics = dict(sac.update(rollout, sac._experience.step + rollout.steps) or metrics)
+        rollout = random_round(spec, rng, episodes=[sac.experience.step] * 3, **overrides)
+        metrics = dict(sac.update(rollout, sac.experience.step + rollout.steps) or metrics)
     return metrics
 
 
 def q_values(sac: SAC, net: int, batch: Batch, continuous: Tensor) -> Tensor:
     """What a Q network says, (R, S, K), differentiable."""
-    critics, signals = sac._model.critics, len(sac._signals)
+    critics, signals = sac.model.critics, len(sac.signals)
     if isinstance(critics, StackedCritics):
         outputs = _dense(critics, net, torch.cat([batch.encoded[0], continuous], 1))
     else:
         network: Any = critics.q[net]
-        extra = continuous if sac._model.columns else None
+        extra = continuous if sac.model.columns else None
         outputs = network.heads(network.body(batch.encoded, length=batch.length, extra=extra)[0])
     return outputs.view(len(outputs), signals, -1)
 
 
 def values(sac: SAC, batch: Batch) -> Tensor:
     """What V says, (R, S), differentiable."""
-    critics = sac._model.critics
+    critics = sac.model.critics
     if isinstance(critics, ModularCritics):
         return critics.v.heads(critics.v.body(batch.encoded, length=batch.length)[0])
     encoded = batch.encoded[0]
-    outputs = _dense(critics, 2, torch.cat([encoded, encoded.new_zeros(len(encoded), sac._model.columns)], 1))
-    return outputs.view(len(outputs), len(sac._signals), -1)[:, :, 0]
+    outputs = _dense(critics, 2, torch.cat([encoded, encoded.new_zeros(len(encoded), sac.model.columns)], 1))
+    return outputs.view(len(outputs), len(sac.signals), -1)[:, :, 0]
 
 
 def _dense(critics: StackedCritics, net: int, inputs: Tensor) -> Tensor:
@@ -111,9 +111,9 @@ def _dense(critics: StackedCritics, net: int, inputs: Tensor) -> Tensor:
 def reference_gradient(sac: SAC, batch: Batch, noise: Tensor | None) -> Tensor:
     """The gradient of all three losses by all weights, written down from the definitions, differentiated by torch."""
     with torch.enable_grad():
-        alpha = sac._model.log_coefficients.detach().exp()
-        head, _ = sac._model.actor(batch.encoded, batch.memory, length=batch.length)
-        parts = sac._model.actor.parts(head)
+        alpha = sac.model.log_coefficients.detach().exp()
+        head, _ = sac.model.actor(batch.encoded, batch.memory, length=batch.length)
+        parts = sac.model.actor.parts(head)
         log_prob, action = head.new_zeros(len(head)), head[:, :0]
         if noise is not None:
             unsquashed = parts.means + parts.log_sigmas.exp() * noise
@@ -121,7 +121,7 @@ def reference_gradient(sac: SAC, batch: Batch, noise: Tensor | None) -> Tensor:
             density = torch.distributions.Normal(parts.means, parts.log_sigmas.exp()).log_prob(unsquashed)
             log_prob = (density - TanhTransform().log_abs_det_jacobian(unsquashed, action)).sum(1)
         branches, entropies = [], []
-        for start, stop in sac._model.bounds:
+        for start, stop in sac.model.bounds:
             masks = None if batch.masks is None else batch.masks[:, start:stop]
             log_p = masked_logits(parts.logits[:, start:stop], masks).log_softmax(1)
             branches.append(log_p.exp())
@@ -132,7 +132,7 @@ def reference_gradient(sac: SAC, batch: Batch, noise: Tensor | None) -> Tensor:
             if branches:
                 sums = [
                     (q[:, :, start:stop] * p.unsqueeze(1)).sum(2)
-                    for (start, stop), p in zip(sac._model.bounds, branches, strict=True)
+                    for (start, stop), p in zip(sac.model.bounds, branches, strict=True)
                 ]
                 bonus = torch.stack([alpha[index] * entropy for index, entropy in enumerate(entropies)]).mean(0)
                 value = torch.stack(sums).mean(0) + bonus.unsqueeze(1)
@@ -146,9 +146,9 @@ def reference_gradient(sac: SAC, batch: Batch, noise: Tensor | None) -> Tensor:
             nets = [q_values(sac, net, batch, action.detach()) for net in (0, 1)]
             soft = [soft_value(q) for q in nets]
             v_target = torch.minimum(*soft)
-            following = sac._model.critics.target_values(batch.encoded, batch.following, batch.length)
-            beginning = sac._model.critics.initial_values(sac._model.actor.encode(sac._experience.beginnings)).mean(0)
-            over = batch.terminated.unsqueeze(1) & sac._signals.ignores_termination
+            following = sac.model.critics.target_values(batch.encoded, batch.following, batch.length)
+            beginning = sac.model.critics.initial_values(sac.model.actor.encode(sac.experience.beginnings)).mean(0)
+            over = batch.terminated.unsqueeze(1) & sac.signals.ignores_termination
             following = torch.where(over, beginning, following)
             q_target = batch.rewards + batch.discounts * following
         value_loss = mean((0.5 * (values(sac, batch) - v_target) ** 2).mean(1))
@@ -160,14 +160,14 @@ def reference_gradient(sac: SAC, batch: Batch, noise: Tensor | None) -> Tensor:
             else:
                 taken = q[:, :, 0]
             value_loss = value_loss + mean((0.5 * (taken - q_target) ** 2).mean(1))
-        log_alpha = sac._model.log_coefficients
+        log_alpha = sac.model.log_coefficients
         entropy_loss = log_alpha.new_zeros(())
-        for index, (entropy, size) in enumerate(zip(entropies, sac._model.sizes, strict=True)):
+        for index, (entropy, size) in enumerate(zip(entropies, sac.model.sizes, strict=True)):
             entropy_loss = entropy_loss + mean(log_alpha[index] * (entropy.detach() - 0.2 * np.log(size)))
         if noise is not None:
-            entropy_loss = entropy_loss - mean(log_alpha[-1] * (log_prob.detach() - sac._model.columns))
-        parameters = sac._optimizer.parameters
-        actor = sum(name.startswith("actor.") for name in sac._optimizer._names)
+            entropy_loss = entropy_loss - mean(log_alpha[-1] * (log_prob.detach() - sac.model.columns))
+        parameters = sac.optimizer.parameters
+        actor = sum(name.startswith("actor.") for name in sac.optimizer.names)
         by_actor = torch.autograd.grad(policy_loss, parameters[:actor], retain_graph=True)
         by_critics = torch.autograd.grad(value_loss, parameters[actor:-1], materialize_grads=True)
         by_alpha = torch.autograd.grad(entropy_loss, parameters[-1:])

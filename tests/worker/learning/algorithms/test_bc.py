@@ -13,8 +13,7 @@ from ludus.demonstrations import Demonstration
 from ludus.protocol.spec import BehaviorSpec
 from tests.ludus.demonstrations.shown import make_demonstration, make_spec, picture, vector
 from worker.experience.demonstrations import DemonstrationBuffer
-from worker.learning.algorithms.bc import LOSS, BehavioralCloning
-from worker.learning.algorithms.clone import Cloning
+from worker.learning.algorithms.bc import LOSS, BehavioralCloning, Cloning
 from worker.learning.algorithms.numeric_check import Diverged
 from worker.learning.fast.adam import FlatAdam
 from worker.learning.functional.imitation import continuous_error, cross_entropy
@@ -119,8 +118,8 @@ class TestLoss:
         padded = make_cloning(make_actor(spec, **network), expert, sequence_length=8, batch_size=8)
         exact = make_cloning(make_actor(spec, **network), expert, sequence_length=5, batch_size=5)
 
-        assert padded._imitator.loss(torch.tensor([0])).item() == pytest.approx(
-            exact._imitator.loss(torch.tensor([0])).item(), rel=1e-5
+        assert padded.imitator.loss(torch.tensor([0])).item() == pytest.approx(
+            exact.imitator.loss(torch.tensor([0])).item(), rel=1e-5
         )
 
 
@@ -286,7 +285,7 @@ class TestSharing:
         actor = make_actor(spec)
         cloning = make_cloning(actor, lesson(spec))
         cloning.update(0)
-        cloning._imitator._demonstrations.transitions.observations[0][17] = torch.nan
+        cloning.imitator.demonstrations.transitions.observations[0][17] = torch.nan
         before, state = weights(actor), cloning.state_dict()
 
         with pytest.raises(Diverged, match="Pretraining Loss is not finite in minibatch"):
@@ -341,7 +340,7 @@ class TestCloneRun:
         spec = make_spec(vector(2), branches=(2,))
         clone = make_clone(lesson(spec, steps=72))  # minibatches of 32, 32 and 8
 
-        seen = torch.cat([clone._next() for _ in range(3)])
+        seen = torch.cat([clone.draw() for _ in range(3)])
 
         assert sorted(seen.tolist()) == list(range(72))
 
@@ -382,7 +381,7 @@ class TestCloneRun:
         clone = make_clone(lesson(make_spec(vector(2), branches=(2,))))
         clone.iterate(5)
         before = clone.flat_weights()
-        clone._imitator._demonstrations.transitions.observations[0][:] = torch.nan
+        clone.imitator.demonstrations.transitions.observations[0][:] = torch.nan
 
         with pytest.raises(Diverged):
             clone.iterate(5)
@@ -403,13 +402,13 @@ class TestCloneRun:
 
     def test_a_large_loss_is_no_explosion_if_it_begins_so(self) -> None:
         clone = make_clone(lesson(make_spec(vector(2), continuous=1)))
-        clone._imitator._demonstrations.transitions.continuous.fill_(1e4)
+        clone.imitator.demonstrations.transitions.continuous.fill_(1e4)
 
         assert clone.iterate(20)[LOSS] == pytest.approx(1e8, rel=0.01)
 
     def test_after_iterations_were_taken_back_other_minibatches_are_met(self) -> None:
         clone = make_clone(lesson(make_spec(vector(2), branches=(2,))))  # 8 minibatches of 32
-        clone._imitator._demonstrations.transitions.observations[0][17] = torch.nan
+        clone.imitator.demonstrations.transitions.observations[0][17] = torch.nan
 
         def attempt() -> bool:
             try:

@@ -88,10 +88,10 @@ def test_targets_are_constants_and_only_the_network_is_descended() -> None:
     loss, _, _ = dqn.loss(make_batch())
     loss.backward()
 
-    assert all(parameter.grad is None for parameter in dqn._network.target_parameters())
+    assert all(parameter.grad is None for parameter in dqn.model.target_parameters())
     # of Q(s, a) alone: the slope of the bias of the chosen column is that of the Huber loss, others have none
-    assert dqn._network.heads.advantages.bias.grad is not None
-    assert dqn._network.heads.advantages.bias.grad[1:].tolist() == [0.0, 0.0]
+    assert dqn.model.heads.advantages.bias.grad is not None
+    assert dqn.model.heads.advantages.bias.grad[1:].tolist() == [0.0, 0.0]
 
 
 def test_weights_scale_the_losses_of_their_rows() -> None:
@@ -138,7 +138,7 @@ def test_signals_have_values_of_their_own_and_the_sum_chooses() -> None:
     fix_q(dqn, [1.0, 2.0, 3.0, 9.0, 0.0, 0.0], [4.0, 5.0, 6.0, 7.0, 8.0, 9.0])
 
     assert dqn.following_values(make_batch()).tolist() == [[[4.0], [7.0]]]
-    dqn._network.fold()
+    dqn.model.fold()
     assert dqn.actor.head.bias.tolist() == [10.0, 2.0, 3.0]
 
 
@@ -209,8 +209,8 @@ def test_beyond_a_termination_signals_that_ignore_it_expect_the_beginnings() -> 
 def test_priorities_draw_steps_by_their_errors_and_weights_make_up_for_it() -> None:
     dqn = make_dqn(prioritized=True, priority_exponent=1.0, importance_exponent=0.5, batch_size=4)
     dqn.store(one_episode([0.0, 0.0], SegmentEnd.TERMINATED))
-    assert dqn._priorities is not None
-    dqn._priorities.update(np.array([0, 1]), np.array([1.0, 3.0], np.float32))
+    assert dqn.priorities is not None
+    dqn.priorities.update(np.array([0, 1]), np.array([1.0, 3.0], np.float32))
 
     batch = dqn.batch()
 
@@ -223,9 +223,9 @@ def test_priorities_draw_steps_by_their_errors_and_weights_make_up_for_it() -> N
 def test_importance_weights_make_up_fully_in_the_end() -> None:
     dqn = make_dqn(prioritized=True, priority_exponent=1.0, importance_exponent=0.5, batch_size=4, max_steps=100)
     dqn.store(one_episode([0.0, 0.0], SegmentEnd.TERMINATED))
-    assert dqn._priorities is not None
-    dqn._priorities.update(np.array([0, 1]), np.array([1.0, 3.0], np.float32))
-    dqn._experience.step = 100
+    assert dqn.priorities is not None
+    dqn.priorities.update(np.array([0, 1]), np.array([1.0, 3.0], np.float32))
+    dqn.experience.step = 100
 
     assert dqn.batch().weights.tolist() == pytest.approx([1 / 4, *[1 / 12] * 3], rel=1e-5)
 
@@ -238,8 +238,8 @@ def test_a_gradient_step_sets_the_priorities_of_what_it_drew() -> None:
     dqn.gradient_step(1e-9)
 
     # errors: 0: |0.5 - (1 + 0.5 * 4)| = 2.5; 1: |0.5 - 5| = 4.5
-    assert dqn._priorities is not None
-    assert dqn._priorities.state_dict()["powers"][:2].tolist() == pytest.approx([2.5, 4.5], abs=1e-3)
+    assert dqn.priorities is not None
+    assert dqn.priorities.state_dict()["powers"][:2].tolist() == pytest.approx([2.5, 4.5], abs=1e-3)
 
 
 # Updates -------------------------------------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ def test_the_target_moves_by_tau_at_its_interval() -> None:
     seen = []
     for _ in range(4):
         dqn.gradient_step(1e-9)
-        seen.append(dqn._network.target_heads.advantages.bias[2].item())
+        seen.append(dqn.model.target_heads.advantages.bias[2].item())
 
     assert seen == pytest.approx([0.0, 1.5, 1.5, 2.25], abs=1e-4)
 
@@ -284,7 +284,7 @@ def test_the_actor_acts_by_the_networks_values() -> None:
     encoded = dqn.actor.encode(observations)
     head, _ = dqn.actor(encoded)
 
-    torch.testing.assert_close(head, dqn._network.q(encoded).sum(1), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(head, dqn.model.q(encoded).sum(1), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("signals", [None, TWO_SIGNALS], ids=["plain", "with-curiosity"])
@@ -319,7 +319,7 @@ def test_without_a_saved_buffer_a_resumed_learner_waits_for_steps() -> None:
 
     resumed.load_state_dict(dqn.state_dict())
 
-    assert len(resumed._experience.replay) == 0
+    assert len(resumed.experience.replay) == 0
     assert resumed.update(random_round(spec, rng, lengths=[8], episodes=[1]), 24) is None
     assert resumed.update(random_round(spec, rng, lengths=[8], episodes=[2]), 32) is not None
 
@@ -330,7 +330,7 @@ def test_an_update_that_diverges_is_taken_back_with_its_priorities() -> None:
     dqn.update(random_round(spec, rng), 16)
     dqn.update(random_round(spec, rng, episodes=[1] * 3), 32)
     before = dqn.state_dict()
-    assert dqn._priorities is not None
+    assert dqn.priorities is not None
 
     with pytest.raises(Diverged):
         dqn.update(random_round(spec, rng, rewards=np.full(16, np.float32(3e38)), episodes=[2] * 3), 48)
@@ -338,7 +338,7 @@ def test_an_update_that_diverges_is_taken_back_with_its_priorities() -> None:
     after = dqn.state_dict()
     for name in ("model", "optimizer", "gradient_steps", "version"):
         assert equal_states(before[name], after[name]), name
-    powers = dqn._priorities.state_dict()["powers"]
+    powers = dqn.priorities.state_dict()["powers"]
     assert bool(powers.isfinite().all())
 
 

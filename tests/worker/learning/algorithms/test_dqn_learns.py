@@ -61,6 +61,6 @@ def test_values_of_a_chain_are_those_of_the_best_choices(hyper: dict[str, Any]) 
     for _ in range(400):
         dqn.gradient_step(2e-3)
 
-    best = dqn._network.q([torch.arange(4.0).unsqueeze(1)])[:, 0].amax(1)
+    best = dqn.model.q([torch.arange(4.0).unsqueeze(1)])[:, 0].amax(1)
 
     np.testing.assert_allclose(best.detach().numpy(), [0.125, 0.25, 0.5, 1.0], atol=0.05)

@@ -17,8 +17,7 @@ from tests.worker.rollouts import make_rollout, make_spec, random_rollout
 from worker.experience.groups import teams_of
 from worker.experience.rollout import Rollout
 from worker.learning.algorithms.numeric_check import Diverged
-from worker.learning.algorithms.poca import POCA
-from worker.learning.algorithms.team_batch import TeamExperience
+from worker.learning.algorithms.poca import POCA, TeamExperience
 from worker.learning.build import Demonstrations, build_algorithm
 from worker.learning.functional.distributions import joint_distribution
 from worker.learning.functional.prediction import flat_actions
@@ -74,9 +73,9 @@ def prepared(poca: POCA, rollout: Rollout) -> TeamExperience:
 def value_of(poca: POCA, *agents: torch.Tensor) -> float:
     """The critic's value of a team that sees this."""
     seen = torch.stack(agents)
-    members = poca._critic.embed([seen], torch.zeros(len(seen), 2))
-    embedding = poca._critic.embed_team(members.seeing.unsqueeze(0), torch.zeros(1, len(seen), dtype=torch.bool))
-    return float(poca._critic.values_of(embedding.summary, embedding.size).detach())
+    members = poca.critic.embed([seen], torch.zeros(len(seen), 2))
+    embedding = poca.critic.embed_team(members.seeing.unsqueeze(0), torch.zeros(1, len(seen), dtype=torch.bool))
+    return float(poca.critic.values_of(embedding.summary, embedding.size).detach())
 
 
 # Credit ------------------------------------------------------------------------------------------------------------
@@ -181,7 +180,7 @@ def test_the_largest_team_is_counted_and_remembered() -> None:
     poca.update(group([[10]] * 3, [11] * 3, [SegmentEnd.CUT] * 3), step=0)
     poca.update(group([[10]] * 2, [11] * 2, [SegmentEnd.CUT] * 2), step=0)
 
-    assert float(poca._critic.largest) == 3.0
+    assert float(poca.critic.largest) == 3.0
 
 
 # Gradient ----------------------------------------------------------------------------------------------------------
@@ -198,13 +197,13 @@ def test_gradient_is_that_of_the_objective(network: dict[str, Any], clip: bool) 
     experience = prepared(poca, rollout)
     (minibatch,) = list(poca.minibatches(experience))[:1]
     with torch.no_grad():  # the critic has moved since: old values are not the new ones
-        poca._critic.heads.bias += 0.3
+        poca.critic.heads.bias += 0.3
     rates = poca.rates(0)
 
     with torch.no_grad():
         poca.differentiate(experience, minibatch, rates)
-    found = {name: parameter.grad.clone() for name, parameter in poca._model.named_parameters() if parameter.numel()}
-    poca._optimizer.zero_gradient()
+    found = {name: parameter.grad.clone() for name, parameter in poca.model.named_parameters() if parameter.numel()}
+    poca.optimizer.zero_gradient()
 
     batch, steps = experience.batch, minibatch.steps
     memory = None if experience.memories is None else experience.memories[minibatch.rows[:: minibatch.length]]
@@ -229,7 +228,7 @@ def test_gradient_is_that_of_the_objective(network: dict[str, Any], clip: bool) 
         losses.append((torch.maximum(plain**2, clipped**2) if clip else plain**2).mean())
     (-surrogate + 0.5 * (losses[0] + 0.5 * losses[1]) - rates.beta * joint.entropy.mean()).backward()
 
-    for name, parameter in poca._model.named_parameters():
+    for name, parameter in poca.model.named_parameters():
         if parameter.numel():
             torch.testing.assert_close(found[name], parameter.grad, rtol=1e-4, atol=1e-6, msg=name)
 
@@ -384,8 +383,8 @@ def test_memories_of_the_critic_go_on_where_an_episode_does() -> None:
 
     poca = game.algorithm
     assert isinstance(poca, POCA)
-    assert len(poca._memories.state_dict()["agents"]) == 4
-    assert poca._memories.state_dict()["values"].abs().sum() > 0
+    assert len(poca.memories.state_dict()["agents"]) == 4
+    assert poca.memories.state_dict()["values"].abs().sum() > 0
 
 
 def test_pictures_and_entities_are_learnt_from() -> None:

@@ -82,7 +82,7 @@ def test_targets_are_returns_and_normalised_advantages() -> None:
     batch = ppo.prepare(rollout).batch
 
     v = batch.values.squeeze(1).tolist()
-    behind = float(ppo._model.values(ppo.actor.encode(rollout.next_observations))[0][1])
+    behind = float(ppo.model.values(ppo.actor.encode(rollout.next_observations))[0][1])
     third = 4.0 + 0.5 * behind - v[3]  # truncated: the value behind it counts
     first = 2.0 - v[1]  # terminated: it doesn't
     advantages = [
@@ -150,7 +150,7 @@ def test_gradients_are_clipped_where_it_is_asked_for() -> None:
 
     # Adam divides by the gradient's size, except where its epsilon of 1e-8 is not small beside it.
     assert not np.array_equal(free.flat_weights(), clipped.flat_weights())
-    assert float(clipped._optimizer.gradient.norm()) == pytest.approx(1e-6, rel=1e-3)
+    assert float(clipped.optimizer.gradient.norm()) == pytest.approx(1e-6, rel=1e-3)
 
 
 def test_a_remainder_is_left_out_and_a_small_rollout_is_one_minibatch() -> None:

@@ -13,7 +13,7 @@ from tests.toys.drills import Recall
 from tests.toys.playing import Training, training
 from tests.worker.rollouts import make_config, make_spec, random_rollout
 from worker.experience.rollout import Rollout
-from worker.experience.sequences import sequences_of
+from worker.experience.transitions import sequences_of
 from worker.learning.algorithms.batch import Batch
 from worker.learning.algorithms.numeric_check import Diverged
 from worker.learning.algorithms.ppo import PPO
@@ -70,7 +70,7 @@ class Life:
 def test_values_equal_a_plain_loop_over_steps_across_rounds(length: int) -> None:
     run = make_training(length=length)
     ppo, life = ppo_of(run), Life()
-    critic = ppo._model.critic
+    critic = ppo.model.critic
     cuts = 0
 
     for _ in range(4):  # without updates: the weights stay, the memories must, too
@@ -90,10 +90,10 @@ def test_what_follows_is_valued_with_the_memory_after_the_segment() -> None:
     rollout = collect(run)
     pool = ppo.actor.encode(rollout.pool())
 
-    (_, bootstrap, _), _ = ppo._estimate(rollout, pool)
+    (_, bootstrap, _), _ = ppo.estimate(rollout, pool)
 
-    _, following = Life().through(rollout, ppo._model.critic.body)
-    torch.testing.assert_close(bootstrap, ppo._model.critic.heads(following))
+    _, following = Life().through(rollout, ppo.model.critic.body)
+    torch.testing.assert_close(bootstrap, ppo.model.critic.heads(following))
 
 
 @pytest.mark.parametrize("shared_critic", [False, True])
@@ -106,7 +106,7 @@ def test_predictions_in_sequences_equal_a_plain_loop(shared_critic: bool) -> Non
     (minibatch,) = prepared.batch.minibatches(10_000, torch.Generator(), prepared.recurrence)
     assert minibatch.real is not None
 
-    prediction = ppo._model.evaluate(
+    prediction = ppo.model.evaluate(
         minibatch.encoded,
         minibatch.continuous,
         minibatch.discrete,
@@ -231,7 +231,7 @@ def test_padding_changes_neither_losses_nor_gradients(clip_value_loss: bool) -> 
                 assert int((~minibatch.real).sum()) == 16
                 minibatch = spoil_padding(minibatch)
             terms, _ = ppo.differentiate(prepared, minibatch, ppo.rates(0))
-        outcomes.append((terms, ppo._optimizer.gradient.clone()))
+        outcomes.append((terms, ppo.optimizer.gradient.clone()))
 
     (terms, gradient), (padded_terms, padded_gradient) = outcomes
     assert float(gradient.norm()) > 0.0
@@ -285,13 +285,13 @@ def test_an_update_that_diverged_forgets_nothing() -> None:
     run = make_training()
     run.run(1)
     ppo, rollout = ppo_of(run), collect(run)
-    before = ppo._memories.state_dict()
+    before = ppo.memories.state_dict()
     rollout.rewards[3] = torch.inf
 
     with pytest.raises(Diverged):
         ppo.update(rollout, 0)
 
-    after = ppo._memories.state_dict()
+    after = ppo.memories.state_dict()
     assert len(before["values"])
     assert torch.equal(before["agents"], after["agents"])
     assert torch.equal(before["values"], after["values"])

@@ -68,8 +68,8 @@ def test_each_signal_has_its_own_returns_and_the_advantage_is_their_mean() -> No
     endings = [SegmentEnd.TERMINATED, SegmentEnd.CUT, SegmentEnd.TRUNCATED, SegmentEnd.TERMINATED, SegmentEnd.CUT]
     ppo, rollout = make_ppo(), make_steps(ending=endings, sequences=[0, 0, 1, 2, 3])
     prepared = ppo.prepare(rollout)
-    rewards = ppo._signals.evaluate(prepared.transitions)
-    (_, bootstrap, _), _ = ppo._estimate(rollout, ppo.actor.encode(prepared.transitions.observations))
+    rewards = ppo.signals.evaluate(prepared.transitions)
+    (_, bootstrap, _), _ = ppo.estimate(rollout, ppo.actor.encode(prepared.transitions.observations))
 
     # Two episodes begin, in rows 0 and 9: what curiosity and RND go on with where an episode terminated.
     beginning = (prepared.batch.values[0] + prepared.batch.values[9]) / 2
@@ -124,14 +124,14 @@ def test_reward_metrics_are_means_of_summed_rewards_of_finished_episodes() -> No
     ppo = make_ppo(("extrinsic", "rnd"))
     endings = [SegmentEnd.TERMINATED, SegmentEnd.CUT, SegmentEnd.TRUNCATED, SegmentEnd.CUT, SegmentEnd.TERMINATED]
     first = make_steps(ending=endings)
-    rewards = ppo._signals.evaluate(ppo.prepare(first).transitions)[:, 1].double()
+    rewards = ppo.signals.evaluate(ppo.prepare(first).transitions)[:, 1].double()
 
     stats = ppo.update(first, step=0)
 
     sums = [float(part.sum()) for part in rewards.split(LENGTHS)]
     assert stats["Policy/Rnd Reward"] == pytest.approx((sums[0] + sums[2] + sums[4]) / 3)
     second = make_steps(seed=2, ending=SegmentEnd.TERMINATED, sequences=[0, 1, 0, 1, 0], episodes=[1, 0, 1, 0, 1])
-    rewards = ppo._signals.evaluate(ppo.prepare(second).transitions)[:, 1].double()
+    rewards = ppo.signals.evaluate(ppo.prepare(second).transitions)[:, 1].double()
     stats = ppo.update(second, step=0)
     sums = [
         float(part.sum()) + (sums[index] if index in {1, 3} else 0.0)
@@ -182,8 +182,8 @@ def test_a_signal_that_breaks_takes_everything_back_and_is_named(name: str) -> N
     ppo = make_ppo(batch_size=24)
     ppo.update(make_steps(), step=0)
     before = ppo.state_dict()
-    signal: Any = next(item.signal for item in ppo._signals._signals if item.name == name)
-    learning_rate, signal._learning_rate = signal._learning_rate, 1e38
+    signal: Any = next(item.signal for item in ppo.signals.named if item.name == name)
+    learning_rate, signal.learning_rate = signal.learning_rate, 1e38
 
     with pytest.raises(Diverged) as diverged:
         ppo.update(make_steps(seed=2), step=0)
@@ -191,14 +191,15 @@ def test_a_signal_that_breaks_takes_everything_back_and_is_named(name: str) -> N
     named = {"curiosity": "Curiosity", "gail": "GAIL", "gail_2": "GAIL 2", "rnd": "RND"}[name]
     assert named in diverged.value.tensor or diverged.value.tensor == f"weights of {name}"
     assert equal(without_generators(before), without_generators(ppo.state_dict()))
-    signal._learning_rate = learning_rate
+    signal.learning_rate = learning_rate
     assert ppo.update(make_steps(seed=3), step=0)["Losses/Value Loss"] > 0.0
 
 
-def test_an_exploding_critic_is_named_with_both_sizes() -> None:
+def test_an_exploding_critic_is_named_with_both_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     ppo = make_ppo(("extrinsic",), critic_learning_rate=1.0, num_epoch=30)
     before = ppo.state_dict()
-    ppo._critic_learning_rate = type(ppo._critic_learning_rate)("constant", 1e4, 0.0, 1)
+    rates = ppo.rates(0)._replace(critic_learning_rate=1e4)
+    monkeypatch.setattr(ppo, "rates", lambda _: rates)
 
     with pytest.raises(Diverged, match=r"(value loss|gradient) exploded from .* to .* in minibatch \d+") as diverged:
         ppo.update(make_steps(), step=0)
@@ -209,14 +210,12 @@ def test_an_exploding_critic_is_named_with_both_sizes() -> None:
 
 def test_the_critic_may_have_a_learning_rate_of_its_own() -> None:
     ppo = make_ppo(("extrinsic",), learning_rate=1e-3, critic_learning_rate=1e-2, batch_size=48, num_epoch=1)
-    before = {name: weight.detach().clone() for name, weight in ppo._model.named_parameters()}
+    before = {name: weight.detach().clone() for name, weight in ppo.model.named_parameters()}
 
     stats = ppo.update(make_steps(), step=0)
 
     # Adam's first step moves every weight that has a gradient by its learning rate (biases of keys have none).
-    moved = {
-        name: float((weight.detach() - before[name]).abs().max()) for name, weight in ppo._model.named_parameters()
-    }
+    moved = {name: float((weight.detach() - before[name]).abs().max()) for name, weight in ppo.model.named_parameters()}
     assert {round(value, 5) for name, value in moved.items() if value > 1e-4 and name.startswith("actor.")} == {1e-3}
     assert {round(value, 5) for name, value in moved.items() if value > 1e-4 and name.startswith("critic.")} == {1e-2}
     assert stats["Policy/Learning Rate"] == 1e-3

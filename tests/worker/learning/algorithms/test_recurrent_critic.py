@@ -9,7 +9,7 @@ from torch import Tensor
 from ludus.collector.segments import SegmentEnd
 from tests.worker.rollouts import make_rollout
 from worker.experience.rollout import Rollout
-from worker.experience.sequences import sequences_of
+from worker.experience.transitions import sequences_of
 from worker.learning.algorithms.recurrent_critic import CriticMemories, unroll
 
 CPU = torch.device("cpu")

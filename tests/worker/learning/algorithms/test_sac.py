@@ -49,12 +49,10 @@ def equal_states(one: Any, other: Any) -> bool:
 
 def next_batch(sac: SAC) -> tuple[Batch, torch.Tensor | None]:
     """The batch and the noise of the next gradient step, which draws them again."""
-    state = sac._generator.get_state()
-    batch = sac._experience.batch()
-    noise = (
-        torch.randn(len(batch.rewards), sac._model.columns, generator=sac._generator) if sac._model.columns else None
-    )
-    sac._generator.set_state(state)
+    state = sac.generator.get_state()
+    batch = sac.experience.batch()
+    noise = torch.randn(len(batch.rewards), sac.model.columns, generator=sac.generator) if sac.model.columns else None
+    sac.generator.set_state(state)
     return batch, noise
 
 
@@ -73,14 +71,14 @@ def test_gradient_by_hand_is_that_of_the_losses(
 ) -> None:
     spec = make_spec(observations=(3, 2), continuous=continuous, branches=branches)
     sac = filled(spec, masked=masked, network={"normalize": True}, signals=signals)
-    assert isinstance(sac._model.critics, StackedCritics)
+    assert isinstance(sac.model.critics, StackedCritics)
     batch, noise = next_batch(sac)
 
     reference = reference_gradient(sac, batch, noise)
     with torch.no_grad():
-        sac.take_step(sac._experience.batch(), 0.0)
+        sac.take_step(sac.experience.batch(), 0.0)
 
-    torch.testing.assert_close(sac._optimizer.gradient, reference, rtol=1e-3, atol=2e-5)
+    torch.testing.assert_close(sac.optimizer.gradient, reference, rtol=1e-3, atol=2e-5)
     assert float(reference.norm()) > 0.01
 
 
@@ -99,29 +97,29 @@ def test_automatic_gradient_is_that_of_the_losses(
 ) -> None:
     spec = make_spec(observations=observations, continuous=continuous, branches=branches)
     sac = filled(spec, memory_size=memory_size, network=network, masked=True)
-    assert isinstance(sac._model.critics, ModularCritics)
+    assert isinstance(sac.model.critics, ModularCritics)
     batch, noise = next_batch(sac)
 
     reference = reference_gradient(sac, batch, noise)
     with torch.no_grad():
-        sac.take_step(sac._experience.batch(), 0.0)
+        sac.take_step(sac.experience.batch(), 0.0)
 
-    torch.testing.assert_close(sac._optimizer.gradient, reference, rtol=1e-3, atol=2e-5)
+    torch.testing.assert_close(sac.optimizer.gradient, reference, rtol=1e-3, atol=2e-5)
 
 
 def test_the_target_starts_as_v_and_moves_by_tau() -> None:
     spec = make_spec(observations=(3,), continuous=1)
     sac = make_sac(spec, tau=0.25, learning_rate=1e-2)
-    critics = sac._model.critics
+    critics = sac.model.critics
     start = [part.clone() for part in critics.target]
-    assert all(torch.equal(part, source) for part, source in zip(critics.target, critics._views().v, strict=True))
+    assert all(torch.equal(part, source) for part, source in zip(critics.target, critics.views().v, strict=True))
 
     train(sac, spec, np.random.default_rng(2), 1, rewards=np.ones(16))
-    updates = sac._experience.updates
+    updates = sac.experience.updates
 
     assert updates == 4
     first = [
-        before + (1 - 0.75**updates) * (after - before) for before, after in zip(start, critics._views().v, strict=True)
+        before + (1 - 0.75**updates) * (after - before) for before, after in zip(start, critics.views().v, strict=True)
     ]
     moved = sum(float((part - before).norm()) for part, before in zip(critics.target, start, strict=True))
     whole = sum(float((part - before).norm()) for part, before in zip(first, start, strict=True))
@@ -140,10 +138,10 @@ def test_recurrent_padding_has_no_influence() -> None:
 
     gradients = []
     for one in (batch, others):
-        sac._generator.manual_seed(3)
+        sac.generator.manual_seed(3)
         with torch.no_grad():
             sac.take_step(one, 0.0)  # what was padded pays a million
-        gradients.append(sac._optimizer.gradient.clone())
+        gradients.append(sac.optimizer.gradient.clone())
 
     torch.testing.assert_close(*gradients)
 
@@ -157,7 +155,7 @@ def test_what_a_step_bootstraps_from(ending: SegmentEnd, bootstraps: float) -> N
     spec = make_spec(observations=(1,), continuous=1)
     sac = make_sac(spec, batch_size=8)
     seen, behind = np.full((16, 1), 1.0), np.full((16, 1), 7.0)
-    sac._experience.store(
+    sac.experience.store(
         random_round(
             spec,
             np.random.default_rng(1),
@@ -168,7 +166,7 @@ def test_what_a_step_bootstraps_from(ending: SegmentEnd, bootstraps: float) -> N
         )
     )
 
-    batch = sac._experience.batch()
+    batch = sac.experience.batch()
 
     assert batch.discounts.unique().tolist() == pytest.approx([bootstraps])
     assert batch.following[0].unique().tolist() == [7.0], "the observation that the episode ended on"
@@ -178,14 +176,14 @@ def test_signals_have_their_own_strength_gamma_and_end() -> None:
     spec = make_spec(observations=(3,), continuous=1)
     sac = make_sac(spec, make_sac_config(signals=TWO_SIGNALS))
     rng = np.random.default_rng(1)
-    sac._experience.store(random_round(spec, rng, lengths=[40], ending=SegmentEnd.CUT))
-    sac._experience.store(random_round(spec, rng, lengths=[1] * 40, ending=SegmentEnd.TERMINATED, rewards=np.ones(40)))
+    sac.experience.store(random_round(spec, rng, lengths=[40], ending=SegmentEnd.CUT))
+    sac.experience.store(random_round(spec, rng, lengths=[1] * 40, ending=SegmentEnd.TERMINATED, rewards=np.ones(40)))
 
-    batch = sac._experience.batch()
+    batch = sac.experience.batch()
     ended = batch.discounts[:, 0] == 0
     assert 0 < int(ended.sum()) < 16
 
-    assert sac._signals.names == ("extrinsic", "curiosity")
+    assert sac.signals.names == ("extrinsic", "curiosity")
     assert batch.rewards[ended, 0].unique().tolist() == [2.0], "1 times its strength"
     assert batch.discounts[ended].unique(dim=0).tolist() == [[0.0, pytest.approx(0.8)]], "curiosity knows no end"
     assert batch.rewards.shape == (16, 2)
@@ -197,7 +195,7 @@ def test_beyond_a_termination_curiosity_expects_what_episodes_begin_with(memory:
     sac = make_sac(spec, make_sac_config(signals=TWO_SIGNALS, network={"memory": memory} if memory else {}))
     columns = {"lengths": [1] * 16, "memory_size": 4 if memory else 0}
     begun, behind = np.full((16, 1), 2.0), np.full((16, 1), 7.0)
-    sac._experience.store(
+    sac.experience.store(
         random_round(
             spec,
             np.random.default_rng(1),
@@ -208,11 +206,11 @@ def test_beyond_a_termination_curiosity_expects_what_episodes_begin_with(memory:
         )
     )
 
-    batch = sac._experience.batch()
+    batch = sac.experience.batch()
     values = sac.following_values(batch)
 
-    beginning = sac._model.critics.initial_values([torch.tensor([[2.0]])])[0]
-    terminal = sac._model.critics.target_values(batch.encoded, batch.following, batch.length)[:, 1]
+    beginning = sac.model.critics.initial_values([torch.tensor([[2.0]])])[0]
+    terminal = sac.model.critics.target_values(batch.encoded, batch.following, batch.length)[:, 1]
     assert not torch.isclose(terminal, beginning[1]).any(), "which would show nothing"
     torch.testing.assert_close(values[:, 1], beginning[1].expand(len(values)))
     assert batch.discounts.unique(dim=0).tolist() == [[0.0, pytest.approx(0.8)]], "the task itself ended there"
@@ -225,21 +223,21 @@ def test_only_so_many_beginnings_of_episodes_are_kept_the_newest() -> None:
         rollout = random_round(
             spec, np.random.default_rng(1), lengths=[1], observations=[np.full((1, 1), float(first))], episodes=[first]
         )
-        sac._experience.store(rollout)
+        sac.experience.store(rollout)
 
-    assert sac._experience.beginnings[0].flatten().tolist() == [float(first) for first in range(36, 100)]
+    assert sac.experience.beginnings[0].flatten().tolist() == [float(first) for first in range(36, 100)]
 
 
 def test_rewards_of_a_batch_are_those_of_the_signals_of_the_moment() -> None:
     spec = make_spec(observations=(3,), continuous=1)
     sac = make_sac(spec, make_sac_config(signals=TWO_SIGNALS, reward_signal_steps_per_update=1.0))
-    sac._experience.store(random_round(spec, np.random.default_rng(1), lengths=[16]))
-    state = sac._generator.get_state()
+    sac.experience.store(random_round(spec, np.random.default_rng(1), lengths=[16]))
+    state = sac.generator.get_state()
 
-    before = sac._experience.batch().rewards
-    sac._signals.update(sac._experience.real_transitions())
-    sac._generator.set_state(state)
-    after = sac._experience.batch().rewards
+    before = sac.experience.batch().rewards
+    sac.signals.update(sac.experience.real_transitions())
+    sac.generator.set_state(state)
+    after = sac.experience.batch().rewards
 
     assert torch.equal(before[:, 0], after[:, 0])
     assert float(before[:, 1].abs().max()) == 0.0, "before its first update curiosity pays nothing"
@@ -256,7 +254,7 @@ def test_gradient_steps_keep_to_their_rate(steps_per_update: float, expected: li
     done = []
     for _ in range(4):  # rounds of 16 steps
         train(sac, spec, np.random.default_rng(1), 1)
-        done.append(sac._experience.updates)
+        done.append(sac.experience.updates)
 
     assert done == expected
 
@@ -274,9 +272,9 @@ def test_nothing_is_learnt_before_the_buffer_holds_a_batch_and_the_first_steps_a
     weights = patient.flat_weights()
 
     assert small.update(random_round(spec, rng), 48) is not None
-    assert small._experience.updates == 12, "those of the first 32 steps are made up for"
+    assert small.experience.updates == 12, "those of the first 32 steps are made up for"
     assert patient.update(random_round(spec, rng), 48) is not None
-    assert patient._experience.updates == 2, "counted from step 40 on: 8 / 4"
+    assert patient.experience.updates == 2, "counted from step 40 on: 8 / 4"
     assert patient.version == 1
     assert not np.array_equal(weights, patient.flat_weights())
 
@@ -287,7 +285,7 @@ def test_reward_signals_have_a_rate_of_their_own() -> None:
 
     metrics = train(sac, spec, np.random.default_rng(1), 2)
 
-    assert (sac._experience.updates, sac._experience.signal_updates) == (2, 8)
+    assert (sac.experience.updates, sac.experience.signal_updates) == (2, 8)
     assert metrics["Losses/Curiosity Forward Loss"] > 0
 
 
@@ -331,20 +329,20 @@ def test_coefficients_rise_where_entropy_is_below_its_target_and_fall_above() ->
     spec = make_spec(observations=(3,), continuous=1, branches=(3,))
     sac = make_sac(spec, init_entcoef=0.5)
     train(sac, spec, np.random.default_rng(1), 1)
-    assert bool((sac._model.log_coefficients < math.log(0.5)).all())
+    assert bool((sac.model.log_coefficients < math.log(0.5)).all())
 
-    sac._model.target_entropies += 10.0
-    before = sac._model.log_coefficients.detach().clone()
+    sac.model.target_entropies += 10.0
+    before = sac.model.log_coefficients.detach().clone()
     train(sac, spec, np.random.default_rng(1), 20)
 
-    assert bool((sac._model.log_coefficients > before).all())
+    assert bool((sac.model.log_coefficients > before).all())
 
 
 def test_target_entropies_are_those_of_ml_agents() -> None:
     sac = make_sac(make_spec(continuous=3, branches=(4, 2)))
 
     targets = [0.2 * math.log(4), 0.2 * math.log(2), -3.0]
-    assert sac._model.target_entropies.tolist() == pytest.approx(targets)
+    assert sac.model.target_entropies.tolist() == pytest.approx(targets)
 
 
 def test_metrics_have_ml_agents_names() -> None:
@@ -388,9 +386,9 @@ def test_what_whole_episodes_earned_from_a_signal_is_reported_once() -> None:
 
     first = sac.update(halves[0], 16)
     assert first is not None
-    expected = float(sac._experience.episodes._open[0, 0][1][1]) + float(
-        sac._signals.evaluate(transitions_of(halves[1], "cpu", HEADS["squashed"]))[:, 1].sum()
-    )
+    (open_sums,) = sac.state_dict()["episodes"]["sums"].tolist()
+    rewards = sac.signals.evaluate(transitions_of(halves[1], "cpu", HEADS["squashed"]))
+    expected = open_sums[1] + float(rewards[:, 1].sum())
     second = sac.update(halves[1], 32)
     third = sac.update(random_round(spec, rng, lengths=[16], ending=SegmentEnd.CUT, episodes=[1]), 48)
 
@@ -472,7 +470,7 @@ def test_a_round_that_is_not_finite_is_named_and_not_stored(column: str, named: 
         sac.update(rollout, 32)
 
     assert diverged.value.tensor == named
-    assert len(sac._experience.replay) == 16
+    assert len(sac.experience.replay) == 16
     assert equal_states(before, sac.state_dict())
 
 
@@ -490,7 +488,7 @@ def test_an_exploding_loss_is_named_and_the_update_taken_back(signals: dict[str,
     after = sac.state_dict()
     for name in ("actor", "critics", "log_coefficients", "optimizer", "signals", "version"):
         assert equal_states(before[name], after[name]), name
-    assert sac._experience.updates == before["counters"][1], "the gradient steps are still due"
+    assert sac.experience.updates == before["counters"][1], "the gradient steps are still due"
 
 
 def test_values_that_grow_a_million_fold_are_named() -> None:
@@ -498,7 +496,7 @@ def test_values_that_grow_a_million_fold_are_named() -> None:
     sac = make_sac(spec)
     train(sac, spec, np.random.default_rng(1), 2)
     with torch.no_grad():
-        sac._model.critics._views().v[-1].fill_(1e7)  # its last bias
+        sac.model.critics.views().v[-1].fill_(1e7)  # its last bias
 
     with pytest.raises(Diverged, match="value of extrinsic exploded from"):
         train(sac, spec, np.random.default_rng(2), 1)
@@ -586,7 +584,7 @@ def test_training_goes_on_from_a_checkpoint_bit_for_bit(
     checkpoint.save(tmp_path, {"sac": first.state_dict()})
     second = make_sac(spec, config, seed=77)
     second.load_state_dict(checkpoint.load(tmp_path)["sac"])
-    assert len(second._experience.replay) == len(first._experience.replay) == 48
+    assert len(second.experience.replay) == len(first.experience.replay) == 48
     train(second, spec, rng, 3, memory_size=memory_size)
 
     assert equal_states(through.state_dict(), second.state_dict())
@@ -604,7 +602,7 @@ def test_without_a_saved_buffer_a_resumed_run_fills_a_new_one() -> None:
 
     assert second.update(random_round(spec, np.random.default_rng(2)), 64) is None
     assert second.update(random_round(spec, np.random.default_rng(2)), 80) is not None
-    assert second._experience.updates == 20, "the rate counts all steps of the run"
+    assert second.experience.updates == 20, "the rate counts all steps of the run"
 
 
 def test_equal_seeds_give_equal_weights_and_others_others() -> None:

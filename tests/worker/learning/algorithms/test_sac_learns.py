@@ -92,7 +92,7 @@ def endless_value(ending: SegmentEnd, *, updates: int = 400) -> float:
     rng = np.random.default_rng(1)
     metrics: dict[str, float] = {}
     with torch.no_grad():
-        sac._model.target_entropies.fill_(-50.0)  # the coefficient stays near 0: entropy adds nothing to the values
+        sac.model.target_entropies.fill_(-50.0)  # the coefficient stays near 0: entropy adds nothing to the values
     for update in range(updates):
         observations = rng.normal(size=(5, 2)).astype(np.float32)
         rollout = make_rollout(

@@ -68,7 +68,7 @@ def differentiated_ppo(config: PPOConfig, setting: Setting) -> tuple[dict[str, T
         terms, log_ratio = ppo.differentiate(experience, second, rates)
         near = replace(second, log_prob=second.log_prob + log_ratio + log_probs)
         terms, log_ratio = ppo.differentiate(experience, near, rates)
-    return terms, log_ratio, ppo._optimizer.gradient.clone()
+    return terms, log_ratio, ppo.optimizer.gradient.clone()
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -98,13 +98,13 @@ def stepped_sac(config: SACConfig, setting: Setting) -> tuple[Tensor, Tensor]:
     rng = np.random.default_rng(setting.seed)
     signals = build_signals(config.reward_signals, setting.spec, CPU, torch.Generator(), Demonstrations({}))
     sac = SAC(config, setting.spec, CPU, setting.seed, signals)
-    sac._experience.store(
+    sac.experience.store(
         random_round(setting.spec, rng, masked=setting.masked and bool(setting.spec.actions.mask_size))
     )
     with torch.no_grad():
         for _ in range(3):
-            measured = sac.take_step(sac._experience.batch(), 1e-3)
-    return measured, sac._optimizer.gradient.clone()
+            measured = sac.take_step(sac.experience.batch(), 1e-3)
+    return measured, sac.optimizer.gradient.clone()
 
 
 @settings(max_examples=examples(60), deadline=None)

@@ -108,9 +108,9 @@ def test_the_flat_vector_is_described_part_by_part_as_torch_has_it(case: str) ->
 
     described = list(policy.layout.sections())
 
-    assert [shape for _, shape in described] == [tuple(part.shape) for part in policy._actor.sections()]
+    assert [shape for _, shape in described] == [tuple(part.shape) for part in policy.actor.sections()]
     names = [name for name, _ in described if name.startswith(("body.", "head."))]
-    assert names == [name for name, _ in policy._actor.named_parameters() if name.startswith(("body.", "head."))]
+    assert names == [name for name, _ in policy.actor.named_parameters() if name.startswith(("body.", "head."))]
 
 
 def test_observations_are_not_changed_by_acting() -> None:

@@ -49,7 +49,7 @@ def test_reward_is_half_the_squared_distance_from_what_was_foreseen() -> None:
 
     rewards = curiosity.evaluate(steps)
 
-    networks, pool = curiosity._networks, steps.observations[0]
+    networks, pool = curiosity.network, steps.observations[0]
     now, following = (networks.features([rows])[0] for rows in (pool[:8], pool[8:]))
     actions = flat_actions(steps.continuous, steps.discrete, (3,))
     foreseen = networks.forward_model(torch.cat([now, actions], 1))
@@ -80,7 +80,7 @@ def test_what_was_measured_are_both_errors() -> None:
     curiosity = make_curiosity(strength=1e-3)
     steps = moves()
     with torch.no_grad():
-        forward, inverse = (float(error.mean()) for error in curiosity._networks(steps))
+        forward, inverse = (float(error.mean()) for error in curiosity.network(steps))
 
     measured = {name: float(value) for name, value in curiosity.update(steps).items()}
 
@@ -106,7 +106,7 @@ def test_the_inverse_model_learns_the_action_and_the_forward_model_what_follows(
 def test_statistics_merge_with_updates_only() -> None:
     curiosity = make_curiosity(normalize=True)
     steps = moves()
-    normalizer = curiosity._networks.features.normalizer
+    normalizer = curiosity.network.features.normalizer
     assert normalizer is not None
 
     curiosity.evaluate(steps)
@@ -123,7 +123,7 @@ def test_actions_are_those_of_the_environment() -> None:
     steps = single_steps(
         normals(4, 2), continuous=torch.full((4, 1), 0.5), discrete=torch.zeros(4, 1, dtype=torch.int64)
     )
-    networks = curiosity._networks
+    networks = curiosity.network
     now = networks.features([steps.observations[0][:4]])[0]
     acted = networks.inverse(torch.cat([now, now], 1))
 

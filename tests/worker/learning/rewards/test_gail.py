@@ -98,7 +98,7 @@ def test_choices_are_judged_as_one_column_each() -> None:
         terminated=torch.tensor([True]),
     )
 
-    inputs = gail._network.inputs(steps)
+    inputs = gail.network.inputs(steps)
 
     # Observation; then column, two choices, three choices, flag.
     assert [part.tolist() for part in inputs] == [[[5.0, 6.0]], [[0.5, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0]]]
@@ -109,7 +109,7 @@ def test_pictures_are_judged_as_they_are_seen() -> None:
     gail = make_gail(random_transitions(spec), spec)
     steps = random_transitions(spec, seed=2)
 
-    vectors, pictures = gail._network.inputs(steps)
+    vectors, pictures = gail.network.inputs(steps)
 
     assert vectors.shape == (64, 2)
     torch.testing.assert_close(pictures, steps.observations[1][steps.index].float() / 255)
@@ -123,7 +123,7 @@ def test_gradient_penalty_is_on_all_inputs() -> None:
     gail = make_gail(random_transitions(spec), spec, use_actions=True)
     steps = random_transitions(spec, seed=2)
     seen: list[torch.Tensor] = []
-    plain = gail._network.forward
+    plain = gail.network.forward
 
     def linear(inputs: list[torch.Tensor], noise: torch.Tensor | None = None) -> Any:
         judged = plain(inputs, noise)
@@ -131,10 +131,10 @@ def test_gradient_penalty_is_on_all_inputs() -> None:
         seen.append(total)
         return judged._replace(logit=total)
 
-    gail._network.forward = linear  # type: ignore[method-assign]
-    inputs = gail._network.inputs(steps)
+    gail.network.forward = linear  # type: ignore[method-assign]
+    inputs = gail.network.inputs(steps)
     with torch.enable_grad():
-        penalty = gail._penalty(inputs, inputs, shard(steps.steps))
+        penalty = gail.penalty(inputs, inputs, shard(steps.steps))
 
     # 2 numbers of the vector, 16 pixels, 1 column and the flag: 20 slopes of 1 each, |w| = sqrt(20).
     estimate = seen[0].sigmoid()
@@ -167,7 +167,7 @@ def test_a_price_narrows_the_bottleneck() -> None:
     for price in (0.0, 5.0):
         gail = make_gail(gaussian_steps(1.0, seed=1), use_vail=True, learning_rate=1e-2)
         for seed in range(2, 30):
-            gail._network.beta.fill_(price)
+            gail.network.beta.fill_(price)
             measured = floats(gail.update(gaussian_steps(-1.0, seed=seed)))
         information.append(measured["Losses/GAIL KL Loss"])
 
@@ -179,7 +179,7 @@ def test_rewards_pass_the_bottleneck_without_noise() -> None:
     steps = gaussian_steps(-1.0, seed=2)
 
     assert torch.equal(gail.evaluate(steps), gail.evaluate(steps))
-    assert gail._network.sigma.shape == (BOTTLENECK,)
+    assert gail.network.sigma.shape == (BOTTLENECK,)
 
 
 def test_metrics_have_ml_agents_names() -> None:
@@ -218,7 +218,7 @@ def test_a_second_signal_has_names_of_its_own() -> None:
 
 def test_statistics_are_the_experts() -> None:
     gail = make_gail(gaussian_steps(4.0, seed=1), network={"normalize": True})
-    normalizer = gail._network.body.normalizer
+    normalizer = gail.network.body.normalizer
     assert normalizer is not None
 
     for seed in range(20):

@@ -26,7 +26,7 @@ def test_reward_is_the_squared_distance_of_both_networks_features() -> None:
 
     rewards = rnd.evaluate(single_steps(observations))
 
-    networks = rnd._networks
+    networks = rnd.network
     expected = (networks.predictor([observations])[0] - networks.target([observations])[0]).square().sum(1)
     torch.testing.assert_close(rewards, expected.detach())
     assert float(rewards.min()) > 0.0
@@ -50,11 +50,11 @@ def test_reward_falls_with_visits_and_stays_where_nobody_was() -> None:
 
 def test_the_target_never_changes() -> None:
     rnd = make_rnd()
-    before = [weight.clone() for weight in rnd._networks.target.parameters()]
+    before = [weight.clone() for weight in rnd.network.target.parameters()]
 
     rnd.update(single_steps(normals(64, 3)))
 
-    for weight, old in zip(rnd._networks.target.parameters(), before, strict=True):
+    for weight, old in zip(rnd.network.target.parameters(), before, strict=True):
         assert torch.equal(weight, old)
 
 
@@ -72,7 +72,7 @@ def test_evaluating_changes_nothing_and_updates_merge_the_statistics() -> None:
     rnd = make_rnd(normalize=True)
     observations = normals(64, 3, mean=5.0)
     steps = single_steps(observations)
-    normalizer = rnd._networks.target.normalizer
+    normalizer = rnd.network.target.normalizer
     assert normalizer is not None
 
     assert torch.equal(rnd.evaluate(steps), rnd.evaluate(steps))
@@ -87,7 +87,7 @@ def test_many_steps_are_evaluated_in_pieces(monkeypatch: pytest.MonkeyPatch) -> 
     rnd = make_rnd(spec)
     steps = random_transitions(spec)
     whole = rnd.evaluate(steps)
-    monkeypatch.setattr(type(rnd._networks.target), "rows_at_once", 7)
+    monkeypatch.setattr(type(rnd.network.target), "rows_at_once", 7)
 
     torch.testing.assert_close(rnd.evaluate(steps), whole)
 

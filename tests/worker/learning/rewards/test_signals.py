@@ -19,11 +19,10 @@ from tests.worker.rollouts import make_spec
 from worker.learning.algorithms.numeric_check import Diverged
 from worker.learning.algorithms.training_state import TrainingState
 from worker.learning.rewards.curiosity import CuriosityReward
-from worker.learning.rewards.extrinsic import ExtrinsicReward
 from worker.learning.rewards.gail import GAILReward
 from worker.learning.rewards.rnd import RNDReward
 from worker.learning.rewards.signal import RewardSignal
-from worker.learning.rewards.signals import NamedSignal, SignalSet, extrinsic_alone, title
+from worker.learning.rewards.signals import ExtrinsicReward, NamedSignal, SignalSet, extrinsic_alone, title
 
 NETWORK = {"hidden_units": 16, "num_layers": 1, "vis_encode_type": "fully_connected", "normalize": True}
 SPECS = {
@@ -78,7 +77,7 @@ def test_every_signal_is_a_column_times_its_strength(spec: BehaviorSpec) -> None
 
     assert rewards.shape == (64, 5)
     assert signals.names == NAMES
-    for index, item in enumerate(signals._signals):
+    for index, item in enumerate(signals.named):
         torch.testing.assert_close(rewards[:, index], item.signal.evaluate(steps) * (0.5 + index))
     torch.testing.assert_close(rewards[:, 0], (steps.rewards + steps.group_rewards) * 0.5)
     assert signals.gamma.tolist() == pytest.approx([0.90, 0.91, 0.92, 0.93, 0.94])
@@ -146,9 +145,9 @@ def test_an_update_can_be_taken_back() -> None:
 def test_a_spoiled_signal_is_named(name: str) -> None:
     signals = make_signals(NAMES, SPECS["continuous vectors"])
     assert signals.invalid_signal() is None
-    invalid_signal: Any = next(item.signal for item in signals._signals if item.name == name)
+    invalid_signal: Any = next(item.signal for item in signals.named if item.name == name)
     with torch.no_grad():
-        invalid_signal._optimizer.parameters[0].view(-1)[0] = torch.nan
+        invalid_signal.optimizer.parameters[0].view(-1)[0] = torch.nan
 
     assert not bool(signals.is_finite())
     assert signals.invalid_signal() == name
