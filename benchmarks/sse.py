@@ -30,7 +30,7 @@ import psutil
 
 from ludus.config.run import RunConfig
 from ludus.schemas.tokens import Scope
-from server.access.tokens.service import TokenService
+from server.access.service import TokenService
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
 from server.kit.db.projects import DEFAULT

@@ -216,7 +216,7 @@ def create_token(
 
     Needs the settings of the server (LUDUS_DATABASE__URL, LUDUS_HOME), or --home or --database in their place.
     """
-    from server.access.tokens.bootstrap import create_first_token  # noqa: PLC0415
+    from server.access.bootstrap import create_first_token  # noqa: PLC0415
 
     overrides: dict[str, Any] = {} if home is None else {"home": home}
     if database is not None:

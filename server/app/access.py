@@ -13,7 +13,7 @@ from fastapi import Request
 from fastapi.routing import APIRoute
 from starlette.types import Scope as AsgiScope
 
-from server.access.audit.models import AuditEntry
+from server.access.models import AuditEntry
 from server.app import documentation
 from server.kit.db.clock import now
 from server.kit.db.database import Session, after_commit

@@ -12,9 +12,8 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
-from server.access.audit.routes import router as audit
-from server.access.tokens.routes import router as tokens
-from server.access.tokens.routes import simulator_tokens
+from server.access.routes import audit_log, simulator_tokens
+from server.access.routes import router as tokens
 from server.app.access import authorize
 from server.app.authentication import Authentication
 from server.app.documentation import add_documentation
@@ -25,11 +24,8 @@ from server.app.services import Services
 from server.app.sessions import router as sessions
 from server.app.tracing import RequestSpans
 from server.assessments.routes import router as assessments
-from server.checkpoints.aliases.routes import router as aliases
-from server.checkpoints.requests.routes import router as checkpoint_requests
-from server.checkpoints.retention.routes import router as retention
+from server.checkpoints.routes import alias_routes, request_routes, retention_routes, uploads
 from server.checkpoints.routes import router as checkpoints
-from server.checkpoints.routes import uploads
 from server.demonstrations.routes import router as demonstrations
 from server.kit.errors import LudusError
 from server.kit.http.problems import on_http_exception, on_ludus_error, on_validation_error
@@ -64,7 +60,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     runs,
     comparison,
     amendments,
-    checkpoint_requests,
+    request_routes,
     assessments,
     parameters,
     events,
@@ -74,8 +70,8 @@ ROUTERS: tuple[APIRouter, ...] = (
     series,
     checkpoints,
     uploads,
-    retention,
-    aliases,
+    retention_routes,
+    alias_routes,
     attempts,
     bottleneck,
     health,
@@ -93,7 +89,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     tokens,
     simulator_tokens,
     sessions,
-    audit,
+    audit_log,
     operation,
 )
 API = APIRouter(

@@ -9,8 +9,7 @@ import structlog
 from starlette.datastructures import Headers, MutableHeaders, QueryParams
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from server.access.sessions.checker import SessionChecker
-from server.access.tokens.checker import TokenChecker
+from server.access.checker import SessionChecker, TokenChecker
 from server.app.access import PROJECT_HEADER, RequestAudit, address_of, authenticated, is_open, is_sign_in
 from server.app.cookies import read_cookie
 from server.app.origins import is_local, is_same_origin

@@ -4,9 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from server.access.sessions.checker import SessionChecker, watch_credentials
-from server.access.tokens.checker import TokenChecker
-from server.access.tokens.failures import FailedAttempts
+from server.access.checker import FailedAttempts, SessionChecker, TokenChecker, watch_credentials
 from server.app.readiness import Readiness
 from server.kit.artifacts.opening import open_store
 from server.kit.artifacts.store import ArtifactStore

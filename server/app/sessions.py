@@ -9,14 +9,11 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 
 from ludus import schemas
-from server.access.sessions.checker import SessionChecker
-from server.access.sessions.repository import SessionRepository
-from server.access.sessions.requests import SessionCreate
-from server.access.sessions.secrets import SessionCookie
-from server.access.sessions.service import SessionService
-from server.access.tokens.checker import TokenChecker
-from server.access.tokens.failures import FailedAttempts
-from server.access.tokens.routes import identity_of
+from server.access.checker import FailedAttempts, SessionChecker, TokenChecker
+from server.access.repository import SessionRepository
+from server.access.routes import identity_of
+from server.access.secrets import SessionCookie
+from server.access.service import SessionCreate, SessionService
 from server.app.access import SESSION_PATH, RequestAudit, address_of
 from server.app.cookies import read_cookie, set_cookie
 from server.kit.errors import ProjectForbidden

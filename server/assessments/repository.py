@@ -1,19 +1,41 @@
-"""Assessments in the database, and the policies that they judge."""
+"""Assessments in the database, the policies that they judge, and what an attempt writes."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
-from sqlalchemy import select
-from sqlalchemy.orm import load_only
+from sqlalchemy import ForeignKey, Integer, String, select
+from sqlalchemy.orm import Mapped, load_only, mapped_column
 
-from ludus.config.assessment import TrainedPolicy
+from ludus.config.assessment import TrainedPolicy, checkpoints_of
 from ludus.config.behavior import TrainerConfig
-from server.assessments.models import RunAssessment
+from ludus.config.run import RunConfig
 from server.checkpoints.models import Checkpoint
+from server.kit.db.base import Base, Json, Timestamp
 from server.kit.db.clock import now
 from server.kit.db.repository import Repository
 from server.kit.errors import AssessmentNotFound, CheckpointNotFound
+from server.runs.attempts.repository import AttemptFence
 from server.runs.models import Run
+
+
+class RunAssessment(Base):
+    """Where an assessment stands. Written as a whole each time, so that nothing can count twice."""
+
+    __tablename__ = "run_assessments"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    attempt: Mapped[int] = mapped_column(Integer)
+    """Attempt that wrote it."""
+    verdict: Mapped[str | None] = mapped_column(String(16))
+    """`pass`, `fail` or `undecided`; None while it goes on."""
+    games: Mapped[int] = mapped_column(Integer)
+    """Games, or episodes, that are counted."""
+    result: Mapped[dict[str, Any]] = mapped_column(Json)
+    """The JSON form of `ludus.schemas.MatchResult` or `EvaluationResult`."""
+    state: Mapped[dict[str, Any]] = mapped_column(Json)
+    """The trainer's counts, from which the next attempt continues."""
+    updated_at: Mapped[float] = mapped_column(Timestamp)
 
 
 class AssessmentRepository(Repository):
@@ -25,10 +47,10 @@ class AssessmentRepository(Repository):
 
     def get(self, run_id: str) -> RunAssessment:
         """Return the same. Raises AssessmentNotFound."""
-        found = self.find(run_id)
-        if found is None:
+        assessment = self.find(run_id)
+        if assessment is None:
             raise AssessmentNotFound(run_id)
-        return found
+        return assessment
 
     def store(self, run_id: str, attempt: int, games: int, result: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
         """Write where an assessment stands; return whether it has more games than before."""
@@ -58,3 +80,37 @@ class AssessmentRepository(Repository):
         if section is None:
             raise CheckpointNotFound(checkpoint_id)
         return TrainedPolicy(trainer_type=section.trainer_type, network_settings=section.network_settings)
+
+
+class AssessmentWriter:
+    """Reads and writes the assessment of one attempt's run. Reads are not fenced."""
+
+    def __init__(self, fence: AttemptFence) -> None:
+        self._fence = fence
+
+    def policies(self, config: RunConfig) -> dict[str, TrainedPolicy]:
+        """Return how the policies under test were trained, by checkpoint; deleted ones are left out.
+
+        `config`: the configuration of the attempt's run.
+        """
+        if config.assessment is None:
+            return {}
+        with self._fence.database.read() as session:
+            assessed = AssessmentRepository(session)
+            policies = {}
+            for checkpoint in checkpoints_of(config.assessment).values():
+                with suppress(CheckpointNotFound):
+                    policies[checkpoint] = assessed.policy(checkpoint, config.assessment.behavior)
+            return policies
+
+    def state(self) -> dict[str, Any] | None:
+        """Return the counts of earlier attempts; None if there are none."""
+        with self._fence.database.read() as session:
+            row = AssessmentRepository(session).find(self._fence.run_id)
+            return None if row is None else dict(row.state)
+
+    def store(self, games: int, result: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+        """Store the present counts. More games than before refill the restart budget. Raises LeaseLost."""
+        with self._fence.write() as (session, run):
+            if AssessmentRepository(session).store(run.id, self._fence.number, games, result, state):
+                run.restarts_without_progress = 0

@@ -19,7 +19,7 @@ router = APIRouter(prefix="/v1/runs/{run:name}/result", tags=["assessments"])
 def get_result(run: RunKey, database: DatabaseDep) -> schemas.Assessment:
     """Return the state of a `match` or `evaluate` run; after its end, the verdict."""
     with database.read() as session:
-        found = AssessmentRepository(session).get(RunRepository(session).id_of(run))
-        named = (found.result.get(role) for role in ("candidate", "champion", "checkpoint"))
-        runs = CheckpointRepository(session).runs_of([each for each in named if each is not None])
-        return resource(schemas.Assessment, found, checkpoint_runs=runs)
+        assessment = AssessmentRepository(session).get(RunRepository(session).id_of(run))
+        named = (assessment.result.get(role) for role in ("candidate", "champion", "checkpoint"))
+        runs = CheckpointRepository(session).runs_of([checkpoint for checkpoint in named if checkpoint is not None])
+        return resource(schemas.Assessment, assessment, checkpoint_runs=runs)

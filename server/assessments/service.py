@@ -7,10 +7,9 @@ from typing import Any, Final
 from ludus.config.assessment import checkpoints_named
 from ludus.config.values import CHECKPOINT_ID
 from server.assessments.repository import AssessmentRepository
-from server.checkpoints.aliases.repository import AliasRepository
 from server.checkpoints.errors import AliasNotFound
 from server.checkpoints.models import Checkpoint
-from server.checkpoints.repository import CheckpointRepository, InitialCheckpoints
+from server.checkpoints.repository import AliasRepository, CheckpointRepository, InitialCheckpoints
 from server.kit.db.database import Session
 from server.kit.errors import CheckpointNotFound, InvalidConfig, Problem, RunNotFound
 from server.runs.repository import RunRepository
@@ -40,25 +39,25 @@ class AssessmentService:
     def _completed(self, document: dict[str, Any], section: str) -> dict[str, Any]:
         settings = dict(document[section])
         problems: list[Problem] = []
-        found: dict[str, Checkpoint] = {}
+        checkpoints: dict[str, Checkpoint] = {}
         for key, name in checkpoints_named(settings).items():
             try:
-                found[key] = self._resolve(name)
-                settings[key] = found[key].id
+                checkpoints[key] = self._resolve(name)
+                settings[key] = checkpoints[key].id
             except (AliasNotFound, CheckpointNotFound, RunNotFound, _Uploaded) as error:
                 problems.append(Problem(f"{section}.{key}", "not_found", _small(error.message)))
         if problems:
             raise InvalidConfig(problems)
-        if not found:
+        if not checkpoints:
             return document
         if settings.get("behavior") is None:
-            settings["behavior"] = self._only_behavior(section, next(iter(found.values())))
-        problems = list(_without(section, found, settings["behavior"]))
+            settings["behavior"] = self._only_behavior(section, next(iter(checkpoints.values())))
+        problems = list(_without(section, checkpoints, settings["behavior"]))
         if problems:
             raise InvalidConfig(problems)
         completed = {**document, section: settings}
         if document.get("behaviors") is None:
-            first = next(iter(found.values()))
+            first = next(iter(checkpoints.values()))
             policy = AssessmentRepository(self._session).policy(first.id, settings["behavior"])
             network = policy.network_settings.model_dump(mode="json")
             completed["behaviors"] = {settings["behavior"]: {"network_settings": network}}
@@ -81,12 +80,12 @@ class AssessmentService:
             return newest
         if not re.match(CHECKPOINT_ID, name):
             name = AliasRepository(self._session).get(name).checkpoint_id
-        found = InitialCheckpoints(self._session).existing({name}, lock=False).get(name)
-        if found is None:
+        checkpoint = InitialCheckpoints(self._session).existing({name}, lock=False).get(name)
+        if checkpoint is None:
             raise CheckpointNotFound(name)
-        if not isinstance(found, Checkpoint):
+        if not isinstance(checkpoint, Checkpoint):
             raise _Uploaded(name)
-        return found
+        return checkpoint
 
     def _only_behavior(self, section: str, checkpoint: Checkpoint) -> str:
         names = sorted(checkpoint.steps)
@@ -107,9 +106,9 @@ class _Uploaded(Exception):
         super().__init__(self.message)
 
 
-def _without(section: str, found: Mapping[str, Checkpoint], behavior: Any) -> Iterator[Problem]:
+def _without(section: str, checkpoints: Mapping[str, Checkpoint], behavior: Any) -> Iterator[Problem]:
     """Yield a mistake for each checkpoint that does not have the behavior."""
-    for key, checkpoint in found.items():
+    for key, checkpoint in checkpoints.items():
         if isinstance(behavior, str) and behavior not in checkpoint.steps:
             names = ", ".join(sorted(checkpoint.steps))
             message = f"checkpoint {checkpoint.id} has no behavior {behavior!r}, but {names}; name another checkpoint"

@@ -1,12 +1,23 @@
-"""Checkpoints: one row per published set of files, one per uploaded file, and which runs begin with which."""
+"""Checkpoints: published sets of files, uploaded files, which runs begin with which, aliases, and requests."""
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Double, ForeignKey, Index, Integer, String, Text
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy import (
+    BigInteger,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    PrimaryKeyConstraint,
+    ScalarSelect,
+    String,
+    Text,
+    select,
+)
+from sqlalchemy.orm import InstrumentedAttribute, Mapped, column_property, mapped_column
 
 from server.kit.db.base import Base, Json, Timestamp, ordered_text, partial_index
-from server.kit.db.projects import OfRun, Owned
+from server.kit.db.projects import DEFAULT, OfRun, Owned
 
 UNPURGED_SQL = "deleted_at IS NOT NULL AND purged_at IS NULL"
 """Given up, with files that are still to be removed."""
@@ -44,7 +55,7 @@ class Checkpoint(OfRun, Base):
     scores: Mapped[dict[str, Any] | None] = mapped_column(Json, default=dict)
     """`{"CartPole": {"Environment/Cumulative Reward": 475.0}}`: metrics at its moment, and what evaluations said."""
     score: Mapped[float | None] = mapped_column(Double)
-    """The value that `best` compares, higher is better; None: no score yet (`server.checkpoints.score`)."""
+    """The value that `best` compares, higher is better; None: no score yet (`server.checkpoints.refs`)."""
     scored_by: Mapped[dict[str, Any] | None] = mapped_column(Json)
     """The measurement behind it (`ludus.schemas.ScoredBy`); None: no score, or one of an earlier release."""
     pinned_at: Mapped[float | None] = mapped_column(Timestamp)
@@ -95,3 +106,72 @@ class RunInitialCheckpoint(Base):
     """Of `checkpoints` or of `uploaded_checkpoints`."""
 
     __table_args__ = (Index(None, "checkpoint_id"),)
+
+
+class AliasMove(Owned, Base):
+    """One move of an alias: to a checkpoint, or its deletion. Rows never change, and outlive alias and checkpoint."""
+
+    __tablename__ = "alias_moves"
+
+    alias: Mapped[str] = mapped_column(ordered_text(200), primary_key=True)
+    project: Mapped[str] = mapped_column(String(64), primary_key=True, default=DEFAULT, server_default=DEFAULT)
+    version: Mapped[int] = mapped_column(Integer, primary_key=True)
+    """Counts the moves from 1; goes on after a deletion."""
+    checkpoint_id: Mapped[str | None] = mapped_column(String(40))
+    """None: the alias was deleted."""
+    moved_at: Mapped[float] = mapped_column(Timestamp)
+    moved_by: Mapped[str | None] = mapped_column(String(200))
+    """Name of the principal; None in moves from before this table."""
+
+    __table_args__ = (PrimaryKeyConstraint("alias", "project", "version"),)
+
+
+def _of_checkpoint(column: InstrumentedAttribute[Any], checkpoint_id: Mapped[str]) -> ScalarSelect[Any]:
+    return select(column).where(Checkpoint.id == checkpoint_id).correlate_except(Checkpoint).scalar_subquery()
+
+
+class CheckpointAlias(Owned, Base):
+    """One name in a project. Retention never removes the checkpoint that it stands for."""
+
+    __tablename__ = "checkpoint_aliases"
+
+    name: Mapped[str] = mapped_column(ordered_text(200), primary_key=True)
+    project: Mapped[str] = mapped_column(String(64), primary_key=True, default=DEFAULT, server_default=DEFAULT)
+    checkpoint_id: Mapped[str] = mapped_column(String(40), ForeignKey("checkpoints.id", ondelete="CASCADE"), index=True)
+    version: Mapped[int] = mapped_column(Integer)
+    """Of the newest move."""
+    created_at: Mapped[float] = mapped_column(Timestamp)
+    moved_at: Mapped[float] = mapped_column(Timestamp)
+
+    key = column_property(project + "/" + name)
+    """Distinguishes equal names where the rows of all projects are listed."""
+    moved_by: Mapped[str | None] = column_property(
+        select(AliasMove.moved_by)
+        .where(AliasMove.alias == name, AliasMove.project == project, AliasMove.version == version)
+        .correlate_except(AliasMove)
+        .scalar_subquery()
+    )
+    run_id: Mapped[str] = column_property(_of_checkpoint(Checkpoint.run_id, checkpoint_id))
+    step: Mapped[int] = column_property(_of_checkpoint(Checkpoint.step, checkpoint_id))
+
+    __table_args__ = (PrimaryKeyConstraint("name", "project"),)
+
+
+PENDING_SQL = "answered_at IS NULL"
+
+
+class CheckpointRequest(Base):
+    """A user wants a checkpoint of a running run. Answered once, by an id or by why there is none."""
+
+    __tablename__ = "checkpoint_requests"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    seq: Mapped[int] = mapped_column(Integer, primary_key=True)
+    """Counts 1, 2, 3, ... per run."""
+    created_at: Mapped[float] = mapped_column(Timestamp)
+    answered_at: Mapped[float | None] = mapped_column(Timestamp)
+    checkpoint_id: Mapped[str | None] = mapped_column(String(40))
+    problem: Mapped[str | None] = mapped_column(Text)
+    """A sentence for people, where there is no checkpoint."""
+
+    __table_args__ = (partial_index("ix_checkpoint_requests_pending", "run_id", where=PENDING_SQL),)

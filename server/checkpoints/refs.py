@@ -1,10 +1,14 @@
-"""Checkpoints as values: published by an attempt, and resumed by the next one."""
+"""Checkpoints as values: published by an attempt, resumed by the next one; their score and their files' state."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
 
+from ludus.config.run import KeepBest
 from ludus.schemas import OnnxModel, ScoredBy
-from server.kit.artifacts.store import FileRef
+from server.kit.artifacts.store import ArtifactStore, FileRef, digest_of
+from server.kit.errors import ArtifactNotFound
 
 
 @dataclass(frozen=True)
@@ -37,3 +41,65 @@ class CheckpointRef:
     steps: Mapping[str, int]
     path: str
     files: tuple[FileRef, ...]
+
+
+Scores = Mapping[str, Mapping[str, float]]
+"""Behavior (empty for the run as a whole) -> metric -> value."""
+
+
+def keep_best_of(config: Mapping[str, Any]) -> KeepBest | None:
+    """Return what a run's stored configuration says of its best checkpoints."""
+    rule = (config.get("checkpoint_settings") or {}).get("keep_best")
+    return None if rule is None else KeepBest.model_validate(rule)
+
+
+def overall_score(
+    rule: KeepBest | None, scores: Scores, returns: Iterable[float | None], scored_by: Collection[ScoredBy]
+) -> tuple[float | None, ScoredBy | None]:
+    """Return how good a checkpoint is, higher is better, and by which measurement; None if it has no such score.
+
+    Without a rule it is the mean over the behaviors of their `returns`, which `scored_by` describes.
+    """
+    if rule is None:
+        return _mean(value for value in returns if value is not None), _joined(scored_by)
+    behaviors = scores if rule.behavior is None else [rule.behavior]
+    values = (scores.get(behavior, {}).get(rule.metric) for behavior in behaviors)
+    score = _mean(value for value in values if value is not None)
+    if score is None:
+        return None, None
+    return score if rule.mode == "max" else -score, ScoredBy(kind="metric", metric=rule.metric)
+
+
+def _joined(measurements: Collection[ScoredBy]) -> ScoredBy | None:
+    """Return the measurement of several behaviors together; None without any."""
+    if not measurements:
+        return None
+    kinds = {measurement.kind for measurement in measurements}
+    return ScoredBy(
+        kind="evaluation" if kinds == {"evaluation"} else "episodes",
+        episodes=sum(measurement.episodes or 0 for measurement in measurements),
+        from_step=min(measurement.from_step or 0 for measurement in measurements),
+    )
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    numbers = list(values)
+    return fmean(numbers) if numbers else None
+
+
+def damage(store: ArtifactStore, checkpoint: CheckpointRef) -> list[str]:
+    """Return, of each file that is not as it was stored, what is wrong with it. Raises StorageUnavailable."""
+    problems = []
+    for file in checkpoint.files:
+        path = f"{checkpoint.path}/{file.name}"
+        try:
+            size = store.size(path)
+            digest = digest_of(store, path) if size == file.size else ""
+        except ArtifactNotFound:
+            problems.append(f"{file.name} is missing")
+            continue
+        if size != file.size:
+            problems.append(f"{file.name} has {size} bytes, not {file.size}")
+        elif digest != file.sha256:
+            problems.append(f"{file.name} has the SHA-256 {digest}, not {file.sha256}")
+    return problems

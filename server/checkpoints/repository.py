@@ -1,22 +1,31 @@
-"""Reads and keeps the rows of checkpoints."""
+"""The rows of checkpoints, of their aliases, and of requests for a checkpoint now."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from sqlalchemy import Select, delete, exists, func, select
+from sqlalchemy import Select, delete, exists, func, select, update
 
 from ludus.schemas import ScoredBy
-from ludus.schemas.states import RunKind
-from server.checkpoints.models import Checkpoint, RunInitialCheckpoint, UploadedCheckpoint
+from ludus.schemas.states import RunKind, RunState
+from server.checkpoints.errors import AliasNotFound, CheckpointRequestNotFound
+from server.checkpoints.models import (
+    AliasMove,
+    Checkpoint,
+    CheckpointAlias,
+    CheckpointRequest,
+    RunInitialCheckpoint,
+    UploadedCheckpoint,
+)
 from server.checkpoints.refs import CheckpointRef, NewCheckpoint
 from server.kit.artifacts.store import FileRef
 from server.kit.db.clock import now
 from server.kit.db.ids import new_id
 from server.kit.db.keyset import by_name, last_without, parts, select_page
-from server.kit.db.repository import Repository
+from server.kit.db.projects import DEFAULT, project_of
+from server.kit.db.repository import Repository, upsert
 from server.kit.db.texts import storable
-from server.kit.errors import CheckpointDeleted, CheckpointNotFound
+from server.kit.errors import CheckpointDeleted, CheckpointNotFound, NameAmbiguous
 from server.kit.listing import ListQuery, Order, Page
 from server.kit.states import TERMINAL
 from server.runs.models import BEING_DELETED, Run
@@ -159,8 +168,8 @@ class CheckpointRepository(Repository):
         scored_by: ScoredBy | None,
     ) -> tuple[Checkpoint, bool]:
         """Insert a row; return it and whether it is new. A path has one row: handing a checkpoint in again is safe."""
-        known = select(Checkpoint).where(Checkpoint.run_id == run_id, Checkpoint.path == checkpoint.path)
-        row = self._session.scalars(known).one_or_none()
+        former = select(Checkpoint).where(Checkpoint.run_id == run_id, Checkpoint.path == checkpoint.path)
+        row = self._session.scalars(former).one_or_none()
         if row is not None:
             return row, False
         row = Checkpoint(
@@ -203,10 +212,10 @@ class UploadedCheckpointRepository(Repository):
 
     def get(self, checkpoint_id: str) -> UploadedCheckpoint:
         """Return one uploaded checkpoint. Raises CheckpointNotFound."""
-        found = self._session.get(UploadedCheckpoint, checkpoint_id)
-        if found is None:
+        checkpoint = self._session.get(UploadedCheckpoint, checkpoint_id)
+        if checkpoint is None:
             raise CheckpointNotFound(checkpoint_id, _UPLOADED_ONLY)
-        return found
+        return checkpoint
 
     def delete(self, checkpoint: UploadedCheckpoint) -> None:
         """Remove a row, with the notes of its use."""
@@ -230,14 +239,14 @@ class InitialCheckpoints(Repository):
 
     def use(self, run_id: str, ids: Iterable[str]) -> None:
         """Record that a run begins with checkpoints."""
-        self._session.add_all(RunInitialCheckpoint(run_id=run_id, checkpoint_id=each) for each in sorted(set(ids)))
+        self._session.add_all(RunInitialCheckpoint(run_id=run_id, checkpoint_id=id_) for id_ in sorted(set(ids)))
         self._session.flush()
 
     def of_run(self, run_id: str) -> list[CheckpointRef]:
         """Return the checkpoints that a run begins with, as far as they have a row."""
         query = select(RunInitialCheckpoint.checkpoint_id).where(RunInitialCheckpoint.run_id == run_id)
-        found = self.existing(self._session.scalars(query).all(), lock=False)
-        return [uploaded_ref(row) if isinstance(row, UploadedCheckpoint) else ref(row) for row in found.values()]
+        rows = self.existing(self._session.scalars(query).all(), lock=False)
+        return [uploaded_ref(row) if isinstance(row, UploadedCheckpoint) else ref(row) for row in rows.values()]
 
     def in_use(self, ids: Collection[str]) -> dict[str, str]:
         """Return those of these checkpoints that a run which has not ended begins with, and one such run for each."""
@@ -265,3 +274,163 @@ def uploaded_ref(checkpoint: UploadedCheckpoint) -> CheckpointRef:
     """Return an uploaded checkpoint as a value that outlives the session: of no attempt, at no step."""
     file = FileRef(checkpoint.file, checkpoint.size, checkpoint.sha256)
     return CheckpointRef(checkpoint.id, attempt=0, step=0, steps={}, path=checkpoint.path, files=(file,))
+
+
+class AliasRepository(Repository):
+    """Aliases of the session's project, or of all of them where it has none."""
+
+    MOVE_COLUMNS = by_name(AliasMove.version, AliasMove.checkpoint_id, AliasMove.moved_at, AliasMove.moved_by)
+
+    def get(self, name: str, *, lock: bool = False) -> CheckpointAlias:
+        """Return one alias, with `lock` locked until the commit.
+
+        Raises AliasNotFound; NameAmbiguous if the session sees several projects that have it.
+        """
+        query = select(CheckpointAlias).where(CheckpointAlias.name == name)
+        aliases = self._session.scalars(query.with_for_update() if lock else query).all()
+        if not aliases:
+            raise AliasNotFound(name)
+        _check_one(name, [alias.project for alias in aliases])
+        return aliases[0]
+
+    def lock(self, name: str) -> CheckpointAlias | None:
+        """Return an alias, locked until the commit; None if there is none."""
+        same = (CheckpointAlias.name == name, CheckpointAlias.project == self._project)
+        return self._locked(select(CheckpointAlias).where(*same))
+
+    def history(self, name: str, query: ListQuery) -> Page[AliasMove]:
+        """Return a page of the moves of an alias, also of one that was deleted.
+
+        Raises AliasNotFound; NameAmbiguous if the session sees several projects that have, or had, the alias.
+        """
+        moves = select(AliasMove).where(AliasMove.alias == name)
+        projects = self._session.scalars(moves.with_only_columns(AliasMove.project).distinct()).all()
+        if not projects:
+            self.get(name)  # one of the previous release, which keeps no history
+        _check_one(name, projects)
+        return select_page(self._session, moves, query, self.MOVE_COLUMNS, AliasMove.version)
+
+    def named(self, checkpoints: Collection[str]) -> set[str]:
+        """Return those of these checkpoints that an alias stands for."""
+        query = select(CheckpointAlias.checkpoint_id).where(CheckpointAlias.checkpoint_id.in_(checkpoints))
+        return set(self._session.scalars(query))
+
+    def checkpoint(self, checkpoint_id: str) -> Checkpoint:
+        """Return a run's checkpoint that retention leaves alone until the commit. Raises CheckpointNotFound."""
+        checkpoint = self._locked(select(Checkpoint).where(Checkpoint.id == checkpoint_id))
+        if checkpoint is None:
+            raise CheckpointNotFound(checkpoint_id)
+        return checkpoint
+
+    def insert(self, name: str, checkpoint_id: str, by: str) -> CheckpointAlias | None:
+        """Insert an alias on behalf of a principal; return None if another transaction has just inserted it."""
+        values = upsert(self._session, CheckpointAlias).values(
+            name=name,
+            project=self._project,
+            checkpoint_id=checkpoint_id,
+            version=0,
+            created_at=now(),
+            moved_at=now(),
+        )
+        key = [CheckpointAlias.name, CheckpointAlias.project]
+        inserted = values.on_conflict_do_nothing(index_elements=key).returning(CheckpointAlias.name)
+        return None if self._session.scalar(inserted) is None else self.move(self.get(name), checkpoint_id, by)
+
+    def move(self, alias: CheckpointAlias, checkpoint_id: str, by: str) -> CheckpointAlias:
+        """Set a locked alias to another checkpoint."""
+        alias.checkpoint_id = checkpoint_id
+        alias.moved_at = self.clock()
+        alias.version = self._record(alias, checkpoint_id, alias.moved_at, by)
+        return self.save(alias)
+
+    def delete(self, alias: CheckpointAlias, by: str) -> None:
+        """Remove a locked alias; the checkpoint stays."""
+        self._record(alias, None, self.clock(), by)
+        self._session.delete(alias)
+        self._session.flush()
+
+    def _record(self, alias: CheckpointAlias, checkpoint_id: str | None, at: float, by: str) -> int:
+        """Record a move of a locked alias; return its version.
+
+        The alias's own version may lie below its newest move's (it was deleted and set again), or above it (the
+        previous release moved it, and recorded nothing).
+        """
+        same = (AliasMove.alias == alias.name, AliasMove.project == alias.project)
+        newest = self._session.scalar(select(func.max(AliasMove.version)).where(*same)) or 0
+        move = AliasMove(
+            alias=alias.name,
+            project=alias.project,
+            version=max(newest, alias.version) + 1,
+            checkpoint_id=checkpoint_id,
+            moved_at=at,
+            moved_by=storable(by, 200),
+        )
+        self._session.add(move)
+        self._session.flush()
+        return move.version
+
+    @property
+    def _project(self) -> str:
+        """Return the project of new aliases."""
+        return project_of(self._session) or DEFAULT
+
+
+def _check_one(name: str, projects: Iterable[str]) -> None:
+    """Raise NameAmbiguous if several projects have an alias."""
+    distinct = dict.fromkeys(projects)
+    if len(distinct) > 1:
+        raise NameAmbiguous("alias", name, distinct)
+
+
+SAVED = frozenset({RunState.PAUSED, RunState.SUCCEEDED})
+"""States that a run enters with everything saved: what was asked for just before is its newest checkpoint."""
+
+
+class CheckpointRequestRepository(Repository):
+    """Requests of runs."""
+
+    def get(self, run_id: str, seq: int) -> CheckpointRequest:
+        """Return one request. Raises CheckpointRequestNotFound."""
+        request = self._session.get(CheckpointRequest, (run_id, seq), populate_existing=True)
+        if request is None:
+            raise CheckpointRequestNotFound(run_id, seq)
+        return request
+
+    def pending(self, run_id: str) -> CheckpointRequest | None:
+        """Return the request that waits for its answer, if there is one."""
+        query = select(CheckpointRequest).where(
+            CheckpointRequest.run_id == run_id, CheckpointRequest.answered_at.is_(None)
+        )
+        return self._session.scalars(query).one_or_none()
+
+    def add(self, run_id: str) -> CheckpointRequest:
+        """Insert the next request of a locked run."""
+        newest = select(func.max(CheckpointRequest.seq)).where(CheckpointRequest.run_id == run_id)
+        seq = (self._session.scalar(newest) or 0) + 1
+        return self.save(CheckpointRequest(run_id=run_id, seq=seq, created_at=now()))
+
+    def answer(self, run_id: str, seq: int, *, checkpoint_id: str | None = None, problem: str | None = None) -> None:
+        """Answer a request, unless it has its answer."""
+        self._session.execute(
+            update(CheckpointRequest)
+            .where(
+                CheckpointRequest.run_id == run_id,
+                CheckpointRequest.seq == seq,
+                CheckpointRequest.answered_at.is_(None),
+            )
+            .values(answered_at=now(), checkpoint_id=checkpoint_id, problem=storable(problem) if problem else None)
+        )
+
+    def settle(self, run_id: str, state: RunState) -> None:
+        """Answer what is pending when a run pauses or ends: nothing more will be learned that a checkpoint could hold.
+
+        A run that has saved everything answers with its newest checkpoint, any other with its state.
+        """
+        request = self.pending(run_id)
+        if request is None:
+            return
+        newest = CheckpointRepository(self._session).newest(run_id) if state in SAVED else None
+        if newest is not None:
+            self.answer(run_id, request.seq, checkpoint_id=newest.id)
+        else:
+            self.answer(run_id, request.seq, problem=f"The run is {state} and has no checkpoint of this moment.")

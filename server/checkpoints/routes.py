@@ -2,17 +2,32 @@
 
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Path, Query, Response
 from fastapi import Path as InPath
+from pydantic import Field
 from pydantic import Field as ModelField
 
 from ludus import schemas
 from ludus.validation import NO_NUL
-from server.checkpoints.errors import CheckpointInUse, CheckpointInvalid
-from server.checkpoints.integrity import damage
-from server.checkpoints.models import Checkpoint, UploadedCheckpoint
-from server.checkpoints.repository import CheckpointRepository, UploadedCheckpointRepository, ref
-from server.checkpoints.service import CheckpointService
+from server.checkpoints.errors import (
+    AliasInvalid,
+    AliasMoved,
+    AliasNotFound,
+    CheckpointInUse,
+    CheckpointInvalid,
+    CheckpointRequestNotFound,
+)
+from server.checkpoints.models import Checkpoint, CheckpointAlias, UploadedCheckpoint
+from server.checkpoints.refs import damage
+from server.checkpoints.repository import (
+    AliasRepository,
+    CheckpointRepository,
+    CheckpointRequestRepository,
+    UploadedCheckpointRepository,
+    ref,
+)
+from server.checkpoints.retention.repository import ExpiredCheckpoint, Limits, RetentionRepository, by_run
+from server.checkpoints.service import AliasService, CheckpointRequestService, CheckpointService
 from server.checkpoints.uploads import inspect, publish
 from server.kit.db.database import Session
 from server.kit.db.keyset import by_name
@@ -20,11 +35,14 @@ from server.kit.errors import (
     ArtifactNotFound,
     CheckpointDeleted,
     CheckpointNotFound,
+    NameAmbiguous,
+    RunEnded,
     RunNotFound,
     StorageFull,
     StorageRefused,
     StorageUnavailable,
 )
+from server.kit.http.auth import AuthDep
 from server.kit.http.bodies import BodyDep
 from server.kit.http.downloads import DOWNLOAD, Content, DownloadRequestDep, send
 from server.kit.http.errors import RangeNotSatisfiable, UnsupportedFileType, deleted, problems
@@ -36,6 +54,7 @@ from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, DatabaseDep, ServicesDep
 from server.kit.http.uploads import FILE_BODY, UploadCommandDep, UploadDep
 from server.kit.listing import ListQuery, Page
+from server.runs.errors import RunNotRunning
 from server.runs.repository import RunRepository
 
 router = APIRouter(prefix="/v1/runs/{run:name}/checkpoints", tags=["checkpoints"])
@@ -121,11 +140,11 @@ def unpin_checkpoint(run: RunKey, checkpoint: CheckpointKey, command: CommandDep
 )
 def score_checkpoint(run: RunKey, checkpoint: CheckpointKey, body: BodyDep, command: CommandDep) -> Response:
     """Store the score of an evaluation of a checkpoint: a number under a name. `keep_best` may use that name."""
-    given = body.read(ScoreWrite, {})
+    score = body.read(ScoreWrite, {})
 
     def enter(session: Session) -> Answer:
-        found = _find(session, run, checkpoint)
-        scored = CheckpointService(session).score(found.run_id, found.id, given.metric, given.value, given.behavior)
+        row = _find(session, run, checkpoint)
+        scored = CheckpointService(session).score(row.run_id, row.id, score.metric, score.value, score.behavior)
         return Answer(200, _resource(scored))
 
     return command.run(enter)
@@ -141,13 +160,13 @@ def score_checkpoint(run: RunKey, checkpoint: CheckpointKey, body: BodyDep, comm
 def verify_checkpoint(run: RunKey, checkpoint: CheckpointKey, services: ServicesDep, command: CommandDep) -> Response:
     """Read all files of a checkpoint and compare their SHA-256. One that is damaged is not resumed from any more."""
     with services.database.read() as session:
-        found = ref(_stored(session, run, checkpoint))
+        stored = ref(_stored(session, run, checkpoint))
         run_id = RunRepository(session).id_of(run)
-    problems = damage(services.artifacts, found)
+    problems = damage(services.artifacts, stored)
 
     def note(session: Session) -> Answer:
-        row = CheckpointService(session).verified(run_id, found.id, problems)
-        size = sum(file.size for file in found.files)
+        row = CheckpointService(session).verified(run_id, stored.id, problems)
+        size = sum(file.size for file in stored.files)
         verified = schemas.CheckpointVerified(
             checkpoint=_resource(row), sound=not problems, problems=tuple(problems), bytes=size
         )
@@ -169,11 +188,11 @@ def download_file(
 ) -> Response:
     """Download one file of a checkpoint, or a part of it."""
     with services.database.read() as session:
-        found = ref(_stored(session, run, checkpoint))
-    file = next((file for file in found.files if file.name == name), None)
+        stored = ref(_stored(session, run, checkpoint))
+    file = next((file for file in stored.files if file.name == name), None)
     if file is None:
-        raise ArtifactNotFound(name, f"The checkpoint has {', '.join(file.name for file in found.files)}.")
-    return send(Content.stored(services.artifacts, f"{found.path}/{file.name}", file.size, file.sha256), wanted)
+        raise ArtifactNotFound(name, f"The checkpoint has {', '.join(file.name for file in stored.files)}.")
+    return send(Content.stored(services.artifacts, f"{stored.path}/{file.name}", file.size, file.sha256), wanted)
 
 
 @uploads.post(
@@ -246,26 +265,190 @@ def _find(session: Session, run: str, checkpoint: str) -> Checkpoint:
     checkpoints = CheckpointRepository(session)
     match checkpoint:
         case "latest":
-            found = checkpoints.newest(run_id)
+            row = checkpoints.newest(run_id)
         case "best":
-            found = checkpoints.best(run_id)
+            row = checkpoints.best(run_id)
         case _:
             return checkpoints.get(run_id, checkpoint)
-    if found is None:
+    if row is None:
         hint = _NONE_SO_FAR[checkpoint]
         takeover = checkpoints.takeovers([run_id]).get(run_id)
         if takeover is not None:
             hint += f" It continues {takeover.predecessor}, which has the checkpoint that it began with."
         raise CheckpointNotFound(checkpoint, hint)
-    return found
+    return row
 
 
 def _pinned(session: Session, run: str, checkpoint: str, *, pinned: bool) -> Answer:
-    found = _find(session, run, checkpoint)
-    row = CheckpointService(session).pin(found.run_id, found.id, pinned=pinned)
+    row = _find(session, run, checkpoint)
+    row = CheckpointService(session).pin(row.run_id, row.id, pinned=pinned)
     return Answer(200, _resource(row))
 
 
 def _stored(session: Session, run: str, checkpoint: str) -> Checkpoint:
-    found = _find(session, run, checkpoint)
-    return CheckpointRepository(session).get_stored(found.run_id, found.id)
+    row = _find(session, run, checkpoint)
+    return CheckpointRepository(session).get_stored(row.run_id, row.id)
+
+
+alias_routes = APIRouter(prefix="/v1/aliases", tags=["aliases"])
+
+ALIASES = ListForm(
+    "aliases",
+    schemas.Alias,
+    by_name(CheckpointAlias.name, CheckpointAlias.checkpoint_id, CheckpointAlias.created_at, CheckpointAlias.moved_at),
+    orders=("name", "moved_at", "created_at"),
+    ascending=True,
+    key=CheckpointAlias.key,
+)
+MOVES = ListForm(
+    "alias_moves",
+    schemas.AliasMove,
+    AliasRepository.MOVE_COLUMNS,
+    orders=("version",),
+    items="moves",
+)
+
+
+class AliasPut(Write):
+    """The checkpoint that an alias names."""
+
+    checkpoint_id: Name = ModelField(description="A checkpoint of a run.")
+    expected: Name | None = ModelField(
+        default=None,
+        description="Move it only if it stands for this checkpoint now; null: only if there is no such alias yet. Left "
+        "out, it is moved whatever it stands for.",
+    )
+
+
+AliasKey = Annotated[Name, Path(description="The alias, as in `champion`.")]
+
+
+@alias_routes.get("", response_model=ALIASES.page(), responses=problems(*LIST_PROBLEMS))
+def list_aliases(listing: ListingDep) -> dict[str, Any]:
+    """List aliases by name."""
+    return listing.answer(ALIASES)
+
+
+@alias_routes.get("/{alias:name}", responses=problems(AliasNotFound, NameAmbiguous))
+def get_alias(alias: AliasKey, database: DatabaseDep) -> schemas.Alias:
+    """Return one alias with its checkpoint."""
+    with database.read() as session:
+        return resource(schemas.Alias, AliasRepository(session).get(alias))
+
+
+@alias_routes.get(
+    "/{alias:name}/history",
+    response_model=MOVES.page(),
+    responses=problems(AliasNotFound, NameAmbiguous, *LIST_PROBLEMS),
+)
+def alias_history(alias: AliasKey, listing: ListingDep) -> dict[str, Any]:
+    """List the moves of an alias, newest first, also of one that was deleted."""
+    return listing.answer(MOVES, lambda session, query: AliasRepository(session).history(alias, query))
+
+
+@alias_routes.put(
+    "/{alias:name}",
+    response_model=schemas.Alias,
+    **json_command(AliasPut, AliasInvalid, AliasMoved, CheckpointNotFound, CheckpointDeleted),
+)
+def put_alias(alias: AliasKey, body: BodyDep, command: CommandDep, auth: AuthDep) -> Response:
+    """Set an alias to a checkpoint; with `expected`, only if it has that checkpoint now."""
+    request = body.read(AliasPut, {})
+    compare = "expected" in request.model_fields_set
+
+    def put(session: Session) -> Answer:
+        aliases = AliasService(session, auth.principal.name)
+        row = aliases.put(alias, request.checkpoint_id, compare=compare, expected=request.expected)
+        return Answer(200, resource(schemas.Alias, row))
+
+    return command.run(put)
+
+
+@alias_routes.delete(
+    "/{alias:name}",
+    status_code=204,
+    responses=deleted(AliasNotFound, NameAmbiguous, description="It is gone; the checkpoint stays."),
+)
+def delete_alias(alias: AliasKey, services: ServicesDep, auth: AuthDep) -> None:
+    """Remove an alias. Retention may then remove the checkpoint."""
+    with services.database.write() as session:
+        AliasService(session, auth.principal.name).delete(alias)
+
+
+request_routes = APIRouter(prefix="/v1/runs/{run:name}", tags=["runs"])
+
+Number = Annotated[int, Path(ge=1, le=2**31 - 1, description="Number of a request.")]
+
+
+@request_routes.post(
+    ":checkpoint",
+    status_code=202,
+    response_model=schemas.CheckpointRequest,
+    responses=problems(RunNotFound, RunEnded, RunNotRunning, *COMMAND_PROBLEMS),
+)
+def checkpoint_run(run: RunKey, command: CommandDep) -> Response:
+    """Request a checkpoint of a running run now; the run continues.
+
+    The answer is the request. It is answered with the checkpoint's id within seconds, or when the update that is under
+    way has ended; the event `checkpoint_saved` has the request's number. Asked again meanwhile, it is the same request.
+    """
+    return command.run(lambda session: _asked(session, run))
+
+
+@request_routes.get(
+    "/checkpoint_requests/{number}",
+    responses=problems(RunNotFound, CheckpointRequestNotFound),
+)
+def get_checkpoint_request(run: RunKey, number: Number, database: DatabaseDep) -> schemas.CheckpointRequest:
+    """Return a request for a checkpoint, with the checkpoint's id once it is stored."""
+    with database.read() as session:
+        return resource(
+            schemas.CheckpointRequest,
+            CheckpointRequestRepository(session).get(RunRepository(session).id_of(run), number),
+        )
+
+
+def _asked(session: Session, run: str) -> Answer:
+    request = resource(schemas.CheckpointRequest, CheckpointRequestService(session).ask(run))
+    return Answer(202, request, f"/v1/runs/{request.run_id}/checkpoint_requests/{request.seq}")
+
+
+retention_routes = APIRouter(prefix="/v1", tags=["checkpoints"])
+
+
+class PruneWrite(Write):
+    """Limits by which checkpoints are deleted."""
+
+    older_than_seconds: float | None = Field(default=None, gt=0)
+    """Age at which checkpoints are deleted. Default: the server's `retention_seconds`."""
+    max_bytes: int | None = Field(default=None, ge=0, le=2**63 - 1)
+    """Size of all checkpoints together beyond which the oldest are deleted. Default: the server's `retention_bytes`."""
+    dry_run: bool = False
+    """Only say what would be deleted."""
+
+
+@retention_routes.post("/checkpoints:prune", response_model=schemas.Pruned, **json_command(PruneWrite))
+def prune_checkpoints(body: BodyDep, services: ServicesDep, command: CommandDep) -> Response:
+    """Delete checkpoints of runs by age and total size. The newest, best, pinned and used ones are kept."""
+    request = body.read(PruneWrite, {})
+    settings = services.settings.storage
+    limits = Limits(
+        settings.retention_seconds if request.older_than_seconds is None else request.older_than_seconds,
+        settings.retention_bytes if request.max_bytes is None else request.max_bytes,
+    )
+    if request.dry_run:
+        with services.database.read() as session:
+            return command.preview(_pruned(RetentionRepository(session).plan(limits), dry_run=True))
+
+    def prune(session: Session) -> Answer:
+        retention = RetentionRepository(session)
+        expired = retention.plan(limits)
+        deleted = {checkpoint_id for of_run in by_run(expired) for checkpoint_id in retention.retire(of_run)}
+        return Answer(200, _pruned([item for item in expired if item.checkpoint.id in deleted], dry_run=False))
+
+    return command.run(prune)
+
+
+def _pruned(expired: list[ExpiredCheckpoint], *, dry_run: bool) -> schemas.Pruned:
+    checkpoints = tuple(resource(schemas.PrunedCheckpoint, item.checkpoint, rule=item.rule) for item in expired)
+    return schemas.Pruned(dry_run=dry_run, checkpoints=checkpoints, bytes=sum(item.size for item in checkpoints))

@@ -1,21 +1,35 @@
-"""Commands on checkpoints: pin, score, mark as damaged; store and delete uploaded ones; check references."""
+"""Commands on checkpoints: pin, score, mark as damaged; store and delete uploaded ones; aliases; requests for one now.
+
+A request is a row first. The run's supervisor finds it with its next heartbeat, the trainer writes the checkpoint
+between two updates, and the row is answered in the transaction that enters the checkpoint. A request outlives the
+worker: the next attempt answers it. A run that pauses or ends answers it with its last checkpoint.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from typing import Final
 
 from ludus.config.problems import Path, join_path
 from ludus.config.run import RunConfig
-from server.checkpoints.errors import CheckpointInUse
-from server.checkpoints.models import Checkpoint, UploadedCheckpoint
-from server.checkpoints.repository import CheckpointRepository, InitialCheckpoints, UploadedCheckpointRepository
-from server.checkpoints.score import keep_best_of, overall_score
+from ludus.schemas.states import RunState
+from server.checkpoints.errors import AliasInvalid, AliasMoved, CheckpointInUse
+from server.checkpoints.models import Checkpoint, CheckpointAlias, CheckpointRequest, UploadedCheckpoint
+from server.checkpoints.refs import keep_best_of, overall_score
+from server.checkpoints.repository import (
+    AliasRepository,
+    CheckpointRepository,
+    CheckpointRequestRepository,
+    InitialCheckpoints,
+    UploadedCheckpointRepository,
+)
 from server.checkpoints.uploads import FILE, Inspected
 from server.kit.artifacts.publication import Stored
 from server.kit.artifacts.repository import GivenUpFileRepository
 from server.kit.db.clock import now
 from server.kit.db.database import Session, after_commit
-from server.kit.errors import InvalidConfig, Problem
-from server.runs.events.repository import Note, lock_run, record
+from server.kit.errors import CheckpointDeleted, InvalidConfig, Problem
+from server.runs.errors import RunNotRunning
+from server.runs.events.repository import Note, ask, lock_run, record
 from server.runs.repository import RunRepository
 
 
@@ -107,42 +121,110 @@ class CheckpointService:
         behavior. Whether networks fit is seen when they are built.
         """
         named = config.initial_checkpoints()
-        found = self._initial.existing(set(named.values()), lock=lock)
-        problems = list(_problems(named, found))
+        checkpoints = self._initial.existing(set(named.values()), lock=lock)
+        problems = list(_problems(named, checkpoints))
         if problems:
             raise InvalidConfig(problems)
-        return sorted(found)
+        return sorted(checkpoints)
 
 
-def _problems(named: Mapping[Path, str], found: Mapping[str, Checkpoint | UploadedCheckpoint]) -> Iterator[Problem]:
-    for path, each in named.items():
-        here, checkpoint = join_path(path), found.get(each)
+def _problems(
+    named: Mapping[Path, str], checkpoints: Mapping[str, Checkpoint | UploadedCheckpoint]
+) -> Iterator[Problem]:
+    for path, id_ in named.items():
+        place, checkpoint = join_path(path), checkpoints.get(id_)
         if checkpoint is None:
             uploads = "" if isinstance(path[-1], int) else ", or that `ludus checkpoint upload FILE` prints"
             message = (
-                f"there is no checkpoint {each}; put in the id of one that `ludus checkpoint list RUN` shows{uploads}"
+                f"there is no checkpoint {id_}; put in the id of one that `ludus checkpoint list RUN` shows{uploads}"
             )
-            yield Problem(here, "not_found", message)
+            yield Problem(place, "not_found", message)
         elif isinstance(checkpoint, UploadedCheckpoint):
             if path[-1] == "resume_from":
                 message = (
-                    f"checkpoint {each} was uploaded, and a run goes on from checkpoints of runs alone; name it in the "
+                    f"checkpoint {id_} was uploaded, and a run goes on from checkpoints of runs alone; name it in the "
                     "`initialize_from` of the behavior, which then begins with its networks at step 0"
                 )
-                yield Problem(here, "contradiction", message)
+                yield Problem(place, "contradiction", message)
             elif isinstance(path[-1], int):  # of `self_play.opponents`
                 message = (
-                    f"checkpoint {each} was uploaded, and opponents are policies of runs; let a run begin with it "
+                    f"checkpoint {id_} was uploaded, and opponents are policies of runs; let a run begin with it "
                     "(`initialize_from`), and name a checkpoint of that run"
                 )
-                yield Problem(here, "contradiction", message)
+                yield Problem(place, "contradiction", message)
         elif checkpoint.deleted_at is not None:
-            message = f"the files of checkpoint {each} were removed by retention; name a newer one"
-            yield Problem(here, "not_found", message)
+            message = f"the files of checkpoint {id_} were removed by retention; name a newer one"
+            yield Problem(place, "not_found", message)
         elif checkpoint.damaged_at is not None:
-            message = f"checkpoint {each} is damaged ({checkpoint.damage}); name another one"
-            yield Problem(here, "not_found", message)
+            message = f"checkpoint {id_} is damaged ({checkpoint.damage}); name another one"
+            yield Problem(place, "not_found", message)
         elif path[0] == "behaviors" and len(checkpoint.steps) > 1 and path[1] not in checkpoint.steps:
             names = ", ".join(sorted(checkpoint.steps))
-            message = f"checkpoint {each} has no behavior {path[1]!r}, but {names}; name another checkpoint"
-            yield Problem(here, "contradiction", message)
+            message = f"checkpoint {id_} has no behavior {path[1]!r}, but {names}; name another checkpoint"
+            yield Problem(place, "contradiction", message)
+
+
+RESERVED: Final = frozenset({"latest", "best"})
+"""Names that already mean a checkpoint of a run."""
+ID_PREFIX: Final = "ckpt_"
+
+
+class AliasService:
+    """Commands on aliases, within the caller's transaction. Each move leaves a row in the alias's history."""
+
+    def __init__(self, session: Session, actor: str) -> None:
+        """`actor` is the name of the principal that moves them."""
+        self._aliases = AliasRepository(session)
+        self._actor = actor
+
+    def put(self, name: str, checkpoint_id: str, *, compare: bool, expected: str | None) -> CheckpointAlias:
+        """Set an alias to a checkpoint of a run; setting it to its present checkpoint changes nothing.
+
+        With `compare` only if it stands for `expected` now (None: for nothing). Raises AliasInvalid, AliasMoved,
+        CheckpointNotFound, CheckpointDeleted.
+        """
+        if name in RESERVED or name.startswith(ID_PREFIX):
+            raise AliasInvalid(name)
+        checkpoint = self._aliases.checkpoint(checkpoint_id)
+        if checkpoint.deleted_at is not None:
+            raise CheckpointDeleted(checkpoint_id)
+        alias = self._aliases.lock(name)
+        if alias is None and not (compare and expected is not None):
+            inserted = self._aliases.insert(name, checkpoint_id, self._actor)
+            if inserted is not None:
+                return inserted
+            alias = self._aliases.lock(name)
+        stands = None if alias is None else alias.checkpoint_id
+        if alias is None or (compare and stands not in {expected, checkpoint_id}):
+            raise AliasMoved(name, expected, stands)
+        return alias if stands == checkpoint_id else self._aliases.move(alias, checkpoint_id, self._actor)
+
+    def delete(self, name: str) -> None:
+        """Remove a name. Raises AliasNotFound, NameAmbiguous."""
+        self._aliases.delete(self._aliases.get(name, lock=True), self._actor)
+
+
+class CheckpointRequestService:
+    """Commands on requests. The session's owner commits."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._requests = CheckpointRequestRepository(session)
+
+    def ask(self, run: str) -> CheckpointRequest:
+        """Ask for a checkpoint; while a request is pending, asking again returns that one.
+
+        Raises RunNotFound, RunEnded, RunNotRunning.
+        """
+        row = RunRepository(self._session).lock_live(run)
+        if row.state != RunState.RUNNING:
+            newest = CheckpointRepository(self._session).newest(row.id)
+            hint = "" if newest is None else f", or take its newest checkpoint, {newest.id}"
+            raise RunNotRunning(row.id, row.state, "write a checkpoint", hint)
+        pending = self._requests.pending(row.id)
+        if pending is not None:
+            return pending
+        request = self._requests.add(row.id)
+        note = Note("checkpoint_requested", "A user asked for a checkpoint now.", data={"request": request.seq})
+        ask(self._session, row.id, note, attempt=row.attempt)
+        return request

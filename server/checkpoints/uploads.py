@@ -54,16 +54,16 @@ def inspect(file: Path) -> Inspected:
     """Look into a file. Raises CheckpointInvalid if it is no `checkpoint.pt`, of ML-Agents or of a run of ours."""
     try:
         with opened(file.open("rb", buffering=0)) as archive:
-            own = set(archive.namelist()) == STATE_FILES
-            modules = _behaviors(archive) if own else _modules(archive)
+            is_ludus = set(archive.namelist()) == STATE_FILES
+            modules = _behaviors(archive) if is_ludus else _modules(archive)
     except DAMAGED as error:
         raise CheckpointInvalid(
             f"it is no archive as torch.save writes it ({error}); upload the checkpoint.pt, or a Behavior-STEP.pt, of "
             "an ML-Agents results folder"
         ) from error
-    with file.open("rb") as whole:
-        digest = hashlib.file_digest(whole, "sha256").hexdigest()
-    return Inspected(LUDUS if own else MLAGENTS, modules, file.stat().st_size, digest)
+    with file.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    return Inspected(LUDUS if is_ludus else MLAGENTS, modules, file.stat().st_size, digest)
 
 
 def _behaviors(archive: zipfile.ZipFile) -> tuple[str, ...]:

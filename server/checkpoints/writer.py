@@ -4,11 +4,9 @@ from collections.abc import Callable, Collection, Mapping
 
 from ludus.config.run import KeepBest
 from server.checkpoints.models import Checkpoint
-from server.checkpoints.refs import CheckpointRef, NewCheckpoint
-from server.checkpoints.repository import CheckpointRepository, ref
-from server.checkpoints.requests.repository import CheckpointRequestRepository
+from server.checkpoints.refs import CheckpointRef, NewCheckpoint, overall_score
+from server.checkpoints.repository import CheckpointRepository, CheckpointRequestRepository, ref
 from server.checkpoints.retention.repository import RetentionRepository
-from server.checkpoints.score import overall_score
 from server.checkpoints.service import CheckpointService
 from server.kit.db.database import Session
 from server.runs.attempts.observed import CheckpointSaved

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 
-from server.access.audit.repository import AuditRepository
-from server.access.sessions.repository import SessionRepository
+from server.access.repository import AuditRepository, SessionRepository
 from server.kit.db.database import Database
 from server.kit.http.repository import IdempotencyRepository
 from server.kit.jobs import Job

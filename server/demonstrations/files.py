@@ -13,8 +13,7 @@ import numpy as np
 from ludus.demonstrations import Demonstration, DemonstrationError, inspect, merge, read, thin, write
 from ludus.protocol.spec import BehaviorSpec
 from ludus.schemas import DemonstrationStatistics
-from server.demonstrations.errors import DemonstrationInvalid
-from server.demonstrations.refs import DemonstrationRef
+from server.demonstrations.refs import DemonstrationInvalid, DemonstrationRef
 from server.kit.artifacts.publication import Stored, published
 from server.kit.artifacts.store import ArtifactStore, fetch
 from server.kit.db.ids import new_id
@@ -45,20 +44,22 @@ class DemonstrationFiles:
 
     def inspect(self, file: Path) -> Inspected:
         """Read a file completely. Raises DemonstrationInvalid if it is none, or damaged, or too large once decoded."""
-        found = self._read(file, self._decoded_bytes)
+        demonstration = self._read(file, self._decoded_bytes)
         with file.open("rb") as content:
-            own = content.read(len(ARCHIVE)) == ARCHIVE
+            is_ludus = content.read(len(ARCHIVE)) == ARCHIVE
             content.seek(0)
             digest = hashlib.file_digest(content, "sha256").hexdigest()
-        return Inspected(found.spec, "ludus" if own else "mlagents", inspect(found), file.stat().st_size, digest)
+        return Inspected(
+            demonstration.spec, "ludus" if is_ludus else "mlagents", inspect(demonstration), file.stat().st_size, digest
+        )
 
     def merge(self, sources: Sequence[DemonstrationRef], target: Path) -> None:
         """Write all pieces of several demonstrations to one file. Raises DemonstrationInvalid, ArtifactNotFound."""
         parts: list[Demonstration] = []
-        left = self._decoded_bytes
+        max_bytes = self._decoded_bytes
         for source in sources:
-            parts.append(self._stored(source, left))
-            left -= _bytes(parts[-1])
+            parts.append(self._stored(source, max_bytes))
+            max_bytes -= _bytes(parts[-1])
         try:
             write(merge(parts), target)
         except DemonstrationError as error:
@@ -69,9 +70,9 @@ class DemonstrationFiles:
 
         Raises DemonstrationInvalid, ArtifactNotFound.
         """
-        whole = self._stored(source, self._decoded_bytes)
+        demonstration = self._stored(source, self._decoded_bytes)
         try:
-            write(thin(whole, **wanted), target)
+            write(thin(demonstration, **wanted), target)
         except DemonstrationError as error:
             raise DemonstrationInvalid(error.problem) from error
 

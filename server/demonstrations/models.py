@@ -20,7 +20,7 @@ class Demonstration(Owned, Base):
     behavior: Mapped[str] = mapped_column(ordered_text(200))
     """The behavior that was recorded, as it announced itself."""
     spec: Mapped[dict[str, Any]] = mapped_column(Json)
-    """Its observations and actions; see `server.demonstrations.specs`."""
+    """Its observations and actions; see `server.demonstrations.refs`."""
     format: Mapped[str] = mapped_column(String(16))
     """`mlagents` (`.demo`) or `ludus` (`.npz`)."""
     path: Mapped[str] = mapped_column(Text)

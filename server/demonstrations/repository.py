@@ -4,9 +4,8 @@ from collections.abc import Collection, Iterable, Sequence
 
 from sqlalchemy import delete, select
 
-from server.demonstrations.errors import DemonstrationNotFound
 from server.demonstrations.models import Demonstration, RunDemonstration
-from server.demonstrations.refs import DemonstrationRef
+from server.demonstrations.refs import DemonstrationNotFound, DemonstrationRef
 from server.kit.db.repository import Repository
 from server.kit.states import TERMINAL
 from server.runs.models import Run
@@ -17,16 +16,16 @@ class DemonstrationRepository(Repository):
 
     def get(self, demonstration_id: str) -> Demonstration:
         """Return one demonstration. Raises DemonstrationNotFound."""
-        found = self._session.get(Demonstration, demonstration_id)
-        if found is None:
+        demonstration = self._session.get(Demonstration, demonstration_id)
+        if demonstration is None:
             raise DemonstrationNotFound(demonstration_id)
-        return found
+        return demonstration
 
     def existing(self, ids: Collection[str], *, lock: bool) -> dict[str, Demonstration]:
         """Return the existing ones of these demonstrations, by id; with `lock` they stay until the commit."""
         query = select(Demonstration).where(Demonstration.id.in_(ids)).order_by(Demonstration.id)
-        found = self._session.scalars(query.with_for_update(read=True) if lock else query)
-        return {each.id: each for each in found}
+        rows = self._session.scalars(query.with_for_update(read=True) if lock else query)
+        return {row.id: row for row in rows}
 
     def delete(self, demonstration: Demonstration) -> None:
         """Remove a row, with the notes of its use."""
@@ -37,7 +36,7 @@ class DemonstrationRepository(Repository):
 
     def use(self, run_id: str, ids: Iterable[str]) -> None:
         """Record that a run uses demonstrations."""
-        self._session.add_all(RunDemonstration(run_id=run_id, demonstration_id=each) for each in sorted(set(ids)))
+        self._session.add_all(RunDemonstration(run_id=run_id, demonstration_id=id_) for id_ in sorted(set(ids)))
         self._session.flush()
 
     def of_run(self, run_id: str) -> Sequence[Demonstration]:

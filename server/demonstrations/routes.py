@@ -9,12 +9,11 @@ from fastapi import APIRouter, Query, Response
 from fastapi import Path as InPath
 
 from ludus import schemas
-from server.demonstrations.errors import DemonstrationInUse, DemonstrationInvalid, DemonstrationNotFound
 from server.demonstrations.files import DemonstrationFiles
 from server.demonstrations.models import Demonstration
+from server.demonstrations.refs import DemonstrationInUse, DemonstrationInvalid, DemonstrationNotFound
 from server.demonstrations.repository import DemonstrationRepository, ref
-from server.demonstrations.requests import DemonstrationMerge, DemonstrationSubsample
-from server.demonstrations.service import DemonstrationService
+from server.demonstrations.service import DemonstrationMerge, DemonstrationService, DemonstrationSubsample
 from server.kit.db.keyset import by_name
 from server.kit.errors import ArtifactNotFound, StorageFull
 from server.kit.http.bodies import BodyDep, declare_json
@@ -90,14 +89,14 @@ def list_demonstrations(listing: ListingDep) -> dict[str, Any]:
 )
 def merge_demonstrations(body: BodyDep, command: CommandDep, services: ServicesDep) -> Response:
     """Make one demonstration of several: all their episodes, one behind the other."""
-    wanted = body.read(DemonstrationMerge, {})
+    request = body.read(DemonstrationMerge, {})
     with services.database.read() as session:
         repository = DemonstrationRepository(session)
-        sources = [ref(repository.get(each)) for each in wanted.demonstrations]
+        sources = [ref(repository.get(id_)) for id_ in request.demonstrations]
     with tempfile.TemporaryDirectory(prefix="ludus-") as folder:
         target = Path(folder) / "merged.npz"
         _files(services).merge(sources, target)
-        return _keep(services, command, target, wanted.name, {"merged": wanted.demonstrations})
+        return _keep(services, command, target, request.name, {"merged": request.demonstrations})
 
 
 @router.get("/{demonstration:name}", responses=problems(DemonstrationNotFound))
@@ -118,17 +117,17 @@ def subsample_demonstration(
     demonstration: DemonstrationKey, body: BodyDep, command: CommandDep, services: ServicesDep
 ) -> Response:
     """Make a demonstration of some episodes, of some transitions, or of some transitions of some episodes."""
-    wanted = body.read(DemonstrationSubsample, {})
+    request = body.read(DemonstrationSubsample, {})
     with services.database.read() as session:
         source = ref(DemonstrationRepository(session).get(demonstration))
     with tempfile.TemporaryDirectory(prefix="ludus-") as folder:
         target = Path(folder) / "sample.npz"
-        parts = {"episodes": wanted.episodes, "every": wanted.every, "count": wanted.count}
-        seed = 0 if wanted.seed is None and wanted.count is not None and wanted.episodes is None else wanted.seed
+        parts = {"episodes": request.episodes, "every": request.every, "count": request.count}
+        seed = 0 if request.seed is None and request.count is not None and request.episodes is None else request.seed
         _files(services).subsample(source, target, **parts, seed=seed)
-        given = {key: value for key, value in {**parts, "seed": seed}.items() if value is not None}
-        origin = {"subsampled": source.id, **given}
-        return _keep(services, command, target, wanted.name, origin)
+        options = {key: value for key, value in {**parts, "seed": seed}.items() if value is not None}
+        origin = {"subsampled": source.id, **options}
+        return _keep(services, command, target, request.name, origin)
 
 
 @router.get(
@@ -137,12 +136,12 @@ def subsample_demonstration(
     responses={**DOWNLOAD, **problems(DemonstrationNotFound, ArtifactNotFound, RangeNotSatisfiable)},
 )
 def download_demonstration(
-    demonstration: DemonstrationKey, services: ServicesDep, wanted: DownloadRequestDep
+    demonstration: DemonstrationKey, services: ServicesDep, request: DownloadRequestDep
 ) -> Response:
     """Download the file, or a part of it, as it was uploaded or made."""
     with services.database.read() as session:
-        found = DemonstrationRepository(session).get(demonstration)
-    return send(Content.stored(services.artifacts, found.path, found.size, found.sha256), wanted)
+        row = DemonstrationRepository(session).get(demonstration)
+    return send(Content.stored(services.artifacts, row.path, row.size, row.sha256), request)
 
 
 @router.delete("/{demonstration:name}", status_code=204, responses=deleted(DemonstrationNotFound, DemonstrationInUse))

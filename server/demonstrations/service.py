@@ -1,23 +1,58 @@
-"""Commands on demonstrations: keep one, delete one, and check those that a configuration names."""
+"""Commands on demonstrations, and their request bodies: keep one, delete one, check the named ones."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Self
+
+from pydantic import Field, model_validator
 
 from ludus.config.problems import Path, join_path
 from ludus.config.run import RunConfig
+from ludus.config.values import DemonstrationId
 from ludus.demonstrations import DemonstrationError, check_fit
-from server.demonstrations.errors import DemonstrationInUse
 from server.demonstrations.files import Inspected
 from server.demonstrations.models import Demonstration
+from server.demonstrations.refs import DemonstrationInUse, spec_from_json, spec_to_json
 from server.demonstrations.repository import DemonstrationRepository, ref
-from server.demonstrations.specs import spec_from_json, spec_to_json
 from server.kit.artifacts.publication import Stored
 from server.kit.artifacts.repository import GivenUpFileRepository
 from server.kit.db.clock import now
 from server.kit.db.database import Session, after_commit
 from server.kit.db.texts import storable, storable_json
 from server.kit.errors import InvalidConfig, Problem
+from server.kit.http.fields import Name, Write
+
+
+class DemonstrationMerge(Write):
+    """Several demonstrations to become one."""
+
+    demonstrations: list[DemonstrationId] = Field(min_length=1, max_length=1000)
+    """Ids, in their order."""
+    name: Name | None = None
+    """Name of the new one; default: its id."""
+
+
+class DemonstrationSubsample(Write):
+    """Some episodes of a demonstration, some of its transitions, or some transitions of some episodes."""
+
+    count: int | None = Field(default=None, ge=1, le=100_000_000)
+    """Number of transitions, drawn without replacement."""
+    episodes: int | None = Field(default=None, ge=1, le=100_000_000)
+    """Number of complete episodes: the first ones, or drawn by `seed`."""
+    every: int | None = Field(default=None, ge=1, le=100_000_000)
+    """Keep every n-th transition of each episode: from its first one on, or from one drawn by `seed`."""
+    seed: int | None = Field(default=None, ge=0, le=2**31 - 1)
+    """Equal seeds draw equally; 0 for `count` if not given."""
+    name: Name | None = None
+    """Name of the new one; default: its id."""
+
+    @model_validator(mode="after")
+    def _says_what(self) -> Self:
+        if self.count is not None and self.every is not None:
+            raise ValueError("count and every both say which transitions: leave one of them out")
+        if self.count is self.episodes is self.every is None:
+            raise ValueError("say what to keep: episodes, and every or count for transitions")
+        return self
 
 
 class DemonstrationService:
@@ -29,20 +64,20 @@ class DemonstrationService:
 
     def add(self, stored: Stored[Inspected], name: str | None, origin: Mapping[str, Any]) -> Demonstration:
         """Enter a stored file; with the commit the file is kept. One without a name is called like its id."""
-        found = stored.inspected
+        inspected = stored.inspected
         row = Demonstration(
             id=stored.id,
             name=name or stored.id,
-            behavior=storable(found.spec.name, 200),
-            spec=storable_json(spec_to_json(found.spec)),
-            format=found.format,
+            behavior=storable(inspected.spec.name, 200),
+            spec=storable_json(spec_to_json(inspected.spec)),
+            format=inspected.format,
             path=stored.path,
-            size=found.size,
-            sha256=found.sha256,
-            transitions=found.summary.transitions,
-            episodes=found.summary.episodes,
-            mean_return=None if found.summary.returns is None else found.summary.returns.mean,
-            summary=storable_json(asdict(found.summary)),
+            size=inspected.size,
+            sha256=inspected.sha256,
+            transitions=inspected.summary.transitions,
+            episodes=inspected.summary.episodes,
+            mean_return=None if inspected.summary.returns is None else inspected.summary.returns.mean,
+            summary=storable_json(asdict(inspected.summary)),
             origin=dict(origin),
             created_at=now(),
         )
@@ -69,43 +104,45 @@ class DemonstrationService:
         ML-Agents' files only.
         """
         sections = config.demonstrations()
-        found = self._demonstrations.existing({each for ids in sections.values() for each in ids}, lock=lock)
+        demonstrations = self._demonstrations.existing({id_ for ids in sections.values() for id_ in ids}, lock=lock)
         behaviors: dict[Path, list[tuple[Path, str]]] = {}
         for path, ids in sections.items():
             named = behaviors.setdefault((path[:1] if path[0] == "default_settings" else path[:2]), [])
-            named += [((*path, index), each) for index, each in enumerate(ids)]
-        problems = [problem for named in behaviors.values() for problem in _problems(named, found)]
+            named += [((*path, index), id_) for index, id_ in enumerate(ids)]
+        problems = [problem for named in behaviors.values() for problem in _problems(named, demonstrations)]
         for path, section in config.imitating().items():
             if section.legacy_pairing:
-                problems += _unpaired(path, [found[each] for each in section.demonstrations if each in found])
+                problems += _unpaired(
+                    path, [demonstrations[id_] for id_ in section.demonstrations if id_ in demonstrations]
+                )
         if problems:
             raise InvalidConfig(problems)
-        return sorted(found)
+        return sorted(demonstrations)
 
 
 def _unpaired(path: Path, demonstrations: Sequence[Demonstration]) -> Iterator[Problem]:
     """Yield what `legacy_pairing` cannot act on: in our own files the pairs are what they are."""
-    others = [each.id for each in demonstrations if each.format != "mlagents"]
-    if others:
+    paired = [demonstration.id for demonstration in demonstrations if demonstration.format != "mlagents"]
+    if paired:
         message = (
-            f"legacy_pairing acts on ML-Agents' .demo files only, not on {', '.join(others)}; set it to false, or list "
+            f"legacy_pairing acts on ML-Agents' .demo files only, not on {', '.join(paired)}; set it to false, or list "
             "the .demo files that these were made from"
         )
         yield Problem(join_path((*path, "legacy_pairing")), "contradiction", message)
 
 
-def _problems(named: Sequence[tuple[Path, str]], found: Mapping[str, Demonstration]) -> Iterator[Problem]:
+def _problems(named: Sequence[tuple[Path, str]], demonstrations: Mapping[str, Demonstration]) -> Iterator[Problem]:
     """Iterate over what is wrong with what a behavior names, each id with the path at which it stands."""
     first: Demonstration | None = None
-    for path, each in named:
-        here = join_path(path)
-        demonstration = found.get(each)
+    for path, id_ in named:
+        place = join_path(path)
+        demonstration = demonstrations.get(id_)
         if demonstration is None:
             message = (
-                f"there is no demonstration {each}; put in the id of one that `ludus demonstration list` shows, "
+                f"there is no demonstration {id_}; put in the id of one that `ludus demonstration list` shows, "
                 "or that `ludus demonstration upload FILE` prints"
             )
-            yield Problem(here, "not_found", message)
+            yield Problem(place, "not_found", message)
             continue
         first = first or demonstration
         try:
@@ -116,4 +153,4 @@ def _problems(named: Sequence[tuple[Path, str]], found: Mapping[str, Demonstrati
                 whose=f"demonstration {ref(first).label}",
             )
         except DemonstrationError as error:
-            yield Problem(here, "contradiction", error.problem)
+            yield Problem(place, "contradiction", error.problem)

@@ -26,7 +26,7 @@ from ludus.protocol.contract import MAX_JOIN_BYTES, Problem, join_problem, repor
 from ludus.protocol.options import COLLECTOR_SERVICE, EXCHANGE, REASON_METADATA, WAITS_METADATA
 from ludus.protocol.tickets import TicketClaims, sign
 from ludus.schemas.tokens import Scope
-from server.access.tokens.checker import TokenChecker, watch_tokens
+from server.access.checker import TokenChecker, watch_tokens
 from server.gateway.balancer import Balancer
 from server.gateway.calls import CallRelay
 from server.gateway.errors import (

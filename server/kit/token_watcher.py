@@ -1,6 +1,6 @@
 """Close streams, long polls, downloads and relayed calls when their token is revoked or expires, or their session ends.
 
-The check of a token when something is opened is `server.access.tokens.checker`; this module limits how long it stays
+The check of a token when something is opened is `server.access.checker`; this module limits how long it stays
 open. One thread looks up all tokens and sessions with something open, with one query of each every few seconds, however
 much is open. While the database does not answer, everything stays open.
 """

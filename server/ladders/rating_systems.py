@@ -98,7 +98,7 @@ class RatingTable:
     """Plays games through: standings change, and points and tallies of what is new are collected."""
 
     def __init__(self, standings: Iterable[RatingState], earlier: Earlier) -> None:
-        self.standings = {each.player: each for each in standings}
+        self.standings = {standing.player: standing for standing in standings}
         self.points: list[Point] = []
         self.tallies: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0, 0])
         self._earlier = earlier
@@ -156,13 +156,13 @@ def tally(games: Iterable[Game]) -> dict[tuple[int, int], Tally]:
 def ranks(scores: Sequence[float]) -> list[int]:
     """Return the rank of each score, 1 for the highest; equal scores share one, and the next is counted past them."""
     better = Counter(scores)
-    return [1 + sum(many for other, many in better.items() if other > score) for score in scores]
+    return [1 + sum(many for higher, many in better.items() if higher > score) for score in scores]
 
 
 def _pairings(game: Game) -> Iterator[tuple[Participant, Participant]]:
     """Yield the pairs of participants, with different players, that the game compares."""
     players = itertools.combinations(game.participants, 2)
-    pairs = players if game.scored else ((game.participants[0], other) for other in game.participants[1:])
+    pairs = players if game.scored else ((game.participants[0], opponent) for opponent in game.participants[1:])
     return ((a, b) for a, b in pairs if a.player != b.player)
 
 

@@ -16,10 +16,9 @@ from server.kit.db.repository import Repository, upsert
 from server.kit.errors import NameAmbiguous
 from server.kit.listing import ListQuery, Page
 from server.kit.states import TERMINAL
-from server.ladders.errors import LadderExists, LadderNotFound, PlayerNotFound
 from server.ladders.models import Ladder, LadderPlayer, RunLadder
 from server.ladders.rating_systems import INITIAL_MU, INITIAL_SIGMA
-from server.ladders.refs import PlayedParticipant, PlayerKind
+from server.ladders.refs import LadderExists, LadderNotFound, PlayedParticipant, PlayerKind, PlayerNotFound
 from server.runs.events.repository import UNTRACKED
 from server.runs.models import BEING_DELETED, Run
 
@@ -71,11 +70,11 @@ class LadderRepository(Repository):
         Raises NameAmbiguous: the session sees all projects, and several have a ladder of this name.
         """
         for same in (Ladder.id == ladder, Ladder.key == ladder):
-            found = self._session.scalars(select(Ladder).where(same, _SHOWN).order_by(Ladder.project)).all()
-            if len(found) > 1:
-                raise NameAmbiguous("ladder", ladder, {each.project: each.id for each in found})
-            if found:
-                return found[0]
+            rows = self._session.scalars(select(Ladder).where(same, _SHOWN).order_by(Ladder.project)).all()
+            if len(rows) > 1:
+                raise NameAmbiguous("ladder", ladder, {row.project: row.id for row in rows})
+            if rows:
+                return rows[0]
         of_run = select(Ladder).join(RunLadder, RunLadder.ladder_id == Ladder.id).join(Run, Run.id == RunLadder.run_id)
         newest = of_run.where((Run.id == ladder) | (Run.name == ladder), Run.id.not_in(BEING_DELETED))
         newest = newest.order_by(Run.created_at.desc(), Run.id.desc())
@@ -83,10 +82,10 @@ class LadderRepository(Repository):
 
     def get(self, ladder: str) -> Ladder:
         """Return a ladder, as `find`. Raises LadderNotFound."""
-        found = self.find(ladder)
-        if found is None:
+        row = self.find(ladder)
+        if row is None:
             raise LadderNotFound(ladder)
-        return found
+        return row
 
     def list(self, query: ListQuery) -> Page[Ladder]:
         """Return a page of ladders."""
@@ -95,21 +94,21 @@ class LadderRepository(Repository):
     def named(self, names: Collection[str], *, lock: bool) -> dict[str, Ladder]:
         """Return those ladders that were made under one of these names; with `lock` they stay until the commit."""
         query = select(Ladder).where(Ladder.key.in_(names), Ladder.run_id.is_(None)).order_by(Ladder.id)
-        found = self._session.scalars(query.with_for_update(read=True) if lock else query)
-        return {each.key: each for each in found}
+        rows = self._session.scalars(query.with_for_update(read=True) if lock else query)
+        return {row.key: row for row in rows}
 
     def lock(self, ladder: str) -> Ladder:
         """Return a ladder (id or name), locked until the commit. Raises LadderNotFound."""
-        found = self._locked(select(Ladder).where(Ladder.id == self.get(ladder).id))
-        if found is None:
+        row = self._locked(select(Ladder).where(Ladder.id == self.get(ladder).id))
+        if row is None:
             raise LadderNotFound(ladder)
-        return found
+        return row
 
     def lock_of_run(self, run_id: str) -> Ladder:
         """Return, locked, the ladder that a run's matches go to; a run without one gets its own."""
         of_run = select(Ladder).join(RunLadder, RunLadder.ladder_id == Ladder.id).where(RunLadder.run_id == run_id)
-        found = self._locked(of_run, of=Ladder)
-        return self.own(run_id) if found is None else found
+        row = self._locked(of_run, of=Ladder)
+        return self.own(run_id) if row is None else row
 
     def own(self, run_id: str) -> Ladder:
         """Make a run its own ladder, called like its id."""
@@ -177,21 +176,21 @@ class PlayerRepository(Repository):
         """Return the player with this number or key. Raises PlayerNotFound."""
         same = LadderPlayer.id == player if isinstance(player, int) else LadderPlayer.key == player
         query = select(LadderPlayer).where(LadderPlayer.ladder_id == ladder_id, same)
-        found = self._session.scalars(query).one_or_none()
-        if found is None:
+        row = self._session.scalars(query).one_or_none()
+        if row is None:
             raise PlayerNotFound(ladder_id, player)
-        return found
+        return row
 
     def get_all(self, ladder_id: str, numbers: Sequence[int]) -> Sequence[LadderPlayer]:
         """Return players, in the order of their numbers. Raises PlayerNotFound."""
-        found: dict[int, LadderPlayer] = {}
+        players: dict[int, LadderPlayer] = {}
         for part in parts(sorted(set(numbers))):
             query = select(LadderPlayer).where(LadderPlayer.ladder_id == ladder_id, LadderPlayer.id.in_(part))
-            found |= {player.id: player for player in self._session.scalars(query.order_by(LadderPlayer.id))}
+            players |= {player.id: player for player in self._session.scalars(query.order_by(LadderPlayer.id))}
         for number in numbers:
-            if number not in found:
+            if number not in players:
                 raise PlayerNotFound(ladder_id, number)
-        return list(found.values())
+        return list(players.values())
 
     def exists(self, ladder_id: str, name: str) -> bool:
         """Say whether a ladder has a player that was registered by this name."""
@@ -246,16 +245,16 @@ class PlayerRepository(Repository):
             policy = Policy.at(participant)
             steps[policy] = max(participant.step, steps.get(policy, 0))
         runs = self._runs({policy.checkpoint for policy in steps if policy.checkpoint is not None})
-        found = self._registered(ladder.id, [policy for policy in steps if policy.kind is PlayerKind.CHECKPOINT])
+        registered = self._registered(ladder.id, [policy for policy in steps if policy.kind is PlayerKind.CHECKPOINT])
         origins = {policy: _origin(policy, run_id, runs) for policy in steps}
-        names = {policy: policy_key(origins[policy], policy) for policy in steps if policy not in found}
+        names = {policy: policy_key(origins[policy], policy) for policy in steps if policy not in registered}
         newest: dict[str, int] = {}
         for policy, name in names.items():
             newest[name] = max(steps[policy], newest.get(name, 0))
-        known = self._known(ladder.id, newest)
+        numbers = self._known(ladder.id, newest)
         missing: dict[str, Policy] = {}
         for policy in sorted(names, key=_policies_first):
-            if names[policy] not in known:
+            if names[policy] not in numbers:
                 missing.setdefault(names[policy], policy)  # one snapshot may be in several checkpoints
         if missing:
             elo = self._initial_elo(ladder, run_id)
@@ -272,8 +271,8 @@ class PlayerRepository(Repository):
                 }
                 for name, policy in missing.items()
             ]
-            known |= dict(zip(missing, self.insert(ladder, rows), strict=True))
-        return found | {policy: known[name] for policy, name in names.items()}
+            numbers |= dict(zip(missing, self.insert(ladder, rows), strict=True))
+        return registered | {policy: numbers[name] for policy, name in names.items()}
 
     def _runs(self, checkpoints: Collection[str]) -> dict[str, str]:
         """Return the runs that checkpoints are from."""
@@ -284,30 +283,30 @@ class PlayerRepository(Repository):
 
     def _registered(self, ladder_id: str, policies: Sequence[Policy]) -> dict[Policy, int]:
         """Return the numbers of policies of checkpoints that were registered, or that have played before."""
-        found: dict[Policy, int] = {}
+        numbers: dict[Policy, int] = {}
         for policy in policies:
             same = (LadderPlayer.kind == PlayerKind.CHECKPOINT, LadderPlayer.checkpoint_id == policy.checkpoint)
             whose = LadderPlayer.behavior.is_(None) | (LadderPlayer.behavior == policy.behavior)
             query = select(LadderPlayer.id).where(LadderPlayer.ladder_id == ladder_id, *same, whose)
             number = self._session.scalar(query.order_by(LadderPlayer.id).limit(1))
             if number is not None:
-                found[policy] = number
-        return found
+                numbers[policy] = number
+        return numbers
 
     def _known(self, ladder_id: str, newest: Mapping[str, int]) -> dict[str, int]:
         """Return the numbers of those policies (by name) that a ladder has, and note how long they had learned."""
-        found: dict[str, int] = {}
+        numbers: dict[str, int] = {}
         for part in parts(sorted(newest)):
             query = select(LadderPlayer.id, LadderPlayer.key, LadderPlayer.step)
             of_part = query.where(LadderPlayer.ladder_id == ladder_id, LadderPlayer.key.in_(part))
             for number, name, step in self._session.execute(of_part).all():
-                found[name] = number
+                numbers[name] = number
                 if step != newest[name]:
                     same = (LadderPlayer.ladder_id == ladder_id, LadderPlayer.id == number)
                     self._session.execute(
                         update(LadderPlayer).where(*same).values(step=newest[name]), execution_options=UNTRACKED
                     )
-        return found
+        return numbers
 
     def _initial_elo(self, ladder: Ladder, run_id: str) -> Callable[[str], float]:
         """Return the Elo with which a behavior of a run begins: its `initial_elo`, else the ladder's."""

@@ -19,11 +19,18 @@ from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, DatabaseDep, ServicesDep
 from server.kit.listing import ListQuery, Page
-from server.ladders.errors import LadderExists, LadderInUse, LadderNotFound, MatchInvalid, PlayerExists, PlayerNotFound
 from server.ladders.matches.repository import MatchRepository
 from server.ladders.models import Ladder, LadderMatch, LadderPlayer, RatingPoint
 from server.ladders.ratings.repository import RatingRepository
-from server.ladders.refs import PlayerKind
+from server.ladders.refs import (
+    LadderExists,
+    LadderInUse,
+    LadderNotFound,
+    MatchInvalid,
+    PlayerExists,
+    PlayerKind,
+    PlayerNotFound,
+)
 from server.ladders.repository import LadderRepository, PlayerRepository
 from server.ladders.requests import LadderCreate, MatchReport, PlayerCreate
 from server.ladders.service import LadderService
@@ -78,11 +85,11 @@ def list_ladders(listing: ListingDep) -> dict[str, Any]:
 @router.post("", status_code=201, response_model=schemas.Ladder, **json_command(LadderCreate, LadderExists))
 def create_ladder(body: BodyDep, command: CommandDep) -> Response:
     """Create a ladder that runs can share. A run without one has its own."""
-    wanted = body.read(LadderCreate, {})
+    new = body.read(LadderCreate, {})
 
     def create(session: Session) -> Answer:
-        made = LadderService(session).create(wanted.name, wanted.description, wanted.initial_elo)
-        return Answer(201, _ladder(made), f"/v1/ladders/{made.id}")
+        row = LadderService(session).create(new.name, new.description, new.initial_elo)
+        return Answer(201, _ladder(row), f"/v1/ladders/{row.id}")
 
     return command.run(create)
 
@@ -135,9 +142,9 @@ def list_players(ladder: LadderKey, listing: ListingDep) -> dict[str, Any]:
 )
 def register_player(ladder: LadderKey, body: BodyDep, command: CommandDep) -> Response:
     """Register a script, a person or a checkpoint, whose matches are reported. Policies of runs join by themselves."""
-    wanted = body.read(PlayerCreate, {})
+    new = body.read(PlayerCreate, {})
     return command.run(
-        lambda session: Answer(201, resource(schemas.Player, LadderService(session).add_player(ladder, wanted)))
+        lambda session: Answer(201, resource(schemas.Player, LadderService(session).add_player(ladder, new)))
     )
 
 
@@ -154,9 +161,9 @@ def list_ratings(ladder: LadderKey, listing: ListingDep) -> dict[str, Any]:
     state = dict[str, int]()
 
     def fetch(session: Session, query: ListQuery) -> Page[LadderPlayer]:
-        found = LadderRepository(session).get(ladder)
-        state.update(matches=found.match_seq, rated_through=found.rated_through)
-        return PlayerRepository(session).list(found.id, query)
+        row = LadderRepository(session).get(ladder)
+        state.update(matches=row.match_seq, rated_through=row.rated_through)
+        return PlayerRepository(session).list(row.id, query)
 
     return listing.answer(RATINGS, fetch) | state
 
@@ -176,12 +183,12 @@ def rating_history(
 ) -> schemas.RatingHistory:
     """Return players' ratings over their matches, by number, step and time."""
     with database.read() as session:
-        found = LadderRepository(session).get(ladder)
-        known = PlayerRepository(session)
-        wanted = known.learning(found.id, MAX_SERIES) if players is None else known.get_all(found.id, players)
+        row = LadderRepository(session).get(ladder)
+        repository = PlayerRepository(session)
+        rows = repository.learning(row.id, MAX_SERIES) if players is None else repository.get_all(row.id, players)
         ratings = RatingRepository(session)
-        series = tuple(_series(each, ratings.history(each, points)) for each in wanted)
-    return schemas.RatingHistory(rated_through=found.rated_through, series=series)
+        series = tuple(_series(player, ratings.history(player, points)) for player in rows)
+    return schemas.RatingHistory(rated_through=row.rated_through, series=series)
 
 
 @router.get(
@@ -211,16 +218,16 @@ def get_payoffs(
 ) -> schemas.Payoffs:
     """Return the results of each player against each other one."""
     with database.read() as session:
-        found = LadderRepository(session).get(ladder)
-        known, ratings = PlayerRepository(session), RatingRepository(session)
+        row = LadderRepository(session).get(ladder)
+        repository, ratings = PlayerRepository(session), RatingRepository(session)
         if players is None and not met:
-            wanted = known.played(found.id, limit)
+            rows = repository.played(row.id, limit)
         else:
-            wanted = known.get_all(found.id, ratings.met(found.id, limit) if players is None else players)
-        payoffs = ratings.payoffs(found.id, wanted)
+            rows = repository.get_all(row.id, ratings.met(row.id, limit) if players is None else players)
+        payoffs = ratings.payoffs(row.id, rows)
     return schemas.Payoffs(
-        rated_through=found.rated_through,
-        players=tuple(resource(schemas.PayoffPlayer, each) for each in payoffs.players),
+        rated_through=row.rated_through,
+        players=tuple(resource(schemas.PayoffPlayer, player) for player in payoffs.players),
         wins=_rows(payoffs.wins),
         draws=_rows(payoffs.draws),
         losses=_rows(payoffs.losses),
@@ -252,8 +259,8 @@ def list_matches(ladder: LadderKey, listing: ListingDep) -> dict[str, Any]:
 )
 def report_match(ladder: LadderKey, body: BodyDep, command: CommandDep) -> Response:
     """Store a match that was played elsewhere: for instance a person's against a policy."""
-    wanted = body.read(MatchReport, {})
-    return command.run(lambda session: Answer(201, _match(LadderService(session).report(ladder, wanted))))
+    report = body.read(MatchReport, {})
+    return command.run(lambda session: Answer(201, _match(LadderService(session).report(ladder, report))))
 
 
 def _ladder(row: Ladder) -> schemas.Ladder:
@@ -280,4 +287,8 @@ def _rows(matrix: npt.NDArray[Any]) -> tuple[tuple[Any, ...], ...]:
 
 
 def _match(row: LadderMatch) -> schemas.Match:
-    return resource(schemas.Match, row, participants=[resource(schemas.Participant, each) for each in row.participants])
+    return resource(
+        schemas.Match,
+        row,
+        participants=[resource(schemas.Participant, participant) for participant in row.participants],
+    )

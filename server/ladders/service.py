@@ -9,11 +9,10 @@ from ludus.config.selfplay import SelfPlaySettings
 from server.checkpoints.repository import InitialCheckpoints
 from server.kit.db.database import Session
 from server.kit.errors import CheckpointNotFound, InvalidConfig, Problem
-from server.ladders.errors import LadderInUse, PlayerExists
 from server.ladders.matches.repository import MatchLedger
 from server.ladders.models import Ladder, LadderMatch, LadderPlayer
 from server.ladders.ratings.repository import RatingRepository
-from server.ladders.refs import PlayerKind
+from server.ladders.refs import LadderInUse, PlayerExists, PlayerKind
 from server.ladders.repository import LadderRepository, PlayerRepository
 from server.ladders.requests import MatchReport, PlayerCreate
 
@@ -35,17 +34,17 @@ class LadderService:
 
         Raises LadderNotFound, LadderInUse (a run that has not ended plays on it).
         """
-        found = self._ladders.lock(ladder)
-        user = self._ladders.live_run(found.id)
+        row = self._ladders.lock(ladder)
+        user = self._ladders.live_run(row.id)
         if user is not None:
-            raise LadderInUse(found.id, user)
-        self._ladders.delete(found)
+            raise LadderInUse(row.id, user)
+        self._ladders.delete(row)
 
     def add_player(self, ladder: str, new: PlayerCreate) -> LadderPlayer:
         """Register a player. Raises LadderNotFound, PlayerExists, CheckpointNotFound."""
-        found = self._ladders.lock(ladder)
-        if self._players.exists(found.id, new.name):
-            raise PlayerExists(found.id, new.name)
+        owner = self._ladders.lock(ladder)
+        if self._players.exists(owner.id, new.name):
+            raise PlayerExists(owner.id, new.name)
         checkpoint = new.checkpoint_id
         if checkpoint is not None and not InitialCheckpoints(self._session).existing({checkpoint}, lock=True):
             raise CheckpointNotFound(checkpoint)
@@ -55,12 +54,12 @@ class LadderService:
             "checkpoint_id": checkpoint,
             "behavior": new.behavior,
             "fixed": new.fixed,
-            "initial_elo": found.initial_elo if new.elo is None else new.elo,
+            "initial_elo": owner.initial_elo if new.elo is None else new.elo,
             "initial_mu": new.mu,
             "initial_sigma": new.sigma,
         }
-        (number,) = self._players.insert(found, [row])
-        return self._players.get(found.id, number)
+        (number,) = self._players.insert(owner, [row])
+        return self._players.get(owner.id, number)
 
     def report(self, ladder: str, match: MatchReport) -> LadderMatch:
         """Enter a match that was played elsewhere. Raises LadderNotFound, PlayerNotFound, MatchInvalid."""
@@ -68,10 +67,10 @@ class LadderService:
 
     def recompute(self, ladder: str) -> Ladder:
         """Take all ratings of a ladder back; they are computed again from its matches. Raises LadderNotFound."""
-        found = self._ladders.lock(ladder)
-        RatingRepository(self._session).rewind(found.id, 1)
-        self._session.refresh(found)
-        return found
+        row = self._ladders.lock(ladder)
+        RatingRepository(self._session).rewind(row.id, 1)
+        self._session.refresh(row)
+        return row
 
     def check(self, config: RunConfig, *, lock: bool = False) -> str | None:
         """Return the id of the shared ladder that a configuration names, if it does; with `lock` it stays until the
@@ -81,11 +80,11 @@ class LadderService:
         all behaviors of a run play on one ladder.
         """
         named = _named(config)
-        found = self._ladders.named(set(named.values()), lock=lock)
-        problems = list(_problems(named, found))
+        ladders = self._ladders.named(set(named.values()), lock=lock)
+        problems = list(_problems(named, ladders))
         if problems:
             raise InvalidConfig(problems)
-        return next((ladder.id for ladder in found.values()), None)
+        return next((ladder.id for ladder in ladders.values()), None)
 
     def join(self, run_id: str, config: RunConfig, shared: str | None) -> None:
         """Connect a new run to a shared ladder; without one, a run with self-play gets its own."""
@@ -97,8 +96,10 @@ class LadderService:
 
 def _self_play(config: RunConfig) -> dict[Path, SelfPlaySettings]:
     """Return the settings of self-play, by the paths of the behaviors' sections."""
-    learning = {path: each for path, each in config.trainers().items() if isinstance(each, ReinforcementConfig)}
-    return {path: each.self_play for path, each in learning.items() if each.self_play is not None}
+    learning = {
+        path: section for path, section in config.trainers().items() if isinstance(section, ReinforcementConfig)
+    }
+    return {path: section.self_play for path, section in learning.items() if section.self_play is not None}
 
 
 def _named(config: RunConfig) -> dict[Path, str]:
@@ -113,11 +114,11 @@ def _named(config: RunConfig) -> dict[Path, str]:
     return named
 
 
-def _problems(named: Mapping[Path, str], found: Mapping[str, Ladder]) -> Iterator[Problem]:
+def _problems(named: Mapping[Path, str], ladders: Mapping[str, Ladder]) -> Iterator[Problem]:
     first: str | None = None
     for path, name in named.items():
         first = first or name
-        if name not in found:
+        if name not in ladders:
             message = f"there is no ladder {name!r}; name one that `ludus ladder list` shows, or make it first"
             yield Problem(join_path(path), "not_found", message)
         elif name != first:

@@ -155,10 +155,10 @@ class MetricRetention:
 
     def _drop(self, run_id: str) -> None:
         """Delete the chunks of an archived run, one metric in a transaction."""
-        more = True
-        while more:
+        has_more = True
+        while has_more:
             with self._database.write() as session:
-                more = MetricRetentionRepository(session).drop(run_id)
+                has_more = MetricRetentionRepository(session).drop(run_id)
 
     def _thin(self, run: AgedRun) -> bool:
         """Thin the metrics of a run in the database; return whether there was one to thin."""

@@ -531,9 +531,9 @@ class PackingRepository(Repository):
             last = NewestValue.of(run_id, behavior, key, Points.unpack(steps, times, values))
             newest[behavior, key] = replace(last, highest=highest, lowest=lowest)
         self._set_latest(newest.values())
-        gone = [name for name in names if name not in newest]
-        if gone:
-            of_names = tuple_(LatestMetric.behavior, LatestMetric.key).in_(gone)
+        lost = [name for name in names if name not in newest]
+        if lost:
+            of_names = tuple_(LatestMetric.behavior, LatestMetric.key).in_(lost)
             self._session.execute(delete(LatestMetric).where(LatestMetric.run_id == run_id, of_names))
 
 

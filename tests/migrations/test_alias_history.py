@@ -2,9 +2,8 @@
 
 from sqlalchemy import select, text
 
-from server.checkpoints.aliases.models import AliasMove
-from server.checkpoints.aliases.repository import AliasRepository
-from server.checkpoints.models import Checkpoint
+from server.checkpoints.models import AliasMove, Checkpoint
+from server.checkpoints.repository import AliasRepository
 from server.kit.db.database import Database
 from server.kit.db.migrate import downgrade_database, upgrade_database
 from tests.factories import save_checkpoints

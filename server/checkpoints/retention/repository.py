@@ -1,4 +1,7 @@
-"""Reads the facts for the rules, marks checkpoints as deleted, and lists files to remove.
+"""The rules of retention, and the checkpoints that they give up; files to remove.
+
+Spared, whatever else is said, are of each run the newest good one (recovery begins with it) and as many of the best as
+its configuration keeps; and everything that is pinned or in use (`Candidate.held`).
 
 A checkpoint is given up under the lock of its run, and of its own row: a transaction that pins it, or begins a run with
 it, either comes first and is seen, or comes later and finds it gone.
@@ -12,16 +15,93 @@ from typing import Any
 from sqlalchemy import Select, case, exists, select, text, update
 
 from server.checkpoints.models import Checkpoint, UploadedCheckpoint
-from server.checkpoints.retention.holds import held
-from server.checkpoints.retention.rules import Candidate, beyond_age, beyond_count, beyond_size, spared
-from server.checkpoints.score import keep_best_of
+from server.checkpoints.refs import keep_best_of
+from server.checkpoints.repository import AliasRepository, InitialCheckpoints
 from server.demonstrations.models import Demonstration
 from server.kit.artifacts.repository import GivenUpFileRepository
 from server.kit.db.clock import now
+from server.kit.db.database import Session
 from server.kit.db.keyset import parts
 from server.kit.db.repository import Repository
 from server.runs.events.repository import Note, lock_run, record
 from server.runs.models import UNPURGED_SQL, DeletedRun, Run
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One checkpoint whose files are stored."""
+
+    id: str
+    run_id: str
+    order: tuple[int, int, float, str]
+    """Attempt number, step, time and id: the last in this order is the run's newest."""
+    created_at: float
+    step: int
+    size: int
+    """Bytes."""
+    final: bool
+    """Whether a run ended with it."""
+    score: float | None
+    damaged: bool
+    held: bool
+    """Whether it is pinned, has an alias, or is something that a run which has not ended begins with."""
+
+
+def spared(checkpoints: Iterable[Candidate], best: int) -> set[str]:
+    """Return the ids of those of one run's checkpoints that no rule removes; `best` is how many of the best stay."""
+    items = list(checkpoints)
+    good = [item for item in items if not item.damaged]
+    newest = max(good, key=lambda item: item.order, default=None)
+    scored = [(item.score, item.order, item.id) for item in good if item.score is not None]
+    ids = {item.id for item in items if item.held} | {item for *_, item in sorted(scored, reverse=True)[:best]}
+    return ids if newest is None else ids | {newest.id}
+
+
+def beyond_count(checkpoints: Iterable[Candidate], keep: int, best: int) -> list[Candidate]:
+    """Return those of one run's checkpoints that `keep_checkpoints` and `keep_best` let go, oldest first. 0 keeps all.
+
+    Final ones stay. Damaged ones don't count among the newest, and go with those that are as old.
+    """
+    items = sorted(checkpoints, key=lambda item: item.order, reverse=True)
+    stay = spared(items, best)
+    counted = [item for item in items if not item.final and not item.damaged]
+    if keep <= 0 or len(counted) <= keep:
+        return []
+    last = counted[keep - 1].order
+    excess = [item for item in items if item.order < last and not item.final and item.id not in stay]
+    return excess[::-1]
+
+
+def beyond_age(checkpoints: Iterable[Candidate], stay: set[str], before: float) -> list[Candidate]:
+    """Return the checkpoints of all runs that are older than a time, oldest first."""
+    return _oldest_first(item for item in checkpoints if item.created_at < before and item.id not in stay)
+
+
+def beyond_size(checkpoints: Sequence[Candidate], stay: set[str], limit: int) -> list[Candidate]:
+    """Return the oldest checkpoints of all runs without which the others have at most `limit` bytes, if there are any.
+
+    Those that stay count, too: where they alone are larger, all others go.
+    """
+    excess = sum(item.size for item in checkpoints) - limit
+    oldest = []
+    for item in _oldest_first(item for item in checkpoints if item.id not in stay):
+        if excess <= 0:
+            break
+        oldest.append(item)
+        excess -= item.size
+    return oldest
+
+
+def _oldest_first(checkpoints: Iterable[Candidate]) -> list[Candidate]:
+    return sorted(checkpoints, key=lambda item: (item.created_at, item.order))
+
+
+def held(session: Session, ids: Collection[str]) -> set[str]:
+    """Return those of these checkpoints that are protected from every rule: a run that has not ended begins with them
+    or goes on from them, or an alias stands for them. A new use of checkpoints adds its query here.
+    """
+    return {*InitialCheckpoints(session).in_use(ids), *AliasRepository(session).named(ids)} if ids else set()
+
 
 _COLUMNS = (
     Checkpoint.id,
@@ -69,19 +149,19 @@ class RetentionRepository(Repository):
         """Return what age and size let go, of all runs. Nothing is written."""
         if limits == Limits():
             return []
-        every = self._candidates(self._stored())
+        candidates = self._candidates(self._stored())
         of_run: dict[str, list[Candidate]] = defaultdict(list)
-        for each in every:
-            of_run[each.run_id].append(each)
+        for candidate in candidates:
+            of_run[candidate.run_id].append(candidate)
         best = self._best_counts(of_run)
-        stay = {each for run_id, theirs in of_run.items() for each in spared(theirs, best[run_id])}
-        old = []
-        if limits.seconds is not None:
-            old = beyond_age(every, stay, self.clock() - limits.seconds)
-        gone = {each.id for each in old}
-        left = [each for each in every if each.id not in gone]
-        large = [] if limits.bytes is None else beyond_size(left, stay, limits.bytes)
-        return [ExpiredCheckpoint(each, "age") for each in old] + [ExpiredCheckpoint(each, "size") for each in large]
+        stay = set[str]().union(*(spared(of_run[run_id], best[run_id]) for run_id in of_run))
+        old = [] if limits.seconds is None else beyond_age(candidates, stay, self.clock() - limits.seconds)
+        expired = {candidate.id: ExpiredCheckpoint(candidate, "age") for candidate in old}
+        if limits.bytes is not None:
+            young = [candidate for candidate in candidates if candidate.id not in expired]
+            for candidate in beyond_size(young, stay, limits.bytes):
+                expired[candidate.id] = ExpiredCheckpoint(candidate, "size")
+        return list(expired.values())
 
     def retire(self, expired: Sequence[ExpiredCheckpoint]) -> list[str]:
         """Give up checkpoints of one run, if they still may go; return the ids of those that did."""
@@ -121,8 +201,8 @@ class RetentionRepository(Repository):
 
     def run_purged(self, run_id: str) -> None:
         """Record that the files of a deleted run are removed. They are once more, for late files of its worker."""
-        again = case((DeletedRun.purge_at <= DeletedRun.deleted_at, now() + LATE_SECONDS), else_=None)
-        self._session.execute(update(DeletedRun).where(DeletedRun.id == run_id).values(purge_at=again))
+        due = case((DeletedRun.purge_at <= DeletedRun.deleted_at, now() + LATE_SECONDS), else_=None)
+        self._session.execute(update(DeletedRun).where(DeletedRun.id == run_id).values(purge_at=due))
 
     def known(self, paths: Collection[str]) -> set[str]:
         """Return those of these folders in the artifact store that a row names: also as one that is given up."""

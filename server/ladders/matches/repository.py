@@ -25,13 +25,13 @@ from server.kit.db.keyset import Columns, check, parts, select_page
 from server.kit.db.repository import Repository
 from server.kit.listing import Condition, ListQuery, Operator, Page
 from server.kit.states import TERMINAL
-from server.ladders.errors import MatchInvalid
 from server.ladders.models import Ladder, LadderMatch, LadderParticipant
 from server.ladders.rating_systems import ranks
 from server.ladders.ratings.repository import RatingRepository
-from server.ladders.refs import Outcome, PlayedMatch
+from server.ladders.refs import MatchInvalid, Outcome, PlayedMatch
 from server.ladders.repository import LadderRepository, PlayerRepository, Policy
 from server.ladders.requests import MatchReport
+from server.runs.attempts.repository import AttemptFence
 from server.runs.models import Run
 
 _RANKS: dict[Outcome, tuple[int, int]] = {"win": (1, 2), "draw": (1, 1), "loss": (2, 1)}
@@ -85,23 +85,23 @@ class MatchRepository(Repository):
         first = select(LadderMatch.at).where(LadderMatch.ladder_id == Ladder.id).order_by(LadderMatch.seq).limit(1)
         old = func.coalesce(first.scalar_subquery() < now() - days * DAY_SECONDS, false())
         query = select(Ladder.id, old).where(Ladder.id > ladder_id).order_by(Ladder.id).limit(limit)
-        return [(found, bool(aged)) for found, aged in self._session.execute(query)]
+        return [(id_, bool(aged)) for id_, aged in self._session.execute(query)]
 
     def _load_participants(self, ladder_id: str, matches: Sequence[LadderMatch]) -> None:
         """Load the participants of some matches of a ladder.
 
         `selectinload` would name each match by ladder and number, and for pairs SQLite reads the whole table.
         """
-        found = defaultdict[int, list[LadderParticipant]](list)
-        for some in parts([match.seq for match in matches]):
+        by_match = defaultdict[int, list[LadderParticipant]](list)
+        for part in parts([match.seq for match in matches]):
             query = select(LadderParticipant).where(
-                LadderParticipant.ladder_id == ladder_id, LadderParticipant.seq.in_(some)
+                LadderParticipant.ladder_id == ladder_id, LadderParticipant.seq.in_(part)
             )
-            whole = query.options(joinedload(LadderParticipant.profile)).order_by(LadderParticipant.position)
-            for participant in self._session.scalars(whole):
-                found[participant.seq].append(participant)
+            with_profiles = query.options(joinedload(LadderParticipant.profile)).order_by(LadderParticipant.position)
+            for participant in self._session.scalars(with_profiles):
+                by_match[participant.seq].append(participant)
         for match in matches:
-            set_committed_value(match, "participants", found[match.seq])
+            set_committed_value(match, "participants", by_match[match.seq])
 
 
 class MatchLedger(Repository):
@@ -129,10 +129,10 @@ class MatchLedger(Repository):
         for seq, match in enumerate(new, first):
             key = {"ladder_id": ladder.id, "seq": seq}
             matches.append({**key, **_columns(match), "run_id": run_id, "attempt": attempt})
-            mine, others = _RANKS[match.outcome]
+            first_rank, other_rank = _RANKS[match.outcome]
             for index, participant in enumerate(match.participants):
                 player = players[Policy.at(participant)]
-                rank = others if index else mine
+                rank = other_rank if index else first_rank
                 participants.append(
                     {
                         **key,
@@ -183,15 +183,15 @@ class MatchLedger(Repository):
             .order_by(LadderMatch.seq)
             .limit(limit)
         )
-        gone = list(
+        rows = list(
             takewhile(
                 lambda row: row.old and (row.state is None or row.state in TERMINAL), self._session.execute(oldest)
             )
         )
-        if gone:
-            through = LadderMatch.seq <= gone[-1].seq
+        if rows:
+            through = LadderMatch.seq <= rows[-1].seq
             self._session.execute(delete(LadderMatch).where(LadderMatch.ladder_id == ladder.id, through))
-        return len(gone)
+        return len(rows)
 
     def report(self, ladder: Ladder, match: MatchReport) -> LadderMatch:
         """Add a match that was played elsewhere to a locked ladder; return it with its participants.
@@ -284,8 +284,8 @@ def _placed(match: MatchReport) -> list[int]:
     if match.outcome is not None:
         if any(score is not None for score in scores):
             raise MatchInvalid("it has an outcome and scores; say one of them")
-        mine, others = _RANKS[match.outcome]
-        return [mine, *[others] * (len(scores) - 1)]
+        first_rank, rest_rank = _RANKS[match.outcome]
+        return [first_rank, *[rest_rank] * (len(scores) - 1)]
     for index, score in enumerate(scores):
         if score is None:
             raise MatchInvalid(
@@ -300,3 +300,23 @@ def _outcome(placed: Sequence[int]) -> Outcome:
     if placed[0] > min(placed[1:]):
         return "loss"
     return "draw" if placed[0] == min(placed[1:]) else "win"
+
+
+class MatchWriter:
+    """Writes matches of one attempt. Each method is one transaction, and raises LeaseLost."""
+
+    def __init__(self, fence: AttemptFence) -> None:
+        self._fence = fence
+
+    def append(self, played: Sequence[PlayedMatch]) -> None:
+        """Enter finished matches. Entering the same matches twice is safe."""
+        with self._fence.write() as (session, run):
+            MatchLedger(session).append(run.id, self._fence.number, played)
+
+    def resume(self, newest: Mapping[str, int]) -> None:
+        """Supersede the matches of earlier attempts beyond the checkpoint from which this one continues.
+
+        `newest`: the number of each behavior's newest match that the checkpoint counts.
+        """
+        with self._fence.write() as (session, run):
+            MatchLedger(session).resume(run.id, self._fence.number, newest)

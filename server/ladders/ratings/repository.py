@@ -189,16 +189,16 @@ class RatingRepository(Repository):
         for first, second in self._session.connection().execute(query):
             opponents[first].add(second)
             opponents[second].add(first)
-        found: set[int] = set()
+        players: set[int] = set()
         for number in numbers:
-            wanted = {number}
-            if not opponents[number] & found:
-                wanted.add(max(opponents[number], default=number))  # whom it met, so that it does not stand alone
-                if wanted == {number}:
+            pair = {number}
+            if not opponents[number] & players:
+                pair.add(max(opponents[number], default=number))  # whom it met, so that it does not stand alone
+                if pair == {number}:
                     continue  # it has met no other player, only itself
-            if len(found | wanted) <= limit:
-                found |= wanted
-        return sorted(found)
+            if len(players | pair) <= limit:
+                players |= pair
+        return sorted(players)
 
     def payoffs(self, ladder_id: str, players: Sequence[LadderPlayer]) -> Payoffs:
         """Return how each of some players, in the order of their numbers, did against each other one."""
@@ -207,8 +207,8 @@ class RatingRepository(Repository):
         columns = (LadderPair.first, LadderPair.second, LadderPair.wins, LadderPair.draws, LadderPair.losses)
         query = select(*columns).where(LadderPair.ladder_id == ladder_id)
         if 0 < len(players) <= PARAMETERS:
-            within = numbers.tolist()
-            query = query.where(LadderPair.first.in_(within), LadderPair.second.in_(within))
+            indexes = numbers.tolist()
+            query = query.where(LadderPair.first.in_(indexes), LadderPair.second.in_(indexes))
         rows = self._session.connection().execute(query).all()  # tens of thousands: not as objects
         pairs = np.array([tuple(row) for row in rows], np.int64).reshape(-1, 5)
         pairs = pairs[np.isin(pairs[:, :2], numbers).all(axis=1)]
@@ -222,11 +222,11 @@ class RatingRepository(Repository):
         count = min(points, player.games)
         games = [player.games * (index + 1) // count for index in range(count)]
         of_it = (RatingPoint.ladder_id == player.ladder_id, RatingPoint.player == player.id)
-        found: list[RatingPoint] = []
+        points_of_player: list[RatingPoint] = []
         for part in parts(games):
             query = select(RatingPoint).where(*of_it, RatingPoint.game.in_(part)).order_by(RatingPoint.game)
-            found += self._session.scalars(query)
-        return found
+            points_of_player += self._session.scalars(query)
+        return points_of_player
 
     def _forget(self, ladder_id: str) -> None:
         """Set everything back to the beginning."""

@@ -7,11 +7,9 @@ from typing import Any
 from sqlalchemy import update
 
 from ludus.schemas.states import RunState, StopReason
-from server.assessments.writer import AssessmentWriter
-from server.checkpoints.refs import CheckpointRef
-from server.checkpoints.repository import InitialCheckpoints
-from server.checkpoints.requests.repository import CheckpointRequestRepository
-from server.checkpoints.score import keep_best_of
+from server.assessments.repository import AssessmentWriter
+from server.checkpoints.refs import CheckpointRef, keep_best_of
+from server.checkpoints.repository import CheckpointRequestRepository, InitialCheckpoints
 from server.checkpoints.writer import CheckpointWriter
 from server.demonstrations.refs import DemonstrationRef
 from server.demonstrations.repository import DemonstrationRepository
@@ -20,7 +18,7 @@ from server.kit.db.clock import now
 from server.kit.db.database import Database
 from server.kit.errors import IllegalTransition, LeaseLost, LudusError
 from server.kit.states import EVENT_OF, LEASED, TERMINAL, Intent
-from server.ladders.matches.writer import MatchWriter
+from server.ladders.matches.repository import MatchWriter
 from server.lifecycle.blocked.reasons import repair
 from server.lifecycle.claims.claim import DEFAULT_RESTART_BUDGET, Claim
 from server.lifecycle.leases.repository import (

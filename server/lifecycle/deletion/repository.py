@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from sqlalchemy import ColumnElement, and_, delete, or_, select, update
 
-from server.checkpoints.aliases.models import CheckpointAlias
-from server.checkpoints.models import Checkpoint, RunInitialCheckpoint
+from server.checkpoints.models import Checkpoint, CheckpointAlias, RunInitialCheckpoint
 from server.kit.db.base import Base
 from server.kit.db.clock import now
 from server.kit.db.keyset import parts

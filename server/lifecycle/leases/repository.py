@@ -24,7 +24,7 @@ from sqlalchemy.orm import Session
 
 from ludus.schemas.states import RunState, StopReason
 from server.checkpoints.models import Checkpoint
-from server.checkpoints.requests.repository import CheckpointRequestRepository
+from server.checkpoints.repository import CheckpointRequestRepository
 from server.kit.db.base import Timestamp
 from server.kit.db.clock import later, now
 from server.kit.db.repository import Repository, upsert

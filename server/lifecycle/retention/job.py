@@ -16,8 +16,8 @@ from functools import partial
 from server.kit.db.database import Database, Session
 from server.kit.jobs import Job, handle_rows
 from server.kit.settings import ControllerSettings
-from server.ladders.errors import LadderNotFound
 from server.ladders.matches.repository import MatchLedger, MatchRepository
+from server.ladders.refs import LadderNotFound
 from server.ladders.repository import LadderRepository
 from server.lifecycle.deletion.repository import DeletionRepository
 from server.lifecycle.deletion.service import ROWS, DeletionService

@@ -93,9 +93,9 @@ def list_events(
         return _stream(database, streams, auth, run, after_seq if last_event_id is None else last_event_id)
     with database.read() as session:
         run_id = RunRepository(session).id_of(run)
-        found = EventRepository(session).page(run_id, max(after_seq, paging.after("events")), paging.size + 1)
-    events = [resource(schemas.Event, event) for event in found[: paging.size]]
-    return {"events": events, "next_page_token": next_token("events", events[-1].seq if found[paging.size :] else None)}
+        page = EventRepository(session).page(run_id, max(after_seq, paging.after("events")), paging.size + 1)
+    events = [resource(schemas.Event, event) for event in page[: paging.size]]
+    return {"events": events, "next_page_token": next_token("events", events[-1].seq if page[paging.size :] else None)}
 
 
 @router.get(

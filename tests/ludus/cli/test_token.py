@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from ludus.cli import exits, ludus
-from server.access.tokens.secrets import parse
+from server.access.secrets import parse
 from tests.ludus.cli.conftest import Invoke, as_json
 from tests.server.app.world import ServerProcess
 

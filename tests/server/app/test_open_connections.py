@@ -12,7 +12,7 @@ import pytest
 import structlog
 from sqlalchemy import update
 
-from server.access.tokens.models import Token
+from server.access.models import Token
 from server.app import authentication
 from server.kit import token_watcher
 from tests.server.app.world import World, open_world

@@ -11,8 +11,7 @@ import httpx2
 import pytest
 from sqlalchemy import update
 
-from server.access.sessions.models import BrowserSession
-from server.access.tokens.models import Token
+from server.access.models import BrowserSession, Token
 from server.app import authentication
 from server.controller.old_rows import old_row_jobs
 from server.kit import token_watcher

@@ -9,7 +9,7 @@ from ludus.config.run import RunConfig
 from ludus.schemas.states import RunState, StopReason
 from server.checkpoints.errors import CheckpointInUse
 from server.checkpoints.repository import UploadedCheckpointRepository
-from server.checkpoints.retention.holds import held
+from server.checkpoints.retention.repository import held
 from server.checkpoints.service import CheckpointService
 from server.checkpoints.uploads import inspect, publish
 from server.config.resolution import resolve

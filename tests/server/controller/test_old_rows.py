@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, insert, select, text
 
-from server.access.audit.models import AuditEntry
-from server.access.sessions.models import BrowserSession
+from server.access.models import AuditEntry, BrowserSession
 from server.controller.controller import Controller
 from server.controller.old_rows import old_row_jobs
 from server.kit.db.base import Base

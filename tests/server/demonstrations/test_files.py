@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from ludus.demonstrations import merge, read, write
-from server.demonstrations.errors import DemonstrationInvalid
 from server.demonstrations.files import DemonstrationFiles
-from server.demonstrations.refs import DemonstrationRef
+from server.demonstrations.refs import DemonstrationInvalid, DemonstrationRef
 from server.kit.artifacts.folder import FolderStore
 from server.kit.errors import ArtifactNotFound
 from tests.ludus.demonstrations.shown import assert_equal, make_demonstration, make_spec, vector

@@ -13,7 +13,7 @@ from ludus.demonstrations import inspect, read, thin
 from ludus.reading import read_record
 from ludus.schemas import DemonstrationStatistics
 from server.config.presets import read_preset
-from server.demonstrations.specs import spec_to_json
+from server.demonstrations.refs import spec_to_json
 from server.kit.http.uploads import FORGOTTEN_SECONDS
 from server.kit.principal import ANONYMOUS
 from tests.ludus.demonstrations.shown import assert_equal, make_demonstration, make_spec, vector

@@ -8,8 +8,8 @@ import pytest
 from ludus.demonstrations import Demonstration as Shown
 from ludus.demonstrations import write
 from server.config.resolution import resolve
-from server.demonstrations.errors import DemonstrationInUse, DemonstrationNotFound
 from server.demonstrations.files import DemonstrationFiles
+from server.demonstrations.refs import DemonstrationInUse, DemonstrationNotFound
 from server.demonstrations.repository import DemonstrationRepository
 from server.demonstrations.service import DemonstrationService
 from server.kit.artifacts.folder import FolderStore

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
-from server.demonstrations.specs import spec_from_json, spec_to_json
+from server.demonstrations.refs import spec_from_json, spec_to_json
 
 OBSERVATIONS = st.builds(
     ObservationSpec,

@@ -8,7 +8,7 @@ from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.options import COLLECTOR_SERVICE, REASON_METADATA
 from ludus.protocol.tickets import verify
 from ludus.schemas.tokens import Scope
-from server.access.tokens.service import TokenService
+from server.access.service import TokenService
 from server.kit.db.database import Database
 from server.kit.principal import everything
 from server.runs.models import Attempt, Run

@@ -17,8 +17,8 @@ from ludus.sdk.connection import SimulatorConnection
 from ludus.sdk.contract.scripted import ScriptedServer, finish_after
 from ludus.sdk.errors import CannotConnect
 from ludus.sdk.join import Target
-from server.access.tokens.repository import TokenRepository
-from server.access.tokens.service import TokenService
+from server.access.repository import TokenRepository
+from server.access.service import TokenService
 from server.kit import token_watcher
 from server.kit.db.database import Database
 from server.kit.principal import everything

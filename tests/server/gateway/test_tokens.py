@@ -11,8 +11,8 @@ from sqlalchemy import select, update
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.options import REASON_METADATA
 from ludus.schemas.tokens import Scope
-from server.access.tokens.models import Token
-from server.access.tokens.service import TokenService
+from server.access.models import Token
+from server.access.service import TokenService
 from server.gateway.main import check
 from server.gateway.service import FAILURES_PER_MINUTE, REPORTS_PER_MINUTE
 from server.kit.db.database import Database
@@ -104,7 +104,7 @@ def test_reports_of_strangers_do_not_silence_those_of_a_run(gateway: GatewayThre
 
 
 def test_a_revoked_token_joins_no_more_within_seconds(gateway: GatewayThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.access.tokens.memory.REMEMBERED_SECONDS", 0.0)
+    monkeypatch.setattr("server.access.checker.REMEMBERED_SECONDS", 0.0)
     add_run(gateway.database, "worker-1:41000")
     given = token(gateway.database)
     gateway.join(token=given)

@@ -11,9 +11,9 @@ import structlog
 from sqlalchemy import event, text
 
 from ludus.schemas.tokens import Scope
-from server.access.tokens.checker import watch_tokens
-from server.access.tokens.repository import TokenRepository
-from server.access.tokens.service import TokenService
+from server.access.checker import watch_tokens
+from server.access.repository import TokenRepository
+from server.access.service import TokenService
 from server.kit.db.base import Base
 from server.kit.db.database import Database
 from server.kit.principal import everything

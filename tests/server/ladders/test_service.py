@@ -9,7 +9,7 @@ from ludus.schemas.states import RunState
 from server.config.resolution import resolve
 from server.kit.db.database import Database
 from server.kit.errors import CheckpointNotFound, InvalidConfig, Problem
-from server.ladders.errors import LadderExists, LadderInUse, LadderNotFound, PlayerExists
+from server.ladders.refs import LadderExists, LadderInUse, LadderNotFound, PlayerExists
 from server.ladders.repository import LadderRepository
 from server.ladders.requests import PlayerCreate
 from server.ladders.service import LadderService

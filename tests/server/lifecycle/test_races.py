@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from ludus.schemas.states import RunState, StopReason
-from server.checkpoints.requests.models import CheckpointRequest
-from server.checkpoints.requests.repository import CheckpointRequestRepository
-from server.checkpoints.requests.service import CheckpointRequestService
+from server.checkpoints.models import CheckpointRequest
+from server.checkpoints.repository import CheckpointRequestRepository
+from server.checkpoints.service import CheckpointRequestService
 from server.kit.db.database import Database
 from server.kit.errors import LeaseLost, LudusError, RunEnded
 from server.kit.states import TRANSITIONS, Intent

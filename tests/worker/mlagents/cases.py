@@ -17,7 +17,7 @@ from torch import Tensor
 from ludus.config.behavior import POCAConfig, PPOConfig, SACConfig
 from ludus.protocol.spec import BehaviorSpec
 from server.config.resolution import resolve
-from server.demonstrations.specs import spec_from_json
+from server.demonstrations.refs import spec_from_json
 from worker.experience.transitions import Transitions
 from worker.mlagents.file import MLAgentsCheckpoint
 

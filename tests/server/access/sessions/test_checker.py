@@ -7,16 +7,11 @@ import pytest
 from sqlalchemy import func, select, update
 
 from ludus.schemas.tokens import Scope
-from server.access.sessions.checker import SessionChecker, watch_credentials
-from server.access.sessions.models import BrowserSession
-from server.access.sessions.repository import KEPT_SECONDS, LIFETIME_SECONDS, SessionRepository
-from server.access.sessions.secrets import SessionCookie
-from server.access.sessions.service import SessionService
-from server.access.tokens.checker import TokenChecker
-from server.access.tokens.memory import REMEMBERED_SECONDS
-from server.access.tokens.models import Token
-from server.access.tokens.repository import TokenRepository
-from server.access.tokens.service import Made, TokenService
+from server.access.checker import REMEMBERED_SECONDS, SessionChecker, TokenChecker, watch_credentials
+from server.access.models import BrowserSession, Token
+from server.access.repository import KEPT_SECONDS, LIFETIME_SECONDS, SessionRepository, TokenRepository
+from server.access.secrets import SessionCookie
+from server.access.service import Made, SessionService, TokenService
 from server.kit.db.database import Database
 from server.kit.errors import TokenRefused, Unauthenticated
 from server.kit.http.errors import SessionEnded

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from server.access.tokens.bootstrap import create_first_token
+from server.access.bootstrap import create_first_token
 from server.kit.db.checks import NotMigrated
 from server.kit.settings import Settings
 

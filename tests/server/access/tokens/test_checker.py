@@ -6,11 +6,10 @@ import pytest
 from sqlalchemy import text, update
 
 from ludus.schemas.tokens import Scope
-from server.access.tokens.checker import TokenChecker
-from server.access.tokens.memory import REMEMBERED_SECONDS
-from server.access.tokens.models import Token
-from server.access.tokens.repository import TokenRepository
-from server.access.tokens.service import Made, TokenService
+from server.access.checker import REMEMBERED_SECONDS, TokenChecker
+from server.access.models import Token
+from server.access.repository import TokenRepository
+from server.access.service import Made, TokenService
 from server.kit.db.database import Database
 from server.kit.errors import TokenRefused
 from server.kit.principal import CONFIGURED, everything, including

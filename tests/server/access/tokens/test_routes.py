@@ -8,8 +8,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from server.access.audit.repository import AuditRepository
-from server.access.tokens.bootstrap import create_first_token
+from server.access.bootstrap import create_first_token
+from server.access.repository import AuditRepository
 from server.app.serve import Exposed, serve_api
 from server.controller.old_rows import old_row_jobs
 from server.kit.jobs import JobLoop

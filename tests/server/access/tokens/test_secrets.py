@@ -1,6 +1,6 @@
 """The texts of tokens."""
 
-from server.access.tokens.secrets import digest_of, draw, parse, same
+from server.access.secrets import digest_of, draw, parse, same
 
 
 def test_a_token_names_its_row_and_only_its_text_has_the_secret() -> None:

@@ -3,7 +3,7 @@
 import httpx2
 import pytest
 
-from server.checkpoints.retention.holds import held
+from server.checkpoints.retention.repository import held
 from tests.factories import save_checkpoints
 from tests.server.app.world import World
 

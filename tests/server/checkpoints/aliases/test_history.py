@@ -8,10 +8,10 @@ import httpx2
 import pytest
 from sqlalchemy import delete
 
-from server.checkpoints.aliases.models import AliasMove, CheckpointAlias
-from server.checkpoints.aliases.repository import AliasRepository
-from server.checkpoints.aliases.service import AliasService
 from server.checkpoints.errors import AliasMoved, AliasNotFound
+from server.checkpoints.models import AliasMove, CheckpointAlias
+from server.checkpoints.repository import AliasRepository
+from server.checkpoints.service import AliasService
 from server.kit.db.database import Database
 from server.kit.listing import ListQuery, Order
 from server.runs.models import Run

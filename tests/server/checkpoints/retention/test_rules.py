@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.checkpoints.retention.rules import Candidate, beyond_age, beyond_count, beyond_size, spared
+from server.checkpoints.retention.repository import Candidate, beyond_age, beyond_count, beyond_size, spared
 
 
 def checkpoint(step: int, **overrides: object) -> Candidate:

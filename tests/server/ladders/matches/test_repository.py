@@ -12,10 +12,9 @@ from server.checkpoints.refs import NewCheckpoint
 from server.kit.db.database import Database
 from server.kit.errors import InvalidQuery, LeaseLost
 from server.kit.listing import Condition, ListQuery, Operator, Order
-from server.ladders.errors import MatchInvalid, PlayerNotFound
 from server.ladders.matches.repository import MatchRepository
 from server.ladders.models import LadderMatch, LadderPlayer
-from server.ladders.refs import Outcome, PlayedParticipant, PlayerKind
+from server.ladders.refs import MatchInvalid, Outcome, PlayedParticipant, PlayerKind, PlayerNotFound
 from server.ladders.repository import LadderRepository, PlayerRepository
 from server.ladders.requests import MatchReport, ParticipantReport, PlayerCreate
 from server.ladders.service import LadderService

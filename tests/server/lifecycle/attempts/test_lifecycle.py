@@ -19,8 +19,8 @@ from hypothesis.stateful import (
 from hypothesis.strategies import booleans, integers, sampled_from
 
 from ludus.schemas.states import RunState, StopReason
-from server.checkpoints.requests.repository import CheckpointRequestRepository
-from server.checkpoints.requests.service import CheckpointRequestService
+from server.checkpoints.repository import CheckpointRequestRepository
+from server.checkpoints.service import CheckpointRequestService
 from server.controller.controller import Controller
 from server.controller.notifier import WakeUpNotifier
 from server.kit.db.database import Database

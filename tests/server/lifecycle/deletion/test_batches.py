@@ -18,9 +18,9 @@ from server.kit.jobs import JobLoop
 from server.kit.listing import ListQuery, Order
 from server.kit.metrics_settings import MetricsSettings
 from server.kit.settings import ControllerSettings, StorageSettings
-from server.ladders.errors import LadderNotFound
 from server.ladders.models import Ladder, LadderMatch, LadderParticipant, RatingPoint
 from server.ladders.ratings.repository import RatingRepository
+from server.ladders.refs import LadderNotFound
 from server.ladders.repository import LadderRepository
 from server.lifecycle.deletion.service import ROWS, DeletionService
 from server.lifecycle.retention import job

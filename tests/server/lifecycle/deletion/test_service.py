@@ -8,9 +8,9 @@ from sqlalchemy import func, select, update
 
 from ludus.schemas.states import RunState
 from server.app.models import Base
-from server.checkpoints.aliases.service import AliasService
 from server.checkpoints.models import Checkpoint
 from server.checkpoints.retention.job import Retention
+from server.checkpoints.service import AliasService
 from server.kit.artifacts.folder import FolderStore
 from server.kit.db.database import Database
 from server.kit.errors import RunNotFound, StorageUnavailable

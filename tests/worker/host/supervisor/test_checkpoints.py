@@ -10,8 +10,8 @@ from sqlalchemy import delete, select
 
 from ludus.schemas.states import RunState
 from server.checkpoints.models import Checkpoint
-from server.checkpoints.requests.repository import CheckpointRequestRepository
-from server.checkpoints.requests.service import CheckpointRequestService
+from server.checkpoints.repository import CheckpointRequestRepository
+from server.checkpoints.service import CheckpointRequestService
 from server.kit.artifacts.folder import FolderStore
 from server.kit.artifacts.store import FileRef
 from server.kit.db.database import Database

@@ -9,8 +9,8 @@ from sqlalchemy import select, update
 
 from ludus.schemas.states import RunKind, RunState
 from server.checkpoints.models import Checkpoint
-from server.checkpoints.requests.repository import CheckpointRequestRepository
-from server.checkpoints.requests.service import CheckpointRequestService
+from server.checkpoints.repository import CheckpointRequestRepository
+from server.checkpoints.service import CheckpointRequestService
 from server.kit.artifacts.folder import FolderStore
 from server.kit.db.database import Database
 from server.kit.listening import GatewaySettings

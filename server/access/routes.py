@@ -1,4 +1,4 @@
-"""Tokens: make them, look at them, revoke them."""
+"""Tokens over HTTP: make them, look at them, revoke them; and the audit log."""
 
 from typing import Annotated, Any
 
@@ -7,13 +7,12 @@ from fastapi import APIRouter, Depends, Path, Response
 from ludus import schemas
 from ludus.schemas.tokens import Scope
 from ludus.validation import Form
-from server.access.sessions.checker import SessionChecker
-from server.access.tokens.checker import TokenChecker
-from server.access.tokens.errors import TokenForLadder, TokenForRun, TokenNotFound
-from server.access.tokens.repository import TokenRepository
-from server.access.tokens.requests import SimulatorTokenCreate, TokenCreate
-from server.access.tokens.service import Made, TokenService
+from server.access.checker import SessionChecker, TokenChecker
+from server.access.models import AuditEntry
+from server.access.repository import TokenForLadder, TokenForRun, TokenNotFound, TokenRepository
+from server.access.service import Made, SimulatorTokenCreate, TokenCreate, TokenService
 from server.kit.db.database import Session
+from server.kit.db.keyset import by_name
 from server.kit.errors import NameAmbiguous, ProjectForbidden, RunNotFound
 from server.kit.http.auth import AuthDep, AuthenticatedRequest, needs
 from server.kit.http.bodies import BodyDep, declare_json
@@ -24,7 +23,7 @@ from server.kit.http.parameters import RunKey
 from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, DatabaseDep, shared
 from server.kit.token_watcher import TokenWatcher
-from server.ladders.errors import LadderNotFound
+from server.ladders.refs import LadderNotFound
 
 router = APIRouter(prefix="/v1/tokens", tags=["tokens"])
 simulator_tokens = APIRouter(prefix="/v1/runs/{run:name}/simulator_tokens", tags=["tokens"])
@@ -56,18 +55,18 @@ TokenKey = Annotated[
 )
 def create_token(body: BodyDep, command: CommandDep, auth: AuthDep) -> Response:
     """Make a token. Its text is in this answer and nowhere else: also a repetition does not show it again."""
-    wanted = body.read(TokenCreate, {})
+    new = body.read(TokenCreate, {})
 
     def create(session: Session) -> Answer:
         service = TokenService(session, auth.principal)
         return _made(
             service.create(
-                wanted.name,
-                wanted.scopes,
-                project=wanted.project or auth.project,
-                run=wanted.run,
-                ladder=wanted.ladder,
-                seconds=wanted.expires_in_seconds,
+                new.name,
+                new.scopes,
+                project=new.project or auth.project,
+                run=new.run,
+                ladder=new.ladder,
+                seconds=new.expires_in_seconds,
             )
         )
 
@@ -121,13 +120,13 @@ def revoke_token(
 )
 def create_simulator_token(run: RunKey, body: BodyDep, command: CommandDep, auth: AuthDep) -> Response:
     """Make a token with which simulators can play in this run, and do nothing else."""
-    wanted = body.read(SimulatorTokenCreate, {})
+    new = body.read(SimulatorTokenCreate, {})
 
     def create(session: Session) -> Answer:
-        made = TokenService(session, auth.principal).create(
-            wanted.name, [Scope.SIMULATE], project=auth.project, run=run, seconds=wanted.expires_in_seconds
+        created = TokenService(session, auth.principal).create(
+            new.name, [Scope.SIMULATE], project=auth.project, run=run, seconds=new.expires_in_seconds
         )
-        return _made(made)
+        return _made(created)
 
     return command.run(create)
 
@@ -149,3 +148,33 @@ def identity_of(auth: AuthenticatedRequest) -> schemas.Identity:
 def _made(made: Made) -> Answer:
     created = resource(schemas.NewToken, made.token, token=made.text)
     return Answer(201, created, f"/v1/tokens/{created.id}", secret="token")  # noqa: S106  a field's name
+
+
+audit_log = APIRouter(prefix="/v1/audit", tags=["audit"])
+
+AUDIT = ListForm(
+    "audit",
+    schemas.AuditEntry,
+    by_name(
+        AuditEntry.at,
+        AuditEntry.actor,
+        AuditEntry.token_id,
+        AuditEntry.project,
+        AuditEntry.method,
+        AuditEntry.route,
+        AuditEntry.target,
+        AuditEntry.request_id,
+        AuditEntry.status,
+        AuditEntry.client,
+    ),
+    orders=("at",),
+    key=AuditEntry.id,
+    equality={"token_id", "project", "method", "request_id"},
+    items="entries",
+)
+
+
+@audit_log.get("", response_model=AUDIT.page(), responses=problems(*LIST_PROBLEMS), openapi_extra=needs(Scope.ADMIN))
+def list_audit(listing: ListingDep) -> dict[str, Any]:
+    """List the requests that changed something in the project, or tried to, newest first."""
+    return listing.answer(AUDIT)

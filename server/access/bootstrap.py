@@ -6,8 +6,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from ludus.schemas.tokens import Scope
 from ludus.validation import in_words
-from server.access.tokens.requests import TokenCreate
-from server.access.tokens.service import TokenService
+from server.access.service import TokenCreate, TokenService
 from server.kit.db import migrate
 from server.kit.db.projects import EVERY
 from server.kit.errors import Invalid
@@ -36,7 +35,7 @@ def create_first_token(settings: Settings, name: str, scopes: Iterable[str], pro
         first = error.errors()[0]
         raise TokenInvalid(f"{first['loc'][0]}: {in_words(first)}") from None
     with migrate.existing(settings.database) as database, database.write() as session:
-        made = TokenService(session, everything(ACTOR)).create(
+        created = TokenService(session, everything(ACTOR)).create(
             request.name, [Scope(scope) for scope in request.scopes], project=project
         )
-        return made.token.id, made.text
+        return created.token.id, created.text

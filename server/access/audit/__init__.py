@@ -1,1 +1,0 @@
-"""The audit log: every change, with its token, time and address."""

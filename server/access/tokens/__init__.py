@@ -1,1 +1,0 @@
-"""Tokens: scopes and projects. Start at `server.kit.principal`."""

@@ -1,1 +1,0 @@
-"""Aliases: names of checkpoints that can be moved, as `champion`."""
