@@ -28,8 +28,8 @@ from server.checkpoints.routes import alias_routes, request_routes, retention_ro
 from server.checkpoints.routes import router as checkpoints
 from server.demonstrations.routes import router as demonstrations
 from server.kit.errors import LudusError
+from server.kit.http.parameters import refuse_unknown_parameters
 from server.kit.http.problems import on_http_exception, on_ludus_error, on_validation_error
-from server.kit.http.strictness import refuse_unknown_parameters
 from server.kit.settings import Settings
 from server.ladders.routes import router as ladders
 from server.lifecycle.comparison.routes import router as comparison

@@ -11,8 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.access.checker import SessionChecker, TokenChecker
 from server.app.access import PROJECT_HEADER, RequestAudit, address_of, authenticated, is_open, is_sign_in
-from server.app.cookies import read_cookie
-from server.app.origins import is_local, is_same_origin
+from server.app.browsers import is_local, is_same_origin, read_cookie
 from server.app.services import Services
 from server.kit.errors import LudusError, TokenRefused, Unavailable
 from server.kit.http.auth import READING, AuthenticatedRequest
@@ -133,7 +132,10 @@ class Authentication:
     async def _change(
         self, auth: AuthenticatedRequest, entry: RequestAudit, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Handle a request that may change something, if its token is still valid when its body has arrived."""
+        """Handle a request that may change something, if its token is still valid when its body has arrived.
+
+        If its transaction wrote no audit entry, one is written.
+        """
         with self._watcher.watch(auth.principal.credential_id, lambda: None) as watched:
 
             async def received() -> Message:
@@ -142,7 +144,16 @@ class Authentication:
                     raise watched.refusal
                 return message
 
-            await self._audited(auth, entry, scope, received, send)
+            async def answer(message: Message) -> None:
+                if message["type"] == "http.response.start" and not entry.entered:
+                    await anyio.to_thread.run_sync(self._enter, auth, entry, message["status"])
+                await send(message)
+
+            try:
+                await self._app(scope, received, answer)
+            except Exception:
+                await anyio.to_thread.run_sync(self._enter, auth, entry, 500)
+                raise
 
     async def _principal(self, headers: Headers, scope: Scope, address: str) -> Principal:
         """Return the principal of a request, and count the request.
@@ -183,22 +194,6 @@ class Authentication:
             return known
         limiter = self._suspects if self._attempts.suspects(address) else None
         return await anyio.to_thread.run_sync(self._attempts.check, checker, text, address, limiter=limiter)
-
-    async def _audited(
-        self, auth: AuthenticatedRequest, entry: RequestAudit, scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        """Handle a request that may change something; if its transaction wrote no audit entry, write one."""
-
-        async def answer(message: Message) -> None:
-            if message["type"] == "http.response.start" and not entry.entered:
-                await anyio.to_thread.run_sync(self._enter, auth, entry, message["status"])
-            await send(message)
-
-        try:
-            await self._app(scope, receive, answer)
-        except Exception:
-            await anyio.to_thread.run_sync(self._enter, auth, entry, 500)
-            raise
 
     def _enter(self, auth: AuthenticatedRequest, entry: RequestAudit, status: int) -> None:
         try:

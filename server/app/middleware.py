@@ -7,8 +7,10 @@ import contextlib
 import re
 import time
 import uuid
-from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final
 
 import anyio
 import anyio.to_thread
@@ -19,10 +21,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.app.access import address_of, is_open
 from server.app.authentication import PRIVATE
-from server.app.turns import Turns
-from server.kit.http.errors import BodyTooLarge, BodyTooSlow
-from server.kit.http.etags import etag_of
+from server.kit.http.errors import BodyTooLarge, BodyTooSlow, TooManyBodies
 from server.kit.http.problems import internal_problem, problem_response
+from server.kit.http.resources import etag_of
 from server.kit.http.telemetry import HttpTelemetry
 
 log = structlog.get_logger(__name__)
@@ -51,7 +52,9 @@ class RequestContext:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = _request_id(Headers(scope=scope))
+        request_id = Headers(scope=scope).get("x-request-id", "")
+        if not _REQUEST_ID.fullmatch(request_id):
+            request_id = uuid.uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
         structlog.contextvars.bind_contextvars(request_id=request_id)
         started = time.perf_counter()
@@ -140,6 +143,46 @@ class Prefix:
         await self._app(scope, receive, send)
 
 
+AT_ONCE: Final = 3
+"""Requests with a body of one token, or of one address without a token, that are handled at once; others wait."""
+WAITING_BYTES: Final = 16 << 20
+"""Most bytes of bodies that one of them may make wait."""
+
+
+@dataclass
+class _Sender:
+    turns: anyio.Semaphore = field(default_factory=lambda: anyio.Semaphore(AT_ONCE))
+    bodies: int = 0
+    held_bytes: int = 0
+
+
+class Turns:
+    """Lets requests with a body be handled one after the other, `AT_ONCE` of a sender at once. For one event loop.
+
+    So a token that sends many at once takes no more than its share of the processor.
+    """
+
+    def __init__(self) -> None:
+        self._senders: dict[str, _Sender] = {}
+
+    @asynccontextmanager
+    async def take(self, name: str, size: int) -> AsyncIterator[None]:
+        """Wait for a turn of a sender with a body of `size` bytes, and hold it. Raises TooManyBodies."""
+        sender = self._senders.setdefault(name, _Sender())
+        if sender.bodies >= AT_ONCE and sender.held_bytes + size > WAITING_BYTES:
+            raise TooManyBodies(WAITING_BYTES)
+        sender.bodies += 1
+        sender.held_bytes += size
+        try:
+            async with sender.turns:
+                yield
+        finally:
+            sender.bodies -= 1
+            sender.held_bytes -= size
+            if not sender.bodies:
+                del self._senders[name]
+
+
 class BodyLimit:
     """Refuses a body of more than `limit` bytes with 413, by its announced length or, without one, while it arrives.
 
@@ -183,7 +226,9 @@ class BodyLimit:
             if received > limit:
                 raise BodyTooLarge(limit)
             if complete and received and scope["path"] not in self._files:
-                await turn.enter_async_context(self._turns.take(_sender_of(scope), received))
+                auth = scope["state"].get("auth")
+                sender = (auth is not None and auth.principal.token_id) or address_of(scope)
+                await turn.enter_async_context(self._turns.take(sender, received))
             return message
 
         async with AsyncExitStack() as turn:
@@ -209,36 +254,24 @@ class EntityTags:
 
         async def answer(message: Message) -> None:
             nonlocal start
-            if message["type"] == "http.response.start" and _is_document(message):
-                start = message  # held back until the body, which comes in one message, is known
-            elif start is None:
+            if message["type"] == "http.response.start":
+                headers = Headers(raw=message["headers"])
+                is_json = headers.get("content-type") == "application/json"
+                if message["status"] == 200 and is_json and "etag" not in headers:
+                    start = message  # held back until the body, which comes in one message, is known
+                    return
+            if start is None:
                 await send(message)
             else:
-                headers = MutableHeaders(scope=start)
-                headers["ETag"] = etag = etag_of(message["body"])
-                headers["Cache-Control"] = PRIVATE
-                headers["Vary"] = "Authorization, Cookie, Ludus-Project, Accept"
+                tagged = MutableHeaders(scope=start)
+                tagged["ETag"] = etag = etag_of(message["body"])
+                tagged["Cache-Control"] = PRIVATE
+                tagged["Vary"] = "Authorization, Cookie, Ludus-Project, Accept"
                 if etag in Headers(scope=scope).get("if-none-match", ""):
                     start["status"] = 304
-                    del headers["content-length"]
+                    del tagged["content-length"]
                     message["body"] = b""
                 await send(start)
                 await send(message)
 
         await self._app(scope, receive, answer)
-
-
-def _sender_of(scope: Scope) -> str:
-    auth = scope["state"].get("auth")
-    return (auth is not None and auth.principal.token_id) or address_of(scope)
-
-
-def _is_document(start: Message) -> bool:
-    """Whether an answer is a JSON document; those have one message for their body, and its length."""
-    headers = Headers(raw=start["headers"])
-    return start["status"] == 200 and headers.get("content-type") == "application/json" and "etag" not in headers
-
-
-def _request_id(headers: Headers) -> str:
-    given = headers.get("x-request-id", "")
-    return given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex

@@ -4,18 +4,20 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import is_dataclass
-from typing import Any, get_args, get_type_hints
+from typing import Any, Literal, TypeAlias, get_args, get_type_hints
 
 from pydantic import BaseModel
 
 from ludus import schemas as resources
 from ludus.config.run import RunConfig
 from server.app.access import is_open
-from server.app.cookies import COOKIE, SECURE_PREFIX
+from server.app.browsers import COOKIE, SECURE_PREFIX
 from server.kit.docstrings import field_texts
 from server.kit.http.auth import NAMED_IN_QUERY, NEED
 from server.kit.http.fields import Write
 
+Schema: TypeAlias = dict[str, Any]
+"""A part of an OpenAPI document."""
 REFERENCE = "#/components/schemas/{model}"
 ABOUT = """\
 Queue runs, watch them, download their models. docs/api.md has the rules that hold for all paths: tokens, projects,
@@ -47,75 +49,66 @@ TAGS = {
 SPELLED = {"last-event-id": "Last-Event-ID"}
 """Names of headers that are not spelled Like-This."""
 UNCHANGED = "The answer is still the one whose `ETag` the header `If-None-Match` names."
+SECURITY = {
+    "token": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "If the server demands one (docs/security.md). Each operation says in `x-ludus-scope` which "
+        "scope it needs: `read`, `run` or `admin`; `everywhere`: bound to no project.",
+    },
+    "session": {
+        "type": "apiKey",
+        "in": "cookie",
+        "name": COOKIE,
+        "description": "The cookie of `POST /ui/session`, which stands for a token; over https "
+        f"`{SECURE_PREFIX}` is in front of its name. For the server's own pages.",
+    },
+}
 REFERENCED = re.compile(REFERENCE.format(model=r"(\w+)"))
 
 
-def describe(schema: dict[str, Any], prefix: str) -> dict[str, Any]:
+def describe(document: Schema, prefix: str) -> Schema:
     """Add what FastAPI can't know to its description, and return it. `prefix` is that of the settings."""
-    schema["info"] |= {"description": ABOUT, "contact": {"name": "The operator of this server"}}
-    schema["servers"] = [{"url": prefix or "/", "description": "This server."}]
-    schema["tags"] = [{"name": name, "description": text} for name, text in sorted(TAGS.items())]
-    components = schema.setdefault("components", {})
-    schemas = components.setdefault("schemas", {})
-    for name, own in schemas.items():
-        kind: Any = getattr(resources, name, None)
-        if is_dataclass(kind):
-            _describe_resource(kind, own)  # type: ignore[arg-type]  # a class, not an instance
+    document["info"] |= {"description": ABOUT, "contact": {"name": "The operator of this server"}}
+    document["servers"] = [{"url": prefix or "/", "description": "This server."}]
+    document["tags"] = [{"name": name, "description": text} for name, text in sorted(TAGS.items())]
+    schemas: Schema = document.setdefault("components", {}).get("schemas", {})
+    for name, schema in schemas.items():
+        kind = getattr(resources, name, None)
+        if isinstance(kind, type) and is_dataclass(kind):
+            _describe_resource(kind, schema)
     models = {model.__name__: model for model in _subclasses(BaseModel)}
-    for name in sorted({*REFERENCED.findall(json.dumps(schema))} - schemas.keys()):
-        mode: Any = "serialization" if name == RunConfig.__name__ else "validation"
-        own = models[name].model_json_schema(ref_template=REFERENCE, mode=mode)
-        schemas.update(own.pop("$defs", {}))
-        schemas[name] = own
-    for name, own in schemas.items():
-        if name in models:
-            if issubclass(models[name], Write):
-                _without_defaults(own)
-            texts = field_texts(models[name])
-            for field in texts.keys() & own.get("properties", {}).keys():
-                own["properties"][field]["description"] = texts[field]
-    components["securitySchemes"] = {
-        "token": {
-            "type": "http",
-            "scheme": "bearer",
-            "description": "If the server demands one (docs/security.md). Each operation says in `x-ludus-scope` which "
-            "scope it needs: `read`, `run` or `admin`; `everywhere`: bound to no project.",
-        },
-        "session": {
-            "type": "apiKey",
-            "in": "cookie",
-            "name": COOKIE,
-            "description": "The cookie of `POST /ui/session`, which stands for a token; over https "
-            f"`{SECURE_PREFIX}` is in front of its name. For the server's own pages.",
-        },
-    }
-    for path, item in schema["paths"].items():
+    for name in sorted({*REFERENCED.findall(json.dumps(document))} - schemas.keys()):  # of bodies that are read by hand
+        mode: Literal["serialization", "validation"] = "serialization" if models[name] is RunConfig else "validation"
+        schema = models[name].model_json_schema(ref_template=REFERENCE, mode=mode)
+        schemas.update(schema.pop("$defs", {}))
+        schemas[name] = schema
+    for name in schemas.keys() & models.keys():
+        _describe_model(models[name], schemas[name])
+    document["components"] = {"schemas": dict(sorted(schemas.items())), "securitySchemes": SECURITY}
+    for path, item in document["paths"].items():
         for method, operation in item.items():
-            operation.pop(NAMED_IN_QUERY, None)
-            opened = is_open({"path": path, "method": method.upper()})
-            scopes = operation.pop(NEED, ["read" if method == "get" else "run"])
-            if needed := [scope for scope in scopes if scope and not opened]:
-                operation[NEED] = needed
-            operation["security"] = [{}] if opened else [{"token": []}, {"session": []}, {}]
-            for parameter in operation.get("parameters", []):
-                if parameter["in"] == "header":
-                    parameter["name"] = SPELLED.get(parameter["name"].lower(), parameter["name"].title())
-            answers = operation["responses"]
-            if method == "get" and "application/json" in answers["200"].get("content", {}):
-                answers.setdefault("304", {"description": UNCHANGED})
-    components["schemas"] = dict(sorted(schemas.items()))
-    return schema
+            _describe_operation(path, method, operation)
+    return document
 
 
-def _without_defaults(schema: dict[str, Any]) -> None:
-    """Say the defaults of a request's fields in words: generators of clients demand a field that has a default."""
-    for field in schema.get("properties", {}).values():
-        if field.get("default") is not None:
-            field["description"] = f"{field.get('description', '')} Default: {json.dumps(field['default'])}.".strip()
-        field.pop("default", None)
+def _describe_model(model: type[BaseModel], schema: Schema) -> None:
+    """Add the texts below a model's fields.
+
+    The defaults of a request's fields are said in words: generators of clients demand a field that has a default.
+    """
+    texts = field_texts(model)
+    for name, field in schema.get("properties", {}).items():
+        default = field.get("default")
+        if issubclass(model, Write):
+            field.pop("default", None)
+            if default is not None:
+                field["description"] = f"{field.get('description', '')} Default: {json.dumps(default)}.".strip()
+        if name in texts:
+            field["description"] = texts[name]
 
 
-def _describe_resource(kind: type, schema: dict[str, Any]) -> None:
+def _describe_resource(kind: type, schema: Schema) -> None:
     """Add the texts below a resource's fields. Answers have every field, so none of them has a default."""
     properties = schema["properties"]
     schema["required"] = list(properties)
@@ -125,13 +118,28 @@ def _describe_resource(kind: type, schema: dict[str, Any]) -> None:
         field.pop("default", None)
         if name in texts:
             field["description"] = texts[name]
-        kinds = [option for option in get_args(hints[name]) if is_dataclass(option)]
-        if len(kinds) > 1:  # told apart by their field `kind`
+        arguments = get_args(hints[name])
+        if sum(map(is_dataclass, arguments)) > 1:  # told apart by their field `kind`
             field["oneOf"] = field.pop("anyOf")
             field["discriminator"] = {"propertyName": "kind"}
-        for mark in get_args(hints[name]):
-            if mark == RunConfig.__name__:  # the mark of `ludus.schemas.ResolvedConfig`
-                properties[name] = {"$ref": REFERENCE.format(model=mark)}
+        if RunConfig.__name__ in arguments:  # the mark of `ludus.schemas.ResolvedConfig`
+            properties[name] = {"$ref": REFERENCE.format(model=RunConfig.__name__)}
+
+
+def _describe_operation(path: str, method: str, operation: Schema) -> None:
+    """Add the scope and the ways to authenticate, the names of headers as they are spelled, and the answer 304."""
+    operation.pop(NAMED_IN_QUERY, None)
+    is_public = is_open({"path": path, "method": method.upper()})
+    scopes = operation.pop(NEED, ["read" if method == "get" else "run"])
+    if needed := [scope for scope in scopes if scope and not is_public]:
+        operation[NEED] = needed
+    operation["security"] = [{}] if is_public else [{"token": []}, {"session": []}, {}]
+    for parameter in operation.get("parameters", []):
+        if parameter["in"] == "header":
+            parameter["name"] = SPELLED.get(parameter["name"].lower(), parameter["name"].title())
+    answers = operation["responses"]
+    if method == "get" and "application/json" in answers["200"].get("content", {}):
+        answers.setdefault("304", {"description": UNCHANGED})
 
 
 def _subclasses(model: type[BaseModel]) -> Iterator[type[BaseModel]]:

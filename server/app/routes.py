@@ -10,7 +10,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 
 from ludus.schemas.tokens import Scope
-from server.app.readiness import Readiness
+from server.app.services import Readiness
 from server.kit.http.auth import needs
 from server.kit.http.errors import NotReady, ProblemTypeNotFound, problems
 from server.kit.http.problems import problem_types

@@ -4,12 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
+import anyio
+
 from server.access.checker import FailedAttempts, SessionChecker, TokenChecker, watch_credentials
-from server.app.readiness import Readiness
 from server.kit.artifacts.opening import open_store
 from server.kit.artifacts.store import ArtifactStore
 from server.kit.db.database import Database
+from server.kit.db.migrate import check as check_schema
+from server.kit.errors import LudusError
 from server.kit.http import services
+from server.kit.http.errors import NotReady
 from server.kit.http.idempotency import InFlight
 from server.kit.http.telemetry import HttpTelemetry
 from server.kit.queue import WakeUpQueue, make_celery
@@ -23,6 +27,31 @@ from server.runs.events.streams import DatabaseEvents, EventStreams, StreamLimit
 from server.runs.events.tailer import Tailer
 from server.runs.waits import Waits
 from server.workers.fleet.collector import FleetMetrics
+
+
+class Readiness:
+    """Readiness of this process, for probes that ask every few seconds: the database answers, and its schema fits.
+
+    It asks what requests need. The broker is not among that, because a lost wake-up is harmless (ADR 2): the metric
+    `ludus_broker_up` has its state.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self.threads = anyio.CapacityLimiter(2)
+        """Threads of their own for checks: those of requests may all be busy."""
+        self._database = database
+        self._schema_fits = False
+
+    def check(self) -> None:
+        """Check the database, and once its schema. Raises NotReady with the reason."""
+        try:
+            if self._schema_fits:
+                self._database.ping()
+            else:
+                check_schema(self._database)
+                self._schema_fits = True
+        except LudusError as error:
+            raise NotReady({"database": error}) from error
 
 
 @dataclass(frozen=True)
@@ -79,6 +108,6 @@ class Services(services.Services):
     @property
     def shared(self) -> Mapping[type, object]:
         """The objects by type, for `server.kit.http.services.shared`."""
-        own = (self.telemetry, self.streams, self.waits, self.readiness)
+        services = (self.telemetry, self.streams, self.waits, self.readiness)
         access = (self.tokens, self.sessions, self.attempts, self.watcher)
-        return {type(each): each for each in (*own, *access, InFlight())}
+        return {type(service): service for service in (*services, *access, InFlight())}

@@ -15,7 +15,7 @@ from server.access.routes import identity_of
 from server.access.secrets import SessionCookie
 from server.access.service import SessionCreate, SessionService
 from server.app.access import SESSION_PATH, RequestAudit, address_of
-from server.app.cookies import read_cookie, set_cookie
+from server.app.browsers import read_cookie, set_cookie
 from server.kit.errors import ProjectForbidden
 from server.kit.http.auth import AuthDep, AuthenticatedRequest, needs
 from server.kit.http.bodies import BodyDep, declare_json

@@ -46,25 +46,21 @@ class RequestSpans:
         try:
             await self._app(scope, receive, answer)
         finally:
-            slow = (answered or time.perf_counter() - clock) >= self._tracer.slow_seconds
-            self._trace(scope, began, status, created, slow=slow and b"wait=" not in scope["query_string"])
-
-    def _trace(self, scope: Scope, began: float, status: int, created: str | None, *, slow: bool) -> None:
-        traceparent = Headers(scope=scope).get("traceparent")
-        caller = None if traceparent is None else self._tracer.caller(traceparent)
-        recorded = caller is not None and caller.trace_flags.sampled
-        if not (slow or created or recorded):
-            return
-        route = str(getattr(scope.get("route"), "path", "none"))
-        name = f"{scope['method']} {route}"
-        facts = {
-            "http.request.method": scope["method"],
-            "http.route": route,
-            "http.response.status_code": status,
-            "url.path": scope["path"],
-            "ludus.request.id": scope["state"]["request_id"],
-        }
-        if created is not None:
-            self._tracer.created_run(created, name, began, caller, facts)
-        if recorded or (slow and created is None):
-            self._tracer.request(name, began, caller if recorded else None, created, facts)
+            traceparent = Headers(scope=scope).get("traceparent")
+            caller = None if traceparent is None else self._tracer.caller(traceparent)
+            recorded = caller is not None and caller.trace_flags.sampled
+            waits = b"wait=" in scope["query_string"]
+            slow = not waits and (answered or time.perf_counter() - clock) >= self._tracer.slow_seconds
+            route = str(getattr(scope.get("route"), "path", "none"))
+            name = f"{scope['method']} {route}"
+            facts = {
+                "http.request.method": scope["method"],
+                "http.route": route,
+                "http.response.status_code": status,
+                "url.path": scope["path"],
+                "ludus.request.id": scope["state"]["request_id"],
+            }
+            if created is not None:
+                self._tracer.created_run(created, name, began, caller, facts)
+            if recorded or (slow and created is None):
+                self._tracer.request(name, began, caller if recorded else None, created, facts)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 LARGEST_LOG_BYTES = 32 * 2**20
 LEVELS = ("debug", "info", "warning", "error", "critical")
@@ -66,27 +65,14 @@ class Console:
             self._write(f"{datetime.now():%H:%M:%S} {name:<8} {text}")  # noqa: DTZ005  people read it, in their own time
 
     def show(self, tail: LogTail) -> None:
-        """Write what is new in a log and important enough."""
+        """Write what is new in a log and important enough; plain text (tracebacks, greetings) stays in the file."""
         for line in tail.lines():
-            text = self._summary(line)
-            if text is not None:
-                self.say(text, tail.name)
-
-    def _summary(self, line: str) -> str | None:
-        try:
-            record = json.loads(line)
-        except ValueError:
-            return None  # plain text (a traceback, a library's greeting) stays in the file
-        if not isinstance(record, dict) or record.get("level") not in LEVELS:
-            return None
-        if LEVELS.index(record["level"]) < self._least:
-            return None
-        return " ".join([" ".join(str(record.get("event", "")).split()), *_context(record)])
-
-
-def _context(record: dict[str, Any]) -> Iterator[str]:
-    for key, value in record.items():
-        if key not in HIDDEN:
-            yield f"{key}={value}"
-    if exception := record.get("exception"):
-        yield str(exception).strip().rpartition("\n")[2]
+            try:
+                record: object = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(record, dict) and record.get("level") in LEVELS[self._least :]:
+                context = [f"{key}={value}" for key, value in record.items() if key not in HIDDEN]
+                if exception := record.get("exception"):
+                    context.append(str(exception).strip().rpartition("\n")[2])
+                self.say(" ".join([*str(record.get("event", "")).split(), *context]), tail.name)

@@ -19,11 +19,12 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Self
 
 from ludus.backoff import Backoff
 from ludus.child_process import ChildProcess, RestartedProcess, describe_exit
@@ -74,21 +75,20 @@ class Interrupts:
     def __init__(self) -> None:
         self.count = 0
         self._read, self._write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self._previous: dict[signal.Signals, Any] = {}
+        self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         numbers = [signal.SIGINT, signal.SIGTERM]
         if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # ignored means `nohup`
             numbers.append(signal.SIGHUP)
         for number in numbers:
-            self._previous[number] = signal.signal(number, self._count)
+            self._stack.callback(signal.signal, number, signal.signal(number, self._count))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
+        self._stack.close()
         os.close(self._read)
         os.close(self._write)
 
@@ -141,7 +141,11 @@ class Stack:
                 ready = self._wait_until_ready(api_socket.getsockname()[1], gateway_port)
                 on_ready(ready)
                 while True:
-                    self._tick()
+                    for name, child in self._children.items():
+                        if (code := child.poll()) is not None:
+                            pause = child.restart_later()
+                            self._console.say(f"died ({describe_exit(code)}); it is started again in {pause:g} s", name)
+                    self._pause()
             except _StopRequestedError:
                 self._console.say("stopping (Ctrl-C again: at once)")
             finally:
@@ -166,7 +170,12 @@ class Stack:
         listening = api_socket.fileno()
         start("migrate", "migrate")
         start("worker", "worker")  # it takes the longest to be ready, and waits for the migration itself
-        self._await_migration()
+        while (code := self._children["migrate"].poll()) is None:
+            self._pause()
+        if code != 0:
+            reason = describe_exit(code)
+            raise CannotStart(f"The database could not be migrated ({reason}):\n{self._last_lines('migrate')}")
+        del self._children["migrate"]
         environment[AWAIT] = "0"  # it is there: nothing that starts from now on looks for it
         start("api", "server", "--fd", str(listening), descriptors=(listening,))
         start("gateway", "gateway")
@@ -190,20 +199,14 @@ class Stack:
             MARK: self._mark,
         }
 
-    def _await_migration(self) -> None:
-        while (code := self._children["migrate"].poll()) is None:
-            self._pause()
-        if code != 0:
-            reason = describe_exit(code)
-            raise CannotStart(f"The database could not be migrated ({reason}):\n{self._last_lines('migrate')}")
-        del self._children["migrate"]
-
     def _wait_until_ready(self, api_port: int, gateway_port: int) -> Ready:
         api = address(self._settings.api.host, api_port)
         gateway = address(self._settings.gateway.host, gateway_port)
         began = time.time()
         deadline = time.monotonic() + READY_SECONDS
-        while not (listens(gateway) and api_is_ready(api, self._token(), began, self._settings.api.tls)):
+        secret = self._settings.api.token
+        token = None if secret is None else secret.get_secret_value()
+        while not (listens(gateway) and api_is_ready(api, token, began, self._settings.api.tls)):
             for name, child in self._children.items():
                 if (code := child.poll()) is not None:
                     reason = describe_exit(code)
@@ -213,17 +216,6 @@ class Stack:
             self._pause()
         scheme = "http" if self._settings.api.tls is None else "https"
         return Ready(f"{scheme}://{api}", gateway, str(self._settings.home), os.getpid())
-
-    def _token(self) -> str | None:
-        token = self._settings.api.token
-        return None if token is None else token.get_secret_value()
-
-    def _tick(self) -> None:
-        for name, child in self._children.items():
-            if (code := child.poll()) is not None:
-                pause = child.restart_later()
-                self._console.say(f"died ({describe_exit(code)}); it is started again in {pause:g} s", name)
-        self._pause()
 
     def _pause(self) -> None:
         """Show new log lines, wait a moment, and leave if the stack shall stop."""

@@ -1,7 +1,7 @@
 """List queries: conditions, order and keyset pages. No HTTP, no SQL.
 
 The HTTP layer parses `filter`, `order_by` and `page_token` into these types (`server.kit.http.filters`,
-`server.kit.http.pages`); repositories translate them into SQL. A keyset page starts *after* a row (the values of the
+`server.kit.http.listing`); repositories translate them into SQL. A keyset page starts *after* a row (the values of the
 order's columns in that row), so that a page of a list that changes meanwhile neither skips nor repeats a row.
 """
 

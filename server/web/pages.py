@@ -101,7 +101,8 @@ class Pages:
         headers = {**self._headers, "ETag": file.etag, "Cache-Control": caching}
         if file.etag in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=headers)
-        if _accepts_gzip(request.headers.get("accept-encoding", "")):
+        codings = re.sub(r"\s", "", request.headers.get("accept-encoding", "").lower()).split(",")
+        if any(re.fullmatch(r"gzip(;.*)?", coding) and not re.search(r";q=0(\.0*)?$", coding) for coding in codings):
             return Response(
                 file.compressed, headers={**headers, "Content-Encoding": "gzip"}, media_type=file.media_type
             )
@@ -125,14 +126,6 @@ def add_pages(app: Starlette) -> None:
 def is_page(path: str) -> bool:
     """Whether a path is that of a page or of its files."""
     return path in {"/", "/ui"} or path.startswith("/ui/")
-
-
-def _accepts_gzip(accept_encoding: str) -> bool:
-    for each in accept_encoding.split(","):
-        coding, _, weight = each.partition(";")
-        if coding.strip().lower() == "gzip":
-            return re.fullmatch(r"\s*q=0(\.0*)?\s*", weight) is None
-    return False
 
 
 def _policy(import_map: bytes) -> str:

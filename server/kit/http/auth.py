@@ -56,11 +56,11 @@ def names_only(request: Request, parameter: str, id_: str) -> bool:
     In the path of a ladder, the id of a run stands for the ladder of its self-play.
     """
     route = request.scope["route"]
-    kind, named = (route.openapi_extra or {}).get(NAMED_IN_QUERY, (None, ""))
+    kind, query_parameter = (route.openapi_extra or {}).get(NAMED_IN_QUERY, (None, ""))
     if kind == parameter:
-        return set(request.query_params.getlist(named)) == {id_}
+        return set(request.query_params.getlist(query_parameter)) == {id_}
     parameters = ("run", "ladder") if parameter == "run" else ("ladder",)
-    return any(request.path_params.get(each) == id_ for each in parameters)
+    return any(request.path_params.get(name) == id_ for name in parameters)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Request
@@ -37,47 +38,49 @@ behaviors:
 """A configuration, for the documentation."""
 
 
+@dataclass(frozen=True)
 class Body:
     """A request's body as it came, with its media type."""
 
-    def __init__(self, content: bytes, media_type: str) -> None:
-        self.content = content
-        self.media_type = media_type
+    content: bytes
+    media_type: str
 
-    def read(self, model: type[Model], parameters: Mapping[str, Any]) -> Model:
+    def read(self, model: type[Model], parameters: Mapping[str, object]) -> Model:
         """Read the body as `model`. A YAML body is its `config`; `parameters` of the query set fields of either kind.
 
         Raises UnsupportedMediaType, BodyInvalid, RequestValidationError.
         """
-        given = {name: value for name, value in parameters.items() if value is not None}
-        if self.media_type in YAML_TYPES:
-            return _validated(model, {"config": self._text(), **given})
-        if self.media_type in JSON_TYPES:
-            data = self._json()
-            return _validated(model, {**data, **given} if isinstance(data, dict) else data)
-        raise UnsupportedMediaType(self.media_type)
-
-    def _text(self) -> str:
+        if self.media_type not in YAML_TYPES | JSON_TYPES:
+            raise UnsupportedMediaType(self.media_type)
         try:
-            return self.content.decode("utf-8-sig")
+            text = self.content.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise BodyInvalid(f"it is not UTF-8: {error.reason} at byte {error.start}") from error
-
-    def _json(self) -> Any:
-        text = self._text()
-        excess = find_excess(text, values=MAX_VALUES, depth=MAX_DEPTH)
-        if excess is not None:
-            limit = f"{MAX_DEPTH} levels" if excess.of == "depth" else f"{MAX_VALUES} values"
-            raise BodyInvalid(f"it has more than {limit}, in line {excess.line}, column {excess.column}")
+        data: object = {"config": text} if self.media_type in YAML_TYPES else _read_json(text)
+        if isinstance(data, dict):
+            data |= {name: value for name, value in parameters.items() if value is not None}
         try:
-            data = json.loads(text, object_pairs_hook=_without_duplicates, parse_int=_integer)
-            if _SURROGATE.search(text):
-                json.dumps(data, ensure_ascii=False).encode()
-        except UnicodeEncodeError as error:
-            raise BodyInvalid("a text in it has half a surrogate pair, which nothing can store or answer") from error
-        except ValueError as error:
-            raise BodyInvalid(f"it is not JSON: {error}") from error
-        return data
+            return model.model_validate(data)
+        except ValidationError as error:
+            mistakes = [{**item, "loc": ("body", *item["loc"])} for item in error.errors(include_url=False)]
+            raise RequestValidationError(mistakes) from error
+
+
+def _read_json(text: str) -> object:
+    """Read JSON within the limits of this module. Raises BodyInvalid."""
+    excess = find_excess(text, values=MAX_VALUES, depth=MAX_DEPTH)
+    if excess is not None:
+        limit = f"{MAX_DEPTH} levels" if excess.of == "depth" else f"{MAX_VALUES} values"
+        raise BodyInvalid(f"it has more than {limit}, in line {excess.line}, column {excess.column}")
+    try:
+        data: object = json.loads(text, object_pairs_hook=_without_duplicates, parse_int=_integer)
+        if _SURROGATE.search(text):
+            json.dumps(data, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise BodyInvalid("a text in it has half a surrogate pair, which nothing can store or answer") from error
+    except ValueError as error:
+        raise BodyInvalid(f"it is not JSON: {error}") from error
+    return data
 
 
 async def read_body(request: Request) -> Body:
@@ -108,22 +111,14 @@ def declare_json(model: type[BaseModel], *, required: bool = True) -> dict[str, 
     return {"requestBody": {"required": required, "content": {"application/json": {"schema": schema}}}}
 
 
-def _validated(model: type[Model], data: Any) -> Model:
-    try:
-        return model.model_validate(data)
-    except ValidationError as error:
-        found = [{**item, "loc": ("body", *item["loc"])} for item in error.errors(include_url=False)]
-        raise RequestValidationError(found) from error
-
-
 def _integer(digits: str) -> int:
     if len(digits) > MAX_DIGITS:
         raise BodyInvalid(f"a number in it has more than {MAX_DIGITS} digits")
     return int(digits)
 
 
-def _without_duplicates(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    result: dict[str, Any] = {}
+def _without_duplicates(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
+    result: dict[str, object] = {}
     for key, value in pairs:
         if key in result:
             raise ValueError(f"the key {key!r} occurs twice in one object")

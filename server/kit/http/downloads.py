@@ -104,14 +104,14 @@ def download_request(
 DownloadRequestDep = Annotated[DownloadRequest, Depends(download_request)]
 
 
-def send(content: Content, wanted: DownloadRequest) -> Response:
+def send(content: Content, request: DownloadRequest) -> Response:
     """Answer with a file, or with a part of it. Raises RangeNotSatisfiable, and what opening it raises."""
-    if content.etag in wanted.if_none_match:
+    if content.etag in request.if_none_match:
         return Response(status_code=304, headers={"ETag": content.etag})
-    part = part_of(wanted.part, content.size) if wanted.if_range in {"", content.etag} else None
+    part = part_of(request.part, content.size) if request.if_range in {"", content.etag} else None
     sent = range(content.size) if part is None else part
     digest = f"sha-256=:{base64.b64encode(bytes.fromhex(content.sha256)).decode()}:"
-    if wanted.redirect and (url := content.url()) is not None:
+    if request.redirect and (url := content.url()) is not None:
         headers = {"Location": url, "ETag": content.etag, "Repr-Digest": digest, "Cache-Control": "no-store"}
         return Response(status_code=307, headers=headers)
     headers = {
@@ -132,35 +132,34 @@ def part_of(text: str, size: int) -> range | None:
 
     Raises RangeNotSatisfiable where a file of this size has none of them.
     """
-    found = _RANGE.fullmatch(text)
-    if found is None or not (found[1] or found[2]):
+    match = _RANGE.fullmatch(text)
+    if match is None or not (match[1] or match[2]):
         return None
-    if not found[1]:  # so many at the end
-        wanted = range(max(0, size - int(found[2])), size)
-    elif not found[2]:
-        wanted = range(int(found[1]), size)
-    elif int(found[2]) < int(found[1]):
+    if not match[1]:  # so many at the end
+        part = range(max(0, size - int(match[2])), size)
+    elif not match[2]:
+        part = range(int(match[1]), size)
+    elif int(match[2]) < int(match[1]):
         return None
     else:
-        wanted = range(int(found[1]), min(int(found[2]) + 1, size))
-    if not wanted:
+        part = range(int(match[1]), min(int(match[2]) + 1, size))
+    if not part:
         raise RangeNotSatisfiable(size)
-    return wanted
+    return part
 
 
 class _Sending(StreamingResponse):
     """Sends so many bytes of a file, and closes it whether or not the client stayed to take any."""
 
     def __init__(self, file: BufferedIOBase, length: int, status: int, headers: dict[str, str]) -> None:
-        super().__init__(_blocks(file, length), status, headers, MEDIA_TYPE)
+        super().__init__(self._blocks(length), status, headers, MEDIA_TYPE)
         self._file = file
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._file:
             await super().__call__(scope, receive, send)
 
-
-def _blocks(file: BufferedIOBase, length: int) -> Iterator[bytes]:
-    while length and (block := file.read(min(BLOCK, length))):
-        length -= len(block)
-        yield block
+    def _blocks(self, length: int) -> Iterator[bytes]:
+        while length and (block := self._file.read(min(BLOCK, length))):
+            length -= len(block)
+            yield block

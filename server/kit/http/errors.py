@@ -58,7 +58,7 @@ class OrderInvalid(RequestError, code="invalid_order"):
 
     def _sentence(self) -> str:
         metric = "metric (the word itself: the first of `metrics`)"
-        names = ", ".join(metric if each == "metric" else each for each in self.fields)
+        names = ", ".join(metric if field == "metric" else field for field in self.fields)
         return f"{self.text[:100]!r} is not an order of this list; write one field ({names}), then asc or desc."
 
 
@@ -327,16 +327,13 @@ COMMON: Mapping[int, Sequence[str]] = {
 
 def problems(*classes: type[LudusError]) -> Responses:
     """Declare which problems a route can answer with, for its `responses`, besides those that any route can."""
-    found = {status: list(codes) for status, codes in COMMON.items()}
+    statuses = {status: list(codes) for status, codes in COMMON.items()}
     for error in classes:
-        found.setdefault(status_of(error), []).append(error.code)
+        statuses.setdefault(status_of(error), []).append(error.code)
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {
-        status: {
-            "description": "Problem: " + ", ".join(f"`{code}`" for code in codes),
-            "content": content,
-        }
-        for status, codes in sorted(found.items())
+        status: {"description": "Problem: " + ", ".join(f"`{code}`" for code in codes), "content": content}
+        for status, codes in sorted(statuses.items())
     }
 
 

@@ -49,7 +49,7 @@ class EventStreamResponse(Response):
         """Answer one request."""
         with self._counted:
             sender = asyncio.create_task(self._send_all(scope, send))
-            leaver = asyncio.create_task(_until_disconnect(receive))
+            leaver = asyncio.create_task(self._await_disconnect(receive))
             try:
                 await asyncio.wait({sender, leaver}, return_when=asyncio.FIRST_COMPLETED)
                 if sender.done():
@@ -69,7 +69,6 @@ class EventStreamResponse(Response):
         async with asyncio.timeout(self._send_seconds):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-
-async def _until_disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+    async def _await_disconnect(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass

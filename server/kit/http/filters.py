@@ -54,7 +54,11 @@ def parse_filter(text: str, fields: Mapping[str, Field]) -> tuple[Condition, ...
     conditions: list[Condition] = []
     while tokens:
         if conditions:
-            _expect_and(tokens.pop(0))
+            token = tokens.pop(0)
+            if token.kind == "word" and token.text.upper() in {"OR", "NOT"}:
+                raise FilterInvalid(f"{token.text} is not supported; join conditions with AND", token.position)
+            if token.kind != "word" or token.text != "AND":
+                raise FilterInvalid(f"expected AND, found {token.text!r}", token.position)
         conditions.append(_condition(tokens, fields, len(text)))
     if len(conditions) > MAX_CONDITIONS:
         raise FilterInvalid(f"the filter has {len(conditions)} conditions; {MAX_CONDITIONS} are allowed", 0)
@@ -139,13 +143,6 @@ def _tokens(text: str) -> list[_Token]:
     return tokens
 
 
-def _expect_and(token: _Token) -> None:
-    if token.kind == "word" and token.text.upper() in {"OR", "NOT"}:
-        raise FilterInvalid(f"{token.text} is not supported; join conditions with AND", token.position)
-    if token.kind != "word" or token.text != "AND":
-        raise FilterInvalid(f"expected AND, found {token.text!r}", token.position)
-
-
 def _condition(tokens: list[_Token], fields: Mapping[str, Field], end: int) -> Condition:
     name = _take(tokens, {"word"}, f"a field ({', '.join(fields)})", end)
     if name.text not in fields:
@@ -162,10 +159,10 @@ def _condition(tokens: list[_Token], fields: Mapping[str, Field], end: int) -> C
         raise FilterInvalid(f"{name.text} needs {error}, found {text!r}", value.position) from error
 
 
-def _take(tokens: list[_Token], kinds: set[str], wanted: str, end: int) -> _Token:
+def _take(tokens: list[_Token], kinds: set[str], description: str, end: int) -> _Token:
     if not tokens:
-        raise FilterInvalid(f"expected {wanted} at the end", end)
+        raise FilterInvalid(f"expected {description} at the end", end)
     token = tokens.pop(0)
     if token.kind not in kinds:
-        raise FilterInvalid(f"expected {wanted}, found {token.text!r}", token.position)
+        raise FilterInvalid(f"expected {description}, found {token.text!r}", token.position)
     return token

@@ -36,9 +36,8 @@ from server.kit.http.errors import (
     UnsupportedMediaType,
     problems,
 )
-from server.kit.http.etags import check_match
 from server.kit.http.repository import IdempotencyRepository
-from server.kit.http.resources import dump
+from server.kit.http.resources import check_match, dump
 
 COMMAND_PROBLEMS = (IdempotencyKeyInvalid, IdempotencyKeyReused, RequestInFlight)
 """The problems of any command."""
@@ -104,22 +103,10 @@ class Command:
             with self._database.write() as session:
                 answer = effect(session)
             return _respond(answer.status, dump(answer.body), answer.location)
-        with self._in_flight.hold(self._scope, self._key):
-            return self._run_once(self._key, effect)
-
-    def expects(self, present: Callable[[], object]) -> None:
-        """Compare the locked resource with the request's `If-Match`, if it has one. Raises PreconditionFailed."""
-        if self.if_match is not None:
-            check_match(self.if_match, present())
-
-    def preview(self, body: object) -> JSONResponse:
-        """Answer what the command would do. Nothing is written, and the key is not used up."""
-        return _respond(200, dump(body), None)
-
-    def _run_once(self, key: str, effect: Callable[[Session], Answer]) -> JSONResponse:
-        with self._database.write() as session:
+        scope, key = self._scope, self._key
+        with self._in_flight.hold(scope, key), self._database.write() as session:
             keys = IdempotencyRepository(session)
-            first = keys.claim(self._scope, key, self._fingerprint)
+            first = keys.claim(scope, key, self._fingerprint)
             if first is not None:
                 if first.fingerprint != self._fingerprint:
                     raise IdempotencyKeyReused(key)
@@ -130,9 +117,18 @@ class Command:
                 return response
             answer = effect(session)
             body = dump(answer.body)
-            kept = body if answer.secret is None else {**body, answer.secret: None}
-            keys.answer(self._scope, key, answer.status, {"body": kept, "location": answer.location})
+            stored = body if answer.secret is None else {**body, answer.secret: None}
+            keys.answer(scope, key, answer.status, {"body": stored, "location": answer.location})
         return _respond(answer.status, body, answer.location)
+
+    def expects(self, present: Callable[[], object]) -> None:
+        """Compare the locked resource with the request's `If-Match`, if it has one. Raises PreconditionFailed."""
+        if self.if_match is not None:
+            check_match(self.if_match, present())
+
+    def preview(self, body: object) -> JSONResponse:
+        """Answer what the command would do. Nothing is written, and the key is not used up."""
+        return _respond(200, dump(body), None)
 
 
 class JsonCommand(TypedDict):

@@ -1,11 +1,20 @@
-"""Lists over HTTP: `filter`, `order_by`, `page_size`, `page_token` become a `ListQuery`; the answer is a page."""
+"""Lists over HTTP: `filter`, `order_by`, `page_size`, `page_token` become a `ListQuery`; the answer is a page.
 
+A page token holds the keyset where the next page begins, bound to the query that it belongs to: base64url of a checksum
+and JSON. It holds nothing secret and grants nothing: the checksum tells a token that was cut, edited or used with
+another filter or order from one that this server gave out, so that such a mistake is a clear 400 and not a page of the
+wrong list. Anybody can compute it, so what a token holds is not trusted.
+"""
+
+import base64
+import binascii
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from hashlib import blake2s
 from typing import Annotated, Any
 
 from fastapi import Depends, Query
@@ -16,13 +25,17 @@ from server.kit.db.database import Session
 from server.kit.db.keyset import Columns, Key, kind_of, select_all
 from server.kit.http.errors import FilterInvalid, OrderInvalid, PageTokenInvalid
 from server.kit.http.filters import EQUALITY, MAX_LENGTH, READERS, Field, choice, flag, parse_filter, parse_order
-from server.kit.http.pages import MAX_TOKEN_LENGTH, decode_token, encode_token
 from server.kit.http.resources import list_of, resource
 from server.kit.http.services import DatabaseDep
-from server.kit.listing import ListQuery, Order, Page
+from server.kit.listing import ListQuery, Order, Page, Value
 
 DEFAULT_PAGE_SIZE = 100
 MAX_PAGE_SIZE = 1000
+MAX_TOKEN_LENGTH = 5000
+"""More than any row needs: names have 200 characters, of which each may take twelve bytes in JSON. And few enough that
+a token of the strangest characters, quoted in an address, still fits what the HTTP server reads (64 KiB).
+"""
+_CHECK_BYTES = 8
 
 LIST_PROBLEMS = (FilterInvalid, OrderInvalid, PageTokenInvalid)
 """Problems of a request for a list."""
@@ -179,3 +192,39 @@ class Listing:
 
 
 ListingDep = Annotated[Listing, Depends()]
+
+
+def encode_token(keyset: Sequence[Value], query: str) -> str:
+    """Make the token of the page after `keyset`. `query` is the canonical text of what was asked (filter, order)."""
+    body = json.dumps(list(keyset), separators=(",", ":")).encode()
+    return _text(_check(body, query) + body)
+
+
+def decode_token(token: str, query: str) -> tuple[Value, ...]:
+    """Return the keyset of a token. Raises PageTokenInvalid when it isn't one, or belongs to another query."""
+    if len(token) > MAX_TOKEN_LENGTH or not token.isascii():
+        raise PageTokenInvalid
+    try:
+        raw = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise PageTokenInvalid from error
+    if _text(raw) != token:  # base64 has several spellings of the same bytes
+        raise PageTokenInvalid
+    check, body = raw[:_CHECK_BYTES], raw[_CHECK_BYTES:]
+    if check != _check(body, query):
+        raise PageTokenInvalid
+    try:
+        keyset = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise PageTokenInvalid from error
+    if not isinstance(keyset, list) or not all(isinstance(value, str | int | float | None) for value in keyset):
+        raise PageTokenInvalid
+    return tuple(keyset)
+
+
+def _text(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+
+def _check(body: bytes, query: str) -> bytes:
+    return blake2s(body + b"\x00" + query.encode(), digest_size=_CHECK_BYTES, person=b"ludus-pg").digest()

@@ -1,13 +1,17 @@
-"""Types of parameters of paths and queries that several routes share."""
+"""Parameters of paths and queries: types that several routes share, and the refusal of unknown ones."""
 
+from collections.abc import Iterator
 from typing import Annotated
 
-from fastapi import Path, Query
+from fastapi import Path, Query, Request
+from fastapi.dependencies.models import Dependant
+from fastapi.exceptions import RequestValidationError
 from pydantic import AfterValidator, StringConstraints
 from starlette.convertors import StringConvertor, register_url_convertor  # codespell:ignore convertors
 
 from ludus.metric_keys import full_key
 from ludus.validation import NO_NUL, Form
+from server.kit.http.auth import READING
 from server.kit.http.fields import Name
 
 
@@ -55,3 +59,40 @@ MetricKey = Annotated[
 ]
 """A metric, as in `Environment/Cumulative Reward`, or a short name of one."""
 Version = Annotated[int, Query(ge=1, le=2**31 - 1, description="Version of the configuration.")]
+
+_known: dict[str, dict[str, bool]] = {}
+"""By method and path of a route: its parameters, and whether one may be repeated."""
+
+
+async def refuse_unknown_parameters(request: Request) -> None:
+    """Raise RequestValidationError for each parameter that the route does not know, or takes once and has twice."""
+    if not request.url.query:
+        return
+    route = request.scope["route"]
+    methods = route.methods or set()
+    key = f"{sorted(methods)} {route.path}"
+    if key not in _known:
+        _known[key] = dict(_query_parameters(route.dependant))
+        if methods <= READING:
+            _known[key]["project"] = False  # in a link, in place of the header
+    known = _known[key]
+    names = [name for name, _ in request.query_params.multi_items()]
+    mistakes = []
+    for name in dict.fromkeys(names):
+        if name not in known:
+            legal = ", ".join(sorted(known)) or "none"
+            words = f"is not a parameter of this request; there are: {legal}"
+        elif not known[name] and names.count(name) > 1:
+            words = "is given more than once"
+        else:
+            continue
+        mistakes.append({"type": "unknown_parameter", "loc": ("query", name), "msg": words})
+    if mistakes:
+        raise RequestValidationError(mistakes)
+
+
+def _query_parameters(dependant: Dependant) -> Iterator[tuple[str, bool]]:
+    for field in dependant.query_params:
+        yield field.alias, "list[" in str(field.field_info.annotation)
+    for dependency in dependant.dependencies:
+        yield from _query_parameters(dependency)

@@ -98,7 +98,7 @@ def problem_response(error: LudusError, scope: Scope) -> JSONResponse:
         ]
     elif isinstance(error, ProblemList):
         location = "config" if isinstance(error, InvalidConfig) else "body"
-        items = [ProblemItem(**asdict(found), location=location) for found in error.problems]
+        items = [ProblemItem(**asdict(problem), location=location) for problem in error.problems]
     details = {name: str(getattr(error, name)) for name in error.details}
     return _answer(scope, status, error.code, error.message, items, headers, details)
 
@@ -120,12 +120,12 @@ async def on_validation_error(request: Request, error: Exception) -> JSONRespons
     errors = error.errors()
     items = [
         ProblemItem(
-            path=".".join(place(found["loc"][1:])),
-            code=found["type"],
-            message=in_words(found),
-            location=str(found["loc"][0]),
+            path=".".join(place(mistake["loc"][1:])),
+            code=mistake["type"],
+            message=in_words(mistake),
+            location=str(mistake["loc"][0]),
         )
-        for found in errors[:MAX_ERRORS]
+        for mistake in errors[:MAX_ERRORS]
     ]
     first = items[0]
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
@@ -174,10 +174,10 @@ def _answer(
 
 def problem_types() -> dict[str, tuple[int, str]]:
     """Return status and meaning of each problem, by code."""
-    known = dict(FRAMEWORK)
+    types = dict(FRAMEWORK)
     classes = [LudusError]
-    for each in classes:
-        classes += each.__subclasses__()
-        if hasattr(each, "code") and each.__doc__ and not each.__subclasses__():
-            known.setdefault(each.code, (status_of(each), each.__doc__.split("\n\n")[0]))
-    return known
+    for error in classes:
+        classes += error.__subclasses__()
+        if hasattr(error, "code") and error.__doc__ and not error.__subclasses__():
+            types.setdefault(error.code, (status_of(error), error.__doc__.split("\n\n")[0]))
+    return types

@@ -1,10 +1,14 @@
-"""Answers: resources (`ludus.schemas`) built from rows, their JSON form, and lists of them."""
+"""Answers: resources (`ludus.schemas`) built from rows, their JSON form and strong ETag, and lists of them."""
 
+import hashlib
 from dataclasses import fields
 from functools import cache
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, create_model
+from starlette.responses import JSONResponse
+
+from server.kit.http.errors import PreconditionFailed
 
 Kind = TypeVar("Kind")
 _MISSING = object()
@@ -21,9 +25,8 @@ def resource(kind: type[Kind], source: object, /, **given: object) -> Kind:
     Values are converted: seconds since 1970 to times in UTC, JSON objects to nested resources. A field without an
     attribute takes its default.
     """
-    names = [each.name for each in fields(kind) if each.name not in given]  # type: ignore[arg-type]  # a dataclass
-    found = {name: getattr(source, name, _MISSING) for name in names}
-    values = {name: value for name, value in found.items() if value is not _MISSING}
+    names = {field.name for field in fields(kind)} - given.keys()  # type: ignore[arg-type]  # a dataclass
+    values = {name: value for name in names if (value := getattr(source, name, _MISSING)) is not _MISSING}
     built: Kind = _adapter(kind).validate_python(values | given)  # type: ignore[arg-type]  # a class is hashable
     return built
 
@@ -32,6 +35,21 @@ def dump(body: object) -> dict[str, Any]:
     """Return the JSON form of a resource."""
     document: dict[str, Any] = _adapter(type(body)).dump_python(body, mode="json")  # type: ignore[arg-type]  # a class is hashable
     return document
+
+
+def etag_of(body: bytes) -> str:
+    """Return the ETag of a document."""
+    return f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+
+
+def check_match(if_match: str, present: object) -> None:
+    """Compare the ETags that `If-Match` names with the resource that there is (RFC 9110, section 13.1.1).
+
+    Raises PreconditionFailed.
+    """
+    etags = {etag.strip() for etag in if_match.split(",")}
+    if etags != {"*"} and etag_of(bytes(JSONResponse(dump(present)).body)) not in etags:
+        raise PreconditionFailed
 
 
 def list_of(name: str, kind: type[Any], field: str, base: type[BaseModel] = BaseModel, **more: Any) -> type[BaseModel]:

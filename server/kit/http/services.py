@@ -27,9 +27,9 @@ def shared(kind: type[Shared]) -> Callable[[Request], Shared]:
     """Return a dependency: the application's object of this type, from `app.state.shared`."""
 
     def find(request: Request) -> Shared:
-        found = request.app.state.shared[kind]
-        assert isinstance(found, kind)
-        return found
+        service = request.app.state.shared[kind]
+        assert isinstance(service, kind)
+        return service
 
     return find
 

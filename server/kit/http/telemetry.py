@@ -40,10 +40,10 @@ class HttpTelemetry:
 
         `seconds` is None for long polls and event streams: they last as long as their clients want.
         """
-        known = method if method in {"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"} else "other"
-        self._requests.labels(known, route, str(status)).inc()
+        label = method if method in {"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"} else "other"
+        self._requests.labels(label, route, str(status)).inc()
         if seconds is not None:
-            self._seconds.labels(known, route).observe(seconds)
+            self._seconds.labels(label, route).observe(seconds)
 
     def exposition(self) -> bytes:
         """Return all metrics in Prometheus' text format."""

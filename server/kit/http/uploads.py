@@ -41,7 +41,10 @@ async def receive_upload(request: Request, services: ServicesDep) -> AsyncIterat
         raise UnsupportedFileType(media_type)
     folder = services.settings.storage.root / ".uploads"  # the disk that it will stay on; the store ignores such names
     folder.mkdir(parents=True, exist_ok=True)
-    _sweep(folder)
+    for forgotten in folder.iterdir():  # by a server that was killed
+        with contextlib.suppress(FileNotFoundError):  # another process sweeps, or its request is answered
+            if time.time() - forgotten.stat().st_mtime > FORGOTTEN_SECONDS:
+                forgotten.unlink()
     handle, name = tempfile.mkstemp(dir=folder)
     try:
         digest = hashlib.sha256()
@@ -69,11 +72,3 @@ def upload_command_of(
 
 
 UploadCommandDep = Annotated[Command, Depends(upload_command_of)]
-
-
-def _sweep(folder: Path) -> None:
-    """Remove what a server that was killed has left."""
-    for file in folder.iterdir():
-        with contextlib.suppress(FileNotFoundError):  # another process sweeps, or its request is answered
-            if time.time() - file.stat().st_mtime > FORGOTTEN_SECONDS:
-                file.unlink()

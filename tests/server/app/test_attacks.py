@@ -21,7 +21,7 @@ import structlog
 
 from ludus.logging import configure_logging
 from server.app.serve import Exposed, serve_api
-from server.kit.http.pages import encode_token
+from server.kit.http.listing import encode_token
 from server.kit.settings import Settings
 from tests.server.app.world import CARTPOLE, World, build_services, open_world, serving
 from tests.waiting import eventually

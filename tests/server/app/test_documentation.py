@@ -13,7 +13,7 @@ FROM_THE_FRAMEWORK = {
     ("422", "invalid_request"),
     ("500", "internal"),
 }
-OWN = re.compile(r"server\.(kit\.http\..*|app\..*|(?!gateway\.).*\.errors)")
+OWN = re.compile(r"server\.(?!gateway\.).*")
 """Modules whose errors the API answers with: those of the gateway answer simulators (proto/README.md)."""
 
 

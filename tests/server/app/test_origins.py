@@ -8,7 +8,7 @@ import httpx2
 import pytest
 from starlette.datastructures import Headers
 
-from server.app.origins import is_same_origin
+from server.app.browsers import is_same_origin
 from tests.server.app.routes import GUARDED, asked
 from tests.server.app.world import CARTPOLE, World, open_world
 

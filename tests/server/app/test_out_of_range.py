@@ -15,8 +15,7 @@ import pytest
 
 from server.app.app import ROUTERS
 from server.kit.http.filters import Field, flag, integer, time
-from server.kit.http.listing import ListForm
-from server.kit.http.pages import encode_token
+from server.kit.http.listing import ListForm, encode_token
 from server.kit.listing import Operator
 from tests.conftest import POSTGRES_URL, POSTGRESQL_ONLY, postgresql_database
 from tests.examples import examples

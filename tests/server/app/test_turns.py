@@ -8,7 +8,7 @@ import anyio
 import httpx2
 import pytest
 
-from server.app.turns import AT_ONCE, WAITING_BYTES, Turns
+from server.app.middleware import AT_ONCE, WAITING_BYTES, Turns
 from server.kit.http.errors import TooManyBodies
 from tests.server.app.world import World, build_services, serving
 from tests.waiting import eventually

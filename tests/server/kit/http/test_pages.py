@@ -3,7 +3,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from server.kit.http.errors import PageTokenInvalid
-from server.kit.http.pages import _check, _text, decode_token, encode_token
+from server.kit.http.listing import _check, _text, decode_token, encode_token
 
 Keysets = st.lists(
     st.one_of(st.text(max_size=200), st.integers(), st.floats(allow_nan=False), st.none()), min_size=1, max_size=3
