@@ -21,17 +21,15 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from ludus.adapters.making import GameNotMade, guarded
 from ludus.adapters.observations import ObservationEncoder, Parts
 from ludus.adapters.spaces import ActionDecoder, row
 from ludus.protocol.batches import Bytes, DecisionBatch, Floats, TerminalBatch
 from ludus.protocol.spec import BehaviorSpec
-from ludus.sdk.crashes import place_of
+from ludus.sdk.crashes import GameNotMade, guarded, place_of
 from ludus.sdk.errors import GameMistake
-from ludus.sdk.rows import AgentRows
 from ludus.sdk.seeds import EpisodeSeeds, environment_seed
 from ludus.sdk.simulation import GameSimulation, ResetInfo
-from ludus.sdk.steps import Actions, StepBuilder
+from ludus.sdk.steps import Actions, AgentRows, StepBuilder
 from ludus.sdk.values import REAL, described, flag, float32_of, info_of, mask, number
 
 Environment = gymnasium.Env[Any, Any]

@@ -27,15 +27,14 @@ from pettingzoo.env_registry.exceptions import FailedToImport, PettingZooRegistr
 
 from ludus.adapters.assignment import Assignment, Lineup, PlayerId, UnsupportedGame, assign_agents
 from ludus.adapters.games import AECGame, Ask, End, Game, Moment, ParallelGame
-from ludus.adapters.making import FACTORIES, GameNotMade, guarded
 from ludus.protocol.batches import Outcome
 from ludus.protocol.spec import BehaviorSpec
+from ludus.sdk.crashes import FACTORIES, GameNotMade, guarded
 from ludus.sdk.environment_parameters import EnvironmentParameters
 from ludus.sdk.errors import GameMistake
-from ludus.sdk.rows import AgentRows
 from ludus.sdk.seeds import EpisodeSeeds
 from ludus.sdk.simulation import GameSimulation, NonActingPlayer, ResetInfo
-from ludus.sdk.steps import Actions, StepBuilder
+from ludus.sdk.steps import Actions, AgentRows, StepBuilder
 
 Environment: TypeAlias = "AECEnv[Any, Any, Any] | ParallelEnv[Any, Any, Any]"
 

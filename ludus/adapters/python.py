@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from ludus.adapters.making import FACTORIES, GameNotMade, guarded
+from ludus.sdk.crashes import FACTORIES, GameNotMade, guarded
 from ludus.sdk.seeds import EpisodeSeeds
 from ludus.sdk.simulation import ResetInfo, ResumableSimulation, Simulation, SimulationWrapper
 from ludus.sdk.steps import StepBuilder

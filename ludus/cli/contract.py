@@ -7,8 +7,7 @@ import click
 from ludus.cli.exits import INTERRUPTED, Exit, sigterm_interrupts
 from ludus.cli.options import option, visual_encoder_option
 from ludus.cli.render import echo
-from ludus.sdk.contract.kit import try_client
-from ludus.sdk.contract.scenarios import SCENARIOS, Scenario
+from ludus.sdk.contract.kit import SCENARIOS, Scenario, try_client
 
 
 def _listed(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:

@@ -12,7 +12,7 @@ from ludus.cli.learn_options import LearnError, LearnSettings
 from ludus.event_loop import run
 from ludus.games.builds import play
 from ludus.games.engine import EngineOverrides
-from ludus.games.executable import ExecutableNotFound, find_executable
+from ludus.games.process import ExecutableNotFound, find_executable
 from ludus.games.settings import EDITOR_PORT, GameSettings
 from ludus.mlagents.results.console import info
 from ludus.protocol.codes import CloseCode

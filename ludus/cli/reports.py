@@ -30,7 +30,7 @@ from ludus.cli.render import LINES, echo, number, printable, steps_of
 from ludus.cli.require import Requirement, Verdict
 from ludus.client import ApiError, Client
 from ludus.metric_keys import SHORT_KEYS
-from ludus.replacing import replaced
+from ludus.paths import replaced
 from ludus.schemas import Run, Series
 
 FAILURES: Final = frozenset({Exit.UNMET, Exit.WARNED, Exit.FAILED_GATE, Exit.UNDECIDED})

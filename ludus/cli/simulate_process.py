@@ -10,7 +10,6 @@ import sys
 import traceback
 from pathlib import Path
 
-from ludus.adapters.making import GameNotMade
 from ludus.child_process import end_with_parent
 from ludus.cli.exits import INTERRUPTED, Exit, exit_of_end, exit_of_error
 from ludus.cli.simulate import CRASHED, OUTCOME, REPORT, Plan
@@ -21,7 +20,7 @@ from ludus.protocol.codes import CloseCode
 from ludus.protocol.credentials import SIMULATOR_TOKEN
 from ludus.sdk import ConnectionSummary, Simulation, SimulatorError
 from ludus.sdk.connection import connect_to
-from ludus.sdk.crashes import line_of, own_traceback
+from ludus.sdk.crashes import GameNotMade, line_of, own_traceback
 
 
 def main() -> int:

@@ -11,7 +11,6 @@ from typing import Any, Final, Literal, TypeVar, assert_never
 import click
 
 from ludus.adapters import python
-from ludus.adapters.making import GameNotMade
 from ludus.cli.options import ASSIGNMENT, Parsed
 from ludus.cli.render import LINES, echo
 from ludus.play.episodes import team_of
@@ -19,6 +18,7 @@ from ludus.play.model import ModelPlayer
 from ludus.play.players import Player, RandomPlayer
 from ludus.play.scripted import ScriptedSimulation
 from ludus.protocol.spec import BehaviorSpec
+from ludus.sdk.crashes import GameNotMade
 from ludus.sdk.simulation import Simulation
 
 Library = Literal["gymnasium", "pettingzoo", "python"]

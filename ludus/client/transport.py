@@ -26,13 +26,12 @@ from ludus.client.errors import (
     ProblemAnswer,
     ServerUnreachable,
 )
-from ludus.paths import AnyPath
+from ludus.paths import AnyPath, replaced
 from ludus.protocol.credentials import CLIENT_TOKEN, Credential, unsendable
 from ludus.protocol.options import GATEWAY_PORT, GATEWAY_VARIABLE
 from ludus.protocol.proxies import proxy_of, without_password
 from ludus.protocol.tls import CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE
 from ludus.reading import read_record
-from ludus.replacing import replaced
 from ludus.schemas import ProblemDetail
 
 Record = TypeVar("Record")

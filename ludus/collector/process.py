@@ -43,7 +43,6 @@ from ludus.collector.unity.service import UnityHandler
 from ludus.http2.server import Http2Server
 from ludus.logging import bind_process, configure_logging, redirect_output
 from ludus.protocol.options import SERVICE
-from ludus.protocol.server_tls import TlsPair
 
 log = structlog.get_logger()
 
@@ -110,7 +109,7 @@ def bind(server: grpc.aio.Server | Http2Server, settings: CollectorSettings, ind
     credentials = None
     if settings.tls is not None:
         settings.tls.check()  # gRPC would call a bad file a port that is taken
-        credentials = TlsPair.read(settings.tls).credentials()
+        credentials = settings.tls.credentials()
     for port in ports:
         try:
             if credentials is None or isinstance(server, Http2Server):

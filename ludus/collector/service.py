@@ -21,7 +21,7 @@ from ludus.http2.calls import BROKEN, EOF, Call, GrpcCall, StreamCall, UnaryCall
 from ludus.http2.server import Http2Server, ServerCall
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codec import ProtocolError
-from ludus.protocol.join import JoinRefused, read_join
+from ludus.protocol.contract import CallRefused, read_join
 from ludus.protocol.options import SERVICE
 from ludus.protocol.tls import is_loopback
 
@@ -102,14 +102,14 @@ class SimulationHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # ge
 def join_handler(answer: Callable[[], pb.JoinResponse]) -> "grpc.RpcMethodHandler[bytes, bytes]":
     """Return the method Join of a collector that games dial without a gateway and tickets.
 
-    `answer` returns the answer to every well-formed request, or raises JoinRefused.
+    `answer` returns the answer to every well-formed request, or raises CallRefused.
     """
 
     async def join(data: bytes, call: UnaryCall) -> bytes:
         try:
             read_join(data)
             return answer().SerializeToString()
-        except JoinRefused as error:
+        except CallRefused as error:
             await call.abort(error.status, str(error), error.metadata)
             raise  # `abort` has raised already
 

@@ -7,9 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ludus.protocol.environment_parameters import ParameterValue
-from ludus.protocol.server_tls import TlsFiles
 from ludus.protocol.side_channels import EngineConfiguration
-from ludus.protocol.tls import is_loopback
+from ludus.protocol.tls import TlsFiles, is_loopback
 from ludus.reading import read_record
 
 

@@ -9,10 +9,9 @@
 Light: numpy and protobuf, no torch. Pictures in ML-Agents' recordings are PNG and need pillow (`ludus[images]`).
 """
 
-from ludus.demonstrations.demonstration import Demonstration, DemonstrationError, check_fit, merge, thin
+from ludus.demonstrations.demonstration import Demonstration, DemonstrationError, check_fit, inspect, merge, thin
 from ludus.demonstrations.files import FOLDER_SUFFIXES, load, read, write
-from ludus.demonstrations.journal import Recorder
-from ludus.demonstrations.summary import inspect
+from ludus.demonstrations.recording import Recorder
 
 __all__ = [
     "FOLDER_SUFFIXES",

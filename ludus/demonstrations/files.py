@@ -3,11 +3,9 @@
 from pathlib import Path
 from typing import Final
 
-from ludus.demonstrations import mlagents, mlagents_writer, recording
+from ludus.demonstrations import mlagents, recording
 from ludus.demonstrations.demonstration import Demonstration, DemonstrationError
-from ludus.demonstrations.journal import read_recording
-from ludus.paths import AnyPath
-from ludus.replacing import replaced
+from ludus.paths import AnyPath, replaced
 
 MAX_BYTES: Final = 8 << 30
 """Maximum number of bytes of a decoded file: pictures and archives are compressed."""
@@ -26,15 +24,17 @@ def read(path: AnyPath, *, legacy_pairing: bool = False, max_bytes: int = MAX_BY
     path = Path(path)
     try:
         with path.open("rb") as file:
-            is_ours = file.read(len(recording.MAGIC)) == recording.MAGIC
-            if not is_ours:
+            if file.read(len(recording.MAGIC)) != recording.MAGIC:
                 file.seek(0)
                 return mlagents.decode(file.read(), legacy_pairing=legacy_pairing, max_bytes=max_bytes)
-        return read_recording(path, max_bytes)
+        demonstration, _ = recording.read_recording(path, max_bytes)
     except DemonstrationError as error:
         raise DemonstrationError(error.problem, error.path or path, error.position) from None
     except OSError as error:
         raise DemonstrationError(f"it cannot be read: {error.strerror or error}", path) from None
+    if demonstration is None:
+        raise DemonstrationError("there is no such file", path)  # it was removed a moment ago
+    return demonstration
 
 
 def load(path: AnyPath, *, legacy_pairing: bool = False, max_bytes: int = MAX_BYTES) -> list[Demonstration]:
@@ -54,9 +54,9 @@ def load(path: AnyPath, *, legacy_pairing: bool = False, max_bytes: int = MAX_BY
 def write(demonstration: Demonstration, path: AnyPath) -> None:
     """Write one file: ML-Agents' format if its name ends in `.demo`, else our own. Existing files are replaced.
 
-    ML-Agents' format cannot hold everything: see `ludus.demonstrations.mlagents_writer.encode`.
+    ML-Agents' format cannot hold everything: see `ludus.demonstrations.mlagents.encode`.
     """
     path = Path(path)
-    encode = mlagents_writer.encode if path.suffix == ".demo" else recording.encode
+    encode = mlagents.encode if path.suffix == ".demo" else recording.encode
     with replaced(path, 0o644) as file:
         file.write(encode(demonstration))

@@ -2,8 +2,8 @@
 
     connect(RecordedSimulation(Catch(), "catch.npz"), run="catch")
 
-An episode is on disk as soon as it has ended (`ludus.demonstrations.journal`). Episodes that a reset or the end of the
-connection cuts are kept without their last action, whose outcome is unknown.
+An episode is on disk as soon as it has ended (`ludus.demonstrations.recording`). Episodes that a reset or the end of
+the connection cuts are kept without their last action, whose outcome is unknown.
 """
 
 import re
@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from ludus.demonstrations.demonstration import Demonstration
-from ludus.demonstrations.journal import Recorder
+from ludus.demonstrations.recording import Recorder
 from ludus.paths import AnyPath
 from ludus.protocol.batches import Array, BehaviorBatch, DecisionBatch, TerminalBatch
 from ludus.protocol.spec import BehaviorSpec

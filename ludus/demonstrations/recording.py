@@ -1,23 +1,44 @@
-"""Our own recordings: a `.npz` archive, version 1, that needs no pickle.
+"""Our own recordings: a `.npz` archive, version 1, that needs no pickle; and their journal while they are made.
 
 `demonstration.json` holds the format's version and the behavior's spec; every column is one member, named as
 in `Demonstration`: `observations/0.npy`, ..., `final_observations/0.npy`, ..., `rewards.npy`, .... The optional ones
 are missing where they are None. `numpy.load(path, allow_pickle=False)["rewards"]` works.
 
 Nothing in a file is trusted: sizes are checked against the archive's own table before memory is asked for.
+
+A kill loses at most the running episode. Every flush is appended to `FILE.journal`; when that has outgrown `FILE`, both
+become a new `FILE`. So each byte is written a handful of times, however long the recording, and between two flushes the
+two files together are complete:
+
+    frame = sequence number, length, CRC-32 (little-endian: 8, 8 and 4 bytes), then a whole `.npz` of that length
+
+`FILE` says how many flushes it contains. A frame that it contains already (a kill came between the two steps of joining
+them) is skipped, and so is half a frame at the end of the journal.
 """
 
 import io
 import json
+import struct
 import tokenize
 import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from google.protobuf import json_format
 
 from ludus.demonstrations.archives import DAMAGED, content, opened
-from ludus.demonstrations.demonstration import OPTIONAL_COLUMNS, ROW_COLUMNS, Demonstration, DemonstrationError
+from ludus.demonstrations.demonstration import (
+    OPTIONAL_COLUMNS,
+    ROW_COLUMNS,
+    Demonstration,
+    DemonstrationError,
+    check_fit,
+    merge,
+)
+from ludus.paths import AnyPath, replaced
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.batches import Array
 from ludus.protocol.codes import ProtocolError
@@ -37,7 +58,7 @@ _NO_HEADER: Final = (ValueError, TypeError, SyntaxError, MemoryError, RecursionE
 
 
 def encode(demonstration: Demonstration, flushes: int = 0) -> bytes:
-    """Render a file. `flushes`, for `ludus.demonstrations.journal`: how much of a journal it contains."""
+    """Render a file. `flushes`: how much of a journal it contains."""
     message = json_format.MessageToDict(spec_to_message(demonstration.spec))
     header = {"format": FORMAT, "version": VERSION, "flushes": flushes, "spec": message}
     file = io.BytesIO()
@@ -142,3 +163,78 @@ def _member(name: str) -> zipfile.ZipInfo:
     entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
     entry.compress_type = zipfile.ZIP_DEFLATED
     return entry
+
+
+_FRAME = struct.Struct("<QQI")
+_UNLIMITED = 1 << 62
+
+
+class Recorder:
+    """Writes a recording. Where the file exists the recording is continued."""
+
+    def __init__(self, path: AnyPath) -> None:
+        """Raise `DemonstrationError` if there is a file that is no recording of ours."""
+        self._path = Path(path)
+        self._journal = journal_of(self._path)
+        recorded, self._flushes = read_recording(self._path, _UNLIMITED)
+        self._spec = None if recorded is None else recorded.spec
+        """Spec of the first episodes, which new ones must fit."""
+        self.close()
+
+    def flush(self, episodes: Sequence[Demonstration]) -> None:
+        """Write these episodes: after this a kill does not lose them."""
+        demonstration = merge(episodes)
+        self._spec = self._spec or demonstration.spec
+        check_fit(demonstration.spec, self._spec, whose=f"the recording {self._path}")
+        archive = encode(demonstration)
+        with self._journal.open("ab") as file:
+            file.write(_FRAME.pack(self._flushes, len(archive), zlib.crc32(archive)) + archive)
+        self._flushes += 1
+        if not self._path.exists() or self._journal.stat().st_size > self._path.stat().st_size:
+            self.close()
+
+    def close(self) -> None:
+        """Join the journal with the file. More may be recorded afterwards."""
+        if not self._journal.exists():
+            return
+        recorded, flushes = read_recording(self._path, _UNLIMITED)
+        if recorded is not None:
+            with replaced(self._path, 0o644) as file:
+                file.write(encode(recorded, flushes))
+        self._journal.unlink()
+
+
+def journal_of(path: Path) -> Path:
+    """Return the path of a recording's journal."""
+    return path.with_name(f"{path.name}.journal")
+
+
+def read_recording(path: Path, max_bytes: int) -> tuple[Demonstration | None, int]:
+    """Return a recording, with its journal if it was interrupted, and its number of flushes; None without any file.
+
+    Raises `DemonstrationError`.
+    """
+    # The journal first: if a recorder joins both meanwhile, its frames are found in the file.
+    frames = list(_frames(journal_of(path)))
+    parts, flushes = [], 0
+    if path.exists():
+        demonstration, flushes = decode(path.read_bytes(), max_bytes=max_bytes)
+        parts.append(demonstration)
+    for number, archive in frames:
+        if number >= flushes:
+            parts.append(decode(archive, max_bytes=max_bytes)[0])
+            flushes = number + 1
+    return (merge(parts) if parts else None), flushes
+
+
+def _frames(journal: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the frames that were written completely."""
+    written = journal.read_bytes() if journal.exists() else b""
+    start = 0
+    while start + _FRAME.size <= len(written):
+        number, length, checksum = _FRAME.unpack_from(written, start)
+        start += _FRAME.size + length
+        frame = written[start - length : start]
+        if start > len(written) or zlib.crc32(frame) != checksum:
+            return
+        yield number, frame

@@ -15,15 +15,21 @@ from typing import Final
 
 from ludus.games import diagnostics
 from ludus.games.collecting import collects_here, falls_back
-from ludus.games.executable import PORT_ARGUMENT, ExecutableNotFound, arguments, find_executable
 from ludus.games.port import GamePort
-from ludus.games.process import Player, PlayerLog, RestartQuota
+from ludus.games.process import (
+    PORT_ARGUMENT,
+    ExecutableNotFound,
+    Player,
+    PlayerLog,
+    RestartQuota,
+    arguments,
+    find_executable,
+)
 from ludus.games.reporter import GameReporter, Refusal, RunReporter, game_reporters
 from ludus.games.settings import LAST_PORT, GameSettings
 from ludus.games.unity.bridge import CLIENT, BridgeSession
-from ludus.sdk.client_name import client_name
 from ludus.sdk.errors import CannotConnect, Failure, SessionRefused, SimulatorError
-from ludus.sdk.join import JoinClient, RunEnd
+from ludus.sdk.join import JoinClient, RunEnd, client_name
 
 logger = logging.getLogger("ludus.games")
 

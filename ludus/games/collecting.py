@@ -6,9 +6,8 @@ from typing import Final, Literal
 
 from ludus.protocol.options import COLLECTOR_SERVICE
 from ludus.protocol.tls import is_this_machine
-from ludus.sdk.client_name import client_name
 from ludus.sdk.errors import CannotConnect
-from ludus.sdk.join import JoinClient, Target
+from ludus.sdk.join import JoinClient, Target, client_name
 
 logger = logging.getLogger("ludus.games")
 

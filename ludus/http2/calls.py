@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 import grpc
 import grpc.aio
 
-from ludus.http2.headers import Metadata
+from ludus.http2.frames import Metadata
 
 EOF: Final[Any] = getattr(grpc.aio, "EOF")  # noqa: B009  the type stubs do not know it
 """Stands for the next message where a stream has ended."""

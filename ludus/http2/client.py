@@ -10,8 +10,20 @@ import grpc.aio
 
 from ludus.http2.calls import EOF
 from ludus.http2.connection import Connection
-from ludus.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, ErrorCode, Violation, frame
-from ludus.http2.headers import Headers, Metadata, encoded, read_headers
+from ludus.http2.frames import (
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    PREFACE,
+    ErrorCode,
+    Headers,
+    Metadata,
+    Violation,
+    encoded,
+    frame,
+    read_headers,
+)
 from ludus.http2.stream import BadMessage, Stream
 
 RETRY_SECONDS: Final = 0.05
@@ -52,7 +64,7 @@ class ClientCall(Stream):
 
     async def write(self, request: Any) -> None:
         """Send a message; wait where the server reads too slowly. Raises AioRpcError once the call is over."""
-        if self._status is not None:
+        if self.done():
             raise self._error() or asyncio.InvalidStateError("the call is over")
         self._made_by.put(self, request if self._serialize is None else self._serialize(request))
         if self.unsent or self._made_by.is_full:
@@ -237,7 +249,4 @@ class Http2Channel:
 
 
 def _error(status: grpc.StatusCode, details: str, initial: Metadata, trailing: Metadata) -> grpc.aio.AioRpcError:
-    made: Any = grpc.aio.AioRpcError  # the type stubs want an argument more
-    from_tuple: Any = grpc.aio.Metadata.from_tuple
-    error: grpc.aio.AioRpcError = made(status, from_tuple(initial), from_tuple(trailing), details)
-    return error
+    return grpc.aio.AioRpcError(status, grpc.aio.Metadata(*initial), grpc.aio.Metadata(*trailing), details, "")

@@ -2,7 +2,7 @@
 
 A subclass is the server's or the client's end. It opens streams when headers come; everything below them is here.
 
-What a peer may cost this end: `ludus.http2.budget`.
+What a peer may cost this end: `ludus.http2.stream`.
 """
 
 import asyncio
@@ -11,7 +11,6 @@ from typing import Final, cast
 
 import hpack
 
-from ludus.http2.budget import Calm, ReceivedBytes
 from ludus.http2.frames import (
     ACK,
     CONTINUATION,
@@ -38,14 +37,15 @@ from ludus.http2.frames import (
     STREAM_ID,
     WINDOW_UPDATE,
     ErrorCode,
+    HeaderBlocks,
+    Headers,
     Violation,
     frame,
     read_settings,
     settings,
     unpadded,
 )
-from ludus.http2.headers import HeaderBlocks, Headers
-from ludus.http2.stream import PREFIX_BYTES, BadMessage, Stream, prefixed
+from ludus.http2.stream import PREFIX_BYTES, BadMessage, Calm, ReceivedBytes, Stream, prefixed
 
 STREAM_WINDOW: Final = 1 << 22
 """Bytes of a stream that a peer may send before they are read."""
@@ -69,7 +69,7 @@ class Connection(asyncio.Protocol, ABC):
 
     def __init__(self, max_message_bytes: int) -> None:
         self.max_message_bytes = max_message_bytes
-        """Of a message that this end takes."""
+        """Largest message that this end takes."""
         self.streams: dict[int, Stream] = {}
         self.peer_stream_window = DEFAULT_WINDOW
         self.is_full = False
@@ -132,15 +132,10 @@ class Connection(asyncio.Protocol, ABC):
         self._transport = cast("asyncio.Transport", transport)
         # SETTINGS is the first frame of either end (3.4). It sets the window of each stream alone: the connection's
         # begins with 65,535 bytes, which only WINDOW_UPDATE on stream 0 changes (6.9.2).
-        ours = {
-            MAX_CONCURRENT_STREAMS: MOST_STREAMS,
-            INITIAL_WINDOW_SIZE: STREAM_WINDOW,
-            MAX_FRAME_SIZE: OUR_MAX_FRAME,
-            MAX_HEADER_LIST_SIZE: MOST_HEADER_BYTES,
-        }
-        self.write(
-            settings(ours) + frame(WINDOW_UPDATE, 0, 0, (self.received.window - DEFAULT_WINDOW).to_bytes(4, "big"))
-        )
+        limits = {MAX_CONCURRENT_STREAMS: MOST_STREAMS, INITIAL_WINDOW_SIZE: STREAM_WINDOW}
+        limits |= {MAX_FRAME_SIZE: OUR_MAX_FRAME, MAX_HEADER_LIST_SIZE: MOST_HEADER_BYTES}
+        more_window = self.received.window - DEFAULT_WINDOW
+        self.write(settings(limits) + frame(WINDOW_UPDATE, 0, 0, more_window.to_bytes(4, "big")))
 
     def data_received(self, data: bytes) -> None:
         """Take frames; what breaks the protocol ends the connection with GOAWAY."""
@@ -152,27 +147,27 @@ class Connection(asyncio.Protocol, ABC):
 
     def _take_frames(self, received: bytes) -> bytes:
         """Take the whole frames; return the beginning of the next one. Raises Violation."""
-        at = 0
-        while len(received) - at >= HEADER_BYTES:
+        start = 0
+        while len(received) - start >= HEADER_BYTES:
             # 4.1: 24 bits of length, 8 of type, 8 of flags, one reserved, 31 of the stream's number.
-            length = int.from_bytes(received[at : at + 3], "big")
+            length = int.from_bytes(received[start : start + 3], "big")
             if length > OUR_MAX_FRAME:
                 raise Violation(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {length} bytes came")
-            end = at + HEADER_BYTES + length
+            end = start + HEADER_BYTES + length
             if end > len(received):
                 break
-            kind, flags = received[at + 3], received[at + 4]
-            number = int.from_bytes(received[at + 5 : at + 9], "big") & STREAM_ID
-            payload = received[at + HEADER_BYTES : end]
-            at = end
-            # 6.10: the frames of one block of headers follow each other; no other frame of any stream may lie between.
+            kind, flags = received[start + 3], received[start + 4]
+            number = int.from_bytes(received[start + 5 : start + 9], "big") & STREAM_ID
+            payload = received[start + HEADER_BYTES : end]
+            start = end
+            # 6.10: the frames of one block of headers follow each other; no frame of any stream may lie between.
             if self._block is not None and (kind != CONTINUATION or number != self._block[0]):
                 raise Violation(ErrorCode.PROTOCOL_ERROR, "headers were interrupted by another frame")
             if kind in self._take:
                 self._take[kind](flags, number, payload)
             elif kind != GOAWAY:  # unknown frames are ignored (4.1), but they are counted
                 self.calm.disturb()
-        return received[at:]
+        return received[start:]
 
     def connection_lost(self, _: Exception | None) -> None:
         """Break what is under way."""
@@ -227,19 +222,10 @@ class Connection(asyncio.Protocol, ABC):
         return self.take(stream) if await stream.has_message() else None
 
     def put(self, stream: Stream, message: bytes) -> None:
-        """Send a message, or what the windows allow of it; the rest follows."""
-        if not stream.broken:
-            self.send(stream, prefixed(message))
-
-    async def flushed(self, stream: Stream) -> None:
-        """Wait until everything of a stream is with the transport, and the transport takes more."""
-        while (stream.unsent or self.is_full) and not stream.broken:
-            await stream.changed()
-
-    # Sending ----------------------------------------------------------------------------------------------------
-
-    def send(self, stream: Stream, data: bytes) -> None:
-        """Send prefixed messages as DATA, as far as the windows allow."""
+        """Send a message as DATA, or what the windows allow of it; the rest follows."""
+        if stream.broken:
+            return
+        data = prefixed(message)
         # DATA counts against the windows of its stream and of the connection (6.9.1); other frames against none.
         room = min(stream.send_window, self._send_window)
         if not stream.unsent and len(data) <= min(room, self._peer_max_frame):
@@ -251,6 +237,13 @@ class Connection(asyncio.Protocol, ABC):
             self._unsent[stream.number] = stream
             self.unsent_bytes += len(data)
             self._flush(stream)
+
+    async def flushed(self, stream: Stream) -> None:
+        """Wait until everything of a stream is with the transport, and the transport takes more."""
+        while (stream.unsent or self.is_full) and not stream.broken:
+            await stream.changed()
+
+    # Sending ----------------------------------------------------------------------------------------------------
 
     def finish(self, stream: Stream, last: bytes) -> None:
         """End this side of a stream with a frame, behind everything that it has still to send."""
@@ -269,9 +262,9 @@ class Connection(asyncio.Protocol, ABC):
         self._give_back()
 
     def _give_back(self) -> None:
-        more = self.received.new_window()
-        if more:
-            self.write(frame(WINDOW_UPDATE, 0, 0, more.to_bytes(4, "big")))
+        window = self.received.new_window()
+        if window:
+            self.write(frame(WINDOW_UPDATE, 0, 0, window.to_bytes(4, "big")))
 
     def top_up(self, stream: Stream) -> None:
         """Give the peer new window for what was read of a stream."""
@@ -413,16 +406,16 @@ class Connection(asyncio.Protocol, ABC):
         self.write(data)
 
     def _take_window(self, _: int, number: int, payload: bytes) -> None:
-        more = int.from_bytes(payload, "big") & LARGEST_WINDOW
-        if not more:
+        size = int.from_bytes(payload, "big") & LARGEST_WINDOW
+        if not size:
             raise Violation(ErrorCode.PROTOCOL_ERROR, "a window grows by 0 (6.9)")
         if number == 0:
-            self._send_window += more
+            self._send_window += size
             if self._send_window > LARGEST_WINDOW:  # 6.9.1: ends the connection; of a stream, only the stream (below)
                 raise Violation(ErrorCode.FLOW_CONTROL_ERROR, "the connection's window is too large")
             self._flush_all()
         elif (stream := self.streams.get(number)) is not None:
-            stream.send_window += more
+            stream.send_window += size
             if stream.send_window > LARGEST_WINDOW:
                 self.reset(stream, ErrorCode.FLOW_CONTROL_ERROR)
                 self.calm.disturb()

@@ -13,8 +13,22 @@ import grpc.aio
 
 from ludus.http2.calls import EOF
 from ludus.http2.connection import MOST_STREAMS, Connection
-from ludus.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, RST_STREAM, ErrorCode, Violation, frame
-from ludus.http2.headers import Headers, Metadata, encoded, read_headers
+from ludus.http2.frames import (
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    PREFACE,
+    RST_STREAM,
+    Entry,
+    ErrorCode,
+    Headers,
+    Metadata,
+    Violation,
+    encoded,
+    frame,
+    read_headers,
+)
 from ludus.http2.stream import PREFIX_BYTES, BadMessage, Stream, prefixed
 from ludus.protocol.tls import is_loopback
 
@@ -32,7 +46,7 @@ Work: TypeAlias = Callable[[], Coroutine[Any, Any, Any]]
 
 
 class _Details(NamedTuple):
-    """Of a call, for the handlers: `grpc.HandlerCallDetails`."""
+    """A call as handlers choose by it: `grpc.HandlerCallDetails`."""
 
     method: str
     invocation_metadata: Metadata
@@ -115,9 +129,8 @@ class ServerCall(Stream):
         if status == 0 and not self._trailing and self._answering:
             self._served_by.end(self, _OK)
             return
-        headers: list[tuple[str, Any]] = (
-            [] if self._answering else [(":status", "200"), ("content-type", "application/grpc")]
-        )
+        head: list[Entry] = [(":status", "200"), ("content-type", "application/grpc")]
+        headers = [] if self._answering else head
         headers.append(("grpc-status", str(status)))
         if details:
             headers.append(("grpc-message", quote(details, safe=" !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~")))
@@ -300,24 +313,23 @@ class Http2Server:
             raise ValueError(f"{host} is not this machine's loopback: gRPC serves other addresses")
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
-            taken = socket.create_server(
-                (host, int(port)), family=family, backlog=_BACKLOG, reuse_port=self._share_port
-            )
+            where, shares = (host, int(port)), self._share_port
+            bound = socket.create_server(where, family=family, backlog=_BACKLOG, reuse_port=shares)
         except OSError as error:
             raise RuntimeError(f"can't listen on {address}: {error.strerror}") from None
-        self._sockets.append(taken)
-        return int(taken.getsockname()[1])
+        self._sockets.append(bound)
+        return int(bound.getsockname()[1])
 
     def handler(self, details: _Details) -> Any:
         """Return the handler of a method; None if there is none."""
-        found = (each.service(details) for each in self._handlers)
-        return next((handler for handler in found if handler is not None), None)
+        services = (handlers.service(details) for handlers in self._handlers)
+        return next((handler for handler in services if handler is not None), None)
 
     async def start(self) -> None:
         """Begin to serve."""
         loop = asyncio.get_running_loop()
-        for each in self._sockets:
-            self._listeners.append(await loop.create_server(lambda: _ServerConnection(self), sock=each))
+        for bound in self._sockets:
+            self._listeners.append(await loop.create_server(lambda: _ServerConnection(self), sock=bound))
 
     async def stop(self, grace: float | None) -> None:
         """Take no more calls, wait `grace` seconds for those under way, and close every connection.
@@ -328,8 +340,8 @@ class Http2Server:
         self.stopping = True
         for listener in self._listeners:
             listener.close()
-        for each in self._sockets:  # also where it never began to serve
-            each.close()
+        for bound in self._sockets:  # also where it never began to serve
+            bound.close()
         for connection in self.connections:
             connection.go_away(ErrorCode.NO_ERROR, "the server stops")
         streams = [stream for connection in self.connections for stream in connection.streams.values()]

@@ -1,19 +1,20 @@
 """The rules of `ludus.v1` that a server checks in a client's messages, beside those of a single step (`codec`).
 
-The collector and the gateway check with these functions, and so does the fake server for client authors
-(`ludus.sdk.contract.served_stream`): a message that passes there passes here, and each violation has the same code and
-sentence.
+The collector, the gateway and the fake server for client authors (`ludus.sdk.contract.served_stream`) all check with
+these functions: a message that passes there passes here, and each violation has the same code and sentence.
 """
 
 import re
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
+import grpc
 from google.protobuf.message import DecodeError
 
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codec import PROTOCOL_VERSION
 from ludus.protocol.codes import CloseCode, ProtocolError
+from ludus.protocol.options import REASON_METADATA, STATE_METADATA
 from ludus.protocol.spec import BehaviorSpec
 from ludus.protocol.specs import MAX_BEHAVIORS
 
@@ -27,6 +28,8 @@ MAX_SENTENCE: Final = 4000
 """Longest sentence of a report, in bytes."""
 MAX_JOIN_BYTES: Final = 4096
 """Largest JoinRequest."""
+MAX_REPORT_BYTES: Final = 8192
+"""Largest ReportRequest."""
 MAX_WAIT_SECONDS: Final = 3600
 """Longest time for which a client may ask a gateway to hold its Join."""
 MAX_UNADMITTED_STEPS: Final = 64
@@ -38,44 +41,76 @@ MAX_POSITION_BYTES: Final = 16 << 20
 HELLO_SECONDS: Final = 30.0
 """Time from the stream's opening to Hello."""
 
-Problem = tuple[str, str]
-"""A field of a unary request, and its error: the rest of a sentence that begins with the field."""
+_STATUSES: Final = {
+    "run_not_found": grpc.StatusCode.NOT_FOUND,
+    "unauthenticated": grpc.StatusCode.UNAUTHENTICATED,
+    "protocol_version": grpc.StatusCode.FAILED_PRECONDITION,
+    "run_ended": grpc.StatusCode.FAILED_PRECONDITION,
+}
+_Request = TypeVar("_Request", pb.JoinRequest, pb.ReportRequest)
 
 
-def join_problem(message: pb.JoinRequest) -> Problem | None:
-    """Return the first invalid field of a JoinRequest whose protocol version is right."""
-    problem = identity_problem(message)
-    if problem is not None:
-        return problem
-    for field, text, limit in (("label", message.label, MAX_LABEL), ("client", message.client, MAX_CLIENT)):
-        if len(text.encode()) > limit or not text.isprintable():
-            return field, f"must be printable and have at most {limit} bytes"
-    if not 0 <= message.max_wait_seconds <= MAX_WAIT_SECONDS:
-        return "max_wait_seconds", f"must be from 0 to {MAX_WAIT_SECONDS}"
-    return None
+class CallRefused(Exception):
+    """A client's call is refused: it ends with `status`, this sentence and `metadata`."""
+
+    def __init__(self, code: str, sentence: str, state: str = "", status: grpc.StatusCode | None = None) -> None:
+        """`state` is the run's, where it has ended. `status`: None for that of the code."""
+        super().__init__(sentence)
+        self.code = code
+        self.status = status or _STATUSES.get(code, grpc.StatusCode.INVALID_ARGUMENT)
+        self.metadata = ((REASON_METADATA, code), *(((STATE_METADATA, state),) if state else ()))
 
 
-def report_problem(message: pb.ReportRequest) -> Problem | None:
-    """Return the first invalid field of a ReportRequest."""
-    problem = identity_problem(message)
-    if problem is not None:
-        return problem
-    if not REPORT_CODE.fullmatch(message.code):
-        return "code", "must have 1 to 64 characters of [0-9a-z_]"
-    if not 1 <= len(message.sentence.encode()) <= MAX_SENTENCE:
-        return "sentence", f"must have 1 to {MAX_SENTENCE} bytes"
-    return None
+def read_join(data: bytes) -> pb.JoinRequest:
+    """Return a well-formed JoinRequest of this version, whoever answers it. Raises CallRefused."""
+    request = _read(pb.JoinRequest, data, MAX_JOIN_BYTES)
+    if request.protocol_version != PROTOCOL_VERSION:
+        spoken = f"protocol_version is {request.protocol_version}, this server speaks {PROTOCOL_VERSION}"
+        raise CallRefused("protocol_version", f"{spoken}: use a client library for that version")
+    _check_identity(request)
+    for field, text, limit in (("label", request.label, MAX_LABEL), ("client", request.client, MAX_CLIENT)):
+        _demand(
+            len(text.encode()) <= limit and text.isprintable(),
+            f"{field} must be printable and have at most {limit} bytes",
+        )
+    _demand(0 <= request.max_wait_seconds <= MAX_WAIT_SECONDS, f"max_wait_seconds must be from 0 to {MAX_WAIT_SECONDS}")
+    return request
 
 
-def identity_problem(message: pb.JoinRequest | pb.ReportRequest) -> Problem | None:
-    """Return the first invalid one of a request's run and session id."""
-    if not message.run:
-        return "run", "is missing; name a run or give its id"
-    if len(message.run.encode()) > MAX_RUN or not message.run.isprintable():
-        return "run", f"must be printable and have at most {MAX_RUN} bytes"
-    if not SESSION_ID.fullmatch(message.session_id):
-        return "session_id", "must have 1 to 64 characters of [0-9A-Za-z_-], a UUID for instance"
-    return None
+def read_report(data: bytes) -> pb.ReportRequest:
+    """Return a well-formed ReportRequest. Raises CallRefused."""
+    request = _read(pb.ReportRequest, data, MAX_REPORT_BYTES)
+    _check_identity(request)
+    _demand(REPORT_CODE.fullmatch(request.code), "code must have 1 to 64 characters of [0-9a-z_]")
+    _demand(1 <= len(request.sentence.encode()) <= MAX_SENTENCE, f"sentence must have 1 to {MAX_SENTENCE} bytes")
+    return request
+
+
+def _read(kind: type[_Request], data: bytes, limit: int) -> _Request:
+    name = kind.DESCRIPTOR.name
+    _demand(len(data) <= limit, f"the {name} has {len(data)} bytes, at most {limit}")
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        raise CallRefused("bad_join", f"{len(data)} bytes are no {name}") from None
+
+
+def _check_identity(request: pb.JoinRequest | pb.ReportRequest) -> None:
+    """Check the run and the session id."""
+    _demand(request.run, "run is missing; name a run or give its id")
+    _demand(
+        len(request.run.encode()) <= MAX_RUN and request.run.isprintable(),
+        f"run must be printable and have at most {MAX_RUN} bytes",
+    )
+    _demand(
+        SESSION_ID.fullmatch(request.session_id),
+        "session_id must have 1 to 64 characters of [0-9A-Za-z_-], a UUID for instance",
+    )
+
+
+def _demand(is_kept: object, rule: str) -> None:
+    if not is_kept:
+        raise CallRefused("bad_join", rule)
 
 
 def parse_request(data: bytes, max_bytes: int) -> pb.ConnectRequest:

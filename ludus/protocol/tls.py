@@ -1,13 +1,16 @@
-"""The client's side of TLS: trusted authorities, and the client certificate for mTLS."""
+"""The files of TLS, of clients and servers: checked before a transport uses them, with our own words for mistakes."""
 
 import ipaddress
 import os
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from ludus.paths import AnyPath
+
+if TYPE_CHECKING:
+    import grpc
 
 CA_VARIABLE: Final = "LUDUS_CA_FILE"
 CERTIFICATE_VARIABLE: Final = "LUDUS_CLIENT_CERTIFICATE"
@@ -81,3 +84,57 @@ def _why(error: OSError) -> str:
         return error.strerror or str(error)
     mismatch = error.reason == "KEY_VALUES_MISMATCH"
     return "the key is that of another certificate" if mismatch else "it is not the expected kind of PEM file"
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """TLS of a listening process: its certificate, and the clients that it accepts."""
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
+    """Given: clients must show a certificate that this authority signed."""
+
+    def named(self) -> dict[str, str]:
+        """Return the paths under the names of the settings."""
+        files = {"tls_certificate": self.certificate, "tls_key": self.key, "tls_client_ca": self.client_ca}
+        return {name: str(file.absolute()) for name, file in files.items() if file is not None}
+
+    def check(self) -> None:
+        """Raise ValueError with the file and its error, before a transport uses it."""
+        for file in (self.certificate, self.client_ca):
+            if file is not None:
+                check_certificates(file)
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key, self._no_pass_phrase)
+        except ssl.SSLError as error:
+            if error.reason == "KEY_VALUES_MISMATCH":
+                raise ValueError(f"{self.key} is not the key of the certificate in {self.certificate}") from None
+            raise ValueError(f"{self.key} holds no private key in PEM") from None
+        except OSError as error:
+            raise _unreadable(self.key, error) from None
+
+    def credentials(self) -> "grpc.ServerCredentials":
+        """Return the credentials of a gRPC server. With `client_ca`, clients must show a certificate that it signed."""
+        import grpc  # noqa: PLC0415  the process above the embedded stack checks these files, and needs no gRPC
+
+        client_ca = None if self.client_ca is None else self.client_ca.read_bytes()
+        pair = (self.key.read_bytes(), self.certificate.read_bytes())
+        return grpc.ssl_server_credentials([pair], client_ca, require_client_auth=client_ca is not None)
+
+    def _no_pass_phrase(self) -> NoReturn:
+        raise ValueError(f"{self.key} is encrypted; Ludus cannot ask for a pass phrase: name a file without one")
+
+
+def check_certificates(file: Path) -> None:
+    """Raise ValueError where a file holds no certificate."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
+    except ssl.SSLError:
+        raise ValueError(f"{file} holds no certificate in PEM") from None
+    except OSError as error:
+        raise _unreadable(file, error) from None
+
+
+def _unreadable(file: Path, error: OSError) -> ValueError:
+    return ValueError(f"{file} cannot be read ({error.strerror}); name a PEM file that this process may read")

@@ -22,10 +22,9 @@ from ludus.protocol.batches import ActionBatch
 from ludus.protocol.codes import CloseCode, ProtocolError
 from ludus.protocol.options import DEFAULT_SERVER, SERVICE, TICKET_METADATA
 from ludus.protocol.spec import BehaviorSpec
-from ludus.sdk.client_name import client_name
 from ludus.sdk.crashes import last_words, line_of
 from ludus.sdk.errors import Failure, GameMistake, SessionRefused
-from ludus.sdk.join import CollectorEndpoint, JoinClient, RunEnd, Target
+from ludus.sdk.join import CollectorEndpoint, JoinClient, RunEnd, Target, client_name
 from ludus.sdk.session import Session
 from ludus.sdk.simulation import ResetInfo, ResumableSimulation, Simulation
 from ludus.sdk.steps import Actions

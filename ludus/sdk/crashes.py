@@ -10,9 +10,9 @@ import os
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 _OURS: Final = str(Path(__file__).resolve().parents[1]) + os.sep
 _MACHINERY: Final = (
@@ -76,3 +76,30 @@ def _parts(shown: traceback.TracebackException) -> Iterator[traceback.TracebackE
 
 def _is_machinery(frame: traceback.FrameSummary) -> bool:
     return frame.filename.startswith(_MACHINERY)
+
+
+Made = TypeVar("Made")
+FACTORIES: Final = ("parallel_env", "env")
+"""Functions that make a PettingZoo game by that library's convention, in the order of preference."""
+
+
+class GameNotMade(Exception):
+    """A game cannot be made, or not with these options. The message has the reason and the remedy."""
+
+    def __init__(self, message: str, trace: str | None = None) -> None:
+        super().__init__(message)
+        self.trace = trace
+        """Traceback of the game's own code, where that raised."""
+
+
+def guarded(name: str, call: Callable[..., Made], *args: object, **arguments: object) -> Made:
+    """Call the code of a game. Raises GameNotMade with its traceback."""
+    try:
+        return call(*args, **arguments)
+    except GameNotMade:
+        raise
+    except (Exception, SystemExit) as error:
+        problem = f"{name} raises {last_words(error)}"
+        if isinstance(error, ImportError) and "no known parent package" in str(error):
+            problem += "; a file of a package is named as a module, PACKAGE.MODULE:NAME"
+        raise GameNotMade(problem, own_traceback(error, of_libraries=False)) from error

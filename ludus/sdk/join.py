@@ -6,9 +6,11 @@ session id, waiting, back-off with a time-out, and the relay where a collector's
 
 import asyncio
 import logging
+import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, Self
 from uuid import uuid4
 
@@ -26,6 +28,20 @@ from ludus.protocol.credentials import SIMULATOR_TOKEN, Credential, credential, 
 from ludus.protocol.options import DIRECT_SECONDS, MAX_MESSAGE_BYTES, SERVICE, WAITS_METADATA, client_options
 from ludus.protocol.tls import CERTIFICATE_VARIABLE, KEY_VARIABLE, ClientTls, is_this_machine, named_by
 from ludus.sdk.errors import CannotConnect, Failure, SessionRefused, explain
+
+
+def client_name(client: str) -> str:
+    """Describe this program to the server, as in `ludus-python/1.0 (Linux x86_64, Python 3.11)`.
+
+    It is part of a run's fingerprint. Short: the server takes 100 bytes, and adds to that of the Unity bridge.
+    """
+    try:
+        named = f"{client}/{version('ludus')}"
+    except PackageNotFoundError:
+        named = client
+    python = ".".join(platform.python_version_tuple()[:2])
+    return f"{named} ({platform.system()} {platform.machine()}, Python {python})"
+
 
 JOIN_SECONDS: Final = 10.0
 """Time-out of the gateway's answer, beside the time for which it may hold the call."""

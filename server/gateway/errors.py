@@ -12,13 +12,13 @@ import grpc
 import grpc.aio
 import structlog
 
-from ludus.protocol.options import REASON_METADATA, STATE_METADATA, TICKET_METADATA
+from ludus.protocol.contract import CallRefused
+from ludus.protocol.options import TICKET_METADATA
 from server.kit.errors import (
     Conflict,
     ErrorKind,
     Exhausted,
     Forbidden,
-    Invalid,
     LudusError,
     Unauthenticated,
     Unavailable,
@@ -37,26 +37,6 @@ STATUS: Final = {
     ErrorKind.EXHAUSTED: grpc.StatusCode.RESOURCE_EXHAUSTED,
     ErrorKind.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
 }
-
-
-class BadJoin(Invalid, code="bad_join"):
-    """A field of a JoinRequest is missing or malformed."""
-
-    name: str
-    """The field."""
-    problem: str
-    sentence = "JoinRequest.{name} {problem}."
-
-
-class ProtocolNotSpoken(Conflict, code="protocol_version"):
-    """Client and server speak different versions of the protocol."""
-
-    spoken: int
-    asked: int
-    sentence = (
-        "The client speaks version {asked} of the protocol, this server version {spoken}. "
-        "Use a client library for version {spoken}."
-    )
 
 
 class TokenRefused(Unauthenticated, code="unauthenticated"):
@@ -162,11 +142,12 @@ class CollectorLost(Unavailable, code="collector_lost"):
     sentence = "The connection to the collector at {endpoint} was lost; it may have ended. Join again for another one."
 
 
-async def abort(context: "grpc.aio.ServicerContext[bytes, bytes]", error: LudusError) -> NoReturn:
+async def abort(context: "grpc.aio.ServicerContext[bytes, bytes]", error: LudusError | CallRefused) -> NoReturn:
     """Log an error of ours and fail a call with it."""
-    _log.info("call_refused", code=error.code, detail=str(error), peer=context.peer())
-    metadata = [(REASON_METADATA, error.code)]
-    if isinstance(error, RunClosed):
-        metadata.append((STATE_METADATA, error.state))
-    await context.abort(STATUS[error.kind], str(error), tuple(metadata))
-    raise AssertionError("abort raises")
+    if isinstance(error, LudusError):
+        state = error.state if isinstance(error, RunClosed) else ""
+        refused = CallRefused(error.code, str(error), state, STATUS[error.kind])
+    else:
+        refused = error
+    _log.info("call_refused", code=refused.code, detail=str(error), peer=context.peer())
+    await context.abort(refused.status, str(error), refused.metadata)

@@ -9,7 +9,6 @@ import grpc.aio
 import structlog
 
 from ludus.protocol.options import server_options
-from ludus.protocol.server_tls import TlsPair
 from ludus.protocol.tickets import MIN_KEY_BYTES
 from ludus.protocol.tls import is_loopback
 from server.gateway.service import PLACEMENT_THREADS, Gateway
@@ -78,7 +77,7 @@ async def start(
         if settings.tls is None:
             port = server.add_insecure_port(address)
         else:
-            port = server.add_secure_port(address, TlsPair.read(settings.tls).credentials())
+            port = server.add_secure_port(address, settings.tls.credentials())
     except RuntimeError as error:
         raise CannotStart(
             f"The gateway can't listen on {address} ({error}). If the port is in use, choose another one with "

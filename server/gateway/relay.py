@@ -19,7 +19,6 @@ import structlog
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.options import BROKEN, COLLECTOR_SERVICE, REASON_METADATA, TICKET_METADATA, client_options
-from ludus.protocol.server_tls import TlsPair
 from ludus.protocol.tickets import TicketClaims, TicketExpired, TicketInvalid, verify
 from server.gateway.errors import BadTicket, CollectorLost, CollectorUnreachable, GatewayClosing, OldTicket
 from server.kit.listening import GatewaySettings
@@ -128,9 +127,9 @@ class CollectorLine:
         """Read the files that the settings name."""
         if settings.tls is None:
             return cls()
-        pair = TlsPair.read(settings.tls)
         authority = None if settings.tls_ca is None else settings.tls_ca.read_bytes()
-        return cls(grpc.ssl_channel_credentials(authority, pair.key, pair.certificate), settings.tls_name)
+        pair = (settings.tls.key.read_bytes(), settings.tls.certificate.read_bytes())
+        return cls(grpc.ssl_channel_credentials(authority, *pair), settings.tls_name)
 
     def channel(self, endpoint: str) -> grpc.aio.Channel:
         """Return a channel to a collector."""

@@ -13,16 +13,14 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, nullcontext
 from contextvars import ContextVar
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import grpc
 import grpc.aio
 import structlog
-from google.protobuf.message import DecodeError
 
 from ludus.protocol import simulation_pb2 as pb
-from ludus.protocol.codec import PROTOCOL_VERSION
-from ludus.protocol.contract import MAX_JOIN_BYTES, Problem, join_problem, report_problem
+from ludus.protocol.contract import CallRefused, read_join, read_report
 from ludus.protocol.options import COLLECTOR_SERVICE, EXCHANGE, REASON_METADATA, WAITS_METADATA
 from ludus.protocol.tickets import TicketClaims, sign
 from ludus.schemas.tokens import Scope
@@ -30,8 +28,6 @@ from server.access.checker import TokenChecker, watch_tokens
 from server.gateway.balancer import Balancer
 from server.gateway.calls import CallRelay
 from server.gateway.errors import (
-    BadJoin,
-    ProtocolNotSpoken,
     RunForbidden,
     RunNameAmbiguous,
     TokenNotForSimulators,
@@ -58,7 +54,6 @@ RETRY_SECONDS: Final = 0.5
 AGAIN_SECONDS: Final = 0.2
 """The same for one whose question was held, at most: it is held again."""
 PLACEMENT_THREADS: Final = 8
-MAX_REPORT_BYTES: Final = 8192
 REPORTS_PER_MINUTE: Final = 30
 """Of one run."""
 FAILURES_PER_MINUTE: Final = 20
@@ -67,8 +62,6 @@ FAILURES_PER_MINUTE: Final = 20
 _held_until: ContextVar[float] = ContextVar("held_until", default=0.0)
 """Until when the present call was held, on the monotonic clock: its answer is measured from then on."""
 INTERNAL_ERROR: Final = ((REASON_METADATA, "internal_error"),)
-
-_Request = TypeVar("_Request", pb.JoinRequest, pb.ReportRequest)
 
 _log = structlog.get_logger(__name__)
 
@@ -147,7 +140,7 @@ class Gateway:
         """Place a simulator, or an edge collector."""
 
         async def join(principal: Principal) -> bytes:
-            parsed = _parse(pb.JoinRequest, request, MAX_JOIN_BYTES, join_problem)
+            parsed = read_join(request)
             structlog.contextvars.bind_contextvars(run=parsed.run, session_id=parsed.session_id)
             response = await self._assign(parsed, principal, context, edge=edge)
             return response.SerializeToString()
@@ -156,7 +149,7 @@ class Gateway:
 
     async def _report(self, request: bytes, context: Context) -> bytes:
         async def report(principal: Principal) -> bytes:
-            parsed = _parse(pb.ReportRequest, request, MAX_REPORT_BYTES, report_problem)
+            parsed = read_report(request)
             structlog.contextvars.bind_contextvars(run=parsed.run, session_id=parsed.session_id)
             await self._take_report(parsed, principal)
             return pb.ReportResponse().SerializeToString()
@@ -170,7 +163,7 @@ class Gateway:
             answered = await answer(await self._authenticate(context))
             outcome = "ok"
             return answered  # noqa: TRY300  the outcome counts the answer
-        except LudusError as error:
+        except (LudusError, CallRefused) as error:
             outcome = error.code
             await abort(context, error)
         except asyncio.CancelledError:
@@ -364,21 +357,3 @@ class Gateway:
 def _jitter(least: float) -> float:
     """Return a random factor, from `least` to 1."""
     return random.uniform(least, 1.0)  # noqa: S311  not used for secrets
-
-
-def _parse(
-    kind: type[_Request], request: bytes, limit: int, problem_of: Callable[[_Request], Problem | None]
-) -> _Request:
-    """Parse and check a request. Raises BadJoin, and ProtocolNotSpoken for a request that names another version."""
-    if len(request) > limit:
-        raise BadJoin("*", f"has {len(request)} bytes, at most {limit} are possible")
-    try:
-        message = kind.FromString(request)
-    except DecodeError:
-        raise BadJoin("*", "is not a valid message") from None
-    if isinstance(message, pb.JoinRequest) and message.protocol_version != PROTOCOL_VERSION:
-        raise ProtocolNotSpoken(PROTOCOL_VERSION, message.protocol_version)
-    problem = problem_of(message)
-    if problem is not None:
-        raise BadJoin(*problem)
-    return message

@@ -6,7 +6,7 @@ from typing import Annotated, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
-from ludus.protocol.server_tls import TlsFiles, check_certificates
+from ludus.protocol.tls import TlsFiles, check_certificates
 from ludus.validation import Form
 
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})

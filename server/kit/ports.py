@@ -8,7 +8,7 @@ import ssl
 from dataclasses import dataclass
 from datetime import datetime
 
-from ludus.protocol.server_tls import TlsFiles
+from ludus.protocol.tls import TlsFiles
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from ludus.client import Client
 from ludus.client.errors import Busy, ServerUnreachable
 from ludus.protocol.tls import ClientTls
 from ludus.schemas import Run
-from tests.ludus.protocol.test_server_tls import CERTIFICATE, PRIVATE
+from tests.ludus.protocol.test_tls import CERTIFICATE, PRIVATE
 from tests.ports import free_port
 from tests.waiting import eventually
 

@@ -10,8 +10,7 @@ from click.testing import CliRunner, Result
 
 from ludus.cli import ludus
 from ludus.protocol import simulation_pb2 as pb
-from ludus.sdk.contract.kit import evaluate, serve
-from ludus.sdk.contract.scenarios import RUN, SCENARIOS, Scenario
+from ludus.sdk.contract.kit import RUN, SCENARIOS, Scenario, evaluate, serve
 from ludus.sdk.contract.scripted import TICKET, ScriptedServer
 from tests.ludus.collector.stack import SPEC, Simulator
 from tests.waiting import eventually

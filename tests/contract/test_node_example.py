@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ludus.sdk.contract.kit import try_client
-from ludus.sdk.contract.scenarios import SCENARIOS, Scenario
+from ludus.sdk.contract.kit import SCENARIOS, Scenario, try_client
 
 NODE = Path(__file__).parents[2] / "examples" / "node"
 SECONDS = 60

@@ -3,8 +3,7 @@
 import pytest
 
 from ludus.sdk import SimulatorError, connect
-from ludus.sdk.contract.kit import evaluate, serve
-from ludus.sdk.contract.scenarios import RUN, SCENARIOS, Scenario
+from ludus.sdk.contract.kit import RUN, SCENARIOS, Scenario, evaluate, serve
 from tests.toys.catch import Catch
 
 

@@ -10,7 +10,7 @@ from ludus.collector.settings import CollectorSettings
 from ludus.protocol import contract, options, specs
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codec import BehaviorLayout, CloseCode, decode_actions, decode_step, spec_from_message
-from ludus.sdk.contract.scenarios import SCENARIOS
+from ludus.sdk.contract.kit import SCENARIOS
 from server.gateway import calls
 from server.gateway import errors as gateway_errors
 from server.gateway.errors import STATUS

@@ -16,7 +16,7 @@ from ludus.sdk import CannotConnect
 from ludus.sdk.connection import ConnectionSummary, SimulatorConnection
 from ludus.sdk.join import Target
 from tests.e2e.stack import LudusUp, cartpole, wait_for_step
-from tests.ludus.protocol.test_server_tls import CERTIFICATE, OURS, PRIVATE
+from tests.ludus.protocol.test_tls import CERTIFICATE, OURS, PRIVATE
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.e2e

@@ -17,7 +17,7 @@ from ludus.cli import ludus
 from server.kit.settings import Settings
 from tests.deployment.deployment import table_of_ports
 from tests.kubernetes.rendered import FOLDER, OVERLAYS, Manifests, Pod, kustomize, render
-from tests.ludus.protocol.test_server_tls import CERTIFICATE, PRIVATE
+from tests.ludus.protocol.test_tls import CERTIFICATE, PRIVATE
 
 pytestmark = pytest.mark.skipif(kustomize() is None, reason="needs kubectl or kustomize")
 HERE = Path(__file__).parent

@@ -1,7 +1,7 @@
 """An evaluation: compares a policy's mean return with a threshold.
 
 A fixed number of episodes is played, with the same seeds in every evaluation of the same run seed. The policy passes
-where all of the interval of the mean return (bootstrap, `ludus.play.intervals`) lies at the threshold or above it,
+where all of the interval of the mean return (bootstrap, `ludus.play.episodes`) lies at the threshold or above it,
 fails where all of it lies below, and else it is undecided: more episodes make the interval narrower.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from ludus.collector.messages import EndedGame
 from ludus.config.assessment import EvaluateSettings
-from ludus.play.intervals import mean_interval
+from ludus.play.episodes import mean_interval
 from worker.evaluation.episodes import Counted, EvaluationBatch, Evaluator, Verdict, seed_of
 
 

@@ -31,23 +31,21 @@ from ludus.collector.spec_checks import UnsupportedSpec
 from ludus.collector.unity.encoding import CLOSING_REPLY
 from ludus.collector.unity.service import LocalCall, UnityHandler
 from ludus.http2.calls import StreamCall, UnaryCall
-from ludus.http2.headers import Metadata
+from ludus.http2.frames import Metadata
 from ludus.http2.server import Http2Server
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codes import CloseCode
-from ludus.protocol.join import JoinRefused
+from ludus.protocol.contract import CallRefused
 from ludus.protocol.options import (
     CLOSE_METADATA,
     COLLECTOR_SERVICE,
     EXCHANGE,
     MAX_MESSAGE_BYTES,
     SERVICE,
-    STATE_METADATA,
     TICKET_METADATA,
 )
-from ludus.sdk.client_name import client_name
 from ludus.sdk.errors import CannotConnect, Failure, SessionRefused
-from ludus.sdk.join import END_OF_STATE, CollectorEndpoint, JoinClient, Report, RunEnd, Target
+from ludus.sdk.join import END_OF_STATE, CollectorEndpoint, JoinClient, Report, RunEnd, Target, client_name
 
 log = structlog.get_logger()
 
@@ -301,11 +299,11 @@ class _Door(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the
         return self._handlers.get(method)
 
     def _join(self) -> pb.JoinResponse:
-        """Answer a game that asks to join. Raises JoinRefused once the run has ended."""
+        """Answer a game that asks to join. Raises CallRefused once the run has ended."""
         end, reason = self._edge.end, self._edge.waits_because
         if end is not None:
             (state,) = (state for state, code in END_OF_STATE.items() if code is end.code)
-            raise JoinRefused("run_ended", end.reason, {STATE_METADATA: state})
+            raise CallRefused("run_ended", end.reason, state)
         if reason is not None:
             return pb.JoinResponse(wait=pb.Wait(reason=reason, retry_after_seconds=RETRY_SECONDS))
         return relayed(self._edge.run_id)

@@ -22,7 +22,7 @@ from ludus.collector.session import CONNECTION_LOST, DISCONNECTED, MISTAKE, THIS
 from ludus.collector.unity.encoding import CLOSING_REPLY
 from ludus.collector.unity.session import OK, UnitySession
 from ludus.http2.calls import ExchangeCall
-from ludus.http2.headers import Metadata
+from ludus.http2.frames import Metadata
 from ludus.protocol import simulation_pb2 as sim
 from ludus.protocol.codec import CloseCode, ProtocolError
 from ludus.protocol.contract import MAX_CLIENT, SESSION_ID

@@ -44,9 +44,8 @@ from ludus.protocol.options import (
     SESSION_ID_METADATA,
     TICKET_METADATA,
 )
-from ludus.sdk.client_name import client_name
 from ludus.sdk.errors import Failure, SessionRefused, SimulatorError
-from ludus.sdk.join import CollectorEndpoint, JoinClient, Report, RunEnd, Target
+from ludus.sdk.join import CollectorEndpoint, JoinClient, Report, RunEnd, Target, client_name
 
 Exchange: TypeAlias = Callable[[bytes, tuple[tuple[str, str], ...]], Awaitable[tuple[bytes, Mapping[str, Any]]]]
 """Sends one call with its metadata to a collector; returns the reply, and its trailing metadata."""

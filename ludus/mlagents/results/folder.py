@@ -22,10 +22,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ludus.paths import AnyPath
+from ludus.paths import AnyPath, replaced
 from ludus.protocol.spec import file_name
 from ludus.reading import read_record
-from ludus.replacing import replaced
 
 JOURNAL_VERSION = 1
 

@@ -24,8 +24,7 @@ from ludus.mlagents.results.folder import (
     write_json,
     write_text,
 )
-from ludus.mlagents.results.status import BehaviorStatus, SavedModel, training_status
-from ludus.mlagents.results.timers import Gauge, timers
+from ludus.mlagents.results.status import BehaviorStatus, Gauge, SavedModel, timers, training_status
 from ludus.schemas import Event, Metric, Run, Series
 from ludus.schemas.metrics import STEPS_PER_SECOND
 

@@ -3,12 +3,13 @@
 ML-Agents reads the file with `--resume` and refuses unknown keys in its metadata; so there are none of Ludus' own.
 """
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from ludus.protocol.options import ML_AGENTS_VERSION
+from ludus.protocol.options import COMMUNICATION_VERSION, ML_AGENTS_VERSION
 
 FORMAT_VERSION = "0.3.0"
 UNKNOWN = "unknown"
@@ -73,3 +74,59 @@ def installed(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return UNKNOWN
+
+
+FORMAT_VERSION = "0.1.0"
+
+
+@dataclass(frozen=True)
+class Gauge:
+    """A metric over the whole run."""
+
+    behavior: str
+    key: str
+    value: float
+    """The newest."""
+    smallest: float
+    largest: float
+    count: int
+    summed: bool = False
+    """Whether the sum of a summary is its value."""
+
+
+def timers(created: float, started: float, ended: float, gauges: Iterable[Gauge], command: str) -> dict[str, Any]:
+    """Return the content of the file. `command` is the command line.
+
+    The times of the run are in seconds since 1970-01-01 UTC; `started` equals `ended` if training never began.
+    """
+    written: dict[str, Any] = {}
+    for gauge in gauges:
+        name = f"{gauge.behavior}.{gauge.key}".replace("/", ".").replace(" ", "")
+        content = {"value": gauge.value, "min": gauge.smallest, "max": gauge.largest, "count": gauge.count}
+        written[f"{name}.mean"] = content
+        if gauge.summed:
+            written[f"{name}.sum"] = dict(content)
+    setup, learning = started - created, ended - started
+    return {
+        "name": "root",
+        "gauges": written,
+        "metadata": {
+            "timer_format_version": FORMAT_VERSION,
+            "start_time_seconds": str(int(created)),
+            "python_version": sys.version.replace("\n", ""),
+            "command_line_arguments": command,
+            "mlagents_version": ML_AGENTS_VERSION,
+            "mlagents_envs_version": ML_AGENTS_VERSION,
+            "communication_protocol_version": COMMUNICATION_VERSION,
+            "pytorch_version": installed("torch"),
+            "numpy_version": installed("numpy"),
+            "end_time_seconds": str(int(ended)),
+        },
+        "total": setup + learning,
+        "count": 1,
+        "self": 0.0,
+        "children": {
+            "run_training.setup": {"total": setup, "count": 1, "self": setup},
+            "TrainerController.start_learning": {"total": learning, "count": 1, "self": learning},
+        },
+    }

@@ -15,7 +15,6 @@ from typing import Any, Final, NoReturn, Self
 import grpc
 import grpc.aio
 import numpy as np
-from google.protobuf.message import DecodeError
 
 from ludus.collector.networks.convolutions import DEFAULT_ENCODER
 from ludus.http2.calls import EOF
@@ -26,15 +25,16 @@ from ludus.protocol.codec import decode_stats, encode_actions, spec_from_message
 from ludus.protocol.codes import CloseCode, ProtocolError
 from ludus.protocol.contract import (
     HELLO_SECONDS,
+    CallRefused,
     check_first,
     check_hello,
     check_saved,
     hello_timeout,
     parse_request,
-    report_problem,
+    read_join,
+    read_report,
     step_timeout,
 )
-from ludus.protocol.join import JoinRefused, read_join
 from ludus.protocol.options import (
     MAX_MESSAGE_BYTES,
     REASON_METADATA,
@@ -44,8 +44,7 @@ from ludus.protocol.options import (
     server_options,
 )
 from ludus.protocol.spec import BehaviorSpec
-from ludus.sdk.contract.fake_text import agents_text, step_text
-from ludus.sdk.contract.served_stream import LATER_MESSAGE, RUN_ID, ServedStream
+from ludus.sdk.contract.served_stream import LATER_MESSAGE, RUN_ID, ServedStream, agents_text, step_text
 
 LINGER_SECONDS: Final = 5.0
 """How long a stream stays open after Close, unless its client ends it. Real servers allow 1 s; a loaded developer's
@@ -442,16 +441,15 @@ class FakeServer:
         await self._authenticate("Join", context)
         try:
             request = read_join(data)
-        except JoinRefused as error:
+        except CallRefused as error:
             await self._refuse(context, error)
         joined = f"Join: run {request.run!r}, session id {request.session_id!r}, label {request.label!r}, client "
         self.say(f"{joined}{request.client!r}{', asks for relay' if request.relay else ''}")
         if self.behaviour.run not in {None, request.run, RUN_ID}:
-            await self._refuse(context, JoinRefused("run_not_found", f"there is no run {request.run!r}"))
+            await self._refuse(context, CallRefused("run_not_found", f"there is no run {request.run!r}"))
         if self._ended_with:
             self.say(f"  refused: run_ended, {STATE_METADATA} {self._ended_with}")
-            sentence = f"the run has ended: {self._ended_with}"
-            refused = JoinRefused("run_ended", sentence, {STATE_METADATA: self._ended_with})
+            refused = CallRefused("run_ended", f"the run has ended: {self._ended_with}", self._ended_with)
             await context.abort(refused.status, str(refused), refused.metadata)
         self._joins += 1
         if self._joins <= self.behaviour.waits:
@@ -480,13 +478,10 @@ class FakeServer:
     async def _report(self, data: bytes, context: Any) -> bytes:
         await self._authenticate("Report", context)
         try:
-            request = pb.ReportRequest.FromString(data)
-        except DecodeError:
-            await self._refuse(context, JoinRefused("bad_join", f"{len(data)} bytes are no ReportRequest"))
+            request = read_report(data)
+        except CallRefused as error:
+            await self._refuse(context, error)
         self.say(f"Report: {request.code}: {request.sentence}")
-        problem = report_problem(request)
-        if problem is not None:
-            await self._refuse(context, JoinRefused("bad_join", " ".join(problem)))
         return pb.ReportResponse().SerializeToString()
 
     async def _authenticate(self, call: str, context: Any) -> None:
@@ -496,10 +491,10 @@ class FakeServer:
             missing = (
                 "the metadata authorization is missing" if given is None else "it is not 'Bearer TOKEN' of this server"
             )
-            await self._refuse(context, JoinRefused("unauthenticated", missing))
+            await self._refuse(context, CallRefused("unauthenticated", missing))
 
-    async def _refuse(self, context: Any, error: JoinRefused) -> NoReturn:
-        self.violation(f"{error.reason}: {error}")
+    async def _refuse(self, context: Any, error: CallRefused) -> NoReturn:
+        self.violation(f"{error.code}: {error}")
         await context.abort(error.status, str(error), error.metadata)
         raise error  # `abort` has raised already
 

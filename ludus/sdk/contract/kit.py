@@ -1,18 +1,379 @@
 """Start a client once for each scenario, and compare its behaviour with the contract."""
 
 import os
+import socket
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import grpc
+
 from ludus.child_process import ChildProcess, describe_exit, last_lines
 from ludus.collector.networks.convolutions import DEFAULT_ENCODER
+from ludus.protocol import simulation_pb2 as pb
+from ludus.protocol.codec import PROTOCOL_VERSION
+from ludus.protocol.codes import CloseCode
 from ludus.protocol.options import GATEWAY_VARIABLE
-from ludus.sdk.contract.scenarios import RUN, Scenario
-from ludus.sdk.contract.scripted import ScriptedServer
+from ludus.sdk.contract.scripted import JoinHandler, Peer, Script, ScriptedServer, assign, finish_after, refuse
+from ludus.sdk.contract.served_stream import LATER_MESSAGE
+
+RUN: Final = "contract"
+Responses = Iterator[pb.ConnectResponse]
+
+
+def nothing_more(_: ScriptedServer) -> str | None:
+    """Check nothing beyond violations, joins, streams and the end."""
+    return None
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """The behaviour of a server, and what a client must do there."""
+
+    name: str
+    section: str
+    """The heading of proto/README.md under which the rule stands."""
+    rule: str
+    """The duty of the client: one sentence without a full stop."""
+    scripts: tuple[Script, ...]
+    """One for each stream that the client must open, in order."""
+    join: JoinHandler = assign
+    joins: int = 1
+    """Calls of Join that the client must make."""
+    succeeds: bool = True
+    """Whether the client must end as after a finished run (exit code 0)."""
+    check: Callable[[ScriptedServer], str | None] = nothing_more
+    """Returns what else went wrong, as a part of a sentence."""
+
+
+def partial_answers(peer: Peer) -> Responses:
+    """Answer each step's first agent alone, then the others."""
+    peer.hello()
+    yield peer.welcome()
+    for _ in range(30):
+        step_id, batches = peer.step()
+        yield peer.answer(step_id, batches, slice(0, 1))
+        if any(batch.decisions is not None and len(batch.decisions.agent_ids) > 1 for batch in batches):
+            yield peer.answer(step_id, batches, slice(1, None))
+    yield peer.close()
+
+
+def reversed_answers(peer: Peer) -> Responses:
+    """Name the agents in another order than they asked in."""
+    peer.hello()
+    yield peer.welcome()
+    for _ in range(30):
+        yield peer.answer(*peer.step(), slice(None, None, -1))
+    yield peer.close()
+
+
+def reset_between(peer: Peer) -> Responses:
+    """Answer some steps, leave one unanswered, reset, and go on."""
+    peer.hello()
+    yield peer.welcome({"gravity": 9.81})
+    yield from peer.play(5)
+    peer.step()
+    yield peer.reset({"gravity": 1.62})
+    yield from peer.play(10)
+    yield peer.close()
+
+
+def new_parameters(peer: Peer) -> Responses:
+    """Tell other environment parameters with an answer, and go on: nothing is reset."""
+    peer.hello()
+    yield peer.welcome({"gravity": 9.81})
+    yield from peer.play(5)
+    answer = peer.answer(*peer.step())
+    answer.actions.environment_parameters.update({"gravity": 1.62, "wind": 0.5})
+    answer.actions.samplers["wind"].uniform.max_value = 1.0
+    yield answer
+    yield from peer.play(10)
+    yield peer.close()
+
+
+def wait_before_answering(peer: Peer) -> Responses:
+    """Say Wait before each answer."""
+    peer.hello()
+    yield peer.welcome()
+    for _ in range(3):
+        step = peer.step()
+        yield pb.ConnectResponse(wait=pb.Wait(reason="the run is paused"))
+        yield peer.answer(*step)
+    yield peer.close()
+
+
+def unknown_messages(peer: Peer) -> Responses:
+    """Send messages and fields of a later minor version between those that are known."""
+    peer.hello()
+    yield peer.welcome()
+    later = pb.ConnectResponse.FromString(LATER_MESSAGE)
+    for _ in range(3):
+        step = peer.step()
+        yield later
+        yield peer.answer(*step)
+    yield peer.close()
+
+
+def close_for_rejoin(peer: Peer) -> Responses:
+    """Close, with the advice to join again, while a step is unanswered."""
+    peer.hello()
+    yield peer.welcome()
+    yield from peer.play(5)
+    peer.step()
+    yield peer.close(CloseCode.COLLECTOR_CLOSING, "the collector is restarted")
+
+
+def broken(peer: Peer) -> Responses:
+    """Break the stream off."""
+    peer.hello()
+    yield peer.welcome()
+    yield from peer.play(3)
+    peer.context.abort(grpc.StatusCode.UNAVAILABLE, "the collector died")
+
+
+def ends_silently(peer: Peer) -> Responses:
+    """End the stream without Close."""
+    peer.hello()
+    yield peer.welcome()
+    yield from peer.play(3)
+
+
+def refuse_data(peer: Peer) -> Responses:
+    """Refuse the data of the first step."""
+    peer.hello()
+    yield peer.welcome()
+    peer.step()
+    yield peer.close(CloseCode.NOT_FINITE, "observation 0 holds NaN")
+
+
+def refuse_spec(peer: Peer) -> Responses:
+    """Refuse the spec in Hello."""
+    peer.hello()
+    yield peer.close(CloseCode.SPEC_CONFLICT, "the run's Catcher has 4 observations")
+
+
+def cancelled(peer: Peer) -> Responses:
+    """Close because the run was cancelled."""
+    peer.hello()
+    yield peer.welcome()
+    yield from peer.play(3)
+    yield peer.close(CloseCode.RUN_CANCELLED, "somebody cancelled the run")
+
+
+def wait_twice(server: ScriptedServer, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:
+    """Answer the first two calls with `wait`, then assign."""
+    if len(server.joins) <= 2:
+        return pb.JoinResponse(wait=pb.Wait(reason="the run is queued", retry_after_seconds=0.1))
+    return assign(server, request, context)
+
+
+def flaky(server: ScriptedServer, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:
+    """Fail the first two calls, as while the database is away."""
+    if len(server.joins) <= 2:
+        refuse(context, grpc.StatusCode.UNAVAILABLE, "database_unavailable", "the database does not answer")
+    return assign(server, request, context)
+
+
+def unreachable(server: ScriptedServer, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:
+    """Assign an address where nothing listens, as seen from a client behind a firewall."""
+    response = assign(server, request, context)
+    if not request.relay:
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            response.assignment.address = f"127.0.0.1:{probe.getsockname()[1]}"
+    return response
+
+
+def no_such_run(_: ScriptedServer, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:
+    """Refuse: there is no such run."""
+    refuse(context, grpc.StatusCode.NOT_FOUND, "run_not_found", f"there is no run {request.run!r}")
+
+
+def ended(_: ScriptedServer, __: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:
+    """Refuse: the run has succeeded already."""
+    refuse(context, grpc.StatusCode.FAILED_PRECONDITION, "run_ended", "the run has ended", "SUCCEEDED")
+
+
+def unauthenticated(_: ScriptedServer, __: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:
+    """Refuse: a token is needed."""
+    refuse(context, grpc.StatusCode.UNAUTHENTICATED, "unauthenticated", "a token is needed")
+
+
+def asked_for_relay(server: ScriptedServer) -> str | None:
+    """Check that the second call of Join asks for relay, and the first one does not."""
+    asked = [join.relay for join in server.joins]
+    return None if asked == [False, True] else f"`relay` was {', '.join(str(value).lower() for value in asked)}"
+
+
+def kept_its_session_id(server: ScriptedServer) -> str | None:
+    """Check that all calls of Join have the same session id."""
+    count = len(server.session_ids)
+    return None if count == 1 else f"{count} session ids came, and it must be the same in all calls of Join"
+
+
+def named_itself(server: ScriptedServer) -> str | None:
+    """Check the fields of Join."""
+    for join in server.joins:
+        if join.run != RUN:
+            return f"`run` was {join.run!r}"
+        if join.protocol_version != PROTOCOL_VERSION:
+            return f"`protocol_version` was {join.protocol_version}"
+        if not join.client:
+            return "`client` was empty"
+    return None
+
+
+def ended_episodes(server: ScriptedServer) -> str | None:
+    """Check that an episode has ended."""
+    return None if any(peer.episodes for peer in server.streams) else "no episode has ended"
+
+
+SCENARIOS: Final = (
+    Scenario(
+        "plays until the run is finished",
+        "1. In short",
+        f"The client calls Join with the run {RUN!r}, protocol version 1 and its own name, plays, and ends with exit "
+        "code 0 after Close(run_finished)",
+        (finish_after(200),),
+        check=named_itself,
+    ),
+    Scenario(
+        "ends episodes and begins new ones",
+        "6. Steps and actions",
+        "An agent whose episode has ended goes into the `terminals` of a step, within 200 steps in this test",
+        (finish_after(200),),
+        check=ended_episodes,
+    ),
+    Scenario(
+        "accepts answers for a part of its agents",
+        "6. Steps and actions",
+        "Agents that an answer does not name go on waiting for theirs",
+        (partial_answers,),
+    ),
+    Scenario(
+        "reads answers in the order that the server names",
+        "6. Steps and actions",
+        "The rows of an answer belong to the agents in its `agent_ids`, whatever their order in the step",
+        (reversed_answers,),
+    ),
+    Scenario(
+        "begins new episodes after a reset",
+        "7. Reset",
+        "After Reset the client abandons its episodes without terminals, begins new ones, and names the reset's "
+        "`reset_id` in each step",
+        (reset_between,),
+    ),
+    Scenario(
+        "plays on with other parameters",
+        "7. Reset",
+        "Environment parameters in Actions are for later episodes; those that run go on",
+        (new_parameters,),
+    ),
+    Scenario(
+        "goes on after a wait",
+        "4. The order of messages",
+        "Wait changes nothing: the agents go on waiting for their answer",
+        (wait_before_answering,),
+    ),
+    Scenario(
+        "ignores messages that it does not know",
+        "11. Limits and versions",
+        "The client ignores a ConnectResponse in which no known field is set",
+        (unknown_messages,),
+    ),
+    Scenario(
+        "waits for a run that is not ready",
+        "3. Joining",
+        "After `wait` the client calls Join again, as long as necessary",
+        (finish_after(3),),
+        wait_twice,
+        joins=3,
+        check=kept_its_session_id,
+    ),
+    Scenario(
+        "tries again while the gateway is in trouble",
+        "3. Joining",
+        "After a call of Join that failed with UNAVAILABLE the client waits and tries again",
+        (finish_after(3),),
+        flaky,
+        joins=3,
+        check=kept_its_session_id,
+    ),
+    Scenario(
+        "joins again when told to",
+        "10. Reconnecting",
+        "After Close with `rejoin` the client joins again with the same session id, and begins without state",
+        (close_for_rejoin, finish_after(3)),
+        joins=2,
+        check=kept_its_session_id,
+    ),
+    Scenario(
+        "joins again when the stream breaks",
+        "10. Reconnecting",
+        "After a stream that ended without Close, whatever its status, the client joins again with the same session id",
+        (broken, ends_silently, finish_after(3)),
+        joins=3,
+        check=kept_its_session_id,
+    ),
+    Scenario(
+        "asks for relay when the collector is out of reach",
+        "3. Joining",
+        "If the assignment's address cannot be reached within 2 s, the client calls Join again with `relay` = true and "
+        "opens Connect at the gateway",
+        (finish_after(3),),
+        unreachable,
+        joins=2,
+        check=asked_for_relay,
+    ),
+    Scenario(
+        "gives up when its data is refused",
+        "8. Close",
+        "After Close without `rejoin` the client does not join again, and ends with another exit code than 0",
+        (refuse_data,),
+        succeeds=False,
+    ),
+    Scenario(
+        "gives up when its spec is refused",
+        "8. Close",
+        "Close may come in place of Welcome: without `rejoin` the client does not join again, and ends with another "
+        "exit code than 0",
+        (refuse_spec,),
+        succeeds=False,
+    ),
+    Scenario(
+        "does not call a cancelled run finished",
+        "8. Close",
+        "After Close(run_cancelled) the client ends with another exit code than 0",
+        (cancelled,),
+        succeeds=False,
+    ),
+    Scenario(
+        "gives up when there is no such run",
+        "3. Joining",
+        "After NOT_FOUND the client does not try again, and ends with another exit code than 0",
+        (),
+        no_such_run,
+        succeeds=False,
+    ),
+    Scenario(
+        "gives up when it is not authorized",
+        "3. Joining",
+        "After UNAUTHENTICATED the client does not try again, and ends with another exit code than 0",
+        (),
+        unauthenticated,
+        succeeds=False,
+    ),
+    Scenario(
+        "ends well when the run has ended already",
+        "3. Joining",
+        "`run_ended` with the state SUCCEEDED is a success: the client ends with exit code 0",
+        (),
+        ended,
+    ),
+)
+
 
 PAGE: Final = "proto/README.md"
 RUN_VARIABLE: Final = "LUDUS_RUN"

@@ -22,8 +22,7 @@ from ludus.protocol.codes import CloseCode, ProtocolError
 from ludus.protocol.contract import check_first, check_hello
 from ludus.protocol.options import REASON_METADATA, STATE_METADATA, TICKET_METADATA, server_options
 from ludus.protocol.spec import BehaviorSpec
-from ludus.sdk.contract.fake_text import shortened
-from ludus.sdk.contract.served_stream import RUN_ID, ServedStream
+from ludus.sdk.contract.served_stream import RUN_ID, ServedStream, shortened
 
 Script = Callable[["Peer"], Iterator[pb.ConnectResponse]]
 JoinHandler = Callable[["ScriptedServer", pb.JoinRequest, grpc.ServicerContext], pb.JoinResponse]

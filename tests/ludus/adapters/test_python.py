@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ludus.adapters.making import GameNotMade
 from ludus.adapters.python import is_python_game, make_simulation, split_name
 from ludus.sdk import SimulatorError
+from ludus.sdk.crashes import GameNotMade
 from ludus.sdk.simulation import GameSimulation, ResumableSimulation, Simulation
 from tests.ludus.adapters.table import Table, decisions, start
 from tests.toys.mazes import Crowd

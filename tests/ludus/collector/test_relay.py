@@ -19,7 +19,7 @@ from server.gateway import relay
 from server.kit.db.database import Database
 from server.kit.listening import GatewaySettings
 from tests.ludus.collector.stack import Learner, learner
-from tests.ludus.protocol.test_server_tls import CERTIFICATE, MUTUAL, OTHER, PRIVATE, SERVED
+from tests.ludus.protocol.test_tls import CERTIFICATE, MUTUAL, OTHER, PRIVATE, SERVED
 from tests.server.gateway.conftest import KEY, TOKEN, GatewayThread, add_run
 from tests.server.gateway.conftest import database as gateway_database
 from tests.toys.catch import Catch

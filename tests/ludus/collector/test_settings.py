@@ -8,15 +8,15 @@ import pytest
 
 from ludus.collector.settings import CollectorSettings
 from ludus.protocol.environment_parameters import Constant, MultiRangeUniform
-from ludus.protocol.server_tls import TlsFiles
 from ludus.protocol.side_channels import EngineConfiguration
+from ludus.protocol.tls import TlsFiles
 from server.kit.artifacts.folder import FolderStore
 from server.kit.db.database import Database
 from server.kit.listening import GatewaySettings
 from server.kit.settings import WorkerSettings
 from server.lifecycle.attempts.repository import AttemptLedger
 from tests.factories import make_claim, make_run
-from tests.ludus.protocol.test_server_tls import CERTIFICATE, PRIVATE
+from tests.ludus.protocol.test_tls import CERTIFICATE, PRIVATE
 from worker.host.supervisor.job import configuration, prepare
 from worker.host.supervisor.lease import Lease
 from worker.host.supervisor.transfers import ArtifactTransfer

@@ -6,7 +6,7 @@ import pytest
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codec import spec_to_message
 from tests.ludus.collector.stack import METHOD, SPEC, Simulator, learner
-from tests.ludus.protocol.test_server_tls import CERTIFICATE, MUTUAL, OTHER, PRIVATE, SERVED
+from tests.ludus.protocol.test_tls import CERTIFICATE, MUTUAL, OTHER, PRIVATE, SERVED
 
 AUTHORITY = CERTIFICATE.read_bytes()
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ludus.demonstrations import DemonstrationError, Recorder, read, write
-from ludus.demonstrations.journal import journal_of
+from ludus.demonstrations.recording import journal_of
 from ludus.protocol.spec import DimensionProperty, ObservationSpec, ObservationType
 from tests.ludus.demonstrations.shown import assert_equal, make_demonstration, make_spec, picture, vector
 

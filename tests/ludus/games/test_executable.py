@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ludus.games.executable import ExecutableNotFound, arguments, find_executable
+from ludus.games.process import ExecutableNotFound, arguments, find_executable
 
 
 def build(path: Path, mode: int = 0o755) -> Path:

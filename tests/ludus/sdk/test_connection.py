@@ -28,7 +28,7 @@ from ludus.sdk import (
     StepBuilder,
     connect,
 )
-from ludus.sdk.contract.scenarios import close_for_rejoin, reset_between, unreachable, wait_twice
+from ludus.sdk.contract.kit import close_for_rejoin, reset_between, unreachable, wait_twice
 from ludus.sdk.contract.scripted import RUN_ID, Peer, ScriptedServer, assign, finish_after, refuse
 from ludus.sdk.errors import Failure, GameMistake
 from ludus.sdk.join import MISTAKES, JoinClient, Target

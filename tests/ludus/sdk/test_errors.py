@@ -15,7 +15,7 @@ import pytest
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codes import CloseCode
 from ludus.sdk import CannotConnect, SessionRefused, connect
-from ludus.sdk.contract.scenarios import refuse_spec
+from ludus.sdk.contract.kit import refuse_spec
 from ludus.sdk.contract.scripted import ScriptedServer, finish_after, refuse
 from ludus.sdk.errors import unreachable
 from tests.ports import free_port

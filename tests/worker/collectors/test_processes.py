@@ -16,7 +16,7 @@ from ludus.collector.messages import (
 )
 from ludus.collector.settings import CollectorSettings
 from tests.ludus.collector.stack import learner, player
-from tests.ludus.protocol.test_server_tls import CERTIFICATE, PRIVATE
+from tests.ludus.protocol.test_tls import CERTIFICATE, PRIVATE
 from tests.ports import free_port
 from tests.waiting import eventually
 from tests.worker.collectors.playing import pids_of

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from ludus.mlagents.results.timers import Gauge, timers
+from ludus.mlagents.results.status import Gauge, timers
 from tests.ludus.mlagents.results.reading import PPO, SAC, SELF_PLAY
 
 GAUGES = [

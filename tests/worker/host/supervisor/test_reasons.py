@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from ludus.protocol.server_tls import TlsFiles
+from ludus.protocol.tls import TlsFiles
 from ludus.schemas.states import RunState
 from server.kit.artifacts.folder import FolderStore
 from server.kit.db.database import Database
@@ -18,7 +18,7 @@ from server.kit.settings import WorkerSettings
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.runs.events.repository import EventRepository
 from tests.factories import make_claim, make_run, read_run
-from tests.ludus.protocol.test_server_tls import CERTIFICATE, OTHER, PRIVATE
+from tests.ludus.protocol.test_tls import CERTIFICATE, OTHER, PRIVATE
 from tests.worker.host.supervisor import trainers
 from tests.worker.host.supervisor.supervising import Separate, Trainer
 from tests.worker.trainer.attempts import Listener
