@@ -13,8 +13,7 @@ from typing import Any, TypeAlias
 
 from gymnasium import spaces
 
-from ludus.adapters.observations import ObservationEncoder, Parts
-from ludus.adapters.spaces import ActionDecoder
+from ludus.adapters.spaces import ActionDecoder, ObservationEncoder, Parts, Space
 from ludus.protocol.batches import Bytes
 from ludus.protocol.spec import BehaviorSpec
 from ludus.sdk.values import entry, mask
@@ -45,7 +44,7 @@ class View:
 
     encoder: ObservationEncoder
     decoder: ActionDecoder
-    actions: "spaces.Space[Any]"
+    actions: Space
     masked: bool
     """Whether observations carry their own action mask."""
     bare: bool
@@ -57,8 +56,8 @@ class View:
 
     def mask(self, value: Any, info: Mapping[str, Any]) -> Bytes | None:
         """Return the action mask that comes with an observation, or None. Raises GameMistake."""
-        given = entry(value, "action_mask", "the observation") if self.masked else info.get("action_mask")
-        return mask(given, self.decoder.spec.discrete_branches)
+        allowed = entry(value, "action_mask", "the observation") if self.masked else info.get("action_mask")
+        return mask(allowed, self.decoder.spec.discrete_branches)
 
     def is_like(self, other: "View") -> bool:
         """Whether one policy can play both players."""
@@ -105,13 +104,13 @@ def assign_agents(name: str, env: Any, lineup: Lineup) -> dict[PlayerId, Assignm
     }
 
 
-def _view(observations: "spaces.Space[Any]", actions: "spaces.Space[Any]") -> View:
+def _view(observations: Space, actions: Space) -> View:
     masked = isinstance(observations, spaces.Dict) and "action_mask" in observations.spaces
     bare = False
     if isinstance(observations, spaces.Dict) and masked:
-        rest = {key: space for key, space in observations.spaces.items() if key != "action_mask"}
-        bare = rest.keys() == {"observation"}
-        observations = rest["observation"] if bare else spaces.Dict(rest)
+        parts = {key: space for key, space in observations.spaces.items() if key != "action_mask"}
+        bare = parts.keys() == {"observation"}
+        observations = parts["observation"] if bare else spaces.Dict(parts)
     return View(ObservationEncoder(observations), ActionDecoder(actions), actions, masked, bare)
 
 
@@ -126,11 +125,11 @@ def _behaviors(name: str, views: Mapping[PlayerId, View], lineup: Lineup) -> dic
         return dict.fromkeys(views, lineup.behavior or name)
     kinds = {player: re.sub(r"_?\d+$", "", str(player)) or str(player) for player in views}
     for kind in set(kinds.values()):
-        own = [player for player in views if kinds[player] == kind]
-        for player in own[1:]:
-            if not views[player].is_like(views[own[0]]):
+        alike = [player for player in views if kinds[player] == kind]
+        for player in alike[1:]:
+            if not views[player].is_like(views[alike[0]]):
                 raise UnsupportedGame(
-                    f"the players {own[0]} and {player} of {name} have different spaces: "
+                    f"the players {alike[0]} and {player} of {name} have different spaces: "
                     "give each a behavior of its own with --separate"
                 )
     if lineup.behavior is not None:

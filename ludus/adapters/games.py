@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from pettingzoo import ParallelEnv
 
 from ludus.adapters.assignment import PlayerId, View
-from ludus.adapters.observations import Parts
+from ludus.adapters.spaces import Parts
 from ludus.protocol.batches import Bytes
 from ludus.sdk.crashes import place_of
 from ludus.sdk.errors import GameMistake
@@ -22,7 +22,7 @@ from ludus.sdk.values import described, entry, flag, info_of, number
 
 STEP: Final = ("observations", "rewards", "terminations", "truncations", "infos")
 """What a parallel game returns from `step`: a dictionary of players each."""
-Told: TypeAlias = Mapping[PlayerId, Any]
+Facts: TypeAlias = Mapping[PlayerId, Any]
 """One of these dictionaries."""
 Made = TypeVar("Made")
 
@@ -64,7 +64,7 @@ class Game(ABC):
     def __init__(self, env: Any, views: Mapping[PlayerId, View]) -> None:
         self._env = env
         self._views = views
-        self._seen: dict[PlayerId, Parts] = {}
+        self._observed: dict[PlayerId, Parts] = {}
         """Last observation of each player, for games that have none at the end."""
 
     @abstractmethod
@@ -92,12 +92,18 @@ class Game(ABC):
         except GameMistake as mistake:
             raise mistake.of(f"{place_of(self._env.unwrapped, method)}, player {player}") from None
 
+    def _final(self, player: PlayerId, value: object, view: View) -> Parts:
+        """Return a player's final observation: the one before it where the game has none. Raises GameMistake."""
+        observation = self._observed.get(player) if value is None else view.read(value)
+        if observation is None:
+            raise GameMistake("its episode ends before it was observed; give an observation")
+        return observation
+
     def _check_players(self, method: str, players: Iterable[PlayerId]) -> None:
         for player in players:
             if player not in self._views:
-                known = ", ".join(map(str, self._views))
-                place = place_of(self._env.unwrapped, method)
-                raise GameMistake(f"{place} names the player {player!r}; `possible_agents` has only {known}")
+                place, possible = place_of(self._env.unwrapped, method), ", ".join(map(str, self._views))
+                raise GameMistake(f"{place} names the player {player!r}; `possible_agents` has only {possible}")
 
 
 class AECGame(Game):
@@ -105,7 +111,7 @@ class AECGame(Game):
 
     def reset(self, seed: int | None, options: dict[str, Any] | None) -> Moment:
         """Begin, and continue to the first player."""
-        self._seen.clear()
+        self._observed.clear()
         self._env.reset(seed=seed, options=options)
         return self._play_on()
 
@@ -120,7 +126,7 @@ class AECGame(Game):
         while self._env.agents:
             event = self._read("observe", self._env.agent_selection, self._last)
             if isinstance(event, Ask):
-                self._seen[event.player] = event.observation
+                self._observed[event.player] = event.observation
                 return Moment([event], ends)
             ends.append(event)
             self._env.step(None)
@@ -136,10 +142,7 @@ class AECGame(Game):
         earned = number(reward, "the reward")
         has_ended, was_cut = flag(terminated, "the termination"), flag(truncated, "the truncation")
         if has_ended or was_cut:
-            seen = self._seen.get(player) if observation is None else view.read(observation)
-            if seen is None:
-                raise GameMistake("its episode ends before it was observed; give an observation")
-            return End(player, seen, earned, truncated=not has_ended)
+            return End(player, self._final(player, observation, view), earned, truncated=not has_ended)
         return Ask(player, view.read(observation), earned, view.mask(observation, info_of(info)))
 
 
@@ -148,35 +151,35 @@ class ParallelGame(Game):
 
     def __init__(self, env: ParallelEnv[Any, Any, Any], views: Mapping[PlayerId, View]) -> None:
         super().__init__(env, views)
-        self._known: set[PlayerId] = set()
+        self._entered: set[PlayerId] = set()
         """All players of the game, including those that have left it."""
 
     def reset(self, seed: int | None, options: dict[str, Any] | None) -> Moment:
         """Begin."""
         answer = self._env.reset(seed=seed, options=options)
         observations, infos = self._dictionaries("reset", answer, ("observations", "infos"))
-        self._seen.clear()
+        self._observed.clear()
         asks = [self._ask("reset", player, observations, infos, None) for player in self._agents()]
-        self._known = set(self._seen)
+        self._entered = set(self._observed)
         return Moment(asks)
 
     def play(self, actions: Mapping[PlayerId, Any]) -> Moment:
         """Carry out the actions of all players."""
-        told = self._dictionaries("step", self._env.step(dict(actions)), STEP)
-        observations, rewards, terminations, truncations, infos = told
+        answer = self._dictionaries("step", self._env.step(dict(actions)), STEP)
+        observations, rewards, terminations, truncations, infos = answer
         terminated = {player for player in terminations if self._flag(player, terminations, "termination")}
         truncated = {player for player in truncations if self._flag(player, truncations, "truncation")}
         # A player that entered in this step may also leave in it.
-        here = [*self._seen, *(player for player in terminations if player not in self._known)]
+        players = [*self._observed, *(player for player in terminations if player not in self._entered)]
         agents = self._agents()
         staying = [player for player in agents if player not in terminated | truncated]
         ends = [
             self._read("step", player, partial(self._end, player, observations, rewards, player in terminated))
-            for player in here
+            for player in players
             if player not in staying
         ]
-        self._known.update(here)
-        self._seen.clear()
+        self._entered.update(players)
+        self._observed.clear()
         return Moment([self._ask("step", player, observations, infos, rewards) for player in staying], ends)
 
     def _agents(self) -> Sequence[PlayerId]:
@@ -184,7 +187,7 @@ class ParallelGame(Game):
         self._check_players("", agents)
         return agents  # type: ignore[no-any-return]  # the environment is of any kind
 
-    def _ask(self, method: str, player: PlayerId, observations: Told, infos: Told, rewards: Told | None) -> Ask:
+    def _ask(self, method: str, player: PlayerId, observations: Facts, infos: Facts, rewards: Facts | None) -> Ask:
         def read(view: View) -> Ask:
             value = entry(observations, player, "the dictionary of observations")
             reward = 0.0 if rewards is None else entry(rewards, player, "the dictionary of rewards")
@@ -192,21 +195,19 @@ class ParallelGame(Game):
             return Ask(player, view.read(value), number(reward, "the reward"), mask)
 
         ask = self._read(method, player, read)
-        self._seen[player] = ask.observation
+        self._observed[player] = ask.observation
         return ask
 
-    def _end(self, player: PlayerId, observations: Told, rewards: Told, is_terminated: bool, view: View) -> End:
+    def _end(self, player: PlayerId, observations: Facts, rewards: Facts, is_terminated: bool, view: View) -> End:
         """A player that leaves need not be in any dictionary: then its last observation is the one before."""
         value = observations.get(player)
-        seen = self._seen.get(player) if value is None else view.read(value)
-        if seen is None:
-            raise GameMistake("its episode ends before it was observed; give an observation")
-        return End(player, seen, number(rewards.get(player, 0.0), "the reward"), truncated=not is_terminated)
+        reward = number(rewards.get(player, 0.0), "the reward")
+        return End(player, self._final(player, value, view), reward, truncated=not is_terminated)
 
-    def _flag(self, player: PlayerId, told: Told, what: str) -> bool:
-        return self._read("step", player, lambda _: flag(told[player], f"the {what}"))
+    def _flag(self, player: PlayerId, flags: Facts, what: str) -> bool:
+        return self._read("step", player, lambda _: flag(flags[player], f"the {what}"))
 
-    def _dictionaries(self, method: str, answer: Any, names: Sequence[str]) -> Sequence[Told]:
+    def _dictionaries(self, method: str, answer: object, names: Sequence[str]) -> Sequence[Facts]:
         """Return what the game returned, in dictionaries of players."""
         place = place_of(self._env.unwrapped, method)
         if not isinstance(answer, tuple) or len(answer) != len(names):

@@ -14,16 +14,15 @@ episode begins, and drawn again for each later one where they have samplers; the
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from ludus.adapters.observations import ObservationEncoder, Parts
-from ludus.adapters.spaces import ActionDecoder, row
-from ludus.protocol.batches import Bytes, DecisionBatch, Floats, TerminalBatch
+from ludus.adapters.spaces import ActionDecoder, ObservationEncoder, Parts, row
+from ludus.protocol.batches import Array, Bytes, DecisionBatch, Floats, TerminalBatch
 from ludus.protocol.spec import BehaviorSpec
 from ludus.sdk.crashes import GameNotMade, guarded, place_of
 from ludus.sdk.errors import GameMistake
@@ -33,6 +32,8 @@ from ludus.sdk.steps import Actions, AgentRows, StepBuilder
 from ludus.sdk.values import REAL, described, flag, float32_of, info_of, mask, number
 
 Environment = gymnasium.Env[Any, Any]
+EachEnvironment: TypeAlias = npt.NDArray[np.bool_]
+"""(N,): one flag for each environment."""
 RESET: Final = ("observation", "info")
 STEP: Final = ("observation", "reward", "terminated", "truncated", "info")
 """Names of the values that each method of an environment returns."""
@@ -98,7 +99,14 @@ class EnvironmentSimulation(_GymnasiumSimulation):
         seed_parameter: str | None = None,
     ) -> None:
         super().__init__(behavior, envs[0])
-        _check_reset(envs[0])
+        game = envs[0].unwrapped
+        try:  # OpenAI Gym's `reset` had no arguments
+            inspect.signature(game.reset).bind(seed=None, options=None)
+        except TypeError as error:
+            raise ValueError(
+                f"{type(game).__name__}.reset does not take Gymnasium's arguments ({error}); "
+                "write def reset(self, *, seed=None, options=None)"
+            ) from None
         self._envs = list(envs)
         self._seeds = EpisodeSeeds(seed, seed_parameter)
 
@@ -122,11 +130,11 @@ class EnvironmentSimulation(_GymnasiumSimulation):
                 answer = self._envs[agent].step(action)
                 try:
                     # Read at once: environments may use their arrays again, even for each other.
-                    told = _parts(answer, STEP)
-                    observation = self._encoder.read(told[0])
-                    reward = number(told[1], "the reward")
-                    terminated, truncated = flag(told[2], "terminated"), flag(told[3], "truncated")
-                    info = info_of(told[4])
+                    value, earned, ended, cut, facts = _parts(answer, STEP)
+                    observation = self._encoder.read(value)
+                    reward = number(earned, "the reward")
+                    terminated, truncated = flag(ended, "terminated"), flag(cut, "truncated")
+                    info = info_of(facts)
                     allowed = mask(info.get("action_mask"), self._decoder.spec.discrete_branches)
                     success = number(info["is_success"], "info['is_success']") if "is_success" in info else None
                 except GameMistake as mistake:
@@ -174,22 +182,11 @@ class EnvironmentSimulation(_GymnasiumSimulation):
         return f"{place}, environment {agent} of {len(self._envs)}" if len(self._envs) > 1 else place
 
 
-def _own(env: Any) -> Any:
+def _own(env: object) -> object:
     """Return the outermost environment or wrapper that is not Gymnasium's: whose author can mend it."""
     while type(env).__module__.startswith("gymnasium.") and (inner := getattr(env, "env", None)) is not None:
         env = inner
     return env
-
-
-def _check_reset(env: Environment) -> None:
-    """Raise ValueError unless `reset` takes Gymnasium's arguments. OpenAI Gym's `reset` had none."""
-    try:
-        inspect.signature(env.unwrapped.reset).bind(seed=None, options=None)
-    except TypeError as error:
-        raise ValueError(
-            f"{type(env.unwrapped).__name__}.reset does not take Gymnasium's arguments ({error}); "
-            "write def reset(self, *, seed=None, options=None)"
-        ) from None
 
 
 def _parts(answer: object, names: tuple[str, ...]) -> Sequence[Any]:
@@ -263,7 +260,7 @@ class VectorSimulation(_GymnasiumSimulation):
         done = (terminated | truncated) & ~self._resetting
         self.finished += int(done.sum())
         if done.any():
-            final = self._final(observations, infos, done)
+            final = self._final_observations(observations, infos, done)
             builder.end_episodes(TerminalBatch(self._agents[done], earned[done], final, ~terminated[done]))
         asking = self._everyone()
         earned[done] = 0  # a new episode begins with nothing earned
@@ -277,7 +274,7 @@ class VectorSimulation(_GymnasiumSimulation):
         if asking.any():
             self._decide(builder, asking, earned, observations, infos)
 
-    def _column(self, values: Any, read: Callable[[Any, str], float], what: str) -> npt.NDArray[Any]:
+    def _column(self, values: Any, read: Callable[[object, str], float], what: str) -> Array:
         """Return one number of each environment. Raises GameMistake."""
         count = len(self._agents)
         if type(values) is np.ndarray and values.shape == (count,) and values.dtype.kind in REAL:
@@ -292,7 +289,7 @@ class VectorSimulation(_GymnasiumSimulation):
                 raise GameMistake(str(mistake), agent) from None
         return np.array(numbers)
 
-    def _final(self, observations: Any, infos: Any, done: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[Any], ...]:
+    def _final_observations(self, observations: Any, infos: Any, done: EachEnvironment) -> Parts:
         """Return the last observations of the episodes that are done."""
         if self._mode is not AutoresetMode.SAME_STEP:
             return tuple(values[done] for values in self._encoder.batch(observations, len(done)))
@@ -308,13 +305,13 @@ class VectorSimulation(_GymnasiumSimulation):
         except GameMistake as mistake:
             raise GameMistake(str(mistake), None if mistake.row is None else ended[mistake.row]) from None
 
-    def _everyone(self) -> npt.NDArray[np.bool_]:
+    def _everyone(self) -> EachEnvironment:
         return np.ones(len(self._agents), np.bool_)
 
     def _decide(
         self,
         builder: StepBuilder,
-        asking: npt.NDArray[np.bool_],
+        asking: EachEnvironment,
         earned: Floats,
         observations: Any,
         infos: Any,
@@ -322,11 +319,11 @@ class VectorSimulation(_GymnasiumSimulation):
         """Ask for actions. Raises GameMistake."""
         self._waiting = asking.copy()
         masks: Bytes | None = None
-        told = info_of(infos)
-        if self._mask_size and "action_mask" in told:
+        info = info_of(infos)
+        if self._mask_size and "action_mask" in info:
             every = np.ones((len(self._agents), self._mask_size), np.uint8)
-            for agent in np.flatnonzero(told.get("_action_mask", self._everyone())).tolist():
-                allowed = mask(row(told["action_mask"], agent), self._decoder.spec.discrete_branches)
+            for agent in np.flatnonzero(info.get("_action_mask", self._everyone())).tolist():
+                allowed = mask(row(info["action_mask"], agent), self._decoder.spec.discrete_branches)
                 every[agent] = 1 if allowed is None else allowed
             masks = every[asking]
         observed = tuple(values[asking] for values in self._encoder.batch(observations, len(asking)))

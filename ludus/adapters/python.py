@@ -41,8 +41,8 @@ def is_python_game(name: str) -> bool:
 
 def split_name(name: str) -> tuple[str, str | None]:
     """Split a name at its last colon, unless that belongs to the path: `C:\\games\\maze.py` -> itself, None."""
-    found = re.fullmatch(r"(?P<path>.+):(?P<attribute>[^\W\d]\w*)", name)
-    return (name, None) if found is None else (found["path"], found["attribute"])
+    parts = re.fullmatch(r"(.+):([^\W\d]\w*)", name)
+    return (name, None) if parts is None else (parts[1], parts[2])
 
 
 def make_simulation(
@@ -100,10 +100,10 @@ def make_simulation(
 
 def _refuse(problem: str, options: Mapping[str, object]) -> None:
     """Raise GameNotMade for the first option that was given."""
-    for option, given in options.items():
-        if given:
-            more = " (--count starts more processes)" if option == "--envs" else ""
-            raise GameNotMade(f"{problem}: leave out {option}{more}")
+    for option, value in options.items():
+        if value:
+            instead = " (--count starts more processes)" if option == "--envs" else ""
+            raise GameNotMade(f"{problem}: leave out {option}{instead}")
 
 
 def _find(name: str) -> tuple[Callable[..., Any], str]:
@@ -115,16 +115,16 @@ def _find(name: str) -> tuple[Callable[..., Any], str]:
         attribute = _only_candidate(path, module)
     elif not hasattr(module, attribute):
         raise GameNotMade(f"{path} has no {attribute}; {_inventory(module)}")
-    found = getattr(module, attribute)
-    if inspect.isclass(found):
-        if not _is_game_class(found):
+    factory = getattr(module, attribute)
+    if inspect.isclass(factory):
+        if not _is_game_class(factory):
             raise GameNotMade(f"{attribute} in {path} is a class, but not {KINDS}; {_inventory(module)}")
-    elif not callable(found):
+    elif not callable(factory):
         raise GameNotMade(
-            f"{attribute} in {path} is a {type(found).__name__} object; name a class or a function that makes {KINDS}"
+            f"{attribute} in {path} is a {type(factory).__name__} object; name a class or a function that makes {KINDS}"
         )
     # `env`, `raw_env` and `parallel_env` say nothing about the game: the file's name does.
-    return found, stem if attribute.endswith("env") else attribute
+    return factory, stem if attribute.endswith("env") else attribute
 
 
 def _import_file(path: str) -> ModuleType:
@@ -137,10 +137,10 @@ def _import_file(path: str) -> ModuleType:
         sys.path.insert(0, folder)
     # Several games of one process execute the file once. A module of the same name that is not this file stays.
     name = file.stem
-    known = sys.modules.get(name)
-    if known is not None:
-        if getattr(known, "__file__", None) == str(file):
-            return known
+    executed = sys.modules.get(name)
+    if executed is not None:
+        if getattr(executed, "__file__", None) == str(file):
+            return executed
         name = f"{name}_game"
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None, "a .py file has a loader"
@@ -176,9 +176,8 @@ def _only_candidate(path: str, module: ModuleType) -> str:
     for factory in FACTORIES:
         if callable(getattr(module, factory, None)):
             return factory
-    candidates = [
-        each.__name__ for each in _own_classes(module) if _is_game_class(each) and not inspect.isabstract(each)
-    ]
+    classes = [member for member in _members(module) if inspect.isclass(member) and _is_game_class(member)]
+    candidates = [kind.__name__ for kind in classes if not inspect.isabstract(kind)]
     if len(candidates) == 1:
         return candidates[0]
     if candidates:
@@ -188,20 +187,20 @@ def _only_candidate(path: str, module: ModuleType) -> str:
 
 def _inventory(module: ModuleType) -> str:
     """Return a sentence about the classes and functions of a module."""
-    classes = [each.__name__ for each in _own_classes(module)]
-    functions = [name for name, each in vars(module).items() if _is_own(module, each) and inspect.isfunction(each)]
-    kinds = (("class", "classes", classes), ("function", "functions", functions))
-    found = [f"the {one if len(names) == 1 else many} {', '.join(names)}" for one, many, names in kinds if names]
-    return f"it defines {' and '.join(found) or 'no class and no function'}"
+    classes = [member.__name__ for member in _members(module) if inspect.isclass(member)]
+    functions = [member.__name__ for member in _members(module) if inspect.isfunction(member)]
+    words = (("class", "classes", classes), ("function", "functions", functions))
+    parts = [
+        f"the {singular if len(names) == 1 else plural} {', '.join(names)}"
+        for singular, plural, names in words
+        if names
+    ]
+    return f"it defines {' and '.join(parts) or 'no class and no function'}"
 
 
-def _own_classes(module: ModuleType) -> Iterator[type]:
-    return (each for each in vars(module).values() if inspect.isclass(each) and _is_own(module, each))
-
-
-def _is_own(module: ModuleType, member: Any) -> bool:
-    """Whether a member was defined in a module rather than imported there."""
-    return getattr(member, "__module__", None) == module.__name__
+def _members(module: ModuleType) -> list[Any]:
+    """Return what was defined in a module rather than imported there."""
+    return [member for member in vars(module).values() if getattr(member, "__module__", None) == module.__name__]
 
 
 def _make(name: str, factory: Callable[..., Any], arguments: Mapping[str, Any] | None) -> Any:

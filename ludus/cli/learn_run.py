@@ -112,7 +112,7 @@ def server_document(client: Client, settings: LearnSettings, say: Say) -> dict[s
 def open_run(client: Client, settings: LearnSettings, folder: Folder, say: Say) -> Run:
     """Create the run, or find the one to continue. Raises LearnError, ApiError."""
     if settings.checkpoints.resume:
-        say(info(f"Resuming from {folder.shown(folder.path)}."))
+        say(info(f"Resuming from {folder.path.as_posix()}."))
         run, step = _resumed(client, settings, folder, say)
         say(info(f"Resuming training from step {step}."))
         return run
@@ -207,14 +207,14 @@ def _resumed(client: Client, settings: LearnSettings, folder: Folder, say: Say) 
     journal = folder.read_journal()
     if journal is None:
         raise LearnError(
-            f"{folder.shown(folder.path)} was not written by Ludus, so --resume has no run to continue; start "
+            f"{folder.path.as_posix()} was not written by Ludus, so --resume has no run to continue; start "
             "from its networks with --initialize-from instead."
         )
     try:
         run = client.runs.get(journal.run)
     except NotFound as error:
         raise LearnError(
-            f"The server at {client.server} does not have the run {journal.run} of {folder.shown(folder.path)}; name "
+            f"The server at {client.server} does not have the run {journal.run} of {folder.path.as_posix()}; name "
             f"{journal.server or 'the one that trained it'} with --server."
         ) from error
     if run.state in TERMINAL_STATES:

@@ -39,9 +39,7 @@ def mirror(client: Client, *, run: str, folder: Path, once: bool) -> None:
     try:
         journal = target.read_journal()
         if journal is not None and found.id not in {journal.run, *journal.former}:
-            raise Failure(
-                f"{target.shown(folder)} has the results of run {journal.run}; name another folder", Exit.USAGE
-            )
+            raise Failure(f"{folder.as_posix()} has the results of run {journal.run}; name another folder", Exit.USAGE)
         began = found.created_at.timestamp()  # not the start of this command, which may be started again
         with Mirror(
             client, found, target, say=partial(echo, kept=LINES), began=began, server=client.server

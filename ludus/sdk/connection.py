@@ -6,6 +6,7 @@ by grpc.aio, whose keepalive does not suffer from a long step, since gRPC answer
 
 import asyncio
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from ludus.paths import AnyPath
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.batches import ActionBatch
 from ludus.protocol.codes import CloseCode, ProtocolError
-from ludus.protocol.options import DEFAULT_SERVER, SERVICE, TICKET_METADATA
+from ludus.protocol.options import DEFAULT_SERVER, GATEWAY_VARIABLE, SERVICE, TICKET_METADATA
 from ludus.protocol.spec import BehaviorSpec
 from ludus.sdk.crashes import last_words, line_of
 from ludus.sdk.errors import Failure, GameMistake, SessionRefused
@@ -54,7 +55,7 @@ def connect(
     simulation: Simulation,
     *,
     run: str,
-    server: str = DEFAULT_SERVER,
+    server: str | None = None,
     token: str | None = None,
     label: str = "",
     ca_file: AnyPath | None = None,
@@ -62,8 +63,9 @@ def connect(
 ) -> ConnectionSummary:
     """Play in a run until it ends, and return how it ended.
 
-    `run` is a run's id or name, `server` the gateway's host:port, `token` the gateway's bearer token (by default that
-    in LUDUS_SIMULATOR_TOKEN, else in LUDUS_TOKEN; empty: none), `label` the name in the list of simulators;
+    `run` is a run's id or name, `server` the gateway's host:port (by default that in LUDUS_SIMULATOR_SERVER, else
+    `DEFAULT_SERVER`), `token` the gateway's bearer token (by default that in LUDUS_SIMULATOR_TOKEN, else in
+    LUDUS_TOKEN; empty: none), `label` the name in the list of simulators;
     `ca_file` (PEM) turns TLS on, and LUDUS_CLIENT_CERTIFICATE and LUDUS_CLIENT_KEY name the files for a gateway that
     wants a certificate. Waits while the run is queued or paused. Reconnects with exponential back-off until the
     gateway has been unreachable for `connect_timeout_seconds` (None: no limit). Logs to the logger `ludus.sdk`; a
@@ -73,6 +75,7 @@ def connect(
     `connect_timeout_seconds`, and SessionRefused when the server rejected a message of the simulation. Must not be
     called inside a running event loop.
     """
+    server = server or os.environ.get(GATEWAY_VARIABLE) or DEFAULT_SERVER
     return connect_to(Target(server, run, token, label, ca_file, connect_timeout_seconds), simulation)
 
 
@@ -168,8 +171,11 @@ class SimulatorConnection:
         except ProtocolError as error:
             raise SessionRefused(error.code, str(error)) from error
         except (Exception, SystemExit) as error:
-            session_id = self.join_client.target.session_id
-            await self.join_client.report(session_id, _crash(error))
+            if isinstance(error, GameMistake):
+                problem = Failure(error.code, f"{error}{line_of(error)}", permanent=True)
+            else:
+                problem = Failure(CRASHED, f"the game crashed: {last_words(error)}", permanent=False)
+            await self.join_client.report(self.join_client.target.session_id, problem)
             raise
 
     async def _exchange(
@@ -205,7 +211,9 @@ class SimulatorConnection:
             # Only the first step after `resume` is marked as resumed.
             requests, resumed = session.requests(builder, resumed=resumed), False
             for request in requests:
-                _check_size(request, welcome.max_message_bytes)
+                if 0 < welcome.max_message_bytes < (size := request.ByteSize()):
+                    limit = f"the server takes {welcome.max_message_bytes}: simulate fewer agents per process"
+                    raise SessionRefused(CloseCode.MESSAGE_TOO_LARGE, f"a message has {size} bytes, {limit}")
                 await stream.write(request)
             # If no agent waits, no answer will come: look for a message without waiting, then step the game again.
             message = await (stream.poll() if session.idle else stream.read())
@@ -286,20 +294,3 @@ class _Stream:
         if self._reading is None:
             self._reading = asyncio.ensure_future(self._call.read())
         return self._reading
-
-
-def _crash(error: Exception | SystemExit) -> Failure:
-    """Return the end of a game by an error of its own."""
-    if isinstance(error, GameMistake):
-        return Failure(error.code, f"{error}{line_of(error)}", permanent=True)
-    return Failure(CRASHED, f"the game crashed: {last_words(error)}", permanent=False)
-
-
-def _check_size(request: pb.ConnectRequest, limit: int) -> None:
-    """Raise SessionRefused for a message that is larger than the server accepts."""
-    size = request.ByteSize()
-    if 0 < limit < size:
-        raise SessionRefused(
-            CloseCode.MESSAGE_TOO_LARGE,
-            f"a message has {size} bytes, the server takes {limit}: simulate fewer agents per process",
-        )

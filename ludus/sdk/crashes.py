@@ -30,8 +30,8 @@ def own_traceback(error: BaseException, *, of_libraries: bool = True) -> str | N
     `of_libraries`: whether one that has only frames of installed packages is returned.
     """
     shown = traceback.TracebackException.from_exception(error)
-    others = _MACHINERY if of_libraries else (*_MACHINERY, *_LIBRARIES)
-    if all(frame.filename.startswith(others) for part in _parts(shown) for frame in part.stack):
+    not_its_own = _MACHINERY if of_libraries else (*_MACHINERY, *_LIBRARIES)
+    if all(frame.filename.startswith(not_its_own) for part in _parts(shown) for frame in part.stack):
         return None
     for part in _parts(shown):
         part.stack = traceback.StackSummary.from_list([frame for frame in part.stack if not _is_machinery(frame)])

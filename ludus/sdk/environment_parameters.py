@@ -27,12 +27,14 @@ class ParameterDraws:
 
     def change(self, values: Mapping[str, ParameterValue]) -> None:
         """Draw from these values from now on. Samplers that have not changed keep their generators."""
-        kept = {name for name, value in values.items() if self._values.get(name) == value}
-        self._generators = {
-            name: self._generators[name] if name in kept else np.random.default_rng([value.seed % 2**32, *self._key])
-            for name, value in values.items()
-            if not isinstance(value, Constant)
-        }
+        before, self._generators = self._generators, {}
+        for name, value in values.items():
+            if not isinstance(value, Constant):
+                self._generators[name] = (
+                    before[name]
+                    if self._values.get(name) == value
+                    else np.random.default_rng([value.seed % 2**32, *self._key])
+                )
         self._values = dict(values)
 
     @property
@@ -61,16 +63,12 @@ class ParameterDraws:
             case Gaussian():
                 return float(value.mean + value.st_dev * self._generators[name].standard_normal())
             case MultiRangeUniform():
-                return _from_intervals(value, self._generators[name])
+                # Evenly from all intervals together; from single points only where there is nothing else.
+                widths = np.array([maximum - minimum for minimum, maximum in value.intervals])
+                odds = widths / widths.sum() if widths.sum() > 0 else None
+                minimum, maximum = value.intervals[self._generators[name].choice(len(widths), p=odds)]
+                return float(self._generators[name].uniform(minimum, maximum))
         assert_never(value)
-
-
-def _from_intervals(value: MultiRangeUniform, generator: np.random.Generator) -> float:
-    """Draw evenly from all intervals together; single points are drawn from only where there is nothing else."""
-    widths = np.array([maximum - minimum for minimum, maximum in value.intervals])
-    odds = widths / widths.sum() if widths.sum() > 0 else None
-    minimum, maximum = value.intervals[generator.choice(len(widths), p=odds)]
-    return float(generator.uniform(minimum, maximum))
 
 
 class EnvironmentParameters(Mapping[str, float]):

@@ -51,7 +51,6 @@ LONGEST_WAIT_SECONDS: Final = 30.0
 """Upper limit of the pause in a `Wait`, so that a simulator does not sleep through its run."""
 
 REPORT_SECONDS: Final = 3.0
-"""Time-out of the report of a problem."""
 MISTAKES: Final = 5
 """After so many sessions in a row that ended soon by a mistake of the server, joining again is pointless."""
 SOON_SECONDS: Final = 60.0
@@ -250,11 +249,11 @@ class JoinClient:
         Raises CannotConnect when retrying is pointless (wrong token, no such run, ...) or after the time-out.
         """
         while True:
-            found = await self._attempt()
-            if isinstance(found, CollectorEndpoint | RunEnd):
-                return found
-            if isinstance(found, Failure):
-                await self.back_off(found)
+            outcome = await self._attempt()
+            if isinstance(outcome, CollectorEndpoint | RunEnd):
+                return outcome
+            if isinstance(outcome, Failure):
+                await self.back_off(outcome)
 
     async def ask(self) -> RunEnd | None:
         """Check that the run exists and accepts this simulator, without connecting to a collector.
@@ -356,7 +355,13 @@ class JoinClient:
             await asyncio.wait_for(channel.channel_ready(), DIRECT_SECONDS)
         except TimeoutError:
             await channel.close(None)
-            return self._out_of_reach(assignment.address)
+            unreached = f"the collector at {assignment.address} cannot be reached"
+            self._unreached += 1
+            if self._directly and self._unreached < DEAD_COLLECTORS:  # it has probably just died
+                return Failure("collector_unreachable", unreached, permanent=False)
+            self._report(logging.INFO, f"{unreached}; asking the gateway to relay")
+            self.relay = True
+            return None
         except asyncio.CancelledError:
             await channel.close(None)
             raise
@@ -364,7 +369,7 @@ class JoinClient:
 
     async def _join(self, hold_seconds: float) -> pb.JoinResponse | RunEnd | Failure:
         """Send one JoinRequest, which the gateway may hold for so long."""
-        held = None
+        reason = None
         request = pb.JoinRequest(
             run=self.run_id,  # once placed, back to the same run: a newer one may have its name by then
             session_id=self.target.session_id,
@@ -377,15 +382,15 @@ class JoinClient:
         try:
             call = self._call(self._service, "Join", request, pb.JoinResponse, JOIN_SECONDS + hold_seconds)
             try:
-                held = dict(await call.initial_metadata()).get(WAITS_METADATA)
+                reason = dict(await call.initial_metadata()).get(WAITS_METADATA)
             except asyncio.CancelledError:
                 call.cancel()  # the gateway would hold it on
                 raise
-            if held is not None:
-                self._report_wait(held.decode(errors="replace"))
+            if reason is not None:
+                self._report_wait(reason.decode(errors="replace"))
             response: pb.JoinResponse = await call
         except grpc.aio.AioRpcError as error:
-            if held is not None:
+            if reason is not None:
                 self._last_contact = time.monotonic()  # until now: keepalive would have noticed a silent gateway
             shown = self.target.credential
             failure = explain(error, self.target.server, tls=self._tls, token=shown, answered=self._answered)
@@ -400,15 +405,6 @@ class JoinClient:
         else:
             self.run_id = response.assignment.run_id or self.run_id
         return response
-
-    def _out_of_reach(self, address: str) -> Failure | None:
-        """Switch to relay, unless the collector has probably just died."""
-        self._unreached += 1
-        if self._directly and self._unreached < DEAD_COLLECTORS:
-            return Failure("collector_unreachable", f"the collector at {address} cannot be reached", permanent=False)
-        self._report(logging.INFO, f"the collector at {address} cannot be reached; asking the gateway to relay")
-        self.relay = True
-        return None
 
     def _channel(self, address: str, *, tls: bool) -> grpc.aio.Channel:
         host = address.rpartition(":")[0].strip("[]")

@@ -89,7 +89,7 @@ class Session:
         if not batches and not builder.stats:
             return messages
         self._step_id += 1
-        asked: dict[str, list[int]] = {}
+        asking: dict[str, list[int]] = {}
         for name, decisions, terminals in batches:
             waiting = self._waiting.setdefault(name, {})
             if terminals is not None:
@@ -98,12 +98,12 @@ class Session:
                 for agent in waiting.keys() & terminals.agent_ids.tolist():
                     self._settle(waiting.pop(agent), 1)
             if decisions is not None:
-                asked[name] = decisions.agent_ids.tolist()
-                self.decisions += len(asked[name])
-                waiting.update(dict.fromkeys(asked[name], self._step_id))
-        if asked:
-            self._in_flight[self._step_id] = asked
-            self._unanswered[self._step_id] = sum(map(len, asked.values()))
+                asking[name] = decisions.agent_ids.tolist()
+                self.decisions += len(asking[name])
+                waiting.update(dict.fromkeys(asking[name], self._step_id))
+        if asking:
+            self._in_flight[self._step_id] = asking
+            self._unanswered[self._step_id] = sum(map(len, asking.values()))
         step = encode_step(self._step_id, batches, builder.stats, self._reset_id)
         step.resumed = resumed
         if self._answered_at is not None:
@@ -127,9 +127,9 @@ class Session:
         self._answered_at = time.monotonic()
         if message.environment_parameters:
             self._change_parameters(message)
-        asked = self._in_flight.get(message.step_id, {})
+        asking = self._in_flight.get(message.step_id, {})
         batches = decode_actions(message, self._layouts)
-        answered = Actions([self._valid(batch, message.step_id, asked.get(batch.behavior, [])) for batch in batches])
+        answered = Actions([self._valid(batch, message.step_id, asking.get(batch.behavior, [])) for batch in batches])
         self._settle(message.step_id, len(answered))
         return answered
 
@@ -146,9 +146,9 @@ class Session:
 
     def _settle(self, step_id: int, agents: int) -> None:
         """Count agents of a step that no longer wait; remove the step when none waits."""
-        left = self._unanswered.get(step_id, 0) - agents
-        if left > 0:
-            self._unanswered[step_id] = left
+        waiting = self._unanswered.get(step_id, 0) - agents
+        if waiting > 0:
+            self._unanswered[step_id] = waiting
         else:
             self._unanswered.pop(step_id, None)
             self._in_flight.pop(step_id, None)
@@ -165,8 +165,8 @@ class Session:
         batch = batch._replace(agent_ids=ids)
         # An agent that waits for a later step, or that ended meanwhile, does not take this answer.
         keep = [waiting.get(agent) == step_id for agent in agents]
-        for agent, kept in zip(agents, keep, strict=True):
-            if kept:
+        for agent, takes_it in zip(agents, keep, strict=True):
+            if takes_it:
                 del waiting[agent]
         if all(keep):
             return batch

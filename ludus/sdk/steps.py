@@ -331,8 +331,8 @@ def _array(part: npt.ArrayLike, expected: ObservationLayout) -> Array:
 
 
 def _unique(ids: Ints, behavior: str, what: str) -> set[int]:
-    found = set(ids.tolist())
-    if len(found) < len(ids):
+    unique = set(ids.tolist())
+    if len(unique) < len(ids):
         values, counts = np.unique(ids, return_counts=True)
         raise GameMistake(f"agent {values[counts > 1][0]} of {behavior!r} {what} twice in one step")
-    return found
+    return unique

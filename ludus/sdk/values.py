@@ -7,7 +7,7 @@ Legend: D branches, K choices of all branches together.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
@@ -42,41 +42,33 @@ def described(value: object) -> str:
     return f"{text} (of type {type(value).__name__})"
 
 
-def number(value: Any, what: str) -> float:
+def number(value: object, what: str) -> float:
     """Return a reward or another number; arrays of one element are one. Raises GameMistake."""
-    if type(value) is not float:
-        found = _read(value, what, "give one number, 0.0 where there is none")
-        if found.size != 1:
-            raise GameMistake(f"{what} is {described(value)}; give one number")
-        value = float(found.item())
-    if not -LARGEST <= value <= LARGEST:  # NaN is neither
-        raise GameMistake(f"{what} is {value}; give a finite number of float32, at most {LARGEST:.3g}")
-    return value  # type: ignore[no-any-return]  # a float by now
+    read = value if type(value) is float else float(_item(value, what, "give one number, 0.0 where there is none"))
+    if not -LARGEST <= read <= LARGEST:  # NaN is neither
+        raise GameMistake(f"{what} is {read}; give a finite number of float32, at most {LARGEST:.3g}")
+    return read
 
 
-def flag(value: Any, what: str) -> bool:
+def flag(value: object, what: str) -> bool:
     """Return whether an episode has ended, or the like. Raises GameMistake."""
     if type(value) is bool:
         return value
-    found = _read(value, what, "give True or False")
-    if found.size != 1 or found.item() not in {0, 1}:
-        raise GameMistake(f"{what} is {described(value)}; give True or False")
-    return bool(found.item())
+    return bool(_item(value, what, "give True or False", lambda item: item in {0, 1}))
 
 
-def whole(value: Any, what: str, low: int = INT32.min) -> int:
+def whole(value: object, what: str, low: int = INT32.min) -> int:
     """Return the number of an agent or a group. Raises GameMistake."""
-    if type(value) is not int:
-        found = _read(value, what, "give a whole number")
-        if found.size != 1 or found.dtype.kind == "f":
-            raise GameMistake(f"{what} is {described(value)}; give a whole number")
-        value = int(found.item())
-    if not low <= value <= INT32.max:
-        raise GameMistake(f"{what} is {value}; give a whole number from {low} to {INT32.max}")
-    return value  # type: ignore[no-any-return]  # an int by now
+    if type(value) is int:
+        read = value
+    else:
+        read = int(_item(value, what, "give a whole number", lambda item: not isinstance(item, float)))
+    if not low <= read <= INT32.max:
+        raise GameMistake(f"{what} is {read}; give a whole number from {low} to {INT32.max}")
+    return read
 
 
-def info_of(value: Any) -> Mapping[str, Any]:
+def info_of(value: object) -> Mapping[str, Any]:
     """Return what an environment tells beside an observation. Raises GameMistake."""
     if not isinstance(value, Mapping):
         raise GameMistake(f"the info is {described(value)}; give a dictionary, {{}} where there is nothing to tell")
@@ -125,13 +117,13 @@ def array(
     if type(value) is np.ndarray and value.shape == shape and value.dtype.kind in REAL:
         return value
     says = shape if says is None else says
-    found = _read(value, what, f"give an array of shape {says}")
-    if found.shape == shape:
-        return found
-    if _wide(found.shape) == _wide(shape) and found.size:
-        return found.reshape(shape)
-    in_batch = "" if is_batch else f" (as a batch of one: {(1, *found.shape)}, not {(1, *says)})"
-    raise GameMistake(f"{what} has shape {found.shape}, its spec says {says}{in_batch}: give both the same")
+    read = _read(value, what, f"give an array of shape {says}")
+    if read.shape == shape:
+        return read
+    if read.size and [size for size in read.shape if size != 1] == [size for size in shape if size != 1]:
+        return read.reshape(shape)
+    in_batch = "" if is_batch else f" (as a batch of one: {(1, *read.shape)}, not {(1, *says)})"
+    raise GameMistake(f"{what} has shape {read.shape}, its spec says {says}{in_batch}: give both the same")
 
 
 def float32_of(values: Array, what: str) -> Floats:
@@ -166,8 +158,8 @@ def uint8_of(values: Array, what: str) -> Array:
 def mistake_at(values: Array, wrong: Array, what: str, remedy: str) -> GameMistake:
     """Return the mistake of the first value, (N, ...), that is wrong."""
     row, *place = np.argwhere(wrong)[0].tolist()
-    at = f" at {place}" if place else ""
-    return GameMistake(f"{what} has {values[(row, *place)]}{at}; {remedy}", row)
+    where = f" at {place}" if place else ""
+    return GameMistake(f"{what} has {values[(row, *place)]}{where}; {remedy}", row)
 
 
 def warn_once(what: str, sentence: str) -> None:
@@ -177,17 +169,22 @@ def warn_once(what: str, sentence: str) -> None:
         logger.warning(sentence)
 
 
-def _wide(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(size for size in shape if size != 1)
+def _item(value: object, what: str, remedy: str, fits: Callable[[float], bool] = lambda _: True) -> float:
+    """Return the only number of a value."""
+    read = _read(value, what, remedy)
+    if read.size != 1 or not fits(read.item()):
+        raise GameMistake(f"{what} is {described(value)}; {remedy}")
+    item: float = read.item()
+    return item
 
 
-def _read(value: Any, what: str, remedy: str) -> Array:
+def _read(value: object, what: str, remedy: str) -> Array:
     """Return an array of real numbers."""
     try:
-        found = np.asarray(value)
+        read = np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as error:  # ragged lists; tensors on a GPU, or with gradients
         raise GameMistake(f"{what} is {described(value)}, which is no array of numbers; {remedy}") from error
-    if found.dtype.kind not in REAL:
-        kind = "" if found.dtype.kind in "OU" and not found.ndim else f" of dtype {found.dtype}"
+    if read.dtype.kind not in REAL:
+        kind = "" if read.dtype.kind in "OU" and not read.ndim else f" of dtype {read.dtype}"
         raise GameMistake(f"{what} is {described(value)}{kind}; {remedy}")
-    return found
+    return read

@@ -55,6 +55,7 @@ def test_every_reason_of_a_failed_join_is_listed_with_its_status() -> None:
         error.code: STATUS[error.kind].name
         for error in [*refusals, NoPlaces, PlacesUnavailable, RunClosed, RunNotFound, TokenRefused, DatabaseUnavailable]
     }
+    expected |= {code: contract.CallRefused(code, "").status.name for code in ("bad_join", "protocol_version")}
 
     table = rows(section("3. Joining").partition("**Errors.**")[2])
     documented = {cells[0].strip("`"): cells[1] for cells in table if cells[0].startswith("`") and "†" not in cells[0]}

@@ -38,18 +38,19 @@ class CheckpointCopies:
         self.due = False
         for behavior in sorted({name for checkpoint in self._newest_first for name in checkpoint.steps}):
             journal = self._journal.of(behavior)
-            wanted = self.wanted(behavior)
-            for step in sorted(wanted.keys() - journal.checkpoints.keys()):
-                files = self._fetch(behavior, step, wanted[step])
+            newest = self.newest(behavior)
+            for step in sorted(newest.keys() - journal.checkpoints.keys()):
+                files = self._fetch(behavior, step, newest[step])
                 if files:
                     journal.checkpoints[step] = files
                     self._folder.write_journal(self._journal)
-            for step in sorted(journal.checkpoints.keys() - wanted.keys()):
-                self._folder.remove(journal.checkpoints.pop(step))
-            newest = max(journal.checkpoints, default=0)
+            for step in sorted(journal.checkpoints.keys() - newest.keys()):
+                for file in journal.checkpoints.pop(step):
+                    (self._folder.path / file).unlink(missing_ok=True)
+            last = max(journal.checkpoints, default=0)
             copies = {".onnx": self._folder.model(behavior), ".pt": self._folder.behavior(behavior) / "checkpoint.pt"}
             for suffix, target in copies.items():
-                source = self._folder.checkpoint(behavior, newest, suffix)
+                source = self._folder.checkpoint(behavior, last, suffix)
                 if journal.checkpoints and source.exists() and not (target.exists() and target.samefile(source)):
                     place_copy(source, target)
 
@@ -62,29 +63,29 @@ class CheckpointCopies:
                 raise
             return []
 
-    def wanted(self, behavior: str) -> dict[int, Checkpoint]:
+    def newest(self, behavior: str) -> dict[int, Checkpoint]:
         """Return the checkpoints to keep, by the behavior's step; of several with one step the newest."""
         keep = self._keep(behavior)
-        wanted: dict[int, Checkpoint] = {}
+        by_step: dict[int, Checkpoint] = {}
         for checkpoint in self._newest_first:
             step = checkpoint.steps.get(behavior)
-            if step is not None and step not in wanted and len(wanted) < keep:
-                wanted[step] = checkpoint
-        return wanted
+            if step is not None and step not in by_step and len(by_step) < keep:
+                by_step[step] = checkpoint
+        return by_step
 
     def _fetch(self, behavior: str, step: int, checkpoint: Checkpoint) -> list[str]:
         """Download a behavior's part of a checkpoint; return the files, none if retention deleted them meanwhile."""
-        there = {file.name for file in checkpoint.files}
+        names = {file.name for file in checkpoint.files}
         model, state = (self._folder.checkpoint(behavior, step, suffix) for suffix in (".onnx", ".pt"))
         name = f"{file_name(behavior)}.onnx"
         try:
-            if name in there:
+            if name in names:
                 self._client.checkpoints.download(checkpoint.run_id, checkpoint.id, name, model)
-            if there.issuperset(STATE_FILES):
+            if names.issuperset(STATE_FILES):
                 # The state of the run, which is that of all behaviors, as one file.
                 state.parent.mkdir(parents=True, exist_ok=True)
                 with tempfile.TemporaryDirectory(dir=state.parent, prefix=".state-") as folder:
-                    targets = [Path(folder, each) for each in STATE_FILES]
+                    targets = [Path(folder, file) for file in STATE_FILES]
                     for target in targets:
                         self._client.checkpoints.download(checkpoint.run_id, checkpoint.id, target.name, target)
                     pack(targets, state)
@@ -94,6 +95,6 @@ class CheckpointCopies:
             self.due = True
             model.unlink(missing_ok=True)
             return []
-        if name in there:
-            self._say(console.info(f"Exported {self._folder.shown(model)}"))
-        return [self._folder.below(path) for path in (model, state) if path.exists()]
+        if name in names:
+            self._say(console.info(f"Exported {model.as_posix()}"))
+        return [path.relative_to(self._folder.path).as_posix() for path in (model, state) if path.exists()]

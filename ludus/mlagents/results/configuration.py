@@ -5,9 +5,12 @@ left out where it would only say its default.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import yaml
+
+Section: TypeAlias = Mapping[str, Any]
+"""A section of a configuration, as YAML has it."""
 
 _BEHAVIOR: Final = (
     "trainer_type",
@@ -97,10 +100,7 @@ _TOP: Final = (
 
 
 def render(
-    resolved: Mapping[str, Any],
-    given: Mapping[str, Any] | None = None,
-    local: Mapping[str, Mapping[str, Any]] | None = None,
-    seed: int = 0,
+    resolved: Section, given: Section | None = None, local: Mapping[str, Section] | None = None, seed: int = 0
 ) -> str:
     """Return the text of `configuration.yaml`.
 
@@ -109,7 +109,7 @@ def render(
     `checkpoint_settings`), `seed` the run's, from which constant parameters are numbered as ML-Agents does.
     """
     given = given or {}
-    document: dict[str, Any] = {}
+    document: dict[str, object] = {}
     for key in _TOP:
         value = resolved.get(key, given.get(key))
         match key:
@@ -117,7 +117,7 @@ def render(
                 document[key] = None if value is None else behavior_settings(value, given.get(key))
             case "behaviors":
                 document[key] = {
-                    name: behavior_settings(each, given_to(given, name)) for name, each in (value or {}).items()
+                    name: behavior_settings(settings, given_to(given, name)) for name, settings in (value or {}).items()
                 }
             case "environment_parameters":
                 document[key] = _parameters(value, seed)
@@ -127,24 +127,24 @@ def render(
                 document[key] = bool(value)
             case _:
                 document[key] = dict((local or {}).get(key, value or {}))
-    own = {key: resolved.get(key, given[key]) for key in given if key not in document and key not in _SECTIONS}
-    return str(yaml.safe_dump(document | own, sort_keys=False, allow_unicode=True))
+    user_keys = {key: resolved.get(key, given[key]) for key in given if key not in document and key not in _SECTIONS}
+    return str(yaml.safe_dump(document | user_keys, sort_keys=False, allow_unicode=True))
 
 
-def behavior_settings(resolved: Mapping[str, Any], given: Any = None) -> dict[str, Any]:
+def behavior_settings(resolved: Section, given: object = None) -> dict[str, Any]:
     """Return one behavior's settings with ML-Agents' keys in their order, the user's own others behind them."""
-    wished: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
-    trainer = str(resolved.get("trainer_type", "ppo"))
+    wished = _mapping(given)
     settings = _ordered(resolved, _BEHAVIOR, wished)
+    hyperparameters = _HYPERPARAMETERS.get(str(resolved.get("trainer_type", "ppo")), ())
     settings["hyperparameters"] = _ordered(
-        resolved.get("hyperparameters") or {}, _HYPERPARAMETERS.get(trainer, ()), wished.get("hyperparameters")
+        resolved.get("hyperparameters") or {}, hyperparameters, wished.get("hyperparameters")
     )
-    settings["network_settings"] = _network(resolved.get("network_settings"), wished.get("network_settings"))
+    settings["network_settings"] = _network(resolved.get("network_settings") or {}, wished.get("network_settings"))
     signals = _mapping(wished.get("reward_signals"))
     settings["reward_signals"] = {
-        name: _signal(name, each, signals.get(name))
-        for name, each in (resolved.get("reward_signals") or {}).items()
-        if each is not None
+        name: _signal(name, signal, signals.get(name))
+        for name, signal in (resolved.get("reward_signals") or {}).items()
+        if signal is not None
     }
     for key, order in (("self_play", _SELF_PLAY), ("behavioral_cloning", _CLONING)):
         if settings[key] is not None:
@@ -152,40 +152,44 @@ def behavior_settings(resolved: Mapping[str, Any], given: Any = None) -> dict[st
     return settings
 
 
-def given_to(given: Mapping[str, Any], behavior: str) -> dict[str, Any]:
+def given_to(given: Section, behavior: str) -> Section:
     """Return the user's settings of a behavior: its own keys over those of its template."""
     return _merge(_mapping(given.get("default_settings")), _mapping(_mapping(given.get("behaviors")).get(behavior)))
 
 
-def _ordered(resolved: Mapping[str, Any], order: Sequence[str], given: Any) -> dict[str, Any]:
+def _ordered(resolved: Section, order: Sequence[str], given: object) -> dict[str, Any]:
     """Return the keys of `order`, null where there is no value, then those that only the user's document names."""
     wished = _mapping(given)
     keys = [*order, *(key for key in wished if key not in order)]
     return {key: wished.get(key) if key in _PATHS else resolved.get(key, wished.get(key)) for key in keys}
 
 
-def _network(resolved: Any, given: Any) -> dict[str, Any]:
-    network = _ordered(resolved or {}, _NETWORK, given)
+def _network(resolved: Section, given: object) -> Section:
+    network = _ordered(resolved, _NETWORK, given)
     if isinstance(network["memory"], Mapping):
         network["memory"] = _ordered(network["memory"], _MEMORY, _mapping(given).get("memory"))
     return network
 
 
-def _signal(name: str, resolved: Any, given: Any) -> Any:
+def _signal(name: str, resolved: Section | list[Section], given: object) -> Section | list[Section]:
     if isinstance(resolved, list):  # several GAIL signals: Ludus' own
-        given = given if isinstance(given, list) else [given] * len(resolved)
-        return [_signal(name, each, request) for each, request in zip(resolved, given, strict=True)]
+        requests = given if isinstance(given, list) else [given] * len(resolved)
+        return [_one_signal(name, signal, request) for signal, request in zip(resolved, requests, strict=True)]
+    return _one_signal(name, resolved, given)
+
+
+def _one_signal(name: str, resolved: Section, given: object) -> Section:
     signal = _ordered(resolved, _SIGNALS.get(name, _SIGNAL), given)
     plain = {**_PLAIN_NETWORK, **_mapping(_mapping(given).get("network_settings"))}
-    signal["network_settings"] = _network(resolved.get("network_settings", plain), None)
+    signal["network_settings"] = _network(resolved.get("network_settings", plain) or {}, None)
     return signal
 
 
-def _parameters(resolved: Any, seed: int) -> dict[str, Any] | None:
+def _parameters(resolved: Section | None, seed: int) -> Section | None:
     """Write parameters as ML-Agents does: each as a curriculum, a constant as its only lesson."""
     if not resolved:
         return None
-    written: dict[str, Any] = {}
+    written: dict[str, dict[str, Any]] = {}
     number = seed
     for name, value in resolved.items():
         lessons = _mapping(value).get("curriculum") or [{"value": value, "name": name}]
@@ -196,24 +200,19 @@ def _parameters(resolved: Any, seed: int) -> dict[str, Any] | None:
     return written
 
 
-def _lesson(lesson: Mapping[str, Any], seed: int) -> dict[str, Any]:
+def _lesson(lesson: Section, seed: int) -> Section:
     """Write a lesson; a number is a constant sampler, which counts in the numbering of seeds as any other."""
     sampler, criteria = lesson["value"], lesson.get("completion_criteria")
     if not isinstance(sampler, Mapping):
         sampler = {"sampler_type": "constant", "sampler_parameters": {"seed": seed, "value": sampler}}
-    return {
-        "value": dict(sampler),
-        "name": lesson["name"],
-        "completion_criteria": None if criteria is None else _criteria(criteria),
-    }
+    if criteria is not None:  # of Ludus' own keys those that ask for something
+        criteria = {
+            key: value for key, value in criteria.items() if key not in _OWN_CRITERIA or value != _OWN_CRITERIA[key]
+        }
+    return {"value": dict(sampler), "name": lesson["name"], "completion_criteria": criteria}
 
 
-def _criteria(criteria: Mapping[str, Any]) -> dict[str, Any]:
-    """Write when a lesson is over; of Ludus' own keys those that ask for something."""
-    return {key: value for key, value in criteria.items() if key not in _OWN_CRITERIA or value != _OWN_CRITERIA[key]}
-
-
-def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(below: Section, above: Section) -> Section:
     merged = dict(below)
     for key, value in above.items():
         under = merged.get(key)
@@ -221,5 +220,5 @@ def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     return merged
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def _mapping(value: object) -> Section:
     return value if isinstance(value, Mapping) else {}

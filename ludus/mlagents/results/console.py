@@ -5,7 +5,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 REWARD = "Environment/Cumulative Reward"
 REWARD_STD = "Environment/Cumulative Reward Std"
@@ -45,12 +44,16 @@ def summary_line(summary: Summary) -> str:
     return info(". ".join(parts) + ".")
 
 
-def hyperparameters(settings: Mapping[str, Any]) -> str:
+def hyperparameters(settings: Mapping[str, object], depth: int = 0) -> str:
     """Write a behavior's settings as a tree: the text of TensorBoard's `Hyperparameters`, too."""
-    return _tree(settings, 0)
+    lines = []
+    for key, item in settings.items():
+        text = f"\n{hyperparameters(item, depth + 1)}" if isinstance(item, Mapping) else str(item)
+        lines.append(f"\t{'  ' * depth}{key}:\t{text}")
+    return "\n".join(lines)
 
 
-def hyperparameters_line(behavior: str, settings: Mapping[str, Any]) -> str:
+def hyperparameters_line(behavior: str, settings: Mapping[str, object]) -> str:
     """Introduce a behavior whose training begins."""
     return info(f"Hyperparameters for behavior name {behavior}: \n{hyperparameters(settings)}")
 
@@ -63,10 +66,3 @@ def info(text: str) -> str:
 def warning(text: str) -> str:
     """Mark a line as a warning."""
     return f"[WARNING] {text}"
-
-
-def _tree(value: Any, depth: int) -> str:
-    if not isinstance(value, Mapping):
-        return str(value)
-    lines = [f"\t{'  ' * depth}{key}:\t{_tree(item, depth + 1)}" for key, item in value.items()]
-    return ("\n" if depth else "") + "\n".join(lines)

@@ -20,7 +20,6 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ludus.paths import AnyPath, replaced
 from ludus.protocol.spec import file_name
@@ -80,17 +79,6 @@ class Journal:
         self.former.append(self.run)
         self.run, self.attempt, self.event = run, 0, 0
 
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "Journal":
-        """Read the stored form. Raises KeyError or ValueError where it is none."""
-        if data["version"] != JOURNAL_VERSION:
-            raise ValueError(f"version {data['version']}")
-        return read_record(cls, data)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the form that is stored."""
-        return {"version": JOURNAL_VERSION, **asdict(self)}
-
 
 class Folder:
     """One `results/<run>`."""
@@ -115,34 +103,24 @@ class Folder:
         """One file of a behavior's checkpoint."""
         return self.behavior(name) / f"{file_name(name)}-{step}{suffix}"
 
-    def shown(self, path: Path) -> str:
-        """Return a path as messages and `training_status.json` have it: with slashes, on Windows too."""
-        return path.as_posix()
-
     def read_journal(self) -> Journal | None:
         """Return the journal; None if Ludus has written nothing. Raises ResultsUnusable."""
         path = self.logs / "ludus.json"
         try:
-            return Journal.from_json(json.loads(path.read_text(encoding="utf-8")))
+            data = json.loads(path.read_text(encoding="utf-8"))
+            if data["version"] == JOURNAL_VERSION:
+                return read_record(Journal, data)
+            problem: object = f"version {data['version']}"
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ResultsUnusable(
-                f"{self.shown(path)} can't be read ({error}): use another run ID, or --force to start again"
-            ) from error
+            problem = error
+        remedy = "use another run ID, or --force to start again"
+        raise ResultsUnusable(f"{path.as_posix()} can't be read ({problem}): {remedy}")
 
     def write_journal(self, journal: Journal) -> None:
         """Store the progress of the mirror."""
-        write_json(self.logs / "ludus.json", journal.to_json())
-
-    def remove(self, names: list[str]) -> None:
-        """Remove files that Ludus wrote, by their paths below the folder."""
-        for name in names:
-            (self.path / name).unlink(missing_ok=True)
-
-    def below(self, path: Path) -> str:
-        """Return a file's path below the folder, as the journal has it."""
-        return path.relative_to(self.path).as_posix()
+        write_json(self.logs / "ludus.json", {"version": JOURNAL_VERSION, **asdict(journal)})
 
 
 def write_text(path: Path, text: str) -> None:
@@ -152,7 +130,7 @@ def write_text(path: Path, text: str) -> None:
         file.write(text.encode())
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: object) -> None:
     """Write JSON as ML-Agents does, four spaces deep."""
     write_text(path, json.dumps(value, indent=4))
 

@@ -9,12 +9,13 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Self
 
 from ludus.client import TERMINAL_STATES, Client, NotFound
 from ludus.mlagents.results import console
 from ludus.mlagents.results.checkpoints import CheckpointCopies
-from ludus.mlagents.results.configuration import behavior_settings, given_to, render
+from ludus.mlagents.results.configuration import Section, behavior_settings, given_to, render
 from ludus.mlagents.results.events import EventWriter, Scalar, TensorBoardMissing, new_path
 from ludus.mlagents.results.folder import (
     BehaviorJournal,
@@ -24,7 +25,7 @@ from ludus.mlagents.results.folder import (
     write_json,
     write_text,
 )
-from ludus.mlagents.results.status import BehaviorStatus, Gauge, SavedModel, timers, training_status
+from ludus.mlagents.results.status import BehaviorStatus, Gauge, Json, SavedModel, timers, training_status
 from ludus.schemas import Event, Metric, Run, Series
 from ludus.schemas.metrics import STEPS_PER_SECOND
 
@@ -45,8 +46,8 @@ class Mirror:
         *,
         say: Callable[[str], None] = lambda _line: None,
         began: float | None = None,
-        given: Mapping[str, Any] | None = None,
-        local: Mapping[str, Mapping[str, Any]] | None = None,
+        given: Section | None = None,
+        local: Mapping[str, Section] | None = None,
         server: str = "",
         command: str = "",
     ) -> None:
@@ -63,20 +64,20 @@ class Mirror:
         self._given = given or {}
         self._local = local or {}
         self._command = command
-        self._config: dict[str, Any] = run.config or {}
-        self._settings_of_run: dict[str, Any] = self._config.get("checkpoint_settings", {})
+        self._config: Section = run.config or {}
+        self._settings_of_run: Section = self._config.get("checkpoint_settings", {})
         self._trains = not self._settings_of_run.get("inference", False)
-        found = folder.read_journal()
-        known = found is not None and found.run == run.id
-        self.journal = found if found is not None and known else Journal(run.id, server)
-        self._since = (run.updated_at if known else run.created_at).timestamp() if began is None else began
+        journal = folder.read_journal()
+        goes_on = journal is not None and journal.run == run.id
+        self.journal = journal if journal is not None and goes_on else Journal(run.id, server)
+        self._since = (run.updated_at if goes_on else run.created_at).timestamp() if began is None else began
         self._writers: dict[str, EventWriter] = {}
         self._tensorboard = True
         self._checkpoints = CheckpointCopies(
             client, folder, self.journal, say, lambda behavior: int(self._resolved(behavior).get("keep_checkpoints", 5))
         )
         self._metrics: list[Metric] = []
-        self._status: dict[str, Any] | None = None
+        self._status: Json | None = None
         self._ratings: dict[str, float] = {}
         """The present Elo rating of each behavior in self-play."""
         write_text(folder.path / "configuration.yaml", render(self._config, self._given, self._local, run.seed))
@@ -98,14 +99,16 @@ class Mirror:
         """Copy the new results, and return the run as it was at the beginning. Raises ApiError and OSError."""
         run = self._client.runs.get(self.journal.run)
         self._ratings = {} if run.self_play is None else run.self_play.elo
-        before = self.journal.to_json()
+        before = asdict(self.journal)
         self._follow_attempts(run)
-        self._follow_events()
+        for event in self._client.events.list(self.journal.run, self.journal.event):
+            self._show(event)
+            self.journal.event = event.seq
         self._follow_metrics(run)
         if self._checkpoints.due or run.state in TERMINAL_STATES:
             self._checkpoints.sync()
         self._write_status(ended=False)
-        if self.journal.to_json() != before:
+        if asdict(self.journal) != before:
             self._folder.write_journal(self.journal)
         return run
 
@@ -123,7 +126,7 @@ class Mirror:
             model = self._folder.model(behavior)
             if journal.checkpoints and model.exists():
                 newest = self._folder.checkpoint(behavior, max(journal.checkpoints), ".onnx")
-                self._say(console.info(f"Copied {self._folder.shown(newest)} to {self._folder.shown(model)}."))
+                self._say(console.info(f"Copied {newest.as_posix()} to {model.as_posix()}."))
         return run
 
     # attempts and events ------------------------------------------------------------------------------------------
@@ -139,8 +142,8 @@ class Mirror:
                     self._rewind({} if checkpoint is None else self._client.checkpoints.get(run.id, checkpoint).steps)
         elif self.journal.former:
             checkpoint = self._settings_of_run["resume_from"]
-            known = [one for former in self.journal.former for one in self._checkpoints.of_run(former)]
-            self._rewind(next((one.steps for one in known if one.id == checkpoint), {}))
+            copies = [copy for former in self.journal.former for copy in self._checkpoints.of_run(former)]
+            self._rewind(next((copy.steps for copy in copies if copy.id == checkpoint), {}))
         self.journal.attempt = run.attempt
 
     def _rewind(self, restored: Mapping[str, int]) -> None:
@@ -149,16 +152,11 @@ class Mirror:
             step = restored.get(behavior, 0)
             if max(journal.steps.values(), default=0) <= step:
                 continue
-            journal.steps = {tag: min(known, step) for tag, known in journal.steps.items()}
+            journal.steps = {tag: min(newest, step) for tag, newest in journal.steps.items()}
             journal.summary = min(journal.summary, step)
             if (writer := self._writer(behavior)) is not None:
                 writer.restart(step + 1)
                 self._account(journal, writer)
-
-    def _follow_events(self) -> None:
-        for event in self._client.events.list(self.journal.run, self.journal.event):
-            self._show(event)
-            self.journal.event = event.seq
 
     def _show(self, event: Event) -> None:
         match event.type:
@@ -184,8 +182,9 @@ class Mirror:
 
     def _connected(self, event: Event) -> str:
         """Describe a simulator that has connected, in ML-Agents' words if it is a Unity game."""
-        known = self._client.simulators.list(self.journal.run)
-        client = next((one.client for one in known if one.session_id == event.data.get("session_id")), "")
+        simulators = self._client.simulators.list(self.journal.run)
+        session_id = event.data.get("session_id")
+        client = next((simulator.client for simulator in simulators if simulator.session_id == session_id), "")
         unity = UNITY_CLIENT.search(client)
         if unity is None:
             return event.message
@@ -199,11 +198,9 @@ class Mirror:
     def _settings(self, behavior: str) -> dict[str, Any]:
         return behavior_settings(self._resolved(behavior), given_to(self._given, behavior))
 
-    def _resolved(self, behavior: str) -> Mapping[str, Any]:
-        resolved: Mapping[str, Any] = (
-            self._config.get("behaviors", {}).get(behavior) or self._config.get("default_settings") or {}
-        )
-        return resolved
+    def _resolved(self, behavior: str) -> Section:
+        settings: Section | None = self._config.get("behaviors", {}).get(behavior)
+        return settings or self._config.get("default_settings") or {}
 
     # metrics ------------------------------------------------------------------------------------------------------
 
@@ -232,21 +229,21 @@ class Mirror:
 
     def _new_points(self, run: str, behavior: str, metrics: Sequence[Metric], journal: BehaviorJournal) -> list[Scalar]:
         """Return the points of some metrics that are not written yet, by one request if those are few."""
-        known = {metric.key: journal.steps.get(metric.key, -1) for metric in metrics}
+        written = {metric.key: journal.steps.get(metric.key, -1) for metric in metrics}
         newest = {metric.key: metric.step for metric in metrics}
-        first = min(known.values()) + 1
+        first = min(written.values()) + 1
         points: list[Scalar] = []
-        together = self._client.metrics.compare([run], list(known), behavior, PAGE, from_step=first, common_steps=False)
-        for series in together:
+        for series in self._client.metrics.compare(
+            [run], list(written), behavior, PAGE, from_step=first, common_steps=False
+        ):
             key = series.key
             # A longer history is thinned.
-            whole = series.total <= PAGE
-            pages = [series] if whole else self._pages(run, behavior, key, known[key], newest[key])
-            columns = [each for page in pages for each in zip(page.steps, page.times, page.values, strict=True)]
+            pages = [series] if series.total <= PAGE else self._pages(run, behavior, key, written[key], newest[key])
             points += [
-                Scalar(key, step, math.nan if value is None else value, at.timestamp())
-                for step, at, value in columns
-                if at is not None and known[key] < step <= newest[key]
+                Scalar(key, step, math.nan if value is None else value, time.timestamp())
+                for page in pages
+                for step, time, value in zip(page.steps, page.times, page.values, strict=True)
+                if time is not None and written[key] < step <= newest[key]
             ]
         return points
 
@@ -267,41 +264,37 @@ class Mirror:
         by_step: defaultdict[int, dict[str, Scalar]] = defaultdict(dict)
         for point in points:
             by_step[point.step][point.tag] = point
-        for step, found in by_step.items():
-            if STEPS_PER_SECOND not in found or step <= journal.summary:
+        for step, summary in by_step.items():
+            if STEPS_PER_SECOND not in summary or step <= journal.summary:
                 continue
             journal.summary = step
-            summary = console.Summary(
+            line = console.Summary(
                 behavior,
                 step,
-                max(0.0, found[STEPS_PER_SECOND].at - self._since),
-                {tag: point.value for tag, point in found.items()},
+                max(0.0, summary[STEPS_PER_SECOND].at - self._since),
+                {tag: point.value for tag, point in summary.items()},
                 training=self._trains and step <= self._resolved(behavior).get("max_steps", math.inf),
             )
-            self._say(console.summary_line(summary))
+            self._say(console.summary_line(line))
 
     def _writer(self, behavior: str) -> EventWriter | None:
         """Return the writer of a behavior's event file; None where TensorBoard is not installed."""
         if behavior in self._writers or not self._tensorboard:
             return self._writers.get(behavior)
-        journal = self.journal.of(behavior)
+        journal, folder = self.journal.of(behavior), self._folder.behavior(behavior)
         try:
-            self._writers[behavior] = self._reopened(behavior, journal) or self._new_writer(behavior, journal)
+            if journal.event_file is not None:
+                try:
+                    path = folder / journal.event_file.name
+                    self._writers[behavior] = EventWriter(path, journal.event_file.size)
+                    return self._writers[behavior]
+                except OSError:
+                    pass  # the file was removed: its points are written again
+            writer = self._writers[behavior] = EventWriter(new_path(folder))
         except TensorBoardMissing as error:
             self._tensorboard = False
             self._say(console.warning(f"{error}."))
-        return self._writers.get(behavior)
-
-    def _reopened(self, behavior: str, journal: BehaviorJournal) -> EventWriter | None:
-        if journal.event_file is None:
             return None
-        try:
-            return EventWriter(self._folder.behavior(behavior) / journal.event_file.name, journal.event_file.size)
-        except OSError:
-            return None  # the file was removed: its points are written again
-
-    def _new_writer(self, behavior: str, journal: BehaviorJournal) -> EventWriter:
-        writer = EventWriter(new_path(self._folder.behavior(behavior)))
         writer.text("Hyperparameters", console.hyperparameters(self._settings(behavior)))
         journal.event_file = EventFile(writer.path.name, 0)
         journal.steps = {}
@@ -326,49 +319,36 @@ class Mirror:
             gauges.append(Gauge(metric.behavior, metric.key, metric.value, smallest, largest, series.total))
             if metric.key == STEPS_PER_SECOND:
                 frequency = self._resolved(metric.behavior).get("summary_freq", metric.step)
-                gauges.append(
-                    Gauge(
-                        metric.behavior,
-                        "Step",
-                        metric.step,
-                        min(frequency, metric.step),
-                        metric.step,
-                        series.total,
-                        True,
-                    )
-                )
-                training = float(self._trains)
-                gauges.append(Gauge(metric.behavior, "Is Training", training, training, training, series.total, True))
+                numbers = {
+                    "Step": (metric.step, min(frequency, metric.step), metric.step),
+                    "Is Training": (float(self._trains),) * 3,
+                }
+                gauges += [Gauge(metric.behavior, key, *values, series.total, True) for key, values in numbers.items()]
         return gauges
 
     def _write_status(self, *, ended: bool) -> None:
         behaviors: dict[str, BehaviorStatus] = {}
         newest = {(metric.behavior, metric.key): metric.value for metric in self._metrics}
         for behavior, journal in self.journal.behaviors.items():
-            saved = [
-                SavedModel(
-                    step,
-                    self._folder.shown(self._folder.checkpoint(behavior, step, ".onnx")),
-                    checkpoint.metrics.get(behavior),
-                    checkpoint.created_at.timestamp(),
-                    [
-                        self._folder.shown(self._folder.path / name)
-                        for name in journal.checkpoints[step]
-                        if name.endswith(".pt")
-                    ],
-                )
-                for step, checkpoint in sorted(self._checkpoints.wanted(behavior).items())
-                if step in journal.checkpoints
-            ]
-            final = self._folder.shown(self._folder.model(behavior)) if ended else None
+            saved = []
+            for step, checkpoint in sorted(self._checkpoints.newest(behavior).items()):
+                if step in journal.checkpoints:
+                    states = [name for name in journal.checkpoints[step] if name.endswith(".pt")]
+                    model = SavedModel(
+                        step,
+                        self._folder.checkpoint(behavior, step, ".onnx").as_posix(),
+                        checkpoint.metrics.get(behavior),
+                        checkpoint.created_at.timestamp(),
+                        [(self._folder.path / name).as_posix() for name in states],
+                    )
+                    saved.append(model)
+            final = self._folder.model(behavior).as_posix() if ended else None
             elo = self._ratings.get(behavior, newest.get((behavior, console.ELO)))  # older servers have means alone
             behaviors[behavior] = BehaviorStatus(saved, final, elo)
         lessons: dict[str, int] = {}
         if self._config.get("environment_parameters"):
-            found = self._client.environment_parameters.get(self.journal.run)
-            lessons = {
-                parameter.name: parameter.lesson - 1 for parameter in found.parameters
-            }  # ML-Agents counts from 0
+            parameters = self._client.environment_parameters.get(self.journal.run).parameters
+            lessons = {parameter.name: parameter.lesson - 1 for parameter in parameters}  # ML-Agents counts from 0
         status = training_status(behaviors, lessons)
         if status != self._status:
             write_json(self._folder.logs / "training_status.json", status)

@@ -1,18 +1,26 @@
-"""`run_logs/training_status.json`: checkpoints, lessons and ratings, as ML-Agents keeps them.
+"""The files of `run_logs` in the form of ML-Agents': `training_status.json` and `timers.json`.
 
-ML-Agents reads the file with `--resume` and refuses unknown keys in its metadata; so there are none of Ludus' own.
+ML-Agents reads the status (checkpoints, lessons and ratings) with `--resume` and refuses unknown keys in its metadata;
+so there are none of Ludus' own.
+
+In `timers.json` it times its own Python calls. Of a run on a server two durations are known, and the tree has those:
+until training began, and training itself. A gauge is a metric's newest summary with the smallest and the largest one
+(`.mean`); `.sum` exists if it is the same number, for `Step` and `Is Training`.
 """
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 from ludus.protocol.options import COMMUNICATION_VERSION, ML_AGENTS_VERSION
 
-FORMAT_VERSION = "0.3.0"
-UNKNOWN = "unknown"
+Json: TypeAlias = dict[str, Any]
+"""An object of JSON."""
+
+STATUS_VERSION: Final = "0.3.0"
+TIMERS_VERSION: Final = "0.1.0"
 
 
 @dataclass(frozen=True)
@@ -28,7 +36,7 @@ class SavedModel:
     """Seconds since 1970-01-01 UTC."""
     auxiliary_file_paths: Sequence[str] = ()
 
-    def to_json(self, file_path: str | None = None) -> dict[str, Any]:
+    def to_json(self, file_path: str | None = None) -> Json:
         """Return the form that is stored, `auxillary` as ML-Agents spells it; `file_path` names a copy instead."""
         return {
             "steps": self.steps,
@@ -51,17 +59,17 @@ class BehaviorStatus:
     """Rating in self-play."""
 
 
-def training_status(behaviors: Mapping[str, BehaviorStatus], lessons: Mapping[str, int]) -> dict[str, Any]:
+def training_status(behaviors: Mapping[str, BehaviorStatus], lessons: Mapping[str, int]) -> Json:
     """Return the content of the file. `lessons` has the present lesson of each environment parameter, from 0."""
-    written: dict[str, Any] = {name: {"lesson_num": number} for name, number in lessons.items()}
+    written: Json = {name: {"lesson_num": number} for name, number in lessons.items()}
     for name, behavior in behaviors.items():
-        entry: dict[str, Any] = {} if behavior.elo is None else {"elo": behavior.elo}
-        entry["checkpoints"] = [each.to_json() for each in behavior.checkpoints]
+        entry: Json = {} if behavior.elo is None else {"elo": behavior.elo}
+        entry["checkpoints"] = [checkpoint.to_json() for checkpoint in behavior.checkpoints]
         if behavior.checkpoints and behavior.final_model is not None:
             entry["final_checkpoint"] = behavior.checkpoints[-1].to_json(behavior.final_model)
         written[name] = written.get(name, {}) | entry
     written["metadata"] = {
-        "stats_format_version": FORMAT_VERSION,
+        "stats_format_version": STATUS_VERSION,
         "mlagents_version": ML_AGENTS_VERSION,
         "torch_version": installed("torch"),
     }
@@ -69,14 +77,11 @@ def training_status(behaviors: Mapping[str, BehaviorStatus], lessons: Mapping[st
 
 
 def installed(package: str) -> str:
-    """Return the version of a package on this machine, or `unknown` where it isn't there."""
+    """Return the version of a package on this machine; `unknown` without it."""
     try:
         return version(package)
     except PackageNotFoundError:
-        return UNKNOWN
-
-
-FORMAT_VERSION = "0.1.0"
+        return "unknown"
 
 
 @dataclass(frozen=True)
@@ -94,12 +99,12 @@ class Gauge:
     """Whether the sum of a summary is its value."""
 
 
-def timers(created: float, started: float, ended: float, gauges: Iterable[Gauge], command: str) -> dict[str, Any]:
+def timers(created: float, started: float, ended: float, gauges: Iterable[Gauge], command: str) -> Json:
     """Return the content of the file. `command` is the command line.
 
     The times of the run are in seconds since 1970-01-01 UTC; `started` equals `ended` if training never began.
     """
-    written: dict[str, Any] = {}
+    written: Json = {}
     for gauge in gauges:
         name = f"{gauge.behavior}.{gauge.key}".replace("/", ".").replace(" ", "")
         content = {"value": gauge.value, "min": gauge.smallest, "max": gauge.largest, "count": gauge.count}
@@ -111,7 +116,7 @@ def timers(created: float, started: float, ended: float, gauges: Iterable[Gauge]
         "name": "root",
         "gauges": written,
         "metadata": {
-            "timer_format_version": FORMAT_VERSION,
+            "timer_format_version": TIMERS_VERSION,
             "start_time_seconds": str(int(created)),
             "python_version": sys.version.replace("\n", ""),
             "command_line_arguments": command,

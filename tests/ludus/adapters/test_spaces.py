@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from ludus.adapters.observations import ObservationEncoder
-from ludus.adapters.spaces import ActionDecoder, UnsupportedSpace
+from ludus.adapters.spaces import ActionDecoder, ObservationEncoder, UnsupportedSpace
 from ludus.protocol.spec import ActionSpec
 from ludus.sdk.errors import GameMistake
 
