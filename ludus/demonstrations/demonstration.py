@@ -8,7 +8,7 @@ Legend: n rows, E pieces, C continuous columns, D discrete branches, K choices o
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -75,7 +75,54 @@ class Demonstration:
     """(n, K), 1 = allowed. None: everything was allowed."""
 
     def __post_init__(self) -> None:
-        _check(self)
+        rows, pieces, actions = self.steps, self.pieces, self.spec.actions
+        if not rows:
+            raise DemonstrationError("it holds no transitions; record at least one step and its outcome")
+        columns: Mapping[str, tuple[str, tuple[int, ...]]] = {
+            "continuous": ("float32", (rows, actions.continuous_size)),
+            "discrete": ("int32", (rows, len(actions.discrete_branches))),
+            "rewards": ("float32", (rows,)),
+            "terminated": ("bool", (rows,)),
+            "truncated": ("bool", (rows,)),
+            "starts": ("int64", (pieces,)),
+            "from_start": ("bool", (pieces,)),
+            "group_rewards": ("float32", (rows,)),
+            "group_ids": ("int32", (rows,)),
+            "action_masks": ("uint8", (rows, actions.mask_size)),
+        }
+        for name, (dtype, shape) in columns.items():
+            if name not in OPTIONAL_COLUMNS or getattr(self, name) is not None:
+                _check_column(name, getattr(self, name), dtype, shape)
+        for name, length in (("observations", rows), ("final_observations", pieces)):
+            values = getattr(self, name)
+            if len(values) != len(self.spec.observations):
+                raise DemonstrationError(f"it has {len(values)} {name}, its spec has {len(self.spec.observations)}")
+            for index, (array, expected) in enumerate(zip(values, self.spec.observations, strict=True)):
+                what = _named(expected, index) if name == "observations" else f"final {_named(expected, index)}"
+                _check_column(what, array, expected.dtype, (length, *expected.shape))
+        if not pieces or self.starts[0] != 0 or (np.diff(self.starts) < 1).any() or self.starts[-1] >= rows:
+            raise DemonstrationError("starts must begin with 0 and grow, below the number of rows")
+        inside = np.ones(rows, np.bool_)
+        inside[self.ends] = False
+        wrong = np.argwhere((self.terminated & self.truncated) | (inside & (self.terminated | self.truncated)))
+        if len(wrong):
+            raise DemonstrationError(
+                f"row {wrong[0][0]} ends an episode, but is not a piece's last row, or is terminated and truncated at "
+                "once"
+            )
+        wrong = np.argwhere(np.abs(self.continuous) > 1 + ACTION_TOLERANCE)
+        if len(wrong):
+            row, column = wrong[0].tolist()
+            value = self.continuous[row, column]
+            raise DemonstrationError(f"continuous action {column} is {value:g} in row {row}; it must lie in [-1, 1]")
+        branches = np.array(actions.discrete_branches, np.int64)
+        wrong = np.argwhere((self.discrete < 0) | (self.discrete >= branches))
+        if len(wrong):
+            row, branch = wrong[0].tolist()
+            raise DemonstrationError(
+                f"branch {branch} has choice {self.discrete[row, branch]} in row {row}; "
+                f"it has the choices 0 to {branches[branch] - 1}"
+            )
 
     @property
     def steps(self) -> int:
@@ -180,12 +227,12 @@ class Demonstration:
         piece = np.searchsorted(self.starts, rows, side="right") - 1
         # A last row has no following row: row 0 stands in for it, until the final observation replaces it.
         following = np.where(last, 0, rows + 1)
-        found = []
+        columns = []
         for values, finals in zip(self.observations, self.final_observations, strict=True):
-            seen = values[following]
-            seen[last] = finals[piece[last]]
-            found.append(seen)
-        return tuple(found)
+            column = values[following]
+            column[last] = finals[piece[last]]
+            columns.append(column)
+        return tuple(columns)
 
     def _bounds(self) -> Rows:
         """(E, 2): first row, and the one after the last."""
@@ -194,15 +241,14 @@ class Demonstration:
     def _select(
         self, rows: Rows, *, starts: Rows, final_observations: tuple[Array, ...], from_start: Bools
     ) -> "Demonstration":
-        given = {name: getattr(self, name) for name in (*ROW_COLUMNS, *OPTIONAL_COLUMNS)}
-        columns: Any = {name: None if column is None else column[rows] for name, column in given.items()}
-        return Demonstration(
-            spec=self.spec,
+        columns: Any = {name: getattr(self, name) for name in (*ROW_COLUMNS, *OPTIONAL_COLUMNS)}
+        return replace(
+            self,
             observations=tuple(values[rows] for values in self.observations),
             starts=starts,
             final_observations=final_observations,
             from_start=from_start,
-            **columns,
+            **{name: column[rows] for name, column in columns.items() if column is not None},
         )
 
 
@@ -214,9 +260,15 @@ def merge(demonstrations: Sequence[Demonstration]) -> Demonstration:
     if not demonstrations:
         raise DemonstrationError("there is no demonstration to merge")
     first = demonstrations[0]
-    for other in demonstrations[1:]:
-        check_fit(other.spec, first.spec, whose="the first demonstration")
-        _check_same_dtypes(other.spec, first.spec)
+    for demonstration in demonstrations[1:]:
+        check_fit(demonstration.spec, first.spec, whose="the first demonstration")
+        pairs = zip(demonstration.spec.observations, first.spec.observations, strict=True)
+        for index, (observation, expected) in enumerate(pairs):
+            if observation.dtype != expected.dtype:
+                raise DemonstrationError(
+                    f"{_named(observation, index)} is {observation.dtype}, in the first demonstration it is "
+                    f"{expected.dtype}; they cannot be merged into one file"
+                )
     if len(demonstrations) == 1:
         return first
     offsets = np.cumsum([0, *(demonstration.steps for demonstration in demonstrations[:-1])])
@@ -228,15 +280,34 @@ def merge(demonstrations: Sequence[Demonstration]) -> Demonstration:
         parts = (getattr(demonstration, name) for demonstration in demonstrations)
         return tuple(np.concatenate(part) for part in zip(*parts, strict=True))
 
+    def filled(name: str, default: int) -> Any:
+        """Join an optional column; where one lacks it, `default` stands in. None if all lack it."""
+        parts = [getattr(demonstration, name) for demonstration in demonstrations]
+        example = next((part for part in parts if part is not None), None)
+        if example is None:
+            return None
+        for index, demonstration in enumerate(demonstrations):
+            if parts[index] is None:
+                parts[index] = np.full((demonstration.steps, *example.shape[1:]), default, example.dtype)
+        return np.concatenate(parts)
+
     return Demonstration(
         spec=first.spec,
         observations=columns("observations"),
-        starts=np.concatenate([part.starts + at for part, at in zip(demonstrations, offsets, strict=True)]),
+        starts=np.concatenate([part.starts + offset for part, offset in zip(demonstrations, offsets, strict=True)]),
         final_observations=columns("final_observations"),
         from_start=joined("from_start"),
         **{name: joined(name) for name in ROW_COLUMNS},
-        **{name: _filled(demonstrations, name, default) for name, default in OPTIONAL_COLUMNS.items()},
+        **{name: filled(name, default) for name, default in OPTIONAL_COLUMNS.items()},
     )
+
+
+def stack_masks(masks: Sequence[Bytes | None], spec: BehaviorSpec) -> Bytes | None:
+    """Return (n, K) masks of rows, of which None allows everything; None if all do."""
+    if all(mask is None for mask in masks):
+        return None
+    everything = np.ones(spec.actions.mask_size, np.uint8)
+    return np.stack([everything if mask is None else mask for mask in masks])
 
 
 def check_fit(
@@ -255,71 +326,18 @@ def check_fit(
         )
     if len(shown.observations) != len(behavior.observations):
         raise DemonstrationError(
-            f"{what} has {len(shown.observations)} observations {_shapes(shown)}, "
-            f"{owner} has {len(behavior.observations)} {_shapes(behavior)}; record it with the behavior's sensors"
+            f"{what} has {_observations(shown)}, {owner} has {_observations(behavior)}; "
+            "record it with the behavior's sensors"
         )
-    for index, (one, other) in enumerate(zip(shown.observations, behavior.observations, strict=True)):
-        if one.shape != other.shape:
+    for index, (observation, sensor) in enumerate(zip(shown.observations, behavior.observations, strict=True)):
+        if observation.shape != sensor.shape:
             raise DemonstrationError(
-                f"{_named(one, index)} of {what} has shape {one.shape}, "
-                f"{_named(other, index)} of {owner} has shape {other.shape}; record it with the behavior's sensors"
+                f"{_named(observation, index)} of {what} has shape {observation.shape}, "
+                f"{_named(sensor, index)} of {owner} has shape {sensor.shape}; record it with the behavior's sensors"
             )
 
 
-def _check_same_dtypes(shown: BehaviorSpec, first: BehaviorSpec) -> None:
-    for index, (one, other) in enumerate(zip(shown.observations, first.observations, strict=True)):
-        if one.dtype != other.dtype:
-            raise DemonstrationError(
-                f"{_named(one, index)} is {one.dtype}, in the first demonstration it is {other.dtype}; "
-                "they cannot be merged into one file"
-            )
-
-
-def _filled(demonstrations: Sequence[Demonstration], name: str, default: int) -> Any:
-    """Join an optional column; where one lacks it, `default` stands in. None if all lack it."""
-    parts = [getattr(demonstration, name) for demonstration in demonstrations]
-    given = next((part for part in parts if part is not None), None)
-    if given is None:
-        return None
-    return np.concatenate(
-        [
-            np.full((demonstration.steps, *given.shape[1:]), default, given.dtype) if part is None else part
-            for demonstration, part in zip(demonstrations, parts, strict=True)
-        ]
-    )
-
-
-def _check(demonstration: Demonstration) -> None:
-    spec, rows, pieces = demonstration.spec, len(demonstration.rewards), len(demonstration.starts)
-    if not rows:
-        raise DemonstrationError("it holds no transitions; record at least one step and its outcome")
-    actions = spec.actions
-    _column("continuous", demonstration.continuous, "float32", (rows, actions.continuous_size))
-    _column("discrete", demonstration.discrete, "int32", (rows, len(actions.discrete_branches)))
-    _column("rewards", demonstration.rewards, "float32", (rows,))
-    _column("terminated", demonstration.terminated, "bool", (rows,))
-    _column("truncated", demonstration.truncated, "bool", (rows,))
-    _column("starts", demonstration.starts, "int64", (pieces,))
-    _column("from_start", demonstration.from_start, "bool", (pieces,))
-    for name, dtype, shape in (
-        ("group_rewards", "float32", (rows,)),
-        ("group_ids", "int32", (rows,)),
-        ("action_masks", "uint8", (rows, actions.mask_size)),
-    ):
-        if getattr(demonstration, name) is not None:
-            _column(name, getattr(demonstration, name), dtype, shape)
-    for name, length in (("observations", rows), ("final_observations", pieces)):
-        values = getattr(demonstration, name)
-        if len(values) != len(spec.observations):
-            raise DemonstrationError(f"it has {len(values)} {name}, its spec has {len(spec.observations)}")
-        for index, (array, expected) in enumerate(zip(values, spec.observations, strict=True)):
-            what = _named(expected, index) if name == "observations" else f"final {_named(expected, index)}"
-            _column(what, array, expected.dtype, (length, *expected.shape))
-    _check_pieces(demonstration)
-    _check_actions(demonstration)
-
-
-def _column(name: str, values: Array, dtype: str, shape: tuple[int, ...]) -> None:
+def _check_column(name: str, values: Array, dtype: str, shape: tuple[int, ...]) -> None:
     if values.shape != shape:
         raise DemonstrationError(f"{name} has shape {values.shape}, not {shape}")
     if values.dtype != np.dtype(dtype):
@@ -327,37 +345,6 @@ def _column(name: str, values: Array, dtype: str, shape: tuple[int, ...]) -> Non
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         row = int(np.argwhere(~np.isfinite(values))[0][0])
         raise DemonstrationError(f"{name} holds a value that is not finite, in row {row}; leave that episode out")
-
-
-def _check_pieces(demonstration: Demonstration) -> None:
-    starts = demonstration.starts
-    if not len(starts) or starts[0] != 0 or (np.diff(starts) < 1).any() or starts[-1] >= demonstration.steps:
-        raise DemonstrationError("starts must begin with 0 and grow, below the number of rows")
-    inside = np.ones(demonstration.steps, np.bool_)
-    inside[demonstration.ends] = False
-    both = demonstration.terminated & demonstration.truncated
-    wrong = np.flatnonzero(both | (inside & (demonstration.terminated | demonstration.truncated)))
-    if len(wrong):
-        raise DemonstrationError(
-            f"row {wrong[0]} ends an episode, but is not a piece's last row, or is terminated and truncated at once"
-        )
-
-
-def _check_actions(demonstration: Demonstration) -> None:
-    limit = 1 + ACTION_TOLERANCE
-    wrong = np.argwhere(np.abs(demonstration.continuous) > limit)
-    if len(wrong):
-        row, column = wrong[0].tolist()
-        value = demonstration.continuous[row, column]
-        raise DemonstrationError(f"continuous action {column} is {value:g} in row {row}; it must lie in [-1, 1]")
-    branches = np.array(demonstration.spec.actions.discrete_branches, np.int64)
-    wrong = np.argwhere((demonstration.discrete < 0) | (demonstration.discrete >= branches))
-    if len(wrong):
-        row, branch = wrong[0].tolist()
-        raise DemonstrationError(
-            f"branch {branch} has choice {demonstration.discrete[row, branch]} in row {row}; "
-            f"it has the choices 0 to {branches[branch] - 1}"
-        )
 
 
 def _named(observation: ObservationSpec, index: int) -> str:
@@ -368,8 +355,9 @@ def _actions(spec: BehaviorSpec) -> str:
     return f"{spec.actions.continuous_size} continuous actions and branches {list(spec.actions.discrete_branches)}"
 
 
-def _shapes(spec: BehaviorSpec) -> str:
-    return ", ".join(str(observation.shape) for observation in spec.observations)
+def _observations(spec: BehaviorSpec) -> str:
+    shapes = ", ".join(str(observation.shape) for observation in spec.observations)
+    return f"{len(spec.observations)} observations {shapes}"
 
 
 def thin(

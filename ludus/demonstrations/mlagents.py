@@ -29,10 +29,10 @@ from typing import Any, Final
 import numpy as np
 from google.protobuf.message import DecodeError, Message
 
-from ludus.demonstrations.demonstration import Demonstration, DemonstrationError
+from ludus.demonstrations.demonstration import Demonstration, DemonstrationError, stack_masks
 from ludus.mlagents.pictures import PictureError, encode_pictures
 from ludus.mlagents.specs import CHANNELS_FIRST, ObservationError, Sensor, action_spec, observation_values, sensor
-from ludus.protocol.batches import Array, Floats, Ints
+from ludus.protocol.batches import Array, Bytes, Floats, Ints
 from ludus.protocol.codes import ProtocolError
 from ludus.protocol.mlagents import agent_pb2 as agent
 from ludus.protocol.mlagents import demonstration_pb2 as pb
@@ -51,6 +51,16 @@ _ARRAY_BYTES: Final = 150
 """The same for each of its observations."""
 _VARINT_BYTES: Final = 5
 """The longest varint of a length below 2 GiB, protobuf's own limit."""
+
+
+_PROPERTIES: Final = {
+    2: (DimensionProperty.VARIABLE_SIZE, DimensionProperty.NONE),
+    3: CHANNELS_FIRST,
+}
+"""ML-Agents' dimension properties of observations whose spec has none, by their number of dimensions."""
+
+NAME_LENGTH: Final = 16
+"""Maximum number of characters of a recording's name, so that the meta message fits its area."""
 
 
 def decode(content: bytes, *, legacy_pairing: bool, max_bytes: int) -> Demonstration:
@@ -109,10 +119,20 @@ class _Reader:
     def message(self, empty: Any, what: str) -> Any:
         """Read the next message. A length beyond the end of the file is an error."""
         self.began = min(self.at, len(self.content))
-        length = self._varint(what)
+        head = self.content[self.at : self.at + _VARINT_BYTES]
+        try:
+            length, size = read_varint(head, 0)
+        except IndexError:
+            if len(head) < _VARINT_BYTES:
+                raise _Incomplete(f"{what} is missing: the file has ended", position=self.began) from None
+            raise DemonstrationError(
+                f"the length of {what} is no number: the file is damaged, or is no ML-Agents recording",
+                position=self.began,
+            ) from None
+        self.at += size
         if self.at + length > len(self.content):
-            left = len(self.content) - self.at
-            raise _Incomplete(f"{what} should have {length:,} bytes, {left:,} are left", position=self.began)
+            missing = f"{what} should have {length:,} bytes, {len(self.content) - self.at:,} are left"
+            raise _Incomplete(missing, position=self.began)
         if length > MAX_RECORD_BYTES:
             raise DemonstrationError(
                 f"{what} has {length:,} bytes; no more than {MAX_RECORD_BYTES:,} are read", position=self.began
@@ -130,26 +150,12 @@ class _Reader:
     def is_at_end(self) -> bool:
         return self.at >= len(self.content)
 
-    def _varint(self, what: str) -> int:
-        head = self.content[self.at : self.at + _VARINT_BYTES]
-        try:
-            value, size = read_varint(head, 0)
-        except IndexError:
-            if len(head) < _VARINT_BYTES:
-                raise _Incomplete(f"{what} is missing: the file has ended", position=self.began) from None
-            raise DemonstrationError(
-                f"the length of {what} is no number: the file is damaged, or is no ML-Agents recording",
-                position=self.began,
-            ) from None
-        self.at += size
-        return value
-
 
 @dataclass
 class _Records:
     """Records as columns in the making. Legend: R records."""
 
-    brain: Any
+    brain: agent.BrainParametersProto
     max_bytes: int
     spec: BehaviorSpec | None = None
     """Known with the first record."""
@@ -157,14 +163,14 @@ class _Records:
     observations: list[list[Array]] = field(default_factory=list)
     continuous: list[Floats] = field(default_factory=list)
     discrete: list[Ints] = field(default_factory=list)
-    masks: list[Array | None] = field(default_factory=list)
+    masks: list[Bytes | None] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
     group_rewards: list[float] = field(default_factory=list)
     group_ids: list[int] = field(default_factory=list)
     done: list[bool] = field(default_factory=list)
     limited: list[bool] = field(default_factory=list)
 
-    def add(self, record: Any, position: int) -> None:
+    def add(self, record: pb.AgentInfoActionPairProto, position: int) -> None:
         """Append a record that begins at `position` in the file."""
         index = len(self.rewards)
         info = record.agent_info
@@ -176,7 +182,10 @@ class _Records:
             continuous, discrete = _actions(record.action_info, self.spec.actions)
             self.continuous.append(continuous)
             self.discrete.append(discrete)
-            self.masks.append(_mask(info.action_mask, self.spec.actions))
+            # True means forbidden. A mask of a wrong length allows everything, as in ML-Agents.
+            forbidden = np.array(info.action_mask, np.bool_)
+            is_used = len(forbidden) == self.spec.actions.mask_size and forbidden.any()
+            self.masks.append((~forbidden).astype(np.uint8) if is_used else None)
             self.rewards.append(_finite(info.reward, "reward"))
             self.group_rewards.append(_finite(info.group_reward, "group reward"))
         except DemonstrationError as error:
@@ -208,6 +217,9 @@ class _Records:
         group_rewards = np.array(self.group_rewards, np.float32)[following]
         group_ids = np.array(self.group_ids, np.int32)[rows]
         columns = [np.stack(column) for column in zip(*self.observations, strict=True)]
+        if any(mask is not None for mask in self.masks):
+            self._take(count * self.spec.actions.mask_size)
+        masks = stack_masks(self.masks, self.spec)
         return Demonstration(
             spec=self.spec,
             observations=tuple(column[rows] for column in columns),
@@ -221,16 +233,8 @@ class _Records:
             from_start=np.ones(int(begins.sum()), np.bool_),
             group_rewards=group_rewards if group_rewards.any() else None,
             group_ids=group_ids if group_ids.any() else None,
-            action_masks=self._masks(rows),
+            action_masks=None if masks is None else masks[rows],
         )
-
-    def _masks(self, rows: Array) -> Array | None:
-        assert self.spec is not None
-        if all(mask is None for mask in self.masks):
-            return None
-        self._take(len(self.masks) * self.spec.actions.mask_size)
-        allowed = np.ones(self.spec.actions.mask_size, np.uint8)
-        return np.stack([allowed if mask is None else mask for mask in self.masks])[rows]
 
     def _take(self, size: int) -> None:
         """Count bytes before they are asked for: a few in the file can stand for many."""
@@ -238,7 +242,7 @@ class _Records:
         if self.max_bytes < 0:
             raise DemonstrationError("the file decodes to more bytes than are allowed here; split it")
 
-    def _begin(self, info: Any) -> None:
+    def _begin(self, info: agent.AgentInfoProto) -> None:
         """Derive the spec from the brain parameters and the first record."""
         sensors = []
         for observation in info.observations:
@@ -248,14 +252,14 @@ class _Records:
                 raise DemonstrationError(f"observation {observation.name!r}: {error}") from None
         self.sensors = tuple(sensors)
         name = self.brain.brain_name or "demonstration"
-        spec = BehaviorSpec(name, tuple(each.spec for each in sensors), action_spec(self.brain))
+        spec = BehaviorSpec(name, tuple(part.spec for part in sensors), action_spec(self.brain))
         try:
             check_spec(spec)
         except ProtocolError as error:
             raise DemonstrationError(str(error)) from None
         self.spec = spec
 
-    def _observations(self, observations: Sequence[Any]) -> list[Array]:
+    def _observations(self, observations: Sequence[agent.ObservationProto]) -> list[Array]:
         assert self.spec is not None
         if len(observations) < len(self.spec.observations):
             raise DemonstrationError(
@@ -264,23 +268,23 @@ class _Records:
         actions = self.spec.actions
         self._take(_ROW_BYTES + 4 * (actions.continuous_size + len(actions.discrete_branches)))
         self._take(sum(_ARRAY_BYTES + spec.size * np.dtype(spec.dtype).itemsize for spec in self.spec.observations))
-        found = []
+        arrays = []
         # As in ML-Agents, surplus observations are not read.
-        for index, (observation, each) in enumerate(zip(observations, self.sensors, strict=False)):
+        for index, (observation, expected) in enumerate(zip(observations, self.sensors, strict=False)):
             try:
-                values = observation_values(observation, each)
+                values = observation_values(observation, expected)
             except ObservationError as error:
-                raise DemonstrationError(f"observation {index} ({each.spec.name!r}): {error}") from None
+                raise DemonstrationError(f"observation {index} ({expected.spec.name!r}): {error}") from None
             if not np.isfinite(values).all():
                 raise DemonstrationError(
-                    f"observation {index} ({each.spec.name!r}): it is not finite; record the episode again, "
+                    f"observation {index} ({expected.spec.name!r}): it is not finite; record the episode again, "
                     "or repair the sensor"
                 )
-            found.append(values)
-        return found
+            arrays.append(values)
+        return arrays
 
 
-def _actions(action: Any, spec: ActionSpec) -> tuple[Floats, Ints]:
+def _actions(action: agent.AgentActionProto, spec: ActionSpec) -> tuple[Floats, Ints]:
     """Return one record's actions, (C,) and (D,); from the deprecated field if the new ones are empty."""
     continuous = np.array(action.continuous_actions, np.float32)
     discrete = np.array(action.discrete_actions, np.int32)
@@ -292,13 +296,13 @@ def _actions(action: Any, spec: ActionSpec) -> tuple[Floats, Ints]:
         if not np.isfinite(old).all():
             raise DemonstrationError("its action is not finite")
         continuous, discrete = (old, discrete) if spec.continuous_size else (continuous, old.astype(np.int32))
-    wanted = (spec.continuous_size, len(spec.discrete_branches))
+    sizes = (spec.continuous_size, len(spec.discrete_branches))
     if not len(continuous) and not len(discrete):
-        continuous, discrete = np.zeros(wanted[0], np.float32), np.zeros(wanted[1], np.int32)
-    if (len(continuous), len(discrete)) != wanted:
+        continuous, discrete = np.zeros(sizes[0], np.float32), np.zeros(sizes[1], np.int32)
+    if (len(continuous), len(discrete)) != sizes:
         raise DemonstrationError(
             f"it has {len(continuous)} continuous and {len(discrete)} discrete actions, "
-            f"the brain parameters say {wanted[0]} and {wanted[1]}"
+            f"the brain parameters say {sizes[0]} and {sizes[1]}"
         )
     if not np.isfinite(continuous).all():
         raise DemonstrationError("its action is not finite")
@@ -312,18 +316,6 @@ def _finite(value: float, what: str) -> float:
     if not math.isfinite(value):
         raise DemonstrationError(f"its {what} is {value}")
     return value
-
-
-def _mask(forbidden: Sequence[bool], spec: ActionSpec) -> Array | None:
-    """Turn a mask around: true means allowed here. One of a wrong length allows everything, as in ML-Agents."""
-    if len(forbidden) != spec.mask_size or not any(forbidden):
-        return None
-    mask: Array = (~np.array(forbidden, np.bool_)).astype(np.uint8)
-    return mask
-
-
-NAME_LENGTH: Final = 16
-"""Maximum number of characters of a recording's name, so that the meta message fits its area."""
 
 
 def encode(demonstration: Demonstration) -> bytes:
@@ -342,24 +334,20 @@ def encode(demonstration: Demonstration) -> bytes:
         number_episodes=episodes + 1,  # as Unity counts
         mean_reward=float(demonstration.rewards.sum(dtype=np.float64) / (episodes + 1)),
     )
-    parts = [_delimited(head).ljust(META_BYTES, b"\0"), _delimited(_brain(spec))]
+    brain = agent.BrainParametersProto(
+        brain_name=spec.name if "?" in spec.name else f"{spec.name}?team=0",
+        action_spec=agent.ActionSpecProto(
+            num_continuous_actions=spec.actions.continuous_size,
+            num_discrete_actions=len(spec.actions.discrete_branches),
+            discrete_branch_sizes=spec.actions.discrete_branches,
+        ),
+    )
+    parts = [_delimited(head).ljust(META_BYTES, b"\0"), _delimited(brain)]
     parts += [_delimited(record) for record in _records(demonstration)]
     return b"".join(parts)
 
 
-def _brain(spec: BehaviorSpec) -> Any:
-    actions = spec.actions
-    return agent.BrainParametersProto(
-        brain_name=spec.name if "?" in spec.name else f"{spec.name}?team=0",
-        action_spec=agent.ActionSpecProto(
-            num_continuous_actions=actions.continuous_size,
-            num_discrete_actions=len(actions.discrete_branches),
-            discrete_branch_sizes=actions.discrete_branches,
-        ),
-    )
-
-
-def _records(demonstration: Demonstration) -> Iterator[Any]:
+def _records(demonstration: Demonstration) -> Iterator[pb.AgentInfoActionPairProto]:
     """Yield a record for every row, and one for the end of every piece."""
     groups = demonstration.group_rewards
     bounds = zip(demonstration.starts.tolist(), demonstration.ends.tolist(), strict=True)
@@ -390,10 +378,12 @@ def _records(demonstration: Demonstration) -> Iterator[Any]:
             yield pb.AgentInfoActionPairProto(agent_info=info, action_info=action)
 
 
-def _observation_message(values: Array, spec: ObservationSpec) -> Any:
+def _observation_message(values: Array, spec: ObservationSpec) -> agent.ObservationProto:
+    no_meaning = (DimensionProperty.NONE,) * len(spec.shape)
+    properties = spec.dimension_properties or _PROPERTIES.get(len(spec.shape), no_meaning)
     message = agent.ObservationProto(
         shape=spec.shape,
-        dimension_properties=[int(value) for value in spec.dimension_properties or _properties(spec)],
+        dimension_properties=[int(value) for value in properties],
         observation_type=int(spec.type) - 1,  # type: ignore[arg-type]  # the stub wants its own enum
         name=spec.name,
     )
@@ -406,17 +396,6 @@ def _observation_message(values: Array, spec: ObservationSpec) -> Any:
     else:
         message.float_data.data.extend(values.astype(np.float32).reshape(-1).tolist())
     return message
-
-
-def _properties(spec: ObservationSpec) -> tuple[DimensionProperty, ...]:
-    """Return ML-Agents' dimension properties for a spec that has none."""
-    match len(spec.shape):
-        case 2:
-            return DimensionProperty.VARIABLE_SIZE, DimensionProperty.NONE
-        case 3:
-            return CHANNELS_FIRST
-        case _:
-            return (DimensionProperty.NONE,) * len(spec.shape)
 
 
 def _delimited(message: Message) -> bytes:

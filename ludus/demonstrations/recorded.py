@@ -11,14 +11,14 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from ludus.demonstrations.demonstration import Demonstration
+from ludus.demonstrations.demonstration import Demonstration, stack_masks
 from ludus.demonstrations.recording import Recorder
 from ludus.paths import AnyPath
-from ludus.protocol.batches import Array, BehaviorBatch, DecisionBatch, TerminalBatch
+from ludus.protocol.batches import Array, BehaviorBatch, Bytes, DecisionBatch, TerminalBatch
 from ludus.protocol.spec import BehaviorSpec
 from ludus.sdk.simulation import ResetInfo, Simulation, SimulationWrapper
 from ludus.sdk.steps import Actions, StepBuilder
@@ -61,10 +61,7 @@ class RecordedSimulation(SimulationWrapper):
 
 
 class EpisodeLog:
-    """Writes episodes to files while they are played; files that exist are continued.
-
-    With one behavior the recording is `path`; with several, each has its own file, `STEM-BEHAVIOR.npz`.
-    """
+    """Writes episodes to files while they are played, as `RecordedSimulation` says."""
 
     def __init__(self, path: AnyPath) -> None:
         self._path = Path(path)
@@ -129,7 +126,7 @@ class EpisodeLog:
 
     def _decide(self, name: str, batch: DecisionBatch) -> None:
         for row, agent in enumerate(batch.agent_ids.tolist()):
-            seen = tuple(values[row].copy() for values in batch.observations)
+            observation = tuple(values[row].copy() for values in batch.observations)
             mask = None if batch.action_masks is None else batch.action_masks[row].copy()
             episode = self._running.get((name, agent))
             if episode is None:
@@ -137,9 +134,9 @@ class EpisodeLog:
             else:
                 episode.earn(float(batch.rewards[row]), _at(batch.group_rewards, row))
                 if episode.bytes > MAX_PIECE_BYTES:
-                    self._keep(name, episode.demonstration(seen, terminated=False, truncated=False))
+                    self._keep(name, episode.demonstration(observation, terminated=False, truncated=False))
                     episode = self._running[name, agent] = _Episode(self._specs[name], from_start=False)
-            episode.see(seen, mask, group=int(_at(batch.group_ids, row)))
+            episode.see(observation, mask, group=int(_at(batch.group_ids, row)))
 
     def _keep(self, name: str, demonstration: Demonstration | None) -> None:
         if demonstration is not None:
@@ -166,7 +163,7 @@ class _Episode:
     from_start: bool = True
     observations: list[tuple[Array, ...]] = field(default_factory=list)
     """At which an action was asked for; with `masks` and `groups` beside them."""
-    masks: list[Array | None] = field(default_factory=list)
+    masks: list[Bytes | None] = field(default_factory=list)
     groups: list[int] = field(default_factory=list)
     continuous: list[Array] = field(default_factory=list)
     """One per observation that was answered: as many, or one less."""
@@ -181,7 +178,7 @@ class _Episode:
         sizes = (prod(part.shape) * np.dtype(part.dtype).itemsize for part in self.spec.observations)
         return len(self.observations) * sum(sizes)
 
-    def see(self, observation: tuple[Array, ...], mask: Array | None, group: int) -> None:
+    def see(self, observation: tuple[Array, ...], mask: Bytes | None, group: int) -> None:
         """Record the observation at which the agent asks for an action."""
         self.observations.append(observation)
         self.masks.append(mask)
@@ -230,17 +227,10 @@ class _Episode:
             from_start=np.array([self.from_start]),
             group_rewards=group_rewards if group_rewards.any() else None,
             group_ids=groups if groups.any() else None,
-            action_masks=self._masks(steps),
+            action_masks=stack_masks(self.masks[:steps], self.spec),
         )
 
-    def _masks(self, steps: int) -> Array | None:
-        masks = self.masks[:steps]
-        if all(mask is None for mask in masks):
-            return None
-        allowed = np.ones(self.spec.actions.mask_size, np.uint8)
-        return np.stack([allowed if mask is None else mask for mask in masks])
 
-
-def _at(column: Any, row: int) -> float:
+def _at(column: Array | None, row: int) -> float:
     """Return an entry of a column that may be missing: 0 then."""
     return 0.0 if column is None else float(column[row])

@@ -23,6 +23,7 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any, Final
 
@@ -94,15 +95,11 @@ def _decode(archive: zipfile.ZipFile, max_bytes: int) -> tuple[Demonstration, in
     if total > max_bytes:
         raise DemonstrationError(f"it decodes to {total:,} bytes, more than the {max_bytes:,} that are allowed here")
     spec, flushes = _header(archive, sizes[HEADER])
-    several: dict[str, Any] = {
-        name: tuple(_read(archive, f"{name}/{index}", sizes) for index in range(len(spec.observations)))
-        for name in _PER_OBSERVATION
-    }
-    columns: dict[str, Any] = {name: _read(archive, name, sizes) for name in _COLUMNS}
-    optional: dict[str, Any] = {
-        name: _read(archive, name, sizes) for name in OPTIONAL_COLUMNS if f"{name}.npy" in sizes
-    }
-    return Demonstration(spec=spec, **several, **columns, **optional), flushes
+    names = [*_COLUMNS, *(name for name in OPTIONAL_COLUMNS if f"{name}.npy" in sizes)]
+    columns: dict[str, Any] = {name: _read(archive, name, sizes) for name in names}
+    for name in _PER_OBSERVATION:
+        columns[name] = tuple(_read(archive, f"{name}/{index}", sizes) for index in range(len(spec.observations)))
+    return Demonstration(spec=spec, **columns), flushes
 
 
 def _header(archive: zipfile.ZipFile, size: int) -> tuple[BehaviorSpec, int]:
@@ -147,9 +144,7 @@ def _read(archive: zipfile.ZipFile, name: str, sizes: dict[str, int]) -> Array:
             raise DemonstrationError(
                 f"{member} holds {dtype}, Fortran order {fortran}; plain numbers in C order are read"
             )
-        count = 1
-        for length in shape:
-            count *= int(length)
+        count = prod(map(int, shape))
         expected = sizes[member] - stream.tell()
         if min(shape, default=0) < 0 or count * dtype.itemsize != expected:
             raise DemonstrationError(f"{member} says shape {shape} of {dtype}, but holds {expected:,} bytes")
