@@ -35,8 +35,9 @@ from ludus.collector.service import METHOD
 from ludus.collector.settings import CollectorSettings
 from ludus.config.network import NetworkSettings
 from ludus.protocol import simulation_pb2 as pb
-from ludus.protocol.codec import array_to_tensor, spec_to_message
+from ludus.protocol.codec import array_to_tensor
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
+from ludus.protocol.specs import spec_to_message
 from worker.collectors.events import RoundCollected, SegmentsDelivered
 from worker.collectors.pool import CollectorPool
 

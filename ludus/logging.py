@@ -115,7 +115,7 @@ def _on_one_line(_logger: WrappedLogger, _method: str, event: EventDict) -> Even
     for key, value in event.items():
         if isinstance(value, str) and key not in _TRACEBACKS and not value.isprintable():
             event[key] = "".join(
-                each if each.isprintable() else each.encode("unicode_escape").decode() for each in value
+                sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in value
             )
     return event
 

@@ -15,7 +15,7 @@ Record = TypeVar("Record")
 Reader = Callable[[Any], Any]
 
 
-def read_record(kind: type[Record], data: Any) -> Record:
+def read_record(kind: type[Record], data: object) -> Record:
     """Build a record from its JSON form. Raises ValueError if it isn't one."""
     if not isinstance(data, Mapping):
         raise ValueError(f"{type(data).__name__} is no {kind.__name__}")  # noqa: TRY004  # one error for all of it
@@ -33,7 +33,7 @@ def _field_readers(kind: type) -> Mapping[str, Reader]:
 
 
 @cache
-def _reader(hint: Any) -> Reader:
+def _reader(hint: object) -> Reader:
     """Return the function that builds a value of a type from its JSON form, which is not null."""
     arguments = get_args(hint)
     if get_origin(hint) in {Union, UnionType}:
@@ -42,7 +42,15 @@ def _reader(hint: Any) -> Reader:
         item = _nullable(arguments[0])
         return lambda value: tuple(map(item, value)) if isinstance(value, list) else value
     if get_origin(hint) in {Mapping, dict}:
-        return _mapping_reader(*arguments)
+        keys, read = arguments[0], _nullable(arguments[1])
+
+        def read_mapping(value: object) -> object:
+            if not isinstance(value, Mapping):
+                raise ValueError(f"{type(value).__name__} is no mapping")  # noqa: TRY004  as above
+            # Keys of JSON are strings.
+            return {int(key) if keys is int else key: read(item) for key, item in value.items()}
+
+        return read_mapping
     if hint is datetime:
         return lambda value: datetime.fromisoformat(str(value))
     if isinstance(hint, type) and issubclass(hint, Enum):
@@ -56,23 +64,12 @@ def _reader(hint: Any) -> Reader:
     return lambda value: value
 
 
-def _nullable(hint: Any) -> Reader:
+def _nullable(hint: object) -> Reader:
     read = _reader(hint)
     return lambda value: None if value is None else read(value)
 
 
-def _mapping_reader(keys: Any, values: Any) -> Reader:
-    read = _nullable(values)
-
-    def read_mapping(value: Any) -> Any:
-        if not isinstance(value, Mapping):
-            raise ValueError(f"{type(value).__name__} is no mapping")  # noqa: TRY004  # as above
-        return {int(key) if keys is int else key: read(item) for key, item in value.items()}  # keys of JSON are strings
-
-    return read_mapping
-
-
-def _union_reader(members: Sequence[Any]) -> Reader:
+def _union_reader(members: Sequence[object]) -> Reader:
     """Read the member whose `kind` a value has, else the first one."""
     first = _reader(members[0])
     kinds = {

@@ -13,7 +13,7 @@ from ludus.collector.opponents import OpponentRunner
 from ludus.collector.runner_factory import RunnerFactory
 from ludus.collector.runners import LearningRunner
 from ludus.collector.session import RunnerOf, Session
-from ludus.protocol.codec import CloseCode, ProtocolError
+from ludus.protocol.codes import CloseCode, ProtocolError
 from ludus.protocol.contract import conflict, same_spec
 from ludus.protocol.spec import BehaviorSpec
 

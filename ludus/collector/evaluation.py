@@ -19,8 +19,7 @@ from ludus.collector.messages import EndedGame
 from ludus.collector.policy import Policy
 from ludus.collector.rows import outcome_by_reward, reported_outcome
 from ludus.collector.runners import PolicyRunner
-from ludus.protocol.batches import Floats, TerminalBatch
-from ludus.protocol.codec import Outcome
+from ludus.protocol.batches import Floats, Outcome, TerminalBatch
 
 Key = tuple[bool, int]
 """A game: a group's (true) or an agent's, with its number."""

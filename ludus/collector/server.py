@@ -31,7 +31,7 @@ from ludus.collector.settings import CollectorSettings
 from ludus.collector.snapshots.barrier import CheckpointBarrier
 from ludus.collector.snapshots.state import State
 from ludus.collector.ticks import BatchTicks
-from ludus.protocol.codec import CloseCode, ProtocolError
+from ludus.protocol.codes import CloseCode, ProtocolError
 from ludus.protocol.tickets import TicketChecker
 
 log = structlog.get_logger()

@@ -20,7 +20,7 @@ from ludus.collector.session import CONNECTION_LOST, DISCONNECTED, LEFT, MISTAKE
 from ludus.http2.calls import BROKEN, EOF, Call, GrpcCall, StreamCall, UnaryCall
 from ludus.http2.server import Http2Server, ServerCall
 from ludus.protocol import simulation_pb2 as pb
-from ludus.protocol.codec import ProtocolError
+from ludus.protocol.codes import ProtocolError
 from ludus.protocol.contract import CallRefused, read_join
 from ludus.protocol.options import SERVICE
 from ludus.protocol.tls import is_loopback

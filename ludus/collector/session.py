@@ -18,7 +18,7 @@ from ludus.collector.host import Host
 from ludus.collector.messages import SimulatorTimes
 from ludus.collector.stats import MAX_KEYS
 from ludus.protocol.batches import BehaviorBatch, Floats, Ints, StatValue
-from ludus.protocol.codec import CloseCode, ProtocolError
+from ludus.protocol.codes import CloseCode, ProtocolError
 from ludus.protocol.contract import (
     MAX_UNADMITTED_STEPS,
     check_introduction,

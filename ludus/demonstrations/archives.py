@@ -35,7 +35,7 @@ def opened(file: Any) -> Iterator[zipfile.ZipFile]:
     """Open an archive: a raw or buffered binary file, which is closed with it. Raises the errors of `DAMAGED`."""
     bounded = _Bounded(file)
     with bounded, zipfile.ZipFile(bounded) as archive:
-        bounded.most = None
+        bounded.limit = None
         for entry in archive.infolist():
             if entry.compress_type not in _READ:
                 raise zipfile.BadZipFile(f"{entry.filename!r} is packed by method {entry.compress_type}, not deflated")
@@ -49,11 +49,11 @@ def content(archive: zipfile.ZipFile, name: str) -> bytes:
 
 
 class _Bounded(io.BufferedReader):
-    """A file that refuses to read more than `most` bytes at once."""
+    """A file that refuses to read more than `limit` bytes at once."""
 
-    most: int | None = MAX_TABLE_BYTES
+    limit: int | None = MAX_TABLE_BYTES
 
     def read(self, size: int | None = -1, /) -> bytes:
-        if self.most is not None and size is not None and size > self.most:
-            raise zipfile.BadZipFile(f"its table of contents has {size:,} bytes; no more than {self.most:,} are read")
+        if self.limit is not None and size is not None and size > self.limit:
+            raise zipfile.BadZipFile(f"its table of contents has {size:,} bytes; no more than {self.limit:,} are read")
         return super().read(size)

@@ -98,9 +98,9 @@ async def _play(settings: GameSettings) -> RunEnd:
     executable = _executable(settings)
     async with JoinClient(settings.target, logger.log, client_name(CLIENT)) as join_client:
         join_client.warn()
-        over = await join_client.ask()
-        if over is not None:
-            return over
+        end = await join_client.ask()
+        if end is not None:
+            return end
         run_reporter = RunReporter(join_client)
         try:
             count = 1 if executable is None else settings.num_envs
@@ -142,7 +142,7 @@ async def _keep_playing(workers: "Sequence[Build | Editor]", settings: GameSetti
 
 async def _first_end(tasks: "list[asyncio.Task[RunEnd]]") -> RunEnd:
     """Wait until one worker returns the run's end; log why others were given up. Raises the error of the last one."""
-    said, remaining = set[str](), len(tasks)
+    logged, remaining = set[str](), len(tasks)
     for finished in asyncio.as_completed(tasks):
         remaining -= 1
         try:
@@ -150,9 +150,9 @@ async def _first_end(tasks: "list[asyncio.Task[RunEnd]]") -> RunEnd:
         except SimulatorError as error:
             if not remaining:
                 raise
-            if str(error) not in said:
+            if str(error) not in logged:
                 logger.log(logging.ERROR, error)
-            said.add(str(error))
+            logged.add(str(error))
     raise AssertionError("there is at least one game")
 
 
@@ -166,11 +166,8 @@ class Build:
         self._reporter = reporter
         self._no_graphics = settings.no_graphics or (settings.no_graphics_monitor and worker != 0)
         self._port = GamePort(self._new_session, reporter.tell, exclusive=True)
-        self._quota = RestartQuota(
-            settings.max_lifetime_restarts,
-            settings.restarts_rate_limit_n,
-            settings.restarts_rate_limit_period_seconds,
-        )
+        limits = (settings.max_lifetime_restarts, settings.restarts_rate_limit_n)
+        self._quota = RestartQuota(*limits, settings.restarts_rate_limit_period_seconds)
         self._dialled = False
         """Whether any process of this build has called."""
 
@@ -185,7 +182,16 @@ class Build:
                 if outcome.permanent:
                     raise self._given_up(outcome)
                 if not self._quota.take():
-                    raise self._given_up(self._exhausted(outcome))
+                    raise self._given_up(
+                        Failure(
+                            "restarts_exhausted",
+                            f"{outcome.sentence}\nworker {self._worker} is given up: it was started again "
+                            f"{self._quota.used} times, and --max-lifetime-restarts {self._quota.lifetime}, "
+                            f"--restarts-rate-limit-n {self._quota.rate} and --restarts-rate-limit-period-s "
+                            f"{self._quota.period_seconds:g} allow no more now",
+                            permanent=True,
+                        )
+                    )
                 self._reporter.tell(outcome, "starting it again")
                 await asyncio.sleep(RESTART_SECONDS)
         finally:
@@ -196,26 +202,15 @@ class Build:
         self._reporter.report(problem)
         return GivenUp(problem)
 
-    def _exhausted(self, last: Failure) -> Failure:
-        settings = self._settings
-        return Failure(
-            "restarts_exhausted",
-            f"{last.sentence}\nworker {self._worker} is given up: it was started again {self._quota.used} times, and "
-            f"--max-lifetime-restarts {settings.max_lifetime_restarts}, --restarts-rate-limit-n "
-            f"{settings.restarts_rate_limit_n} and --restarts-rate-limit-period-s "
-            f"{settings.restarts_rate_limit_period_seconds:g} allow no more now",
-            permanent=True,
-        )
-
     async def _open_port(self) -> None:
-        wanted = self._settings.base_port + self._worker
+        first = self._settings.base_port + self._worker
         # Steps of num_envs leave the other builds the ports that they want.
-        for number in range(wanted, LAST_PORT + 1, self._settings.num_envs):
+        for number in range(first, LAST_PORT + 1, self._settings.num_envs):
             if await self._port.open(number):
-                if number != wanted:
-                    self._reporter.tell(diagnostics.failure("port_taken", port=wanted, instead=number))
+                if number != first:
+                    self._reporter.tell(diagnostics.failure("port_taken", port=first, instead=number))
                 return
-        raise self._given_up(diagnostics.failure("no_port", first=wanted, last=LAST_PORT))
+        raise self._given_up(diagnostics.failure("no_port", first=first, last=LAST_PORT))
 
     def _new_session(self) -> BridgeSession:
         self._dialled = True
@@ -226,14 +221,10 @@ class Build:
         self._reporter.expect_session()
         folder = self._settings.logs
         log = None if folder is None else PlayerLog(folder.resolve(), self._worker)
-        given = arguments(
-            self._port.number,
-            None if log is None else log.player,
-            self._settings.env_args,
-            no_graphics=self._no_graphics,
-        )
+        player_log = None if log is None else log.player
+        command = arguments(self._port.number, player_log, self._settings.env_args, no_graphics=self._no_graphics)
         try:
-            player = Player(self._executable, given, log)
+            player = Player(self._executable, command, log)
         except ExecutableNotFound as error:
             raise self._given_up(_not_launched(error)) from None
         timeout = self._settings.timeout_wait_seconds
@@ -325,7 +316,7 @@ class Editor:
         """Wait until Play was pressed and stopped. Returns the run's end if it came first. Raises CannotConnect."""
         self._reporter.expect_session()
         waiting_since, limit = time.monotonic(), self._settings.timeout_wait_seconds
-        given = set[str]()
+        advised = set[str]()
         while True:
             session = self._port.session
             advice: Failure | None = None
@@ -344,8 +335,8 @@ class Editor:
                 return None
             elif session.calls == 1 and session.idle_seconds > limit:
                 advice = diagnostics.failure("second_call_missing", seconds=limit)
-            if advice is not None and advice.code not in given:
-                given.add(advice.code)
+            if advice is not None and advice.code not in advised:
+                advised.add(advice.code)
                 self._reporter.tell(advice)
             await asyncio.sleep(TICK_SECONDS)
 

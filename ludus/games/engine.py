@@ -35,29 +35,29 @@ class EngineOverrides:
         """Whether anything was typed."""
         return bool(self._typed())
 
-    def frames(self, given: bytes) -> bytes:
+    def frames(self, run_frames: bytes) -> bytes:
         """Return frames to append to those of the run: one for each property that was typed.
 
         Width and height share a frame, so that one that was not typed is taken from the run.
         """
         typed = self._typed()
-        all_frames = engine_configuration(replace(_resolution(given), **typed))
+        all_frames = engine_configuration(replace(_resolution(run_frames), **typed))
         return join(all_frames[index] for index in sorted({_FRAME_OF[name] for name in typed}))
 
     def _typed(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
-def _resolution(given: bytes) -> EngineConfiguration:
+def _resolution(run_frames: bytes) -> EngineConfiguration:
     """Return a configuration whose width and height are those in the frames, or else the defaults."""
-    found = EngineConfiguration()
+    configuration = EngineConfiguration()
     try:
-        frames = split(given)
+        frames = split(run_frames)
     except ProtocolError:
-        return found
+        return configuration
     for channel, payload in frames:
         if channel == ENGINE_CONFIGURATION and len(payload) == _RESOLUTION.size:
             kind, width, height = _RESOLUTION.unpack(payload)
             if kind == 0:
-                found = EngineConfiguration(width=width, height=height)
-    return found
+                configuration = EngineConfiguration(width=width, height=height)
+    return configuration

@@ -109,8 +109,8 @@ class Player(ChildProcess):
         if log is not None:
             log.make_room()
         self._output = None if log is None else log.output
-        own = own_log(arguments)
-        self.log = None if own in {None, "-"} else Path(str(own))
+        unity_log = own_log(arguments)
+        self.log = None if unity_log in {None, "-"} else Path(str(unity_log))
         """Unity's log, if that is a file."""
         environment = player_environment(os.environ)
         try:
@@ -128,11 +128,11 @@ class Player(ChildProcess):
 
     def last_lines(self) -> str:
         """Return the last lines of the log and of the output, for people; empty without any."""
-        said = []
+        parts = []
         for title, file in ((f"its log, {self.log}, ends with", self.log), ("it printed", self._output)):
             if file is not None and (lines := last_lines(file)):
-                said.append("\n    ".join([f"{title}:", *lines]))
-        return "\n".join(said)
+                parts.append("\n    ".join([f"{title}:", *lines]))
+        return "\n".join(parts)
 
 
 @dataclass

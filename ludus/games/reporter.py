@@ -107,8 +107,8 @@ def game_reporters(count: int, run_reporter: RunReporter, target: Target, log: R
 
         def of_run(level: int, sentence: str) -> None:
             now = time.monotonic()
-            last, at = logged.get(sentence, (worker, now))
-            if last == worker or now - at > REPEAT_SECONDS:
+            last, logged_at = logged.get(sentence, (worker, now))
+            if last == worker or now - logged_at > REPEAT_SECONDS:
                 logged[sentence] = (worker, now)
                 of_worker(level, sentence)
 

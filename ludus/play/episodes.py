@@ -1,10 +1,10 @@
 """Plays single episodes to their end with chosen players, and returns their results."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -103,6 +103,9 @@ def team_of(spec: BehaviorSpec) -> int | None:
     return int(team) if team.isdecimal() else None
 
 
+_Batch = TypeVar("_Batch", DecisionBatch, TerminalBatch)
+
+
 class EndlessGame(ValueError):
     """A simulation of which no single episodes can be played. The message says why."""
 
@@ -132,12 +135,12 @@ def play_episode(
                 "`Simulation.behaviors`, so that each has a player from the beginning"
             )
         batches = turn.batches()
-        told = batches if counted is not None else firsts.select(batches)
-        over = counted.finished > 0 if counted is not None else firsts.over
-        tally.note(told, over=over)
+        events = batches if counted is not None else firsts.select(batches)
+        is_over = counted.finished > 0 if counted is not None else firsts.over
+        tally.note(events, over=is_over)
         if log is not None:
-            log.look(told, {spec.name: spec for spec in simulation.behaviors})
-        if over:
+            log.look(events, {spec.name: spec for spec in simulation.behaviors})
+        if is_over:
             if log is not None:
                 log.discard()
             return tally.parts(counted.non_acting_players if counted is not None else ())
@@ -165,19 +168,19 @@ def play_episodes(
         team: {spec.name: (candidate if team_of(spec) == team else others)(spec) for spec in simulation.behaviors}
         for team in teams
     }
-    own = {team: [spec.name for spec in simulation.behaviors if team_of(spec) == team] for team in teams}
+    names = {team: [spec.name for spec in simulation.behaviors if team_of(spec) == team] for team in teams}
     for seed in seeds:
         for team in teams:
             if log is not None:
-                log.watch(own[team])
+                log.watch(names[team])
             parts = play_episode(simulation, sides[team], seed, log)
-            mine = [parts[name] for name in own[team] if name in parts] or [Part(0.0, 0.0, Outcome.UNSPECIFIED)]
+            played = [parts[name] for name in names[team] if name in parts] or [Part(0.0, 0.0, Outcome.UNSPECIFIED)]
             yield Episode(
                 seed,
                 team,
-                fmean(part.cumulative_reward for part in mine),
-                fmean(part.length for part in mine),
-                next((part.outcome for part in mine if part.outcome), Outcome.UNSPECIFIED),
+                fmean(part.cumulative_reward for part in played),
+                fmean(part.length for part in played),
+                next((part.outcome for part in played if part.outcome), Outcome.UNSPECIFIED),
             )
 
 
@@ -213,21 +216,23 @@ class _FirstEpisodes:
     def select(self, batches: Iterable[BehaviorBatch]) -> list[BehaviorBatch]:
         """Return the part of a step that belongs to these episodes."""
         selected = []
-        for name, decisions, terminals in batches:
+        for name, asking, ending in batches:
             playing = self._playing.get(name, set())
-            mine: TerminalBatch | None = None
-            if terminals is not None:
-                ended = [agent in playing for agent in terminals.agent_ids.tolist()]
-                mine = rows_of(terminals, np.array(ended, np.bool_)) if any(ended) else None
-                playing -= set(terminals.agent_ids.tolist())
-            asked: DecisionBatch | None = None
-            if decisions is not None:
-                asking = decisions.agent_ids.tolist()
-                playing = self._playing.setdefault(name, set(asking))
-                waiting = [agent in playing for agent in asking]
-                asked = rows_of(decisions, np.array(waiting, np.bool_)) if any(waiting) else None
-            selected.append(BehaviorBatch(name, asked, mine))
+            decisions: DecisionBatch | None = None
+            terminals: TerminalBatch | None = None
+            if ending is not None:
+                terminals = _rows_of(ending, playing)
+                playing -= set(ending.agent_ids.tolist())
+            if asking is not None:
+                decisions = _rows_of(asking, self._playing.setdefault(name, set(asking.agent_ids.tolist())))
+            selected.append(BehaviorBatch(name, decisions, terminals))
         return selected
+
+
+def _rows_of(batch: _Batch, agents: Collection[int]) -> _Batch | None:
+    """Return the rows of these agents; None without any."""
+    chosen = np.array([agent in agents for agent in batch.agent_ids.tolist()], np.bool_)
+    return rows_of(batch, chosen) if chosen.any() else None
 
 
 class _Tally:
@@ -245,8 +250,8 @@ class _Tally:
             if terminals is not None:
                 for agent, reward in zip(terminals.agent_ids.tolist(), _rewards(terminals), strict=True):
                     rewards[agent] += reward
-                told = [] if terminals.outcomes is None else terminals.outcomes.tolist()
-                for value in filter(None, told):
+                outcomes = [] if terminals.outcomes is None else terminals.outcomes.tolist()
+                for value in filter(None, outcomes):
                     self._outcomes.setdefault(name, Outcome(value))
             if decisions is not None and not over:
                 for agent, reward in zip(decisions.agent_ids.tolist(), _rewards(decisions), strict=True):
@@ -255,7 +260,7 @@ class _Tally:
 
     def parts(self, non_acting_players: Iterable[NonActingPlayer]) -> dict[str, Part]:
         """Return the whole episode, without behaviors that had no agents."""
-        rewards = {name: list(own.values()) for name, own in self._rewards.items() if own}
+        rewards = {name: list(returns.values()) for name, returns in self._rewards.items() if returns}
         lengths = {name: [self._lengths[name][agent] for agent in self._rewards[name]] for name in rewards}
         for player in non_acting_players:
             rewards.setdefault(player.behavior, []).append(player.reward)
@@ -263,8 +268,8 @@ class _Tally:
             if player.outcome:
                 self._outcomes.setdefault(player.behavior, player.outcome)
         return {
-            name: Part(fmean(own), fmean(lengths[name]), self._outcomes.get(name, Outcome.UNSPECIFIED))
-            for name, own in rewards.items()
+            name: Part(fmean(returns), fmean(lengths[name]), self._outcomes.get(name, Outcome.UNSPECIFIED))
+            for name, returns in rewards.items()
         }
 
 

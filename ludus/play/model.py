@@ -51,7 +51,18 @@ class ModelPlayer(Player):
     def act(self, decisions: DecisionBatch) -> tuple[Floats, Ints]:
         """Run the model."""
         agents, count = decisions.agent_ids.tolist(), len(decisions.agent_ids)
-        answers = dict(zip(self._outputs, self._session.run(self._outputs, self._feed(decisions)), strict=True))
+        feed = {
+            f"obs_{index}": values.astype(np.float32) / np.float32(255 if values.dtype == np.uint8 else 1)
+            for index, values in enumerate(decisions.observations)
+        }
+        if "action_masks" in self._inputs:
+            masks = decisions.action_masks
+            everything = np.ones((count, self._spec.actions.mask_size), np.float32)
+            feed["action_masks"] = everything if masks is None else masks.astype(np.float32)
+        if "recurrent_in" in self._inputs:
+            nothing = np.zeros((1, self._inputs["recurrent_in"][-1]), np.float32)
+            feed["recurrent_in"] = np.stack([self._memory.get(agent, nothing) for agent in agents])
+        answers = dict(zip(self._outputs, self._session.run(self._outputs, feed), strict=True))
         if "recurrent_out" in answers:
             self._memory.update(zip(agents, answers["recurrent_out"], strict=True))
         continuous = answers[self._continuous] if self._continuous else np.zeros((count, 0), np.float32)
@@ -66,23 +77,6 @@ class ModelPlayer(Player):
     def begin(self, seed: int | None) -> None:  # noqa: ARG002  see above
         """Drop all memory."""
         self._memory.clear()
-
-    def _feed(self, decisions: DecisionBatch) -> dict[str, Array]:
-        count = len(decisions.agent_ids)
-        feed = {
-            f"obs_{index}": values.astype(np.float32) / np.float32(255 if values.dtype == np.uint8 else 1)
-            for index, values in enumerate(decisions.observations)
-        }
-        if "action_masks" in self._inputs:
-            masks = decisions.action_masks
-            everything = np.ones((count, self._spec.actions.mask_size), np.float32)
-            feed["action_masks"] = everything if masks is None else masks.astype(np.float32)
-        if "recurrent_in" in self._inputs:
-            nothing = np.zeros((1, self._inputs["recurrent_in"][-1]), np.float32)
-            feed["recurrent_in"] = np.stack(
-                [self._memory.get(agent, nothing) for agent in decisions.agent_ids.tolist()]
-            )
-        return feed
 
     def _check(self, path: Path, outputs: set[str]) -> None:
         """Raise UnusableModel unless the model has the observations and actions of the game."""

@@ -81,7 +81,7 @@ class ScriptedSimulation(SimulationWrapper):
             if name in self._players:
                 continue
             if terminals is not None:
-                outcomes = [] if terminals.outcomes is None else [each for each in terminals.outcomes.tolist() if each]
+                outcomes = [] if terminals.outcomes is None else terminals.outcomes[terminals.outcomes != 0].tolist()
                 for value in outcomes[:MOST_REPORTED]:
                     for outcome, key in OUTCOME_KEYS.items():
                         builder.report(key, float(value == outcome))

@@ -38,37 +38,8 @@ from ludus.protocol.specs import (
     WIRE,
     BehaviorLayout,
     ObservationLayout,
-    check_spec,
     is_name,
-    spec_from_message,
-    spec_to_message,
 )
-
-__all__ = [
-    "PROTOCOL_VERSION",
-    "ActionBatch",
-    "Aggregation",
-    "BehaviorBatch",
-    "BehaviorLayout",
-    "CloseCode",
-    "DecisionBatch",
-    "Outcome",
-    "ProtocolError",
-    "StatValue",
-    "TerminalBatch",
-    "all_finite",
-    "array_to_tensor",
-    "check_spec",
-    "decode_actions",
-    "decode_stats",
-    "decode_step",
-    "encode_actions",
-    "encode_step",
-    "is_name",
-    "spec_from_message",
-    "spec_to_message",
-    "tensor_to_array",
-]
 
 PROTOCOL_VERSION: Final = 1
 """The version of `ludus.v1` that this package speaks."""
@@ -159,8 +130,8 @@ def _decode_terminals(message: pb.TerminalSteps, layout: BehaviorLayout) -> Term
 
 def _agent_ids(data: bytes, layout: BehaviorLayout) -> tuple[Ints, int]:
     """Return the ids, (N,), and N."""
-    count, rest = divmod(len(data), 4)
-    if rest:
+    count, surplus = divmod(len(data), 4)
+    if surplus:
         raise ProtocolError(
             CloseCode.COLUMN_LENGTH,
             f"agent_ids of behavior {layout.spec.name!r} has {len(data)} bytes, which is no multiple of 4",

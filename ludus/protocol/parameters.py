@@ -14,8 +14,8 @@ def samplers_to_messages(values: Mapping[str, ParameterValue]) -> dict[str, pb.S
 
 def samplers_from_messages(messages: Mapping[str, pb.Sampler]) -> dict[str, ParameterValue]:
     """Read the samplers of a message. Distributions that are not known here are left out: their value stays."""
-    found = {name: _from_message(message) for name, message in messages.items()}
-    return {name: value for name, value in found.items() if value is not None}
+    values = {name: _from_message(message) for name, message in messages.items()}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _to_message(value: Uniform | Gaussian | MultiRangeUniform) -> pb.Sampler:

@@ -22,7 +22,7 @@ def reached_directly(host: str) -> bool:
     if is_loopback(host) or host.endswith(".localhost") or proxy_bypass(host):
         return True
     exempt = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
-    networks = [each.strip().strip("[]") for each in exempt.split(",")]
+    networks = [part.strip().strip("[]") for part in exempt.split(",")]
     return address is not None and any(_contains(network, address) for network in networks)
 
 

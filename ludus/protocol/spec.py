@@ -82,8 +82,8 @@ class BehaviorSpec:
 
 def team_of(name: str) -> int:
     """Return the team in a behavior's name (`Striker?team=1`); 0 without a team, or if it is not a number."""
-    found = TEAM.search(name.partition("?")[2])
-    return int(found[1]) if found else 0
+    team = TEAM.search(name.partition("?")[2])
+    return int(team[1]) if team else 0
 
 
 _NO_FILE = re.compile(r"""[\x00-\x1f<>:"/\\|?*]|^[.\s]+|[.\s]+$|=(?=[0-9A-F]{2})""")

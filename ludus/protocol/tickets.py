@@ -70,8 +70,8 @@ def verify(key: bytes, ticket: str, now: float) -> TicketClaims:
     version, _, payload = body.partition(".")
     if version != _VERSION:
         raise TicketInvalid(f"the ticket is of version {version}, this server reads version {_VERSION}")
-    said = json.loads(_decode(payload))  # signed by us, so it is an output of `sign`; a newer release may add claims
-    claims = TicketClaims(**{name: said[name] for name in _CLAIMS if name in said})
+    signed = json.loads(_decode(payload))  # signed by us, so it is an output of `sign`; a newer release may add claims
+    claims = TicketClaims(**{name: signed[name] for name in _CLAIMS if name in signed})
     if now >= claims.expires_at:
         raise TicketExpired(f"the ticket expired {now - claims.expires_at:.0f} s ago; join again for a fresh one")
     return claims
@@ -107,7 +107,7 @@ class TicketChecker:
         """
         if claims.session_id != session_id:
             raise TicketInvalid("the ticket was given to another session id; join again")
-        self._spent = {each: until for each, until in self._spent.items() if until > now}
+        self._spent = {spent: until for spent, until in self._spent.items() if until > now}
         if ticket in self._spent:
             raise TicketExpired("the ticket has opened a session already; join again for a fresh one")
         self._spent[ticket] = claims.expires_at

@@ -10,18 +10,12 @@ from collections.abc import Iterable
 import numpy as np
 
 from ludus.protocol import simulation_pb2 as pb
-from ludus.protocol.codec import (
-    PROTOCOL_VERSION,
-    ActionBatch,
-    BehaviorLayout,
-    CloseCode,
-    ProtocolError,
-    decode_actions,
-    encode_step,
-    spec_to_message,
-)
+from ludus.protocol.batches import ActionBatch
+from ludus.protocol.codec import PROTOCOL_VERSION, decode_actions, encode_step
+from ludus.protocol.codes import CloseCode, ProtocolError
 from ludus.protocol.parameters import samplers_from_messages
 from ludus.protocol.spec import BehaviorSpec
+from ludus.protocol.specs import BehaviorLayout, spec_to_message
 from ludus.sdk.environment_parameters import EnvironmentParameters
 from ludus.sdk.steps import Actions, StepBuilder
 

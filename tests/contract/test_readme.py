@@ -9,7 +9,9 @@ from ludus.collector.networks.convolutions import MINIMUM_SIZES
 from ludus.collector.settings import CollectorSettings
 from ludus.protocol import contract, options, specs
 from ludus.protocol import simulation_pb2 as pb
-from ludus.protocol.codec import BehaviorLayout, CloseCode, decode_actions, decode_step, spec_from_message
+from ludus.protocol.codec import decode_actions, decode_step
+from ludus.protocol.codes import CloseCode
+from ludus.protocol.specs import BehaviorLayout, spec_from_message
 from ludus.sdk.contract.kit import SCENARIOS
 from server.gateway import calls
 from server.gateway import errors as gateway_errors

@@ -20,8 +20,8 @@ from typing import Any
 import structlog
 
 from ludus.collector.snapshots.state import State
-from ludus.protocol.codec import spec_to_message
 from ludus.protocol.spec import file_name
+from ludus.protocol.specs import spec_to_message
 from ludus.schemas import OnnxModel
 from ludus.schemas.states import StopReason
 from worker.onnx.export import ExportMismatch

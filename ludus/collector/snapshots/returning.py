@@ -6,7 +6,7 @@ from ludus.collector.agent_queue import AgentQueue, Batch, Part, SessionCallback
 from ludus.collector.agents import AgentIndex
 from ludus.collector.snapshots.agents import AgentsSnapshot, blocks_of, restore
 from ludus.protocol.batches import DecisionBatch
-from ludus.protocol.codec import CloseCode, ProtocolError
+from ludus.protocol.codes import CloseCode, ProtocolError
 
 
 class Returning(NamedTuple):

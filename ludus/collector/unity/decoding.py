@@ -21,10 +21,12 @@ from google.protobuf.message import DecodeError
 
 from ludus.mlagents.specs import ObservationError, Sensor, action_spec, observation_values, sensor
 from ludus.protocol.batches import Array, BehaviorBatch, Bytes, DecisionBatch, Floats, Ints, TerminalBatch
-from ludus.protocol.codec import CloseCode, ProtocolError, all_finite, check_spec
+from ludus.protocol.codec import all_finite
+from ludus.protocol.codes import CloseCode, ProtocolError
 from ludus.protocol.mlagents import agent_pb2 as agent
 from ludus.protocol.mlagents import shallow_pb2 as shallow
 from ludus.protocol.spec import BehaviorSpec
+from ludus.protocol.specs import check_spec
 from ludus.protocol.wire import BYTES, fields
 
 Tell = Callable[[str, str], None]

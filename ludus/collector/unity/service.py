@@ -24,7 +24,7 @@ from ludus.collector.unity.session import OK, UnitySession
 from ludus.http2.calls import ExchangeCall
 from ludus.http2.frames import Metadata
 from ludus.protocol import simulation_pb2 as sim
-from ludus.protocol.codec import CloseCode, ProtocolError
+from ludus.protocol.codes import CloseCode, ProtocolError
 from ludus.protocol.contract import MAX_CLIENT, SESSION_ID
 from ludus.protocol.mlagents import shallow_pb2 as shallow
 from ludus.protocol.options import (

@@ -21,7 +21,7 @@ from ludus.mlagents.specs import PICTURE_DIMENSIONS
 from ludus.protocol import side_channels
 from ludus.protocol import simulation_pb2 as sim
 from ludus.protocol.batches import BehaviorBatch, Floats, Ints, StatValue
-from ludus.protocol.codec import CloseCode, ProtocolError
+from ludus.protocol.codes import CloseCode, ProtocolError
 from ludus.protocol.contract import MAX_CLIENT, check_size
 from ludus.protocol.environment_parameters import ParameterValue
 from ludus.protocol.mlagents import agent_pb2 as agent

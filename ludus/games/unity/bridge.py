@@ -186,10 +186,10 @@ class BridgeSession:
     async def _attempt(self, request: bytes, top: top_level.Outline) -> bytes | RunEnd | Failure:
         """Send one call to the collector, after the first two calls if the collector is new."""
         if self._endpoint is None:  # no collector yet, or its session ended
-            found = await self._join_client.find()
-            if isinstance(found, RunEnd):
-                return found
-            reply = await self._catch_up(found)
+            outcome = await self._join_client.find()
+            if isinstance(outcome, RunEnd):
+                return outcome
+            reply = await self._catch_up(outcome)
         elif self.calls == 2:
             reply = await self._make_ready(self._endpoint)
         else:
@@ -230,15 +230,17 @@ class BridgeSession:
         Raises SimulatorError where joining again would end in the same way, SessionRefused if the collector says so.
         """
         try:
-            reply, trailing = await self._exchange(endpoint, message)
+            reply, metadata = await self._exchange(endpoint, message)
         except grpc.aio.AioRpcError as error:
-            if _too_large(error):
+            # gRPC itself refused the message for its size.
+            trailing: Any = error.trailing_metadata() or ()
+            if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and REASON_METADATA not in dict(trailing):
                 problem = diagnostics.failure(CloseCode.MESSAGE_TOO_LARGE, details=error.details())
                 raise SimulatorError(problem.code, problem.sentence) from None
             return endpoint.explain(error)
         if goes_on(reply):
             return reply
-        close = pb.Close.FromString(trailing.get(CLOSE_METADATA, b""))
+        close = pb.Close.FromString(metadata.get(CLOSE_METADATA, b""))
         if not close.code:
             return Failure("closed", f"{endpoint.address} ended the session without a reason", permanent=False)
         return self._join_client.interpret_close(close)
@@ -264,14 +266,13 @@ class BridgeSession:
             self._introduction = request
         elif self.calls == 2:
             self._readiness = request
-        elif found := announced(top):
-            self._announced |= found
-            self._owed -= found.keys()
-            seen = pictures(request) if self._no_graphics else {}
-            for behavior in found.keys() & seen.keys():
-                self._diagnose(
-                    diagnostics.failure("cameras_without_graphics", behavior=behavior, cameras=seen[behavior])
-                )
+        elif behaviors := announced(top):
+            self._announced |= behaviors
+            self._owed -= behaviors.keys()
+            cameras = pictures(request) if self._no_graphics else {}
+            for name in behaviors.keys() & cameras.keys():
+                problem = diagnostics.failure("cameras_without_graphics", behavior=name, cameras=cameras[name])
+                self._diagnose(problem)
 
     def _with_announcements(self, request: bytes, top: top_level.Outline) -> bytes:
         """Add the behaviors that the collector does not know and that have agents in this message."""
@@ -290,9 +291,3 @@ class BridgeSession:
             self._warned_of_size = True
             self._diagnose(diagnostics.failure("reply_too_large", size=len(reply), limit=limit))
         return reply
-
-
-def _too_large(error: grpc.aio.AioRpcError) -> bool:
-    """Whether gRPC itself refused a message for its size."""
-    trailing: Any = error.trailing_metadata() or ()
-    return error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and REASON_METADATA not in dict(trailing)

@@ -61,14 +61,14 @@ class SideChannelTap:
         """Add the frames of the hook to a reply. Raises SimulatorError if the hook fails."""
         try:
             frames = list(self.hook.pending(self.worker))
-            more = join(frames)
+            joined = join(frames)
         except Exception as error:  # as above
             raise _failed("pending", error) from error
         for frame in frames:
             if frame.channel in RUNS_CHANNELS:
                 problem = diagnostics.failure(diagnostics.CHANNEL_OF_THE_RUN, channel=frame.channel)
                 raise SimulatorError(problem.code, problem.sentence)
-        return with_frames(reply, lambda _given: more) if more else reply
+        return with_frames(reply, lambda _: joined) if joined else reply
 
 
 def _failed(method: str, error: Exception) -> SimulatorError:

@@ -48,11 +48,11 @@ def introduces(top: top_level.Outline) -> bool:
 
 def announced(top: top_level.Outline) -> dict[str, bytes]:
     """Return the behaviors that a message announces: key -> BrainParametersProto as it came."""
-    found = {}
+    behaviors = {}
     for parameters in top.unity_output.rl_initialization_output.brain_parameters:
         with suppress(DecodeError):
-            found[agent.BrainParametersProto.FromString(parameters).brain_name] = parameters
-    return found
+            behaviors[agent.BrainParametersProto.FromString(parameters).brain_name] = parameters
+    return behaviors
 
 
 def populated(top: top_level.Outline) -> list[str]:
@@ -62,19 +62,17 @@ def populated(top: top_level.Outline) -> list[str]:
 
 def announcing(message: bytes, behaviors: Iterable[bytes]) -> bytes:
     """Add announcements to a player's message. Parsers merge them with the message's own."""
-    more = top_level.Outline(
-        unity_output=top_level.Output(rl_initialization_output=top_level.Initialization(brain_parameters=behaviors))
-    )
-    return message + more.SerializeToString()
+    output = top_level.Output(rl_initialization_output=top_level.Initialization(brain_parameters=behaviors))
+    return message + top_level.Outline(unity_output=output).SerializeToString()
 
 
-def with_frames(reply: bytes, more: Callable[[bytes], bytes]) -> bytes:
-    """Append the frames that `more` returns to a reply's side channels; other bytes are not changed."""
+def with_frames(reply: bytes, frames: Callable[[bytes], bytes]) -> bytes:
+    """Append the frames that `frames` returns to a reply's side channels; other bytes are not changed."""
     try:
         message = pb.UnityMessageProto.FromString(reply)
     except DecodeError:
         return reply
-    message.unity_input.rl_input.side_channel += more(message.unity_input.rl_input.side_channel)
+    message.unity_input.rl_input.side_channel += frames(message.unity_input.rl_input.side_channel)
     return message.SerializeToString()
 
 

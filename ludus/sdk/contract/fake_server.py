@@ -21,7 +21,7 @@ from ludus.http2.calls import EOF
 from ludus.play.players import RandomPlayer
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.batches import ActionBatch, BehaviorBatch, DecisionBatch, Floats, Ints
-from ludus.protocol.codec import decode_stats, encode_actions, spec_from_message
+from ludus.protocol.codec import decode_stats, encode_actions
 from ludus.protocol.codes import CloseCode, ProtocolError
 from ludus.protocol.contract import (
     HELLO_SECONDS,
@@ -44,6 +44,7 @@ from ludus.protocol.options import (
     server_options,
 )
 from ludus.protocol.spec import BehaviorSpec
+from ludus.protocol.specs import spec_from_message
 from ludus.sdk.contract.served_stream import LATER_MESSAGE, RUN_ID, ServedStream, agents_text, step_text
 
 LINGER_SECONDS: Final = 5.0

@@ -1,4 +1,8 @@
-"""Start a client once for each scenario, and compare its behaviour with the contract."""
+"""Scenarios that every simulator client must pass: start it once for each, and compare its behaviour with the contract.
+
+Each scenario is a server; the client plays in run "contract". It passes if it leaves no violation behind, joins and
+opens streams as often as expected, and ends as expected.
+"""
 
 import os
 import socket
@@ -24,11 +28,6 @@ RUN: Final = "contract"
 Responses = Iterator[pb.ConnectResponse]
 
 
-def nothing_more(_: ScriptedServer) -> str | None:
-    """Check nothing beyond violations, joins, streams and the end."""
-    return None
-
-
 @dataclass(frozen=True)
 class Scenario:
     """The behaviour of a server, and what a client must do there."""
@@ -45,106 +44,104 @@ class Scenario:
     """Calls of Join that the client must make."""
     succeeds: bool = True
     """Whether the client must end as after a finished run (exit code 0)."""
-    check: Callable[[ScriptedServer], str | None] = nothing_more
+    check: Callable[[ScriptedServer], str | None] = lambda _: None
     """Returns what else went wrong, as a part of a sentence."""
 
 
+def session(body: Script) -> Script:
+    """Return the script that welcomes a client, plays `body` and finishes the run."""
+
+    def script(peer: Peer) -> Responses:
+        yield from greeted(body)(peer)
+        yield peer.close()
+
+    return script
+
+
+def greeted(body: Script) -> Script:
+    """Return the script that welcomes a client and ends as `body` does."""
+
+    def script(peer: Peer) -> Responses:
+        peer.hello()
+        yield peer.welcome({"gravity": 9.81})
+        yield from body(peer)
+
+    return script
+
+
+@session
 def partial_answers(peer: Peer) -> Responses:
     """Answer each step's first agent alone, then the others."""
-    peer.hello()
-    yield peer.welcome()
     for _ in range(30):
         step_id, batches = peer.step()
         yield peer.answer(step_id, batches, slice(0, 1))
         if any(batch.decisions is not None and len(batch.decisions.agent_ids) > 1 for batch in batches):
             yield peer.answer(step_id, batches, slice(1, None))
-    yield peer.close()
 
 
+@session
 def reversed_answers(peer: Peer) -> Responses:
     """Name the agents in another order than they asked in."""
-    peer.hello()
-    yield peer.welcome()
     for _ in range(30):
         yield peer.answer(*peer.step(), slice(None, None, -1))
-    yield peer.close()
 
 
+@session
 def reset_between(peer: Peer) -> Responses:
     """Answer some steps, leave one unanswered, reset, and go on."""
-    peer.hello()
-    yield peer.welcome({"gravity": 9.81})
     yield from peer.play(5)
     peer.step()
     yield peer.reset({"gravity": 1.62})
     yield from peer.play(10)
-    yield peer.close()
 
 
+@session
 def new_parameters(peer: Peer) -> Responses:
     """Tell other environment parameters with an answer, and go on: nothing is reset."""
-    peer.hello()
-    yield peer.welcome({"gravity": 9.81})
     yield from peer.play(5)
     answer = peer.answer(*peer.step())
     answer.actions.environment_parameters.update({"gravity": 1.62, "wind": 0.5})
     answer.actions.samplers["wind"].uniform.max_value = 1.0
     yield answer
     yield from peer.play(10)
-    yield peer.close()
 
 
+@session
 def wait_before_answering(peer: Peer) -> Responses:
     """Say Wait before each answer."""
-    peer.hello()
-    yield peer.welcome()
     for _ in range(3):
         step = peer.step()
         yield pb.ConnectResponse(wait=pb.Wait(reason="the run is paused"))
         yield peer.answer(*step)
-    yield peer.close()
 
 
+@session
 def unknown_messages(peer: Peer) -> Responses:
     """Send messages and fields of a later minor version between those that are known."""
-    peer.hello()
-    yield peer.welcome()
-    later = pb.ConnectResponse.FromString(LATER_MESSAGE)
     for _ in range(3):
         step = peer.step()
-        yield later
+        yield pb.ConnectResponse.FromString(LATER_MESSAGE)
         yield peer.answer(*step)
-    yield peer.close()
 
 
+@greeted
 def close_for_rejoin(peer: Peer) -> Responses:
     """Close, with the advice to join again, while a step is unanswered."""
-    peer.hello()
-    yield peer.welcome()
     yield from peer.play(5)
     peer.step()
     yield peer.close(CloseCode.COLLECTOR_CLOSING, "the collector is restarted")
 
 
+@greeted
 def broken(peer: Peer) -> Responses:
     """Break the stream off."""
-    peer.hello()
-    yield peer.welcome()
     yield from peer.play(3)
     peer.context.abort(grpc.StatusCode.UNAVAILABLE, "the collector died")
 
 
-def ends_silently(peer: Peer) -> Responses:
-    """End the stream without Close."""
-    peer.hello()
-    yield peer.welcome()
-    yield from peer.play(3)
-
-
+@greeted
 def refuse_data(peer: Peer) -> Responses:
     """Refuse the data of the first step."""
-    peer.hello()
-    yield peer.welcome()
     peer.step()
     yield peer.close(CloseCode.NOT_FINITE, "observation 0 holds NaN")
 
@@ -155,12 +152,16 @@ def refuse_spec(peer: Peer) -> Responses:
     yield peer.close(CloseCode.SPEC_CONFLICT, "the run's Catcher has 4 observations")
 
 
+@greeted
 def cancelled(peer: Peer) -> Responses:
     """Close because the run was cancelled."""
-    peer.hello()
-    yield peer.welcome()
     yield from peer.play(3)
     yield peer.close(CloseCode.RUN_CANCELLED, "somebody cancelled the run")
+
+
+def refusing(status: grpc.StatusCode, reason: str, details: str, state: str = "") -> JoinHandler:
+    """Return the answer to Join that is this refusal."""
+    return lambda _, __, context: refuse(context, status, reason, details, state)
 
 
 def wait_twice(server: ScriptedServer, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:
@@ -186,25 +187,10 @@ def unreachable(server: ScriptedServer, request: pb.JoinRequest, context: grpc.S
     return response
 
 
-def no_such_run(_: ScriptedServer, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:
-    """Refuse: there is no such run."""
-    refuse(context, grpc.StatusCode.NOT_FOUND, "run_not_found", f"there is no run {request.run!r}")
-
-
-def ended(_: ScriptedServer, __: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:
-    """Refuse: the run has succeeded already."""
-    refuse(context, grpc.StatusCode.FAILED_PRECONDITION, "run_ended", "the run has ended", "SUCCEEDED")
-
-
-def unauthenticated(_: ScriptedServer, __: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:
-    """Refuse: a token is needed."""
-    refuse(context, grpc.StatusCode.UNAUTHENTICATED, "unauthenticated", "a token is needed")
-
-
 def asked_for_relay(server: ScriptedServer) -> str | None:
     """Check that the second call of Join asks for relay, and the first one does not."""
-    asked = [join.relay for join in server.joins]
-    return None if asked == [False, True] else f"`relay` was {', '.join(str(value).lower() for value in asked)}"
+    relays = [join.relay for join in server.joins]
+    return None if relays == [False, True] else f"`relay` was {', '.join(str(value).lower() for value in relays)}"
 
 
 def kept_its_session_id(server: ScriptedServer) -> str | None:
@@ -313,7 +299,7 @@ SCENARIOS: Final = (
         "joins again when the stream breaks",
         "10. Reconnecting",
         "After a stream that ended without Close, whatever its status, the client joins again with the same session id",
-        (broken, ends_silently, finish_after(3)),
+        (broken, greeted(lambda peer: peer.play(3)), finish_after(3)),
         joins=3,
         check=kept_its_session_id,
     ),
@@ -354,7 +340,7 @@ SCENARIOS: Final = (
         "3. Joining",
         "After NOT_FOUND the client does not try again, and ends with another exit code than 0",
         (),
-        no_such_run,
+        refusing(grpc.StatusCode.NOT_FOUND, "run_not_found", "there is no such run"),
         succeeds=False,
     ),
     Scenario(
@@ -362,7 +348,7 @@ SCENARIOS: Final = (
         "3. Joining",
         "After UNAUTHENTICATED the client does not try again, and ends with another exit code than 0",
         (),
-        unauthenticated,
+        refusing(grpc.StatusCode.UNAUTHENTICATED, "unauthenticated", "a token is needed"),
         succeeds=False,
     ),
     Scenario(
@@ -370,7 +356,7 @@ SCENARIOS: Final = (
         "3. Joining",
         "`run_ended` with the state SUCCEEDED is a success: the client ends with exit code 0",
         (),
-        ended,
+        refusing(grpc.StatusCode.FAILED_PRECONDITION, "run_ended", "the run has ended", "SUCCEEDED"),
     ),
 )
 
@@ -431,17 +417,20 @@ def try_client(
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "output"
         with serve(scenario, visual_encoder) as server, output.open("wb") as sink:
+            filled = [part.replace(RUN_PLACE, RUN).replace(SERVER_PLACE, server.address) for part in command]
             client = ChildProcess(
-                _addressed(command, server.address),
-                environment=_environment(server.address),
+                filled if filled != [*command] else [*command, "--run", RUN, "--server", server.address],
+                environment={**_environment(), RUN_VARIABLE: RUN, GATEWAY_VARIABLE: server.address},
                 own_group=True,
                 stdout=sink,
                 stderr=sink,
             )
             try:
                 code = client.wait(timeout_seconds)
-                # Before the client is ended, which breaks its stream.
-                problems = [*server.violations, *_hanging(server, timeout_seconds)] if code is None else []
+                if code is None:  # before the client is ended, which breaks its stream
+                    awaited = server.streams[-1].awaits if server.streams else "Connect" if server.joins else "Join"
+                    hangs = f"the client still ran after {timeout_seconds:g} s, and was ended"
+                    problems = [*server.violations, f"{hangs}; the server waited for {awaited}"]
             finally:
                 client.end()
         if code is not None:  # the server has read all that came
@@ -449,26 +438,13 @@ def try_client(
         return Verdict(scenario, tuple(problems), time.monotonic() - began, tuple(last_lines(output)))
 
 
-def _hanging(server: ScriptedServer, seconds: float) -> Iterator[str]:
-    """Say that a client did not end, and what it was expected to do next."""
-    awaited = server.streams[-1].awaits if server.streams else "Connect" if server.joins else "Join"
-    yield f"the client still ran after {seconds:g} s, and was ended; the server waited for {awaited}"
-
-
-def _addressed(command: Sequence[str], address: str) -> list[str]:
-    """Return the command with the run and the server's address."""
-    filled = [part.replace(RUN_PLACE, RUN).replace(SERVER_PLACE, address) for part in command]
-    return filled if filled != [*command] else [*command, "--run", RUN, "--server", address]
-
-
-def _environment(address: str) -> dict[str, str]:
+def _environment() -> dict[str, str]:
     """Return the environment of a client: without proxies, tokens and other settings of Ludus."""
-    kept = {
+    return {
         name: value
         for name, value in os.environ.items()
         if not name.lower().endswith("_proxy") and not name.startswith("LUDUS_")
     }
-    return {**kept, RUN_VARIABLE: RUN, GATEWAY_VARIABLE: address}
 
 
 def _times(count: int) -> str:

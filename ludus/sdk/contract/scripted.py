@@ -17,11 +17,12 @@ from ludus.collector.networks.convolutions import DEFAULT_ENCODER
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol import simulation_pb2_grpc as rpc
 from ludus.protocol.batches import ActionBatch, BehaviorBatch, StatValue
-from ludus.protocol.codec import decode_stats, encode_actions, spec_from_message
+from ludus.protocol.codec import decode_stats, encode_actions
 from ludus.protocol.codes import CloseCode, ProtocolError
 from ludus.protocol.contract import check_first, check_hello
 from ludus.protocol.options import REASON_METADATA, STATE_METADATA, TICKET_METADATA, server_options
 from ludus.protocol.spec import BehaviorSpec
+from ludus.protocol.specs import spec_from_message
 from ludus.sdk.contract.served_stream import RUN_ID, ServedStream, shortened
 
 Script = Callable[["Peer"], Iterator[pb.ConnectResponse]]
@@ -238,8 +239,8 @@ class ScriptedServer(rpc.SimulationServiceServicer):
         """Record the call; answer as the handler says."""
         with self._lock:
             self.joins.append(request)
-        given = dict(context.invocation_metadata()).get("authorization")
-        if self._token is not None and given != f"Bearer {self._token}":
+        shown = dict(context.invocation_metadata()).get("authorization")
+        if self._token is not None and shown != f"Bearer {self._token}":
             refuse(context, grpc.StatusCode.UNAUTHENTICATED, "unauthenticated", "the token is wrong")
         return self._join(self, request, context)
 
@@ -271,9 +272,9 @@ class ScriptedServer(rpc.SimulationServiceServicer):
             self.violations.append(f"stream {number}: {problem}")
             yield peer.close(CloseCode.RUN_FAILED, str(problem))
         # gRPC forgets what a client has not read when the call ends while it writes: let it read the Close first.
-        over = threading.Event()
-        if context.add_callback(over.set):
-            over.wait(LAST_WORDS_SECONDS)
+        ended = threading.Event()
+        if context.add_callback(ended.set):
+            ended.wait(LAST_WORDS_SECONDS)
 
     def __enter__(self) -> Self:
         self._server.start()

@@ -10,7 +10,7 @@ from typing import Any, Final
 from ludus.collector.spec_checks import UnsupportedSpec, check_actions, check_observations
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.batches import BehaviorBatch, StatValue
-from ludus.protocol.codec import BehaviorLayout, decode_step
+from ludus.protocol.codec import decode_step
 from ludus.protocol.codes import CloseCode, ProtocolError
 from ludus.protocol.contract import (
     MAX_AGENTS,
@@ -24,6 +24,7 @@ from ludus.protocol.contract import (
     too_many_unadmitted,
 )
 from ludus.protocol.spec import BehaviorSpec
+from ludus.protocol.specs import BehaviorLayout
 
 MAX_SHOWN: Final = 5
 """Maximum number of agents, rewards, ... of one message that are printed."""

@@ -8,7 +8,8 @@ import numpy as np
 from ludus.adapters.pettingzoo import make_simulation
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.batches import ActionBatch, BehaviorBatch
-from ludus.protocol.codec import BehaviorLayout, decode_step, encode_actions
+from ludus.protocol.codec import decode_step, encode_actions
+from ludus.protocol.specs import BehaviorLayout
 from ludus.sdk import Actions, ResetInfo
 from ludus.sdk.session import Session
 

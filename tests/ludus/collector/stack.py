@@ -20,9 +20,10 @@ from ludus.collector.settings import CollectorSettings
 from ludus.collector.snapshots.state import State
 from ludus.config.network import NetworkSettings
 from ludus.protocol import simulation_pb2 as pb
-from ludus.protocol.codec import array_to_tensor, spec_to_message
+from ludus.protocol.codec import array_to_tensor
 from ludus.protocol.options import TICKET_METADATA
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
+from ludus.protocol.specs import spec_to_message
 from tests.segments import columns_of, rows_of
 from worker.collectors.acting import POLICIES
 from worker.collectors.events import CollectorEvent, RoundCollected, SegmentsDelivered

@@ -9,8 +9,9 @@ import pytest
 
 from ludus.collector.messages import SimulatorLeft
 from ludus.protocol import simulation_pb2 as pb
-from ludus.protocol.codec import array_to_tensor, spec_to_message
+from ludus.protocol.codec import array_to_tensor
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
+from ludus.protocol.specs import spec_to_message
 from tests.ludus.collector.stack import SPEC, Learner, Simulator, learner, player
 
 MAX_BYTES = 1 << 16

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from ludus.collector.exploration import PinkNoise
 from ludus.collector.segments import SegmentEnd
-from ludus.protocol.codec import CloseCode, ProtocolError
+from ludus.protocol.codes import CloseCode, ProtocolError
 from tests.examples import examples
 from tests.ludus.collector.world import FIRST_TICK, World
 from tests.segments import columns_of

@@ -4,7 +4,7 @@ import grpc
 import pytest
 
 from ludus.protocol import simulation_pb2 as pb
-from ludus.protocol.codec import spec_to_message
+from ludus.protocol.specs import spec_to_message
 from tests.ludus.collector.stack import METHOD, SPEC, Simulator, learner
 from tests.ludus.protocol.test_tls import CERTIFICATE, MUTUAL, OTHER, PRIVATE, SERVED
 

@@ -11,8 +11,9 @@ from ludus.adapters.pettingzoo import PettingZooSimulation, make_simulation
 from ludus.play.players import Player, RandomPlayer
 from ludus.play.scripted import MOST_REPORTED, ScriptedSimulation
 from ludus.protocol.batches import ActionBatch, BehaviorBatch, DecisionBatch, Floats, Ints, Outcome
-from ludus.protocol.codec import BehaviorLayout, decode_stats, decode_step, encode_actions
+from ludus.protocol.codec import decode_stats, decode_step, encode_actions
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
+from ludus.protocol.specs import BehaviorLayout
 from ludus.sdk import Actions, ResetInfo, Simulation, StepBuilder
 from ludus.sdk.session import Session
 from tests.toys.arena import Chase

@@ -10,27 +10,19 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from ludus.protocol import simulation_pb2 as pb
+from ludus.protocol.batches import ActionBatch, Aggregation, BehaviorBatch, DecisionBatch, StatValue, TerminalBatch
 from ludus.protocol.codec import (
-    ActionBatch,
-    Aggregation,
-    BehaviorBatch,
-    BehaviorLayout,
-    CloseCode,
-    DecisionBatch,
-    ProtocolError,
-    StatValue,
-    TerminalBatch,
     array_to_tensor,
     decode_actions,
     decode_stats,
     decode_step,
     encode_actions,
     encode_step,
-    spec_from_message,
-    spec_to_message,
     tensor_to_array,
 )
+from ludus.protocol.codes import CloseCode, ProtocolError
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
+from ludus.protocol.specs import BehaviorLayout, spec_from_message, spec_to_message
 
 HYBRID = BehaviorSpec(
     "Hunter",

@@ -7,7 +7,8 @@ import pytest
 
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.batches import ActionBatch
-from ludus.protocol.codec import ProtocolError, encode_actions
+from ludus.protocol.codec import encode_actions
+from ludus.protocol.codes import ProtocolError
 from ludus.protocol.environment_parameters import Uniform
 from ludus.sdk import Actions, ActionSpec, BehaviorSpec, ObservationSpec
 from ludus.sdk.session import Session

@@ -20,7 +20,7 @@ from ludus.collector.messages import EPISODE_DTYPE, EndedMatch, Message
 from ludus.collector.segments import SEGMENT_DTYPE, SegmentEnd, Segments
 from ludus.collector.snapshots.state import MAX_BYTES, unpack
 from ludus.protocol.batches import Outcome
-from ludus.protocol.codec import ProtocolError
+from ludus.protocol.codes import ProtocolError
 from ludus.protocol.contract import SESSION_ID
 from ludus.protocol.specs import spec_to_message
 
