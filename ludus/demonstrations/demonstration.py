@@ -326,8 +326,8 @@ def check_fit(
         )
     if len(shown.observations) != len(behavior.observations):
         raise DemonstrationError(
-            f"{what} has {_observations(shown)}, {owner} has {_observations(behavior)}; "
-            "record it with the behavior's sensors"
+            f"{what} has {len(shown.observations)} observations {_shapes(shown)}, "
+            f"{owner} has {len(behavior.observations)} {_shapes(behavior)}; record it with the behavior's sensors"
         )
     for index, (observation, sensor) in enumerate(zip(shown.observations, behavior.observations, strict=True)):
         if observation.shape != sensor.shape:
@@ -355,9 +355,8 @@ def _actions(spec: BehaviorSpec) -> str:
     return f"{spec.actions.continuous_size} continuous actions and branches {list(spec.actions.discrete_branches)}"
 
 
-def _observations(spec: BehaviorSpec) -> str:
-    shapes = ", ".join(str(observation.shape) for observation in spec.observations)
-    return f"{len(spec.observations)} observations {shapes}"
+def _shapes(spec: BehaviorSpec) -> str:
+    return ", ".join(str(observation.shape) for observation in spec.observations)
 
 
 def thin(

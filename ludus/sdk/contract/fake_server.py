@@ -9,7 +9,9 @@ import secrets
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, Final, NoReturn, Self
 
 import grpc
@@ -17,7 +19,7 @@ import grpc.aio
 import numpy as np
 
 from ludus.collector.networks.convolutions import DEFAULT_ENCODER
-from ludus.http2.calls import EOF
+from ludus.http2.calls import BROKEN, EOF, StreamCall, UnaryCall
 from ludus.play.players import RandomPlayer
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.batches import ActionBatch, BehaviorBatch, DecisionBatch, Floats, Ints
@@ -108,103 +110,94 @@ class Behaviour:
     tls: grpc.ServerCredentials | None = None
 
 
+class _Ending(ProtocolError):
+    """The server closes the stream, and its client did nothing wrong."""
+
+    breaks = False
+    """Whether the stream ends without Close."""
+
+
 class FakeStream(ServedStream):
     """The server's end of one stream."""
 
-    def __init__(self, server: "FakeServer", name: str, context: Any) -> None:
+    def __init__(self, server: "FakeServer", name: str, context: StreamCall) -> None:
         super().__init__(server.specs, server.behaviour.vis_encode_type)
         self.greeted = False
-        self.breaks = False
-        """Whether the stream ends without Close."""
         self.superseded = asyncio.Event()
         self._server = server
         self._behaviour = server.behaviour
         self._name = name
         self._context = context
-        self._reading: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._reading: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         """The next message of the client."""
         self._players: dict[str, RandomPlayer] = {}
         self._saves = self._steps = self._scripted = 0
         self._resumes = False
         self._resumed_agents: dict[str, set[int]] | None = None
         """Agents that waited at the position in Welcome; None after the first step."""
-        self._held: list[tuple[int, list[BehaviorBatch]]] = []
+        self._unsaved: list[tuple[int, list[BehaviorBatch]]] = []
         """Steps whose answer waits for Saved."""
         self._due: deque[tuple[float, int, list[BehaviorBatch]]] = deque()
         """Steps with the times of their answers. Messages are read meanwhile, as by a real server."""
-        self._owed_since: float | None = None
-        """Time of the answer to a step whose agents have not asked again."""
+        self._deadline = time.monotonic() + HELLO_SECONDS
+        """When the client must have sent Hello, or have asked again after actions."""
 
-    async def play(self) -> tuple[CloseCode, str] | None:
-        """Read messages until the stream ends; return why the server closes it. Raises ProtocolError."""
-        opened = time.monotonic()
+    async def play(self) -> None:
+        """Read messages until the client leaves. Raises ProtocolError, also for an end that is no mistake."""
         superseded = asyncio.ensure_future(self.superseded.wait())
         self._reading = asyncio.ensure_future(self._context.read())
         try:
             while True:
-                left = HELLO_SECONDS - (time.monotonic() - opened) if not self.greeted else None
-                if self._owed_since is not None:
-                    left = self._behaviour.step_timeout_seconds - (time.monotonic() - self._owed_since)
-                until_due = self._due[0][0] - time.monotonic() if self._due else None
-                answers_next = until_due is not None and (left is None or until_due <= left)
-                timeout = until_due if answers_next else left
+                answers_next = bool(self._due) and self._due[0][0] <= self._deadline
+                until = self._due[0][0] if answers_next else self._deadline
                 done, _ = await asyncio.wait(
                     {superseded, self._reading},
-                    timeout=None if timeout is None else max(0.0, timeout),
+                    timeout=None if until == inf else max(0.0, until - time.monotonic()),
                     return_when=asyncio.FIRST_COMPLETED,
                 )
                 if superseded in done:
-                    return CloseCode.SUPERSEDED, "a newer stream of this session id took its place"
-                if not done and answers_next:
+                    raise _Ending(CloseCode.SUPERSEDED, "a newer stream of this session id took its place")
+                if done:
+                    data = self._reading.result()
+                    if data is EOF:
+                        self._say("the client half-closed: it leaves")
+                        return
+                    await self._receive(data)
+                    self._reading = asyncio.ensure_future(self._context.read())
+                elif answers_next:
                     _, step_id, asks = self._due.popleft()
-                    close = await self._respond(step_id, asks)
-                    if close is not None:
-                        return close
-                    continue
-                if not done:
+                    await self._respond(step_id, asks)
+                else:
                     raise step_timeout(self._behaviour.step_timeout_seconds) if self.greeted else hello_timeout()
-                data = self._reading.result()
-                if data is EOF:
-                    self._say("the client half-closed: it leaves")
-                    return None
-                close = await self._receive(data)
-                if close is not None:
-                    return close
-                self._reading = asyncio.ensure_future(self._context.read())
-        except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
+        except BROKEN:
             self._say("the connection broke")
-            return None
         finally:
             superseded.cancel()
 
     async def linger(self) -> None:
         """Read until the client ends the stream: a client whose write fails loses the messages that it has not read."""
-        try:
+        with suppress(TimeoutError, *BROKEN):  # the client has gone, or does not end the stream
             async with asyncio.timeout(LINGER_SECONDS):
                 await self._reading
                 while await self._context.read() is not EOF:
                     pass
-        except (TimeoutError, grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
-            pass  # the client has gone, or does not end the stream
 
-    async def _receive(self, data: bytes) -> tuple[CloseCode, str] | None:
+    async def _receive(self, data: bytes) -> None:
         request = parse_request(data, self._behaviour.max_message_bytes)
-        match request.WhichOneof("message"):
-            case "hello":
-                await self._hello(request.hello)
-            case "announce":
-                check_first(greeted=self.greeted)
-                if not request.announce.behaviors:
-                    self._violation("Announce names no behavior; it introduces at least one")
-                for message in request.announce.behaviors:
-                    self._announce(spec_from_message(message), "Announce")
-            case "saved":
-                check_first(greeted=self.greeted)
-                return await self._saved(request.saved)
-            case _:
-                check_first(greeted=self.greeted)
-                return await self._step(request.step)
-        return None
+        kind = request.WhichOneof("message")
+        if kind == "hello":
+            await self._hello(request.hello)
+            return
+        check_first(greeted=self.greeted)
+        if kind == "announce":
+            if not request.announce.behaviors:
+                self._violation("Announce names no behavior; it introduces at least one")
+            for message in request.announce.behaviors:
+                self._announce(spec_from_message(message), "Announce")
+        elif kind == "saved":
+            await self._saved(request.saved)
+        else:
+            await self._step(request.step)
 
     async def _hello(self, hello: pb.Hello) -> None:
         self._say(
@@ -213,14 +206,15 @@ class FakeStream(ServedStream):
         )
         check_hello(hello, greeted=self.greeted)
         self.session_id, self._resumes = hello.session_id, hello.resumes
-        given = metadata_of(self._context).get(TICKET_METADATA)
-        if given is not None and given != hello.ticket:
+        ticket = metadata_of(self._context).get(TICKET_METADATA)
+        if ticket is not None and ticket != hello.ticket:
             self._violation(f"the metadata {TICKET_METADATA} is not the ticket in Hello; both must be the assignment's")
         number = self._server.greet(self, hello.ticket)
         specs = [spec_from_message(message) for message in hello.behaviors]
-        self.greeted = True
-        kept = self._server.positions.pop(self.session_id, None) if self._resumes else None
-        self._resumed_agents = None if kept is None else kept[1]
+        self.greeted, self._deadline = True, inf
+        position = None
+        if self._resumes:
+            position, self._resumed_agents = self._server.positions.pop(self.session_id, (None, None))
         welcome = pb.Welcome(
             run_id=RUN_ID,
             simulator_number=number,
@@ -228,7 +222,7 @@ class FakeStream(ServedStream):
             environment_parameters=self._parameters(),
             max_message_bytes=self._behaviour.max_message_bytes,
             step_timeout_seconds=self._behaviour.step_timeout_seconds,
-            position=None if kept is None else kept[0],
+            position=position,
         )
         await self._write(pb.ConnectResponse(welcome=welcome))
         for spec in specs:
@@ -243,28 +237,22 @@ class FakeStream(ServedStream):
         self.introduce(spec)
         self._players.setdefault(spec.name, RandomPlayer(spec.actions, self._behaviour.seed))
 
-    async def _step(self, step: pb.Step) -> tuple[CloseCode, str] | None:
+    async def _step(self, step: pb.Step) -> None:
         batches = self.read_step(step)
-        stats = decode_stats(step)
-        self._say(f"step {step.step_id}: {'; '.join(step_text(batches, stats)) or 'nothing'}")
+        self._say(f"step {step.step_id}: {'; '.join(step_text(batches, decode_stats(step))) or 'nothing'}")
         self._check_resumed(step, batches)
         if step.reset_id < self.reset_id:
             self._say(f"  ignored: it names reset {step.reset_id}, the last one is {self.reset_id}")
-            return None
+            return
         for batch in batches:
             self.account(batch, lambda what: self._say(f"  ignored: {what}"))
         self._server.steps += 1
-        self._owed_since = None
+        self._deadline = inf
         asks = [batch for batch in batches if batch.decisions is not None]
-        if not asks:
-            return None
-        if self._held:
-            self._held.append((step.step_id, asks))  # another step in flight while a Save is unanswered
-            return None
-        if self._behaviour.delay_seconds:
+        if asks and self._behaviour.delay_seconds and not self._unsaved:
             self._due.append((time.monotonic() + self._behaviour.delay_seconds, step.step_id, asks))
-            return None
-        return await self._respond(step.step_id, asks)
+        elif asks:
+            await self._respond(step.step_id, asks)
 
     def _check_resumed(self, step: pb.Step, batches: Sequence[BehaviorBatch]) -> None:
         expected, self._resumed_agents = self._resumed_agents, None
@@ -275,25 +263,24 @@ class FakeStream(ServedStream):
         if not step.resumed:
             self._say("  it begins again, although Welcome named a position: that is allowed")
             return
-        asked = {b.behavior: set(b.decisions.agent_ids.tolist()) for b in batches if b.decisions is not None}
-        if asked != expected or step.stats or any(batch.terminals is not None for batch in batches):
+        asking = {b.behavior: set(b.decisions.agent_ids.tolist()) for b in batches if b.decisions is not None}
+        if asking != expected or step.stats or any(batch.terminals is not None for batch in batches):
             self._violation(
                 f"a resumed step asks again for exactly the agents that waited then, {agents_text(expected)}, and has "
-                f"no terminals and no stats; this one asks for {agents_text(asked)}. "
+                f"no terminals and no stats; this one asks for {agents_text(asking)}. "
                 "A run takes it as new (not_resumed)"
             )
         else:
             self._say("  it went back to where it was")
 
-    async def _respond(self, step_id: int, asks: list[BehaviorBatch]) -> tuple[CloseCode, str] | None:
-        """Answer a step, or send a Reset, a Save or the end of the run in its place."""
-        if self._held:
-            self._held.append((step_id, asks))
-            return None
+    async def _respond(self, step_id: int, asks: list[BehaviorBatch]) -> None:
+        """Answer a step, or send a Reset or a Save in its place. Raises _Ending at the end of the run."""
+        if self._unsaved:  # another step in flight while a Save is unanswered
+            self._unsaved.append((step_id, asks))
+            return
         behaviour, self._steps = self._behaviour, self._steps + 1
         if behaviour.steps is not None and self._steps > behaviour.steps:
-            self.breaks = behaviour.ending == BREAKS
-            return self._server.end_run()
+            raise self._server.end_run()
         if behaviour.reset_every is not None and self._steps % behaviour.reset_every == 0:
             self.begin_reset()
             self._due.clear()
@@ -301,74 +288,63 @@ class FakeStream(ServedStream):
             self._say(f"  sent: Reset {self.reset_id}, environment parameters {parameters}")
             reset = pb.Reset(reset_id=self.reset_id, environment_parameters=parameters)
             await self._write(pb.ConnectResponse(reset=reset))
-            return None
-        if self._resumes and behaviour.save_every is not None and self._steps % behaviour.save_every == 0:
+        elif self._resumes and behaviour.save_every is not None and self._steps % behaviour.save_every == 0:
             self._saves += 1
-            self._held.append((step_id, asks))
+            self._unsaved.append((step_id, asks))
             self._say(f"  sent: Save {self._saves}")
             await self._write(pb.ConnectResponse(save=pb.Save(save_id=self._saves)))
-            return None
-        await self._answer(step_id, asks)
-        return None
+        else:
+            await self._answer(step_id, asks)
 
-    async def _saved(self, saved: pb.Saved) -> tuple[CloseCode, str] | None:
+    async def _saved(self, saved: pb.Saved) -> None:
         self._say(f"Saved {saved.save_id}: {len(saved.position)} bytes")
         check_saved(saved, asked=self._saves)
         waiting = {name: set(agents) for name, agents in self.waiting.items() if agents}
         self._server.positions[self.session_id] = (saved.position, waiting)
-        held, self._held = self._held, []
-        for step_id, asks in held:
+        steps, self._unsaved = self._unsaved, []
+        for step_id, asks in steps:
             await self._answer(step_id, asks)
-        return None
 
     async def _answer(self, step_id: int, asks: Sequence[BehaviorBatch]) -> None:
         if self._behaviour.future:
             await self._context.write(LATER_MESSAGE)
-        whole = []
+        parts: list[ActionBatch] = []
         for name, decisions, _ in asks:
             assert decisions is not None
             # Agents that have ended since do not wait for this step any more: their answers would be void.
             agents, waiting = decisions.agent_ids.tolist(), self.waiting[name]
-            there = np.array([waiting.get(agent) == step_id for agent in agents], np.bool_)
-            if not there.any():
+            rows = np.array([waiting.get(agent) == step_id for agent in agents], np.bool_)
+            if not rows.any():
                 continue
             continuous, discrete = self._act(name, decisions)
-            whole.append(ActionBatch(name, decisions.agent_ids[there], continuous[there], discrete[there]))
-            self.stop_waiting(name, decisions.agent_ids[there].tolist())
-        if not whole:
+            answer = ActionBatch(name, decisions.agent_ids[rows], continuous[rows], discrete[rows])
+            self.stop_waiting(name, decisions.agent_ids[rows].tolist())
+            if self._behaviour.split:
+                parts += _one_by_one(answer)
+            else:  # like a real server, leave the agents out of an answer to all agents of a step
+                parts.append(answer._replace(agent_ids=None) if rows.all() else answer)
+        if not parts:
             return
-        if self._behaviour.split:
-            parts = [[part] for batch in whole for part in _one_by_one(batch)]
-        else:
-            # Like a real server, leave the agents out of an answer to all agents of a step.
-            asked = {name: len(decisions.agent_ids) for name, decisions, _ in asks if decisions is not None}
-            parts = [
-                [
-                    part._replace(agent_ids=None) if len(part.continuous) == asked[part.behavior] else part
-                    for part in whole
-                ]
-            ]
-        for part in parts:
-            await self._write(pb.ConnectResponse(actions=encode_actions(step_id, part)))
-        self._owed_since = time.monotonic()
+        for message in [[part] for part in parts] if self._behaviour.split else [parts]:
+            await self._write(pb.ConnectResponse(actions=encode_actions(step_id, message)))
+        self._deadline = time.monotonic() + self._behaviour.step_timeout_seconds
 
     def _act(self, name: str, decisions: DecisionBatch) -> tuple[Floats, Ints]:
         continuous, discrete = self._players[name].act(decisions)
         if not self._behaviour.script:
             return continuous, discrete
-        starts = self.layouts[name].branch_starts.tolist()
+        starts, masks = self.layouts[name].branch_starts.tolist(), decisions.action_masks
         for row in range(len(decisions.agent_ids)):
             moves, choices = self._behaviour.script[self._scripted % len(self._behaviour.script)]
             self._scripted += 1
             for column, value in enumerate(moves[: continuous.shape[1]]):
                 continuous[row, column] = value
             for branch, choice in enumerate(choices[: discrete.shape[1]]):
-                masks = decisions.action_masks
-                within = choice < self.specs[name].actions.discrete_branches[branch]
-                if within and (masks is None or masks[row, starts[branch] + choice]):
+                exists = choice < self.specs[name].actions.discrete_branches[branch]
+                if exists and (masks is None or masks[row, starts[branch] + choice]):
                     discrete[row, branch] = choice
                 else:
-                    why = "the mask forbids it" if within else "there is no such choice"
+                    why = "the mask forbids it" if exists else "there is no such choice"
                     self._say(f"  the script's choice {choice} of branch {branch} is replaced by a random one: {why}")
         return continuous, discrete
 
@@ -438,7 +414,7 @@ class FakeServer:
 
     # Unary calls ------------------------------------------------------------------------------------------------
 
-    async def _join(self, data: bytes, context: Any) -> bytes:
+    async def _join(self, data: bytes, context: UnaryCall) -> bytes:
         await self._authenticate("Join", context)
         try:
             request = read_join(data)
@@ -476,7 +452,7 @@ class FakeServer:
             run_id=RUN_ID,
         )
 
-    async def _report(self, data: bytes, context: Any) -> bytes:
+    async def _report(self, data: bytes, context: UnaryCall) -> bytes:
         await self._authenticate("Report", context)
         try:
             request = read_report(data)
@@ -485,23 +461,21 @@ class FakeServer:
         self.say(f"Report: {request.code}: {request.sentence}")
         return pb.ReportResponse().SerializeToString()
 
-    async def _authenticate(self, call: str, context: Any) -> None:
-        given = metadata_of(context).get("authorization")
-        if self.behaviour.token is not None and given != f"Bearer {self.behaviour.token}":
-            self.say(f"{call}: authorization {given!r}")
-            missing = (
-                "the metadata authorization is missing" if given is None else "it is not 'Bearer TOKEN' of this server"
-            )
-            await self._refuse(context, CallRefused("unauthenticated", missing))
+    async def _authenticate(self, call: str, context: UnaryCall) -> None:
+        shown = metadata_of(context).get("authorization")
+        if self.behaviour.token is not None and shown != f"Bearer {self.behaviour.token}":
+            self.say(f"{call}: authorization {shown!r}")
+            missing, wrong = "the metadata authorization is missing", "it is not 'Bearer TOKEN' of this server"
+            await self._refuse(context, CallRefused("unauthenticated", missing if shown is None else wrong))
 
-    async def _refuse(self, context: Any, error: CallRefused) -> NoReturn:
+    async def _refuse(self, context: UnaryCall, error: CallRefused) -> NoReturn:
         self.violation(f"{error.code}: {error}")
         await context.abort(error.status, str(error), error.metadata)
         raise error  # `abort` has raised already
 
     # Streams ----------------------------------------------------------------------------------------------------
 
-    async def _connect(self, _: AsyncIterator[bytes], context: Any) -> None:
+    async def _connect(self, _: AsyncIterator[bytes], context: StreamCall) -> None:
         ticket = metadata_of(context).get(TICKET_METADATA)
         name = f"stream {self.streams}"
         self.streams += 1
@@ -517,29 +491,22 @@ class FakeServer:
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, sentence, metadata)
         stream = FakeStream(self, name, context)
         try:
-            await self._play(stream, name, context)
-        finally:
-            self.ended += stream.greeted  # also if the client goes during Close
-
-    async def _play(self, stream: FakeStream, name: str, context: Any) -> None:
-        """Serve a stream to its end, and say why it ends."""
-        try:
-            close = await stream.play()
+            await stream.play()
         except ProtocolError as error:
-            self.violation(f"{name}: {error.code.value}: {error.message}")
-            close = (error.code, error.message)
-        if self._live.get(stream.session_id) is stream:
-            del self._live[stream.session_id]
-        if close is None:
-            return
-        code, reason = close
-        if stream.breaks:
-            self.say(f"{name}: broken off without Close; join again")
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "the fake collector died")
-        self.say(f"{name}: closed with {code.value}: {reason}{'; join again' if code.rejoin else ''}")
-        message = pb.Close(code=code.value, reason=reason, rejoin=code.rejoin)
-        await context.write(pb.ConnectResponse(close=message).SerializeToString())
-        await stream.linger()
+            if not isinstance(error, _Ending):
+                self.violation(f"{name}: {error.code.value}: {error.message}")
+            elif error.breaks:
+                self.say(f"{name}: broken off without Close; join again")
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "the fake collector died")
+            code, reason = error.code, error.message
+            self.say(f"{name}: closed with {code.value}: {reason}{'; join again' if code.rejoin else ''}")
+            message = pb.Close(code=code.value, reason=reason, rejoin=code.rejoin)
+            await context.write(pb.ConnectResponse(close=message).SerializeToString())
+            await stream.linger()
+        finally:
+            if self._live.get(stream.session_id) is stream:
+                del self._live[stream.session_id]
+            self.ended += stream.greeted  # also if the client goes during Close
 
     def greet(self, stream: FakeStream, ticket: str) -> int:
         """Take a stream whose Hello is well formed, and return its simulator's number. Raises ProtocolError."""
@@ -558,10 +525,12 @@ class FakeServer:
             older.superseded.set()
         return self._numbers[session_id]
 
-    def end_run(self) -> tuple[CloseCode, str]:
+    def end_run(self) -> _Ending:
         """Return how the streams end, once one of them has played its steps."""
         code, self._ended_with = ENDINGS[self.behaviour.ending]
-        return code, f"the fake run has ended after {self.behaviour.steps} steps ({self.behaviour.ending})"
+        end = _Ending(code, f"the fake run has ended after {self.behaviour.steps} steps ({self.behaviour.ending})")
+        end.breaks = self.behaviour.ending == BREAKS
+        return end
 
     def violation(self, sentence: str) -> None:
         """Print and keep a violation of the contract."""
@@ -573,10 +542,10 @@ def _one_by_one(batch: ActionBatch) -> Iterator[ActionBatch]:
     """Yield the actions of each agent alone, the last one first."""
     assert batch.agent_ids is not None
     for row in reversed(range(len(batch.agent_ids))):
-        one = slice(row, row + 1)
-        yield ActionBatch(batch.behavior, batch.agent_ids[one], batch.continuous[one], batch.discrete[one])
+        rows = slice(row, row + 1)
+        yield ActionBatch(batch.behavior, batch.agent_ids[rows], batch.continuous[rows], batch.discrete[rows])
 
 
-def metadata_of(context: Any) -> dict[str, str]:
+def metadata_of(context: UnaryCall) -> dict[str, str]:
     """Return the metadata of a call."""
     return {str(key): str(value) for key, value in context.invocation_metadata() or ()}

@@ -37,12 +37,12 @@ class Builds:
         )
         self.env.chmod(0o755)
         self.logs = folder / "logs"
-        self._report = folder / "report"
+        self.report = folder / "report"
 
     def settings(self, *env_args: str, **changes: Any) -> GameSettings:
         defaults: dict[str, Any] = {
             "env": self.env.with_suffix(""),
-            "env_args": ("--report", str(self._report), *env_args),
+            "env_args": ("--report", str(self.report), *env_args),
             "base_port": free_port(2),
             "timeout_wait_seconds": 10.0,
             "logs": self.logs,
@@ -53,7 +53,7 @@ class Builds:
         return Playing(self.settings(*env_args, **changes))
 
     def reported(self, event: str = "began") -> list[dict[str, Any]]:
-        lines = self._report.read_text().splitlines() if self._report.exists() else []
+        lines = self.report.read_text().splitlines() if self.report.exists() else []
         return [line for line in map(json.loads, lines) if line["event"] == event]
 
     def run_reporter(self) -> list[str]:
@@ -71,7 +71,7 @@ class Builds:
             if condition():
                 raise SessionEnds(CloseCode.RUN_FINISHED)
 
-        self.run._on_step = on_step
+        self.run.on_step = on_step
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_each_copy_plays_on_a_port_of_its_own_until_the_run_ends(builds: Builds)
         assert playing.result().finished
 
     first, second = sorted(builds.reported(), key=lambda game: game["port"])
-    report = ["--report", str(builds._report)]
+    report = ["--report", str(builds.report)]
     assert first["arguments"] == [
         *("--mlagents-port", str(settings.base_port)),
         *("-logFile", str(builds.logs / "Player-0.log"), *report),
@@ -259,7 +259,7 @@ def test_a_player_that_follows_unity_step_by_step_lives_through_it_too(run: Fake
         logs=tmp_path / "logs",
         max_lifetime_restarts=0,
     )
-    run._side_channel = b""
+    run.side_channel = b""
     with Playing(settings) as playing:
         eventually(lambda: run.steps > 50)
         run.kill_collector()

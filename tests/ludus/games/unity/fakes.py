@@ -92,8 +92,8 @@ class FakeRun:
         self.steps = 0
         self.token: str | None = None
         self.max_message_bytes = 64 << 20
-        self._on_step = on_step or (lambda _session, _message: None)
-        self._side_channel = side_channel
+        self.on_step = on_step or (lambda _session, _message: None)
+        self.side_channel = side_channel
         self._lock = threading.Lock()
         self._gateway = self._serve({"ludus.v1.SimulationService": {"Join": self._join, "Report": self._report}})
         self.address = self._gateway[1]
@@ -217,7 +217,7 @@ class FakeRun:
             self._check(not message.HasField("unity_output"), "the second call says something")
             self.ready.wait(SECONDS)
             reply.unity_input.rl_input.command = pb.RESET
-            reply.unity_input.rl_input.side_channel = self._side_channel
+            reply.unity_input.rl_input.side_channel = self.side_channel
         else:
             self._step(session, message, reply)
         return reply
@@ -229,7 +229,7 @@ class FakeRun:
                 self._check(parameters.brain_name not in session.known, f"{parameters.brain_name} announced twice")
                 session.known.append(parameters.brain_name)
         self.steps += 1
-        self._on_step(session, message)
+        self.on_step(session, message)
         for behavior, infos in agents.items():
             self._check(not infos.value or behavior in session.known, f"{behavior} was not announced")
             for info in infos.value:

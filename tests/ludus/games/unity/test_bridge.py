@@ -91,7 +91,7 @@ class Gate:
 def test_the_pending_call_is_held_over_the_death_of_the_collector_and_answered_with_a_reset(
     editor: EditorWorld,
 ) -> None:
-    editor.run._on_step = gate = Gate(at=5)
+    editor.run.on_step = gate = Gate(at=5)
     game = editor.press_play().begin()
     for _ in range(2):
         game.step()
@@ -167,7 +167,7 @@ def test_a_pause_is_waited_through(editor: EditorWorld) -> None:
             editor.run.paused = "the run is paused"
             raise SessionEnds(CloseCode.RUN_PAUSED)
 
-    editor.run._on_step = pause_at_5
+    editor.run.on_step = pause_at_5
     game = editor.press_play().begin()
     for _ in range(2):
         game.step()
@@ -204,7 +204,7 @@ def test_the_end_of_the_run_is_a_goodbye_and_the_bridges_end(editor: EditorWorld
         if session.calls == 6:
             raise SessionEnds(CloseCode.RUN_FINISHED, "the run has ended")
 
-    editor.run._on_step = finish
+    editor.run.on_step = finish
     *_, last = editor.press_play().begin().play()
 
     assert last == pb.UnityMessageProto.FromString(GOODBYE)
@@ -226,7 +226,7 @@ def test_play_stop_play_are_two_lives_of_the_game(editor: EditorWorld, caplog: p
 
 
 def test_a_game_that_vanishes_in_a_call_leaves_its_collector(editor: EditorWorld) -> None:
-    editor.run._on_step = gate = Gate(at=3)
+    editor.run.on_step = gate = Gate(at=3)
     game = editor.press_play().begin()
     with ThreadPoolExecutor(1) as pool:
         pending = pool.submit(game.step)
@@ -243,7 +243,7 @@ def test_a_game_that_vanishes_in_a_call_leaves_its_collector(editor: EditorWorld
 
 @pytest.mark.parametrize("arrives", [True, False], ids=["replied", "not-sent"])
 def test_a_collector_that_hears_nothing_of_a_broken_call_hears_the_goodbye(run: FakeRun, arrives: bool) -> None:
-    run._on_step = gate = Gate(at=3)
+    run.on_step = gate = Gate(at=3)
 
     async def play() -> None:
         session = BridgeSession(Target(run.address, "balls"), lambda *_: None, lambda *_: None)
@@ -281,7 +281,7 @@ def test_a_game_that_comes_without_having_said_goodbye_begins_a_new_life(editor:
 
 
 def test_a_second_game_on_the_port_is_sent_away(editor: EditorWorld, caplog: pytest.LogCaptureFixture) -> None:
-    editor.run._on_step = gate = Gate(at=3)
+    editor.run.on_step = gate = Gate(at=3)
     game = editor.press_play().begin()
     with ThreadPoolExecutor(1) as pool:
         pending = pool.submit(game.step)
@@ -311,7 +311,7 @@ def test_a_game_in_the_middle_of_nothing_is_sent_away(editor: EditorWorld, caplo
 )
 def test_engine_settings_that_were_typed_win_over_the_runs(editor: EditorWorld) -> None:
     given = engine_configuration(EngineConfiguration(width=100, height=200))
-    editor.run._side_channel = join(given)
+    editor.run.side_channel = join(given)
     typed = engine_configuration(EngineConfiguration(width=640, height=200, time_scale=1.0))
 
     reply = editor.press_play()
@@ -338,7 +338,7 @@ def test_a_message_that_the_server_does_not_take_ends_the_game_with_advice(
 
 
 def test_a_reply_that_unity_cannot_take_is_announced(editor: EditorWorld, caplog: pytest.LogCaptureFixture) -> None:
-    editor.run._side_channel = bytes(GAME_RECEIVES_BYTES)
+    editor.run.side_channel = bytes(GAME_RECEIVES_BYTES)
     game = editor.press_play().begin()
     editor.run.kill_collector()
     editor.run.start_collector()
@@ -357,7 +357,7 @@ def test_data_that_the_server_refuses_end_the_life_and_not_the_bridge(
         if len(editor.run.sessions) == 1:
             raise SessionEnds(CloseCode.NOT_FINITE, "observation 0 holds NaN")
 
-    editor.run._on_step = refuse
+    editor.run.on_step = refuse
     assert editor.press_play().begin().step().header.status == 400
     eventually(lambda: "waiting for the next Play" in caplog.text)
 
@@ -404,7 +404,7 @@ def test_a_collector_hears_that_an_editor_may_be_paused(editor: EditorWorld) -> 
 
 
 def test_an_interrupt_answers_the_pending_call_with_a_goodbye(editor: EditorWorld) -> None:
-    editor.run._on_step = gate = Gate(at=3)
+    editor.run.on_step = gate = Gate(at=3)
     game = editor.press_play().begin()
     with ThreadPoolExecutor(1) as pool:
         pending = pool.submit(game.step)

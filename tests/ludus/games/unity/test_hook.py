@@ -84,7 +84,7 @@ def chat(request: pytest.FixtureRequest) -> Chat:
 def world(run: FakeRun, chat: Chat, caplog: pytest.LogCaptureFixture) -> Iterator[EditorWorld]:
     """Return a bridge in Editor mode that has the hook."""
     caplog.set_level("INFO", LUDUS_LOGGER)
-    run._side_channel = join(engine_configuration(EngineConfiguration(width=640)))
+    run.side_channel = join(engine_configuration(EngineConfiguration(width=640)))
     port = free_port()
     with Playing(GameSettings(Target(run.address, "balls"), editor_port=port, side_channels=chat)) as playing:
         world = EditorWorld(run, playing, port)
@@ -195,7 +195,7 @@ def test_each_build_has_its_number_and_a_broken_hook_is_no_reason_to_start_it_ag
     env = tmp_path / "Player"
     env.write_text(f'#!/bin/sh\nPYTHONPATH="{ROOT}" exec "{sys.executable}" -m tests.unity.player "$@"\n')
     env.chmod(0o755)
-    run._side_channel = b""
+    run.side_channel = b""
 
     class Numbers(Chat):
         def received(self, worker: int, frame: Frame) -> None:
@@ -227,7 +227,7 @@ def test_the_hook_of_the_guide_works(run: FakeRun, capsys: pytest.CaptureFixture
     _, _, rest = (ROOT / "docs" / "unity.md").read_text().partition("```python\n")
     guide: dict[str, Any] = {"__name__": "guide"}
     exec(rest.partition("```")[0], guide)
-    run._side_channel = b""
+    run.side_channel = b""
     port = free_port()
     with Playing(GameSettings(Target(run.address, "balls"), editor_port=port, side_channels=guide["Chat"]())):
         behavior = Behavior(name="Jumper?team=0", continuous=2)
