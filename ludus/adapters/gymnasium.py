@@ -33,7 +33,6 @@ from ludus.sdk.values import REAL, described, flag, float32_of, info_of, mask, n
 
 Environment = gymnasium.Env[Any, Any]
 EachEnvironment: TypeAlias = npt.NDArray[np.bool_]
-"""(N,): one flag for each environment."""
 RESET: Final = ("observation", "info")
 STEP: Final = ("observation", "reward", "terminated", "truncated", "info")
 """Names of the values that each method of an environment returns."""

@@ -11,11 +11,11 @@ from typing import Final, Self
 from ludus.cli.learn_options import LearnError, LearnSettings
 from ludus.event_loop import run
 from ludus.games.builds import play
-from ludus.games.engine import EngineOverrides
 from ludus.games.process import ExecutableNotFound, find_executable
 from ludus.games.settings import EDITOR_PORT, GameSettings
 from ludus.mlagents.results.console import info
 from ludus.protocol.codes import CloseCode
+from ludus.protocol.side_channels import EngineOverrides
 from ludus.sdk.errors import SimulatorError
 from ludus.sdk.join import Target
 

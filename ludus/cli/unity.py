@@ -12,8 +12,8 @@ from ludus.cli.exits import GAMES_HELP
 from ludus.cli.options import FOLDER, ca_file_option, connect_timeout_option, gateway_option, option, token_option
 from ludus.cli.until_end import run_until_end
 from ludus.games.builds import play
-from ludus.games.engine import EngineOverrides
 from ludus.games.settings import BASE_PORT, EDITOR_PORT, LAST_PORT, GameSettings
+from ludus.protocol.side_channels import EngineOverrides
 from ludus.sdk.join import Target
 
 REST: Final = "--env-args"

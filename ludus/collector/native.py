@@ -14,7 +14,7 @@ from ludus.collector.snapshots.sessions import SessionCheckpoints
 from ludus.collector.snapshots.state import SessionSnapshot
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.batches import BehaviorBatch, Floats, Ints
-from ludus.protocol.codec import decode_stats, decode_step
+from ludus.protocol.codec import decode_stats, decode_step, samplers_to_messages
 from ludus.protocol.codes import CloseCode, ProtocolError
 from ludus.protocol.contract import (
     HELLO_SECONDS,
@@ -26,7 +26,6 @@ from ludus.protocol.contract import (
     parse_request,
     step_timeout,
 )
-from ludus.protocol.parameters import samplers_to_messages
 from ludus.protocol.spec import BehaviorSpec
 from ludus.protocol.specs import BehaviorLayout, spec_from_message
 from ludus.sdk.environment_parameters import ParameterDraws

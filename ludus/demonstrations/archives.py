@@ -26,7 +26,6 @@ DAMAGED: Final = (
     RuntimeError,  # an entry with a password
     ValueError,  # a name that is not UTF-8
 )
-"""Errors of reading a damaged archive."""
 _READ: Final = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 
 

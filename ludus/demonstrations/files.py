@@ -10,7 +10,6 @@ from ludus.paths import AnyPath, replaced
 MAX_BYTES: Final = 8 << 30
 """Maximum number of bytes of a decoded file: pictures and archives are compressed."""
 FOLDER_SUFFIXES: Final = (".demo", ".npz")
-"""Suffixes of demonstrations in a folder."""
 
 
 def read(path: AnyPath, *, legacy_pairing: bool = False, max_bytes: int = MAX_BYTES) -> Demonstration:

@@ -15,7 +15,6 @@ PORT_ARGUMENT: Final = "--mlagents-port"
 LOG_ARGUMENT: Final = "-logFile"
 NO_GRAPHICS: Final = ("-nographics", "-batchmode")
 EXTENSIONS: Final = (".app", ".exe", ".x86_64", ".x86")
-"""Extensions of builds on all systems."""
 
 
 class ExecutableNotFound(Exception):

@@ -21,7 +21,6 @@ CLOSE_SECONDS: Final = 3.0
 """Time-out of the last reports after everything else has ended."""
 
 Tell = Callable[[Failure], None]
-"""Reports a problem."""
 
 
 class Refusal(Failure):

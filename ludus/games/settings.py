@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Final
 
 from ludus.games.collecting import Collect
-from ludus.games.engine import EngineOverrides
 from ludus.games.reporter import GameReporter
 from ludus.games.unity.bridge import BridgeSession, Exchange
 from ludus.games.unity.hook import SideChannelHook, SideChannelTap
+from ludus.protocol.side_channels import EngineOverrides
 from ludus.sdk.join import Target
 
 BASE_PORT: Final = 5005
@@ -27,7 +27,6 @@ class GameSettings:
     """The build; None: wait for the Editor."""
     num_envs: int = 1
     env_args: tuple[str, ...] = ()
-    """More arguments of the game."""
     base_port: int = BASE_PORT
     """Port of the first build; each further one takes the next."""
     editor_port: int = EDITOR_PORT

@@ -92,17 +92,6 @@ class Connection(asyncio.Protocol, ABC):
         self._peer_max_frame = SMALLEST_MAX_FRAME
         self._block: tuple[int, int, bytearray] | None = None
         """Stream, flags and bytes of headers that go on in the next frame."""
-        self._take = {
-            DATA: self._take_data,
-            HEADERS: self._take_headers,
-            CONTINUATION: self._take_continuation,
-            RST_STREAM: self._take_reset,
-            SETTINGS: self._take_settings,
-            PING: self._take_ping,
-            WINDOW_UPDATE: self._take_window,
-            PUSH_PROMISE: self._take_promise,
-        }
-        """By kind of frame. PRIORITY (5.3.2), GOAWAY (a close follows) and unknown kinds (5.5) mean nothing here."""
 
     # What a subclass says ---------------------------------------------------------------------------------------
 
@@ -163,9 +152,28 @@ class Connection(asyncio.Protocol, ABC):
             # 6.10: the frames of one block of headers follow each other; no frame of any stream may lie between.
             if self._block is not None and (kind != CONTINUATION or number != self._block[0]):
                 raise Violation(ErrorCode.PROTOCOL_ERROR, "headers were interrupted by another frame")
-            if kind in self._take:
-                self._take[kind](flags, number, payload)
-            elif kind != GOAWAY:  # unknown frames are ignored (4.1), but they are counted
+            if kind == DATA:
+                self._take_data(flags, number, payload)
+            elif kind == HEADERS:
+                self._take_headers(flags, number, payload)
+            elif kind == WINDOW_UPDATE:
+                self._take_window(number, payload)
+            elif kind == CONTINUATION:
+                self._take_continuation(flags, payload)
+            elif kind == RST_STREAM:
+                if (stream := self.streams.pop(number, None)) is not None:
+                    self._break(stream)
+                    self.calm.disturb()
+            elif kind == SETTINGS:
+                if not flags & ACK:
+                    self._take_settings(payload)
+            elif kind == PING:
+                if not flags & ACK:  # 6.7: the answer has the same eight bytes
+                    self.calm.disturb()
+                    self._answer(frame(PING, ACK, 0, payload))
+            elif kind == PUSH_PROMISE:  # 8.4: a client cannot push, and gRPC's servers do not
+                raise Violation(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE came; this end asks for none")
+            elif kind != GOAWAY:  # a close follows it; PRIORITY (5.3.2) and unknown kinds (5.5) are only counted
                 self.calm.disturb()
         return received[start:]
 
@@ -346,7 +354,7 @@ class Connection(asyncio.Protocol, ABC):
         else:  # 6.10: the block goes on in CONTINUATION; END_STREAM stands in this frame alone
             self._block = (number, flags, bytearray(payload))
 
-    def _take_continuation(self, flags: int, _: int, payload: bytes) -> None:
+    def _take_continuation(self, flags: int, payload: bytes) -> None:
         if self._block is None:
             raise Violation(ErrorCode.PROTOCOL_ERROR, "CONTINUATION came without headers before it")
         number, first_flags, block = self._block
@@ -360,15 +368,7 @@ class Connection(asyncio.Protocol, ABC):
             self._block = None
             self.headers_came(number, self._headers.read(bytes(block)), ended=bool(first_flags & END_STREAM))
 
-    def _take_reset(self, _: int, number: int, __: bytes) -> None:
-        stream = self.streams.pop(number, None)
-        if stream is not None:
-            self._break(stream)
-            self.calm.disturb()
-
-    def _take_settings(self, flags: int, _: int, payload: bytes) -> None:
-        if flags & ACK:
-            return
+    def _take_settings(self, payload: bytes) -> None:
         self.calm.disturb(SETTINGS_COST)
         if len(payload) > MOST_SETTINGS_BYTES:
             raise Violation(ErrorCode.ENHANCE_YOUR_CALM, f"a SETTINGS frame of {len(payload)} bytes came")
@@ -393,11 +393,6 @@ class Connection(asyncio.Protocol, ABC):
         self._answer(frame(SETTINGS, ACK, 0))  # 6.5.3: all values hold from here on
         self._flush_all()
 
-    def _take_ping(self, flags: int, _: int, payload: bytes) -> None:
-        if not flags & ACK:  # 6.7: the answer has the same eight bytes
-            self.calm.disturb()
-            self._answer(frame(PING, ACK, 0, payload))
-
     def _answer(self, data: bytes) -> None:
         """Answer PING or SETTINGS. Raises Violation if the peer goes on sending them and reads no answer."""
         self._unread_answers = self._unread_answers + 1 if self.is_full else 0
@@ -405,7 +400,7 @@ class Connection(asyncio.Protocol, ABC):
             raise Violation(ErrorCode.ENHANCE_YOUR_CALM, "the answers to PING and SETTINGS are not read")
         self.write(data)
 
-    def _take_window(self, _: int, number: int, payload: bytes) -> None:
+    def _take_window(self, number: int, payload: bytes) -> None:
         size = int.from_bytes(payload, "big") & LARGEST_WINDOW
         if not size:
             raise Violation(ErrorCode.PROTOCOL_ERROR, "a window grows by 0 (6.9)")
@@ -427,7 +422,3 @@ class Connection(asyncio.Protocol, ABC):
             if self._send_window <= 0:
                 break
             self._flush(stream)
-
-    def _take_promise(self, _: int, __: int, ___: bytes) -> None:
-        # 8.4: a client cannot push, and gRPC's servers do not.
-        raise Violation(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE came; this end asks for none")

@@ -36,7 +36,12 @@ def decode_pictures(content: bytes, shape: tuple[int, int, int], mapping: Sequen
         files = [channels[:_CHANNELS] for channels in files]
     channels = np.concatenate(files)  # (decoded, height, width)
     if mapping:
-        return _mapped(channels, mapping, shape)
+        if len(mapping) != len(channels):
+            raise PictureError(f"its channel mapping names {len(mapping)} channels, its pictures have {len(channels)}")
+        used = sorted({output for output in mapping if output >= 0})
+        if used != list(range(shape[0])):
+            raise PictureError(f"its channel mapping fills the channels {used}, its shape is {shape}")
+        return np.stack([_mean(channels[np.array(mapping) == output]) for output in used])
     if shape[0] == 1:
         return _mean(files[0])[None]
     if len(channels) < shape[0]:
@@ -98,16 +103,6 @@ def _decode(part: bytes, size: tuple[int, int]) -> Bytes:
             raise
         raise PictureError(f"its picture is damaged ({error})") from None
     return pixels.transpose(2, 0, 1)
-
-
-def _mapped(channels: Bytes, mapping: Sequence[int], shape: tuple[int, int, int]) -> Bytes:
-    if len(mapping) != len(channels):
-        raise PictureError(f"its channel mapping names {len(mapping)} channels, its pictures have {len(channels)}")
-    used = sorted({output for output in mapping if output >= 0})
-    if used != list(range(shape[0])):
-        raise PictureError(f"its channel mapping fills the channels {used}, its shape is {shape}")
-    indices = np.array(mapping)
-    return np.stack([_mean(channels[indices == output]) for output in used])
 
 
 def _mean(channels: Bytes) -> Bytes:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ludus.mlagents.pictures import PictureError, decode_pictures
-from ludus.protocol.batches import Array, Bytes
+from ludus.protocol.batches import Array
 from ludus.protocol.mlagents import agent_pb2 as agent
 from ludus.protocol.spec import ActionSpec, DimensionProperty, ObservationSpec, ObservationType
 from ludus.protocol.specs import MAX_NAME_BYTES
@@ -75,7 +75,14 @@ def observation_values(observation: agent.ObservationProto, sensor: Sensor) -> A
     """
     spec, shape = sensor.spec, tuple(observation.shape)
     if len(sensor.shape) == PICTURE_DIMENSIONS and observation.WhichOneof("observation_data") == "compressed_data":
-        pictures = _decoded(observation, sensor)
+        if shape != sensor.shape:
+            raise ObservationError(f"it has shape {shape}, the first time it had {sensor.shape}")
+        channels, height, width = spec.shape
+        try:
+            mapping = observation.compressed_channel_mapping
+            pictures = decode_pictures(observation.compressed_data, (channels, height, width), mapping)
+        except PictureError as error:
+            raise ObservationError(str(error)) from None
         return pictures if spec.dtype == "uint8" else pictures.astype(np.float32) / np.float32(BRIGHTEST)
     values = np.array(observation.float_data.data, np.float32)
     if shape != sensor.shape and (len(values) != spec.size or len(sensor.shape) == PICTURE_DIMENSIONS):
@@ -90,19 +97,6 @@ def observation_values(observation: agent.ObservationProto, sensor: Sensor) -> A
     if not ((values >= 0) & (values <= 1)).all():
         raise ObservationError("it has numbers beyond 0 to 1, and was a compressed picture the first time")
     return np.rint(values * BRIGHTEST).astype(np.uint8)
-
-
-def _decoded(observation: agent.ObservationProto, sensor: Sensor) -> Bytes:
-    shape = tuple(observation.shape)
-    if shape != sensor.shape:
-        raise ObservationError(f"it has shape {shape}, the first time it had {sensor.shape}")
-    channels, height, width = sensor.spec.shape
-    try:
-        return decode_pictures(
-            observation.compressed_data, (channels, height, width), observation.compressed_channel_mapping
-        )
-    except PictureError as error:
-        raise ObservationError(str(error)) from None
 
 
 def action_spec(brain: agent.BrainParametersProto) -> ActionSpec:

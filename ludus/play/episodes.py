@@ -78,7 +78,6 @@ class Summary:
 
     episodes: int
     mean: float
-    """Mean cumulative reward."""
     low: float | None
     """The 95 % bootstrap interval of the mean reaches from here (None: a single episode has no interval) ..."""
     high: float | None

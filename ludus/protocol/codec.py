@@ -8,7 +8,7 @@ legend of dimensions is in `ludus.protocol.batches`.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,7 @@ from ludus.protocol.batches import (
     TerminalBatch,
 )
 from ludus.protocol.codes import CloseCode, ProtocolError
+from ludus.protocol.environment_parameters import Constant, Gaussian, MultiRangeUniform, ParameterValue, Uniform
 from ludus.protocol.specs import (
     DTYPES,
     FLOAT32,
@@ -44,6 +45,7 @@ from ludus.protocol.specs import (
 PROTOCOL_VERSION: Final = 1
 """The version of `ludus.v1` that this package speaks."""
 
+_AGGREGATIONS: Final = frozenset(Aggregation)
 _DOT_LIMIT: Final = 4096
 """Up to here a dot product is the quickest test for finite values, and stays on one thread."""
 
@@ -301,21 +303,20 @@ def _encode_columns(message: pb.DecisionSteps | pb.TerminalSteps, batch: Decisio
 
 def decode_stats(step: pb.Step) -> list[StatValue]:
     """Check and return the numbers that a step reports."""
-    stats = step.stats
-    if len(stats) > MAX_STATS:
-        raise ProtocolError(CloseCode.BAD_STAT, f"step {step.step_id} reports {len(stats)} stats; at most {MAX_STATS}")
-    return [_decode_stat(stat) for stat in stats]
-
-
-def _decode_stat(stat: pb.Stat) -> StatValue:
-    if not is_name(stat.key):
-        raise ProtocolError(CloseCode.BAD_STAT, f"a stat's key must have 1 to {MAX_NAME_BYTES} printable bytes")
-    if not math.isfinite(stat.value):
-        raise ProtocolError(CloseCode.NOT_FINITE, f"stat {stat.key!r} is {stat.value}")
-    try:
-        return StatValue(stat.key, stat.value, Aggregation(stat.aggregation or Aggregation.AVERAGE))
-    except ValueError:
-        raise ProtocolError(CloseCode.BAD_STAT, f"stat {stat.key!r} has no aggregation {stat.aggregation}") from None
+    if len(step.stats) > MAX_STATS:
+        problem = f"step {step.step_id} reports {len(step.stats)} stats; at most {MAX_STATS}"
+        raise ProtocolError(CloseCode.BAD_STAT, problem)
+    values = []
+    for stat in step.stats:
+        key, aggregation = stat.key, stat.aggregation or Aggregation.AVERAGE
+        if not is_name(key):
+            raise ProtocolError(CloseCode.BAD_STAT, f"a stat's key must have 1 to {MAX_NAME_BYTES} printable bytes")
+        if not math.isfinite(stat.value):
+            raise ProtocolError(CloseCode.NOT_FINITE, f"stat {key!r} is {stat.value}")
+        if aggregation not in _AGGREGATIONS:
+            raise ProtocolError(CloseCode.BAD_STAT, f"stat {key!r} has no aggregation {aggregation}")
+        values.append(StatValue(key, stat.value, Aggregation(aggregation)))
+    return values
 
 
 def encode_actions(step_id: int, batches: Iterable[ActionBatch]) -> pb.Actions:
@@ -334,33 +335,65 @@ def encode_actions(step_id: int, batches: Iterable[ActionBatch]) -> pb.Actions:
 
 def decode_actions(message: pb.Actions, layouts: Mapping[str, BehaviorLayout]) -> list[ActionBatch]:
     """Decode the answer to a step. Raises ProtocolError when the server's columns do not fit the behavior's actions."""
-    return [_decode_behavior_actions(part, layouts) for part in message.behaviors]
-
-
-def _decode_behavior_actions(part: pb.BehaviorActions, layouts: Mapping[str, BehaviorLayout]) -> ActionBatch:
-    layout = layouts.get(part.behavior)
-    if layout is None:
-        raise ProtocolError(CloseCode.UNKNOWN_BEHAVIOR, f"actions name behavior {part.behavior!r} ({_listed(layouts)})")
-    actions = layout.spec.actions
-    branches = len(actions.discrete_branches)
-    ids, continuous, discrete = part.agent_ids, part.continuous, part.discrete
-    if actions.continuous_size:
-        count = len(continuous) // (4 * actions.continuous_size)
-    else:
-        count = len(discrete) // (4 * branches)
-    if (
-        len(continuous) != 4 * count * actions.continuous_size
-        or len(discrete) != 4 * count * branches
-        or len(ids) not in {0, 4 * count}
-    ):
-        raise ProtocolError(
-            CloseCode.COLUMN_LENGTH,
-            f"actions of behavior {part.behavior!r}: {len(ids)} bytes of agent_ids, {len(continuous)} of continuous "
-            f"and {len(discrete)} of discrete do not fit a size of {actions.continuous_size} and {branches} branches",
+    batches = []
+    for part in message.behaviors:
+        name, layout = part.behavior, layouts.get(part.behavior)
+        if layout is None:
+            raise ProtocolError(CloseCode.UNKNOWN_BEHAVIOR, f"actions name behavior {name!r} ({_listed(layouts)})")
+        size, branches = layout.spec.actions.continuous_size, len(layout.spec.actions.discrete_branches)
+        ids, continuous, discrete = part.agent_ids, part.continuous, part.discrete
+        count = len(continuous) // (4 * size) if size else len(discrete) // (4 * branches)
+        fits = len(continuous) == 4 * count * size and len(discrete) == 4 * count * branches
+        if not fits or len(ids) not in {0, 4 * count}:
+            raise ProtocolError(
+                CloseCode.COLUMN_LENGTH,
+                f"actions of behavior {name!r}: {len(ids)} bytes of agent_ids, {len(continuous)} of continuous "
+                f"and {len(discrete)} of discrete do not fit a size of {size} and {branches} branches",
+            )
+        batches.append(
+            ActionBatch(
+                name,
+                np.ndarray((count,), INT32, ids) if ids else None,
+                np.ndarray((count, size), FLOAT32, continuous),
+                np.ndarray((count, branches), INT32, discrete),
+            )
         )
-    return ActionBatch(
-        part.behavior,
-        np.ndarray((count,), INT32, ids) if ids else None,
-        np.ndarray((count, actions.continuous_size), FLOAT32, continuous),
-        np.ndarray((count, branches), INT32, discrete),
-    )
+    return batches
+
+
+def samplers_to_messages(values: Mapping[str, ParameterValue]) -> dict[str, pb.Sampler]:
+    """Return a message for each parameter that is not constant."""
+    messages = {}
+    for name, value in values.items():
+        match value:
+            case Constant():
+                continue
+            case Uniform():
+                uniform = pb.UniformDistribution(min_value=value.minimum, max_value=value.maximum)
+                messages[name] = pb.Sampler(seed=value.seed, uniform=uniform)
+            case Gaussian():
+                gaussian = pb.GaussianDistribution(mean=value.mean, st_dev=value.st_dev)
+                messages[name] = pb.Sampler(seed=value.seed, gaussian=gaussian)
+            case MultiRangeUniform():
+                low, high = zip(*value.intervals, strict=True)
+                several = pb.MultiRangeUniformDistribution(min_values=low, max_values=high)
+                messages[name] = pb.Sampler(seed=value.seed, multi_range_uniform=several)
+            case _:
+                assert_never(value)
+    return messages
+
+
+def samplers_from_messages(messages: Mapping[str, pb.Sampler]) -> dict[str, ParameterValue]:
+    """Read the samplers of a message. Distributions that are not known here are left out: their value stays."""
+    values: dict[str, ParameterValue] = {}
+    for name, message in messages.items():
+        match message.WhichOneof("distribution"):
+            case "uniform":
+                values[name] = Uniform(message.uniform.min_value, message.uniform.max_value, message.seed)
+            case "gaussian":
+                values[name] = Gaussian(message.gaussian.mean, message.gaussian.st_dev, message.seed)
+            case "multi_range_uniform":
+                several = message.multi_range_uniform
+                if intervals := tuple(zip(several.min_values, several.max_values, strict=False)):
+                    values[name] = MultiRangeUniform(intervals, message.seed)
+    return values

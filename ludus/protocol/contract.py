@@ -27,9 +27,7 @@ MAX_CLIENT: Final = 100
 MAX_SENTENCE: Final = 4000
 """Longest sentence of a report, in bytes."""
 MAX_JOIN_BYTES: Final = 4096
-"""Largest JoinRequest."""
 MAX_REPORT_BYTES: Final = 8192
-"""Largest ReportRequest."""
 MAX_WAIT_SECONDS: Final = 3600
 """Longest time for which a client may ask a gateway to hold its Join."""
 MAX_UNADMITTED_STEPS: Final = 64

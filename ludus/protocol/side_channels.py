@@ -9,8 +9,8 @@ what stands behind the last field is not read, as in ML-Agents.
 import math
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple, assert_never
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final, NamedTuple, assert_never
 from uuid import UUID
 
 from ludus.protocol.batches import Aggregation, StatValue
@@ -82,7 +82,7 @@ class Received:
     stats: list[StatValue] = field(default_factory=list)
     float_properties: dict[str, float] = field(default_factory=dict)
     """By key; of several numbers the last."""
-    other: list[Frame] = field(default_factory=list)
+    raw: list[Frame] = field(default_factory=list)
     """Frames of channels that only the game and its caller know: raw bytes."""
     refused: list[str] = field(default_factory=list)
     """Stats that cannot become metrics and fields that cannot be read, in a sentence each: they end no session."""
@@ -130,13 +130,13 @@ def read(data: bytes) -> Received:
     for frame in split(data):
         if frame.channel in {STATS, FLOAT_PROPERTIES}:
             try:
-                _read_numbers(frame, received)
+                _read_number(frame, received)
             except ProtocolError as error:
                 received.refused.append(error.message)
         elif (content := _TRAINERS.get(frame.channel)) is not None:
             raise _bad(f"the player wrote on the channel of {content} ({frame.channel}), which only the trainer writes")
         elif frame.channel != TRAINING_ANALYTICS:
-            received.other.append(frame)
+            received.raw.append(frame)
     return received
 
 
@@ -205,7 +205,7 @@ def _string(text: str, owner: str) -> bytes:
     return _int32(len(text), owner) + text.encode("ascii")
 
 
-def _read_numbers(frame: Frame, received: Received) -> None:
+def _read_number(frame: Frame, received: Received) -> None:
     if frame.channel == FLOAT_PROPERTIES:
         reader = _Reader(frame.payload, "the channel of float properties")
         key = reader.string("key")
@@ -258,3 +258,59 @@ class _Reader:
 
 def _bad(problem: str) -> ProtocolError:
     return ProtocolError(CloseCode.BAD_SIDE_CHANNEL, problem)
+
+
+_RESOLUTION: Final = struct.Struct("<iii")
+"""Kind of property 0, width, height."""
+_FRAME_OF: Final = {
+    "width": 0,
+    "height": 0,
+    "quality_level": 1,
+    "time_scale": 2,
+    "target_frame_rate": 3,
+    "capture_frame_rate": 4,
+}
+"""Property -> its frame, of the five frames of an engine configuration."""
+
+
+@dataclass(frozen=True)
+class EngineOverrides:
+    """Engine settings that were typed on the game machine: they override those of the run. None: as the run says."""
+
+    width: int | None = None
+    height: int | None = None
+    quality_level: int | None = None
+    time_scale: float | None = None
+    target_frame_rate: int | None = None
+    capture_frame_rate: int | None = None
+
+    def __bool__(self) -> bool:
+        """Whether anything was typed."""
+        return bool(self._typed())
+
+    def frames(self, run_frames: bytes) -> bytes:
+        """Return frames to append to those of the run: one for each property that was typed.
+
+        Width and height share a frame, so that one that was not typed is taken from the run.
+        """
+        typed = self._typed()
+        all_frames = engine_configuration(replace(_resolution(run_frames), **typed))
+        return join(all_frames[index] for index in sorted({_FRAME_OF[name] for name in typed}))
+
+    def _typed(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def _resolution(run_frames: bytes) -> EngineConfiguration:
+    """Return a configuration whose width and height are those in the frames, or else the defaults."""
+    configuration = EngineConfiguration()
+    try:
+        frames = split(run_frames)
+    except ProtocolError:
+        return configuration
+    for channel, payload in frames:
+        if channel == ENGINE_CONFIGURATION and len(payload) == _RESOLUTION.size:
+            kind, width, height = _RESOLUTION.unpack(payload)
+            if kind == 0:
+                configuration = EngineConfiguration(width=width, height=height)
+    return configuration

@@ -102,32 +102,22 @@ def spec_to_message(spec: BehaviorSpec) -> pb.BehaviorSpec:
 
 def spec_from_message(message: pb.BehaviorSpec) -> BehaviorSpec:
     """Decode and check a spec. Raises ProtocolError(bad_spec)."""
-    spec = BehaviorSpec(
-        name=message.name,
-        observations=tuple(_observation_from(message.name, observation) for observation in message.observations),
-        actions=ActionSpec(
-            continuous_size=message.actions.continuous_size,
-            discrete_branches=tuple(message.actions.discrete_branches),
-        ),
-    )
+    observations = []
+    for sent in message.observations:
+        dtype = _OBSERVATION_DTYPES.get(sent.dtype)
+        if dtype is None:
+            problem = f"observation {sent.name!r} has dtype {sent.dtype}; it can be FLOAT32 or UINT8"
+            raise _bad_spec(message.name, problem)
+        try:
+            kind = ObservationType(sent.type or ObservationType.DEFAULT)
+            properties = tuple(DimensionProperty(value) for value in sent.dimension_properties)
+        except ValueError as error:
+            raise _bad_spec(message.name, f"observation {sent.name!r}: {error}") from None
+        observations.append(ObservationSpec(tuple(sent.shape), sent.name, dtype, kind, properties))
+    actions = ActionSpec(message.actions.continuous_size, tuple(message.actions.discrete_branches))
+    spec = BehaviorSpec(message.name, tuple(observations), actions)
     check_spec(spec)
     return spec
-
-
-def _observation_from(behavior: str, message: pb.ObservationSpec) -> ObservationSpec:
-    dtype = _OBSERVATION_DTYPES.get(message.dtype)
-    if dtype is None:
-        raise _bad_spec(behavior, f"observation {message.name!r} has dtype {message.dtype}; it can be FLOAT32 or UINT8")
-    try:
-        return ObservationSpec(
-            shape=tuple(message.shape),
-            name=message.name,
-            dtype=dtype,
-            type=ObservationType(message.type or ObservationType.DEFAULT),
-            dimension_properties=tuple(DimensionProperty(value) for value in message.dimension_properties),
-        )
-    except ValueError as error:
-        raise _bad_spec(behavior, f"observation {message.name!r}: {error}") from None
 
 
 def check_spec(spec: BehaviorSpec) -> None:
@@ -139,7 +129,21 @@ def check_spec(spec: BehaviorSpec) -> None:
             spec.name, f"it has {len(spec.observations)} observations; 1 to {MAX_OBSERVATIONS} are possible"
         )
     for index, observation in enumerate(spec.observations):
-        _check_observation(spec.name, index, observation)
+        what, rank = f"observation {index}", len(observation.shape)
+        # Unity's agents that see by cameras alone may have a vector, or a list of entities, of no numbers.
+        least = (*(1,) * (rank - 1), 0 if rank in {1, 2} else 1)
+        if not 1 <= rank <= MAX_DIMENSIONS or any(map(int.__lt__, observation.shape, least)):
+            raise _bad_spec(
+                spec.name,
+                f"{what} has shape {observation.shape}; 1 to {MAX_DIMENSIONS} dimensions of 1 or more, "
+                "where the last one of a vector or of a list may be 0",
+            )
+        if observation.size > MAX_ELEMENTS:
+            raise _bad_spec(spec.name, f"{what} has {observation.size} elements; at most {MAX_ELEMENTS} are possible")
+        if len(observation.name.encode()) > MAX_NAME_BYTES:
+            raise _bad_spec(spec.name, f"{what} has a name of more than {MAX_NAME_BYTES} bytes")
+        if len(observation.dimension_properties) not in {0, rank}:
+            raise _bad_spec(spec.name, f"{what} needs as many dimension_properties as dimensions, or none")
     actions = spec.actions
     if not 0 <= actions.continuous_size <= MAX_CONTINUOUS:
         raise _bad_spec(
@@ -153,26 +157,6 @@ def check_spec(spec: BehaviorSpec) -> None:
         raise _bad_spec(spec.name, f"each branch needs 1 choice or more, all together at most {MAX_CHOICES}")
     if not actions.continuous_size and not actions.discrete_branches:
         raise _bad_spec(spec.name, "it has no actions; name a continuous_size or discrete_branches")
-
-
-def _check_observation(behavior: str, index: int, observation: ObservationSpec) -> None:
-    rank = len(observation.shape)
-    # Unity's agents that see by cameras alone may have a vector, or a list of entities, of no numbers.
-    least = (*(1,) * (rank - 1), 0 if rank in {1, 2} else 1)
-    if not 1 <= rank <= MAX_DIMENSIONS or any(size < low for size, low in zip(observation.shape, least, strict=True)):
-        raise _bad_spec(
-            behavior,
-            f"observation {index} has shape {observation.shape}; 1 to {MAX_DIMENSIONS} dimensions of 1 or more, "
-            "where the last one of a vector or of a list may be 0",
-        )
-    if observation.size > MAX_ELEMENTS:
-        raise _bad_spec(
-            behavior, f"observation {index} has {observation.size} elements; at most {MAX_ELEMENTS} are possible"
-        )
-    if len(observation.name.encode()) > MAX_NAME_BYTES:
-        raise _bad_spec(behavior, f"observation {index} has a name of more than {MAX_NAME_BYTES} bytes")
-    if len(observation.dimension_properties) not in {0, len(observation.shape)}:
-        raise _bad_spec(behavior, f"observation {index} needs as many dimension_properties as dimensions, or none")
 
 
 def is_name(text: str) -> bool:

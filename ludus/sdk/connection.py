@@ -36,7 +36,6 @@ CLIENT: Final = "ludus-python"
 CRASHED: Final = "game_crashed"
 """Code with which a simulator reports that its game raised an error."""
 WELCOME_SECONDS: Final = 60.0
-"""Time-out of the Welcome on a new stream."""
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,6 @@ class Failure:
     code: str
     sentence: str
     permanent: bool
-    """Whether trying again is pointless."""
     run_state: str = ""
     """Final state of the run, where the failure is that it has ended."""
 

@@ -11,9 +11,8 @@ import numpy as np
 
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.batches import ActionBatch
-from ludus.protocol.codec import PROTOCOL_VERSION, decode_actions, encode_step
+from ludus.protocol.codec import PROTOCOL_VERSION, decode_actions, encode_step, samplers_from_messages
 from ludus.protocol.codes import CloseCode, ProtocolError
-from ludus.protocol.parameters import samplers_from_messages
 from ludus.protocol.spec import BehaviorSpec
 from ludus.protocol.specs import BehaviorLayout, spec_to_message
 from ludus.sdk.environment_parameters import EnvironmentParameters
@@ -34,13 +33,10 @@ class Session:
         self._waiting: dict[str, dict[int, int]] = {}
         """Behavior -> agent -> step whose answer it waits for."""
         self.parameters = EnvironmentParameters()
-        """The newest parameters from the server."""
         self._answered_at: float | None = None
         """When the newest actions came, until the next step is sent."""
         self.decisions = 0
-        """Decisions that were asked for."""
         self.episodes = 0
-        """Episodes that were ended."""
 
     @property
     def behaviors(self) -> list[BehaviorSpec]:

@@ -10,9 +10,11 @@ from click.testing import CliRunner, Result
 
 from ludus.cli import ludus
 from ludus.protocol import simulation_pb2 as pb
+from ludus.sdk import SimulatorError, connect
 from ludus.sdk.contract.kit import RUN, SCENARIOS, Scenario, evaluate, serve
 from ludus.sdk.contract.scripted import TICKET, ScriptedServer
 from tests.ludus.collector.stack import SPEC, Simulator
+from tests.toys.catch import Catch
 from tests.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -236,3 +238,14 @@ def receive_close(culprit: Simulator) -> pb.Close:
         pass
     culprit.half_close()
     return response.close
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_the_python_client(scenario: Scenario) -> None:
+    with serve(scenario) as server:
+        try:
+            succeeded = connect(Catch(), run=RUN, server=server.address).finished
+        except SimulatorError:
+            succeeded = False
+
+    assert [*evaluate(scenario, server, succeeded=succeeded, ending="an error")] == []

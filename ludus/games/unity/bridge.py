@@ -17,7 +17,6 @@ import grpc
 import grpc.aio
 
 from ludus.games import diagnostics
-from ludus.games.engine import EngineOverrides
 from ludus.games.reporter import Tell
 from ludus.games.unity.hook import SideChannelTap
 from ludus.games.unity.messages import (
@@ -44,6 +43,7 @@ from ludus.protocol.options import (
     SESSION_ID_METADATA,
     TICKET_METADATA,
 )
+from ludus.protocol.side_channels import EngineOverrides
 from ludus.sdk.errors import Failure, SessionRefused, SimulatorError
 from ludus.sdk.join import CollectorEndpoint, JoinClient, Report, RunEnd, Target, client_name
 
@@ -75,7 +75,6 @@ class BridgeSession:
         this process, to which `target` leads; None: calls go by a connection.
         """
         self.calls = 0
-        """Calls that the game has made."""
         self.replied_at = time.monotonic()
         """When the last reply was given (clock: monotonic)."""
         self.outcome: RunEnd | SimulatorError | None = None

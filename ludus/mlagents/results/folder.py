@@ -59,7 +59,6 @@ class Journal:
     """The progress of the mirror of a folder: `run_logs/ludus.json`."""
 
     run: str
-    """Id of the run on its server."""
     server: str = ""
     """The server's address; empty for a stack that `ludus learn` starts itself."""
     attempt: int = 0

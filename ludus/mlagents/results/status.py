@@ -17,7 +17,6 @@ from typing import Any, Final, TypeAlias
 from ludus.protocol.options import COMMUNICATION_VERSION, ML_AGENTS_VERSION
 
 Json: TypeAlias = dict[str, Any]
-"""An object of JSON."""
 
 STATUS_VERSION: Final = "0.3.0"
 TIMERS_VERSION: Final = "0.1.0"
@@ -56,7 +55,6 @@ class BehaviorStatus:
     final_model: str | None = None
     """The copy of the last model; None while it trains."""
     elo: float | None = None
-    """Rating in self-play."""
 
 
 def training_status(behaviors: Mapping[str, BehaviorStatus], lessons: Mapping[str, int]) -> Json:

@@ -87,13 +87,10 @@ class Behaviour:
     steps: int | None = None
     """Answered steps after which a stream ends. None: never."""
     ending: str = "finished"
-    """One of `ENDINGS`."""
     reset_every: int | None = None
-    """Answer every n-th step with a Reset."""
     save_every: int | None = None
     """Send Save before the answer to every n-th step to simulators that can go back."""
     delay_seconds: float = 0.0
-    """Delay of each answer."""
     split: bool = False
     """Answer the agents of a step one by one, the last one first."""
     future: bool = False
@@ -129,7 +126,6 @@ class FakeStream(ServedStream):
         self._name = name
         self._context = context
         self._reading: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        """The next message of the client."""
         self._players: dict[str, RandomPlayer] = {}
         self._saves = self._steps = self._scripted = 0
         self._resumes = False
@@ -377,7 +373,6 @@ class FakeServer:
         self.specs: dict[str, BehaviorSpec] = {}
         """The announced spec of each behavior: all simulators must agree."""
         self.say = say
-        """Prints an event."""
         self._host = host
         self._wanted_port = port
         self._joins = 0

@@ -376,7 +376,6 @@ class Verdict:
     """Parts of a sentence, one for each thing that was not as the contract says; none: the client passes."""
     seconds: float
     printed: tuple[str, ...]
-    """The last lines that the client printed."""
 
     @property
     def sentence(self) -> str:

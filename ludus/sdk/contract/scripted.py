@@ -48,7 +48,6 @@ class Peer(ServedStream):
         self.context = context
         self.metadata = dict(context.invocation_metadata())
         self.awaits = "Hello"
-        """The message that the script waits for."""
         self._requests = requests
 
     def hello(self) -> pb.Hello:
@@ -86,7 +85,11 @@ class Peer(ServedStream):
                 continue
             self.server.stats.extend(decode_stats(step))
             for batch in batches:
-                self._check_ends(batch)
+                # A real server ignores the end of an episode that never began, but its author did not mean it.
+                ended = set() if batch.terminals is None else set(batch.terminals.agent_ids.tolist())
+                if never_began := ended - self.running[batch.behavior]:
+                    which = shortened(sorted(never_began))
+                    raise Violation(f"a step ends episodes of agents {which}, which never began")
                 self.account(batch)
             if any(batch.decisions is not None for batch in batches):
                 return step.step_id, batches
@@ -137,12 +140,6 @@ class Peer(ServedStream):
     def _announce(self, specs: Iterable[pb.BehaviorSpec]) -> None:
         for message in specs:
             self.introduce(spec_from_message(message))
-
-    def _check_ends(self, batch: BehaviorBatch) -> None:
-        """Refuse the end of an episode that never began: a real server ignores it, but its author did not mean it."""
-        ended = set() if batch.terminals is None else set(batch.terminals.agent_ids.tolist())
-        if never_began := ended - self.running[batch.behavior]:
-            raise Violation(f"a step ends episodes of agents {shortened(sorted(never_began))}, which never began")
 
     def _act(self, batch: BehaviorBatch, rows: slice, name_agents: bool) -> ActionBatch:
         decisions, spec = batch.decisions, self.layouts[batch.behavior].spec

@@ -79,9 +79,7 @@ class ServedStream:
         self.waiting: defaultdict[str, dict[int, int]] = defaultdict(dict)
         """By behavior: agent that waits -> the step in which it asked."""
         self.answered: set[str] = set()
-        """Behaviors that have been answered."""
         self.episodes = 0
-        """Episodes that have ended."""
         self.last_step = self.reset_id = 0
         self._run_specs = run_specs
         self._visual_encoder = visual_encoder

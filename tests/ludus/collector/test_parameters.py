@@ -11,8 +11,8 @@ import pytest
 from ludus.collector.messages import StatsReported
 from ludus.config.environment_parameters import Lesson
 from ludus.protocol import simulation_pb2 as pb
+from ludus.protocol.codec import samplers_from_messages
 from ludus.protocol.environment_parameters import Constant, Gaussian, MultiRangeUniform, ParameterValue, Uniform
-from ludus.protocol.parameters import samplers_from_messages
 from tests.ludus.collector.stack import PATIENCE, SPEC, Learner, Simulator, learner, player
 from tests.waiting import eventually
 from tests.worker.collectors.playing import pids_of

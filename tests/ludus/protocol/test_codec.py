@@ -18,11 +18,17 @@ from ludus.protocol.codec import (
     decode_step,
     encode_actions,
     encode_step,
+    samplers_from_messages,
+    samplers_to_messages,
     tensor_to_array,
 )
 from ludus.protocol.codes import CloseCode, ProtocolError
-from ludus.protocol.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
+from ludus.protocol.environment_parameters import Constant, Gaussian, MultiRangeUniform, ParameterValue, Uniform
+from ludus.protocol.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType, file_name
 from ludus.protocol.specs import BehaviorLayout, spec_from_message, spec_to_message
+from server.config.resolution import resolve
+from server.kit.artifacts.store import check_path
+from server.kit.errors import InvalidConfig
 
 HYBRID = BehaviorSpec(
     "Hunter",
@@ -432,3 +438,64 @@ def _seconds(raw: bytes, layouts: dict[str, BehaviorLayout], answer: ActionBatch
         decode_step(pb.Step.FromString(raw), layouts)
         encode_actions(1, [answer]).SerializeToString()
     return time.perf_counter() - start
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Uniform(-1.5, 2.0, seed=2**31 - 1),
+        Gaussian(1.0, -0.5, seed=-(2**31)),
+        MultiRangeUniform(((0.0, 1.0), (3.0, 3.0)), seed=0),
+    ],
+)
+def test_samplers_come_back_as_they_were(value: ParameterValue) -> None:
+    messages = samplers_to_messages({"p": value})
+    sent = {name: pb.Sampler.FromString(message.SerializeToString()) for name, message in messages.items()}
+
+    assert samplers_from_messages(sent) == {"p": value}
+
+
+def test_constants_have_no_sampler() -> None:
+    assert samplers_to_messages({"p": Constant(1.0)}) == {}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [pb.Sampler(seed=1), pb.Sampler(seed=1, multi_range_uniform=pb.MultiRangeUniformDistribution(min_values=[1.0]))],
+)
+def test_a_distribution_that_cannot_be_read_is_left_out(message: pb.Sampler) -> None:
+    assert samplers_from_messages({"p": message}) == {}
+
+
+ANNOUNCED = st.text(min_size=1, max_size=40).filter(str.isprintable)
+
+
+@pytest.mark.parametrize("name", ["3DBall", "My Behavior", "Jäger 1", "猫", "100%", "a.b", "a=b", "A-1_b"])
+def test_a_file_has_the_behaviors_own_name(name: str) -> None:
+    assert file_name(name) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "file"), [("Team/Red", "Team=2FRed"), (".a", "=2Ea"), ("a.", "a=2E"), ("C:", "C=3A"), ("a=2Fb", "a=3D2Fb")]
+)
+def test_what_a_file_system_refuses_is_replaced(name: str, file: str) -> None:
+    assert file_name(name) == file
+
+
+@given(ANNOUNCED)
+def test_every_announced_name_can_be_stored(name: str) -> None:
+    assert check_path(f"{file_name(name)}.onnx")
+
+
+@given(ANNOUNCED, ANNOUNCED)
+def test_no_two_behaviors_share_a_file(one: str, other: str) -> None:
+    assert (file_name(one) == file_name(other)) is (one == other)
+
+
+@given(ANNOUNCED)
+def test_every_name_of_a_configuration_is_its_files(name: str) -> None:
+    try:
+        resolve({"behaviors": {name: {}}})
+    except InvalidConfig:
+        return
+    assert file_name(name).replace("=3D", "=") == name or name.endswith(".")

@@ -20,6 +20,7 @@ from ludus.protocol.side_channels import (
     STATS,
     TRAINING_ANALYTICS,
     EngineConfiguration,
+    EngineOverrides,
     Frame,
     engine_configuration,
     environment_parameter,
@@ -230,13 +231,13 @@ def test_the_last_of_several_float_properties_of_one_key_stands() -> None:
 def test_channels_that_only_the_game_knows_are_handed_on_in_their_order() -> None:
     frames = [Frame(RAW, b"one"), Frame(uuid4(), b""), Frame(RAW, b"two")]
 
-    assert read(join(frames)).other == frames
+    assert read(join(frames)).raw == frames
 
 
 def test_training_analytics_are_not_looked_at() -> None:
     received = read(join([Frame(TRAINING_ANALYTICS, b"\xff\xff"), stat("Goals", 1, 0)]))
 
-    assert received.other == []
+    assert received.raw == []
     assert [value.key for value in received.stats] == ["Goals"]
 
 
@@ -279,3 +280,33 @@ def test_damaged_bytes_raise_nothing_but_a_protocol_error(
 
     with contextlib.suppress(ProtocolError):
         read(data)
+
+
+GIVEN = join(engine_configuration(EngineConfiguration(width=640, height=480)))
+
+
+def test_only_what_was_typed_is_sent() -> None:
+    frames = split(EngineOverrides(time_scale=1.0, capture_frame_rate=0).frames(GIVEN))
+
+    assert frames == [
+        engine_configuration(EngineConfiguration(time_scale=1.0, capture_frame_rate=0))[i] for i in (2, 4)
+    ]
+
+
+def test_a_width_alone_keeps_the_runs_height() -> None:
+    frames = split(EngineOverrides(width=1280).frames(GIVEN))
+
+    assert frames == engine_configuration(EngineConfiguration(width=1280, height=480))[:1]
+
+
+def test_a_width_alone_has_the_default_height_where_the_run_says_nothing() -> None:
+    assert split(EngineOverrides(width=1280).frames(b"")) == engine_configuration(EngineConfiguration(width=1280))[:1]
+
+
+def test_frames_that_cannot_be_read_are_no_error() -> None:
+    assert split(EngineOverrides(quality_level=1).frames(b"garbage"))
+
+
+def test_nothing_typed_is_nothing() -> None:
+    assert not EngineOverrides()
+    assert EngineOverrides(time_scale=0.0)

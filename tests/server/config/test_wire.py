@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from ludus.protocol.codec import samplers_from_messages, samplers_to_messages
 from ludus.protocol.environment_parameters import Constant
-from ludus.protocol.parameters import samplers_from_messages, samplers_to_messages
 from ludus.protocol.side_channels import EngineConfiguration, engine_configuration, environment_parameter, join, split
 from ludus.protocol.specs import is_name
 from server.config.resolution import resolve

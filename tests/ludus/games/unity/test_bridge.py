@@ -10,14 +10,13 @@ import pytest
 
 from ludus.games import diagnostics
 from ludus.games.builds import GivenUp
-from ludus.games.engine import EngineOverrides
 from ludus.games.settings import GameSettings
 from ludus.games.unity.bridge import BridgeSession
 from ludus.games.unity.messages import GOODBYE
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.mlagents import unity_pb2 as pb
 from ludus.protocol.options import GAME_RECEIVES_BYTES
-from ludus.protocol.side_channels import EngineConfiguration, engine_configuration, join
+from ludus.protocol.side_channels import EngineConfiguration, EngineOverrides, engine_configuration, join
 from ludus.sdk.errors import CannotConnect
 from ludus.sdk.join import Target
 from tests.ludus.games.conftest import LUDUS_LOGGER, EditorWorld, Playing
