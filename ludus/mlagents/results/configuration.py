@@ -108,26 +108,29 @@ def render(
     keys are taken from there. `local` are the sections that this machine acts on (`env_settings`, `engine_settings`,
     `checkpoint_settings`), `seed` the run's, from which constant parameters are numbered as ML-Agents does.
     """
-    given = given or {}
+    request = given or {}
     document: dict[str, object] = {}
     for key in _TOP:
-        value = resolved.get(key, given.get(key))
+        value = resolved.get(key, request.get(key))
         match key:
             case "default_settings":
-                document[key] = None if value is None else behavior_settings(value, given.get(key))
+                document[key] = None if value is None else behavior_settings(value, request.get(key))
             case "behaviors":
                 document[key] = {
-                    name: behavior_settings(settings, given_to(given, name)) for name, settings in (value or {}).items()
+                    name: behavior_settings(settings, given_to(request, name))
+                    for name, settings in (value or {}).items()
                 }
             case "environment_parameters":
                 document[key] = _parameters(value, seed)
             case "torch_settings":
-                document[key] = _ordered(value or {}, ("device",), given.get(key))
+                document[key] = _ordered(value or {}, ("device",), request.get(key))
             case "debug":
                 document[key] = bool(value)
             case _:
                 document[key] = dict((local or {}).get(key, value or {}))
-    user_keys = {key: resolved.get(key, given[key]) for key in given if key not in document and key not in _SECTIONS}
+    user_keys = {
+        key: resolved.get(key, request[key]) for key in request if key not in document and key not in _SECTIONS
+    }
     return str(yaml.safe_dump(document | user_keys, sort_keys=False, allow_unicode=True))
 
 

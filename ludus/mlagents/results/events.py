@@ -32,12 +32,12 @@ class TensorBoardMissing(Exception):
 
 @dataclass(frozen=True)
 class Scalar:
-    """One point of a metric; `at` in seconds since 1970-01-01 UTC."""
+    """One point of a metric; `time` in seconds since 1970-01-01 UTC."""
 
     tag: str
     step: int
     value: float
-    at: float
+    time: float
 
 
 class EventWriter:
@@ -90,7 +90,7 @@ class EventWriter:
         for point in points:
             value = self._summaries.Summary.Value(tag=point.tag, simple_value=point.value)
             summary = self._summaries.Summary(value=[value])
-            self._write(self._events.Event(wall_time=point.at, step=point.step, summary=summary))
+            self._write(self._events.Event(wall_time=point.time, step=point.step, summary=summary))
 
     def text(self, tag: str, text: str) -> None:
         """Append a text, at step 0."""

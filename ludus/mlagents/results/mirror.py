@@ -271,7 +271,7 @@ class Mirror:
             line = console.Summary(
                 behavior,
                 step,
-                max(0.0, summary[STEPS_PER_SECOND].at - self._since),
+                max(0.0, summary[STEPS_PER_SECOND].time - self._since),
                 {tag: point.value for tag, point in summary.items()},
                 training=self._trains and step <= self._resolved(behavior).get("max_steps", math.inf),
             )
