@@ -1,6 +1,7 @@
 """Whole checkpoints of ML-Agents, as parts of the states of our algorithms."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -17,21 +18,7 @@ from worker.learning.rewards.curiosity import CuriosityNetworks
 from worker.learning.rewards.gail import Discriminator
 from worker.learning.rewards.rnd import RNDNetworks
 from worker.mlagents.file import POLICY, MLAgentsCheckpoint, Shape
-from worker.mlagents.networks import (
-    CRITIC,
-    Q_NETWORK,
-    VALUE,
-    Find,
-    Translation,
-    fill_actor,
-    fill_actor_critic,
-    fill_curiosity,
-    fill_gail,
-    fill_modular_critics,
-    fill_rnd,
-    fill_stacked_critics,
-    fill_team_critic,
-)
+from worker.mlagents.networks import CRITIC, Q_NETWORK, VALUE, Find, Translation
 
 ACTIVATION = "swish"
 """Of all their hidden layers."""
@@ -43,8 +30,9 @@ class Misfit(ValueError):
     """A checkpoint is not of the networks that are configured. The message lists the names, `LISTED` at most."""
 
     def __init__(self, problems: Sequence[str]) -> None:
-        more = len(problems) - LISTED
-        listed = [*problems[:LISTED], *([f"and {more} more"] if more > 0 else [])]
+        listed = list(problems[:LISTED])
+        if len(problems) > LISTED:
+            listed.append(f"and {len(problems) - LISTED} more")
         super().__init__("; ".join(listed))
         self.problems = tuple(problems)
 
@@ -101,27 +89,27 @@ def translate(file: MLAgentsCheckpoint, config: BehaviorConfig, spec: BehaviorSp
     weights = Translation(_finder(file.tensors, read, problems))
     for fill in (networks.fill, *(signal.fill for signal in signals.values())):
         fill(weights)
-    left = file.unread(read)
+    unread = file.unread(read)
     if isinstance(config, CloneConfig):
-        left = [name for name in left if name.startswith(f"{POLICY}/")]
+        unread = [name for name in unread if name.startswith(f"{POLICY}/")]
     elif networks.doubled:
-        left = [name for name in left if not name.startswith(f"{networks.doubled}/")]
-    problems += [f"unexpected {name} ({_shape(file.tensors[name].shape)})" for name in left]
+        unread = [name for name in unread if not name.startswith(f"{networks.doubled}/")]
+    problems += [f"unexpected {name} ({_shape(file.tensors[name].shape)})" for name in unread]
     if problems:
         raise Misfit(problems)
     state: dict[str, Any] = {key: weights.of_module(module) for key, module in networks.modules.items()}
     state["signals"] = {name: {"model": weights.of_module(signal.network)} for name, signal in signals.items()}
-    fresh = [f"the optimizer of {name}" for name in signals]
+    missing = [f"the optimizer of {name}" for name in signals]
     optimizer = _optimizer(file, networks)
     if optimizer is None:
-        fresh.append("the optimizer")
+        missing.append("the optimizer")
     else:
         state["optimizer"] = optimizer
     if isinstance(config, SACConfig):
-        fresh += ["the entropy coefficients", "the replay buffer"]
+        missing += ["the entropy coefficients", "the replay buffer"]
     if not isinstance(config, CloneConfig) and config.behavioral_cloning is not None:
-        fresh.append("the optimizer of behavioral_cloning")
-    return Translated(state, tuple(fresh))
+        missing.append("the optimizer of behavioral_cloning")
+    return Translated(state, tuple(missing))
 
 
 def _finder(tensors: Mapping[str, Tensor], read: set[str], problems: list[str]) -> Find:
@@ -129,15 +117,15 @@ def _finder(tensors: Mapping[str, Tensor], read: set[str], problems: list[str]) 
 
     def find(name: str, shape: Shape) -> Tensor:
         read.add(name)
-        found = tensors.get(name)
-        if found is None:
+        tensor = tensors.get(name)
+        if tensor is None:
             problems.append(f"missing {name} ({_shape(shape)})")
-        elif tuple(found.shape) != shape:
-            problems.append(f"{name} is {_shape(found.shape)}, needed is {_shape(shape)}")
-        elif found.layout is not torch.strided or not bool(found.isfinite().all()):
+        elif tuple(tensor.shape) != shape:
+            problems.append(f"{name} is {_shape(tensor.shape)}, needed is {_shape(shape)}")
+        elif tensor.layout is not torch.strided or not bool(tensor.isfinite().all()):
             problems.append(f"{name} has values that are no finite numbers")
         else:
-            return found if name.endswith(".normalization_steps") else found.float()
+            return tensor if name.endswith(".normalization_steps") else tensor.float()
         return torch.ones(shape)
 
     return find
@@ -149,23 +137,27 @@ def _shape(shape: Sequence[int]) -> str:
 
 def _optimizer(file: MLAgentsCheckpoint, networks: _Networks) -> dict[str, Any] | None:
     """Return the state of our Adam; None if the file has none that fits."""
-    moments = [file.moments(name, parameters(file)) for name, parameters in networks.optimizers]
-    found = [one for one in moments if one is not None]
-    if not moments or len(found) < len(moments):
+    if not networks.optimizers:
         return None
-    steps = max((step for one in found for step in one.steps), default=0.0)
-    state: dict[str, Any] = {"steps": torch.tensor(steps)}
-    for key in ("first", "second"):
-        theirs = {name: moment for one in found for name, moment in getattr(one, key).items()}
+    steps, first, second = [0.0], {}, {}
+    for name, parameters in networks.optimizers:
+        moments = file.moments(name, parameters(file))
+        if moments is None:
+            return None
+        steps += moments.steps
+        first |= moments.first
+        second |= moments.second
 
-        def find(name: str, shape: Shape, moments: Mapping[str, Tensor] = theirs) -> Tensor:
+    def translated(moments: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        def find(name: str, shape: Shape) -> Tensor:
             """Return a moment; those of parameters that were never descended are 0."""
             return moments[name].float() if name in moments else torch.zeros(shape)
 
         translation = Translation(find)
         networks.fill_moments(translation)
-        state[key] = translation.of(networks.trained)
-    return state
+        return translation.of(networks.trained)
+
+    return {"steps": torch.tensor(max(steps)), "first": translated(first), "second": translated(second)}
 
 
 def _parameters_of(*modules: str) -> Callable[[MLAgentsCheckpoint], Parameters]:
@@ -188,7 +180,7 @@ def _networks(config: BehaviorConfig, spec: BehaviorSpec) -> _Networks:
             return _sac(config, spec)
         case CloneConfig():
             actor = Actor(spec, config.network_settings, torch.Generator())
-            fill = _filled(fill_actor, actor)
+            fill = partial(Translation.actor, actor=actor)
             return _Networks({"model": actor}, fill, [], [], fill)
         case _:
             raise Misfit([f"ML-Agents 1.1.0 has no trainer {config.trainer_type}"])
@@ -199,7 +191,7 @@ def _ppo(config: PPOConfig, spec: BehaviorSpec) -> _Networks:
     model = ActorCritic(
         spec, config.network_settings, signals=len(names), shared_critic=shared, generator=torch.Generator()
     )
-    fill = _filled(fill_actor_critic, model, names)
+    fill = partial(Translation.actor_critic, model=model, signals=names)
     descended = _parameters_of(POLICY) if shared else _parameters_of(POLICY, CRITIC)
     return _Networks(
         {"model": model},
@@ -217,9 +209,9 @@ def _poca(config: POCAConfig, spec: BehaviorSpec) -> _Networks:
     critic = TeamCritic(spec, config.network_settings, len(names), generator)
     model = nn.ModuleDict({"actor": actor, "critic": critic})
 
-    def fill(found: Translation) -> None:
-        fill_actor(found, actor)
-        fill_team_critic(found, critic, actor.body.layout, names)
+    def fill(translation: Translation) -> None:
+        translation.actor(actor)
+        translation.team_critic(critic, actor.body.layout, names)
 
     optimizers = [("Optimizer:adam", _parameters_of(POLICY, CRITIC))]
     return _Networks({"model": model}, fill, list(model.named_parameters()), optimizers, fill)
@@ -231,19 +223,20 @@ def _sac(config: SACConfig, spec: BehaviorSpec) -> _Networks:
     actor = Actor(spec, config.network_settings, generator, head=config.head)
     critics = build_critics(spec, config.network_settings, len(names), generator)
     coefficients = torch.zeros(branches + bool(columns))
-    theirs = {"entropy/discrete": (branches,), "entropy/continuous": (1,)}
+    entropies = {"entropy/discrete": (branches,), "entropy/continuous": (1,)}
 
-    def fill(found: Translation) -> None:
-        fill_actor(found, actor)
+    def fill(translation: Translation) -> None:
+        translation.actor(actor)
+        choices = max(spec.actions.mask_size, 1)
         if isinstance(critics, StackedCritics):
-            fill_stacked_critics(found, critics, actor.body.layout, names, max(spec.actions.mask_size, 1))
+            translation.stacked_critics(critics, actor.body.layout, names, choices)
         else:
-            fill_modular_critics(found, critics, names, max(spec.actions.mask_size, 1))
+            translation.modular_critics(critics, names, choices)
 
-    def fill_moments(found: Translation) -> None:
-        fill(found)
-        parts = [found.find(name, shape) for name, shape in theirs.items()]
-        found.set(coefficients, torch.cat(parts)[: len(coefficients)])
+    def fill_moments(translation: Translation) -> None:
+        fill(translation)
+        parts = [translation.find(name, shape) for name, shape in entropies.items()]
+        translation.set(coefficients, torch.cat(parts)[: len(coefficients)])
 
     return _Networks(
         {"actor": actor, "critics": critics},
@@ -256,7 +249,7 @@ def _sac(config: SACConfig, spec: BehaviorSpec) -> _Networks:
         [
             ("Optimizer:policy_optimizer", _parameters_of(POLICY)),
             ("Optimizer:value_optimizer", _parameters_of(Q_NETWORK, VALUE)),
-            ("Optimizer:entropy_optimizer", lambda _: theirs),
+            ("Optimizer:entropy_optimizer", lambda _: entropies),
         ],
         fill_moments,
     )
@@ -274,17 +267,13 @@ def _signals(config: ReinforcementConfig, spec: BehaviorSpec) -> dict[str, _Sign
         match signal:
             case CuriosityConfig():
                 curiosity = CuriosityNetworks(signal, spec, torch.Generator())
-                signals[name] = _Signal(curiosity, _filled(fill_curiosity, curiosity, spec))
+                signals[name] = _Signal(curiosity, partial(Translation.curiosity, networks=curiosity, spec=spec))
             case RNDConfig():
                 rnd = RNDNetworks(signal, spec, torch.Generator())
-                signals[name] = _Signal(rnd, _filled(fill_rnd, rnd))
+                signals[name] = _Signal(rnd, partial(Translation.rnd, networks=rnd))
             case GAILConfig():
                 gail = Discriminator(signal, spec, torch.Generator())
-                signals[name] = _Signal(gail, _filled(fill_gail, gail))
+                signals[name] = _Signal(gail, partial(Translation.gail, network=gail))
             case _:  # Ludus' own, and the game's rewards: the file has nothing for them
                 pass
     return signals
-
-
-def _filled(fill: Callable[..., None], *arguments: object) -> Fill:
-    return lambda found: fill(found, *arguments)

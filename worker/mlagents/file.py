@@ -89,31 +89,29 @@ class MLAgentsCheckpoint:
         state, names = self.optimizers.get(optimizer), list(parameters)
         if state is None:
             return None
-        found = Moments([], {}, {})
+        moments = Moments([], {}, {})
         try:
             if [index for group in state["param_groups"] for index in group["params"]] != [*range(len(names))]:
                 return None
-            for index, one in state["state"].items():
-                found.steps.append(float(one["step"]))
-                for moments, key in ((found.first, "exp_avg"), (found.second, "exp_avg_sq")):
-                    moment: Tensor = one[key]
+            for index, parameter in state["state"].items():
+                moments.steps.append(float(parameter["step"]))
+                for tensors, key in ((moments.first, "exp_avg"), (moments.second, "exp_avg_sq")):
+                    moment: Tensor = parameter[key]
                     if tuple(moment.shape) != parameters[names[index]] or not bool(moment.isfinite().all()):
                         return None
-                    moments[names[index]] = moment
+                    tensors[names[index]] = moment
         except (KeyError, TypeError, ValueError, AttributeError):  # not what Adam's state looks like
             return None
-        return found
+        return moments
 
     def unread(self, read: Iterable[str]) -> list[str]:
         """Return the names of tensors that a translation has no use for."""
-        known = set(read) | {f"{POLICY}/{name}" for name in CONSTANTS}
-        return [name for name in self.tensors if name not in known and not self._is_alias(name)]
+        expected = set(read) | {f"{POLICY}/{name}" for name in CONSTANTS}
+        return [name for name in self.tensors if name not in expected and not self._is_alias(name)]
 
     def _is_alias(self, name: str) -> bool:
         """Whether the file has a tensor under a longer name, too."""
-        before, found, after = name.rpartition("processors.")
-        return (
-            bool(found)
-            and not before.endswith("observation_encoder.")
-            and (f"{before}observation_encoder.processors.{after}" in self.tensors)
-        )
+        before, separator, after = name.rpartition("processors.")
+        if not separator or before.endswith("observation_encoder."):
+            return False
+        return f"{before}observation_encoder.processors.{after}" in self.tensors

@@ -34,7 +34,7 @@ class QPrediction(NamedTuple):
     """For `q_values_of`."""
 
 
-class _Network(nn.Module):
+class CriticNetwork(nn.Module):
     """A body, and heads for each signal."""
 
     def __init__(
@@ -75,17 +75,17 @@ class ModularCritics(nn.Module):
         actions = spec.actions
         self._signals, self._choices, self._actions = signals, max(actions.mask_size, 1), actions.continuous_size
         self.q = nn.ModuleList(
-            _Network(spec, settings, signals, self._choices, generator, actions.continuous_size) for _ in range(2)
+            CriticNetwork(spec, settings, signals, self._choices, generator, actions.continuous_size) for _ in range(2)
         )
-        self.v = _Network(spec, settings, signals, 1, generator)
-        self.target = _Network(spec, settings, signals, 1, generator).requires_grad_(False)
+        self.v = CriticNetwork(spec, settings, signals, 1, generator)
+        self.target = CriticNetwork(spec, settings, signals, 1, generator).requires_grad_(False)
         self.track(1.0)
 
     def q_values(self, encoded: Encoded, continuous: Float[Tensor, "R C"], length: int) -> QPrediction:
         """Return Q of actions that were taken, and V."""
         action = continuous if self._actions else None
-        encodings = [network.encoding(encoded) for network in self._q_networks()]
-        q = [network(part, action, length) for network, part in zip(self._q_networks(), encodings, strict=True)]
+        encodings = [network.encoding(encoded) for network in self.q_networks]
+        q = [network(part, action, length) for network, part in zip(self.q_networks, encodings, strict=True)]
         v = self.v(self.v.encoding(encoded), None, length)
         return QPrediction(self._by_signal(q), v, ([part.detach() for part in encodings], length))
 
@@ -94,7 +94,7 @@ class ModularCritics(nn.Module):
         encodings, length = prediction.kept
         with _constant(self.q):
             return self._by_signal(
-                [network(part, continuous, length) for network, part in zip(self._q_networks(), encodings, strict=True)]
+                [network(part, continuous, length) for network, part in zip(self.q_networks, encodings, strict=True)]
             )
 
     def target_values(self, encoded: Encoded, following: Encoded, length: int) -> Float[Tensor, "R S"]:
@@ -106,9 +106,9 @@ class ModularCritics(nn.Module):
         if target.body.memory is None:
             return self.initial_values(following)
         encoding = target.encoding(encoded).view(-1, length, target.body.encoder.size)  # (Q, L, I)
-        behind = target.encoding(following).view(-1, length, target.body.encoder.size)
-        whole = torch.cat([encoding[:, :1], behind], 1)  # (Q, L + 1, I)
-        values: Tensor = target(whole.flatten(0, 1), None, length + 1)
+        successors = target.encoding(following).view(-1, length, target.body.encoder.size)
+        sequences = torch.cat([encoding[:, :1], successors], 1)  # (Q, L + 1, I)
+        values: Tensor = target(sequences.flatten(0, 1), None, length + 1)
         return values.view(-1, length + 1, self._signals)[:, 1:].flatten(0, 1)
 
     def initial_values(self, encoded: Encoded) -> Float[Tensor, "R S"]:
@@ -121,8 +121,10 @@ class ModularCritics(nn.Module):
         sources = [parameter.detach() for parameter in self.v.parameters()]
         torch._foreach_lerp_(list(self.target.parameters()), sources, tau)
 
-    def _q_networks(self) -> list[_Network]:
-        return [network for network in self.q if isinstance(network, _Network)]
+    @property
+    def q_networks(self) -> list[CriticNetwork]:
+        """Q1 and Q2."""
+        return [network for network in self.q if isinstance(network, CriticNetwork)]
 
     def _by_signal(self, q: Sequence[Tensor]) -> Float[Tensor, "2 R S K"]:
         stacked = torch.stack(list(q))
