@@ -94,12 +94,14 @@ def _masks(
     demonstrations: Sequence[Demonstration], spec: BehaviorSpec, discrete: Tensor, device: torch.device | str
 ) -> Tensor | None:
     """Return all masks. People are not held to them as policies are, so their choices count as allowed."""
-    given = [demonstration.action_masks for demonstration in demonstrations]
-    if all(masks is None for masks in given):
+    if all(demonstration.action_masks is None for demonstration in demonstrations):
         return None
+    width = spec.actions.mask_size
     parts = [
-        np.ones((demonstration.steps, spec.actions.mask_size), np.uint8) if masks is None else masks
-        for demonstration, masks in zip(demonstrations, given, strict=True)
+        np.ones((demonstration.steps, width), np.uint8)
+        if demonstration.action_masks is None
+        else demonstration.action_masks
+        for demonstration in demonstrations
     ]
     masks = _joined(parts, device).bool()
     starts = [start for start, _ in branch_bounds(spec.actions.discrete_branches)]

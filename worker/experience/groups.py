@@ -100,7 +100,7 @@ class _Moments:
         points = np.unique(self.begin)
         covers = _Covers(
             first=np.searchsorted(points, self.begin),
-            behind=np.searchsorted(points, self.end),
+            stop=np.searchsorted(points, self.end),
             rows=np.arange(len(self.begin)),
             agents=self.agent[self.segment],
         )
@@ -111,12 +111,12 @@ class _Moments:
         points = np.unique(self.close)
         at_close = np.searchsorted(points, self.close)
         # A segment that was cut goes on with a step of the same moment, if that is in the rollout.
-        known = np.stack([self.agent[self.segment], self.begin], 1)[~self.begins_episode]
-        goes_on = _is_in(np.stack([self.agent, self.close], 1), known) & self.cut
+        continued = np.stack([self.agent[self.segment], self.begin], 1)[~self.begins_episode]
+        goes_on = _is_in(np.stack([self.agent, self.close], 1), continued) & self.cut
         successors = np.flatnonzero(self.survives & ~goes_on)
         covers = _Covers(
             first=np.concatenate([np.searchsorted(points, self.begin + self.begins_episode), at_close[successors]]),
-            behind=np.concatenate([np.searchsorted(points, self.end), at_close[successors] + 1]),
+            stop=np.concatenate([np.searchsorted(points, self.end), at_close[successors] + 1]),
             rows=np.concatenate([np.arange(len(self.begin)), len(self.begin) + successors]),
             agents=np.concatenate([self.agent[self.segment], self.agent[successors]]),
         )
@@ -133,34 +133,35 @@ class _Moments:
 
 
 class _Covers(NamedTuple):
-    """Pool rows and the points that each of them covers: `first` up to `behind`, excluded; none if that is not more."""
+    """Pool rows and the points that each of them covers: `first` up to `stop`, excluded; none if that is not more."""
 
     first: Ints
-    behind: Ints
+    stop: Ints
     rows: Ints
     agents: Ints
 
     def mates(self, at: Ints, agents: Ints, points: int) -> Mates:
-        """Return for each query, a point `at` which an agent asks, the rows of the other agents that cover it."""
-        count = np.maximum(self.behind - self.first, 0)
-        entry = np.repeat(np.arange(len(count)), count)
-        within = np.arange(len(entry)) - np.repeat(np.cumsum(count) - count, count)
-        point = self.first[entry] + within
+        """Return for each query, a point `at` which an agent asks, the rows of the other agents that cover it.
+
+        A table has a row for each point and a cell for each cover of it. For covers 0..2 (A, of agent 5), 1..3 (B, 6)
+        and three points: A covers 0, 1 and B covers 1, 2, so that the table is `[A -], [A B], [B -]`.
+        """
+        count = np.maximum(self.stop - self.first, 0)  # points of each cover
+        cover = np.repeat(np.arange(len(count)), count)  # a pair for each cover and each of its points
+        point = self.first[cover] + np.arange(len(cover)) - np.repeat(np.cumsum(count) - count, count)
         order = np.argsort(point, kind="stable")
-        entry, point = entry[order], point[order]
+        cover, point = cover[order], point[order]
         size = np.bincount(point, minlength=points)
-        place = np.arange(len(point)) - np.repeat(np.cumsum(size) - size, size)
-        width = int(size.max(initial=0))
-        rows = np.zeros((points, width + 1), np.int64)
-        there = np.full((points, width + 1), -1, np.int64)
-        rows[point, place] = self.rows[entry]
-        there[point, place] = self.agents[entry]
-        return _others(rows[at], there[at], agents)
+        cell = np.arange(len(point)) - np.repeat(np.cumsum(size) - size, size)  # counts the pairs of a point
+        shape = (points, int(size.max(initial=0)) + 1)
+        rows, present_agents = np.zeros(shape, np.int64), np.full(shape, -1, np.int64)
+        rows[point, cell], present_agents[point, cell] = self.rows[cover], self.agents[cover]
+        return _without(agents, rows[at], present_agents[at])
 
 
-def _others(rows: Ints, there: Ints, agents: Ints) -> Mates:
-    """Take the agent that asks out of its row, and close the gap; -1 in `there` means no agent."""
-    present = (there >= 0) & (there != agents[:, None])
+def _without(agents: Ints, rows: Ints, present_agents: Ints) -> Mates:
+    """Take the agent that asks out of its row, and close the gap; -1 in `present_agents` means no agent."""
+    present = (present_agents >= 0) & (present_agents != agents[:, None])
     width = int(present.sum(1).max(initial=0))
     order = np.argsort(~present, axis=1, kind="stable")[:, :width]
     present = np.take_along_axis(present, order, 1)

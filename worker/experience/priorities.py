@@ -43,9 +43,9 @@ class Priorities:
         targets = parts * (self._tree[1] / count)
         nodes = np.ones(count, np.int64)
         while nodes[0] < self._first:
-            left = self._tree[2 * nodes]
-            goes_right = (targets >= left) & (self._tree[2 * nodes + 1] > 0.0)
-            targets -= np.where(goes_right, left, 0.0)
+            left_sums = self._tree[2 * nodes]
+            goes_right = (targets >= left_sums) & (self._tree[2 * nodes + 1] > 0.0)
+            targets -= np.where(goes_right, left_sums, 0.0)
             nodes = 2 * nodes + goes_right
         return torch.from_numpy(nodes - self._first), torch.from_numpy(self._tree[nodes] / self._tree[1]).float()
 

@@ -134,13 +134,13 @@ class ReplayBuffer:
         """
         skipped = max(rollout.steps - self.capacity, 0)
         count = rollout.steps - skipped
-        ends = rollout.lengths.numpy().cumsum() - 1 - skipped  # (B,) last step of each segment, counted in what is kept
-        starts = ends - rollout.lengths.numpy() + 1  # below 0 where a segment's first steps are skipped
-        kept = np.flatnonzero(ends >= 0)
+        # (B,) steps of each segment, counted from the first that is stored; below 0 where they are skipped
+        starts, ends = rollout.firsts.numpy() - skipped, rollout.lasts.numpy() - skipped
+        stored = np.flatnonzero(ends >= 0)  # the segments of which some steps count
         first = self._stored
         # Free the rows that overwritten transitions point to.
-        gone = np.arange(max(first - self.capacity, 0), max(first + count - self.capacity, 0)) % self.capacity
-        followed = self._next[gone]
+        overwritten = np.arange(max(first - self.capacity, 0), max(first + count - self.capacity, 0)) % self.capacity
+        followed = self._next[overwritten]
         self._spare.extend(followed[followed >= self.capacity].tolist())
         # Two pieces where the end of the ring lies between.
         row = first % self.capacity
@@ -153,16 +153,16 @@ class ReplayBuffer:
         self._write_steps(spans, rollout)
 
         rows = (first + np.arange(count)) % self.capacity
-        successors = self._allocate(len(kept))
+        successors = self._allocate(len(stored))
         for column, values in zip(self._observation_rows, rollout.next_observations, strict=True):
-            column[successors] = values.numpy()[kept]
-        last_rows = rows[ends[kept]]
+            column[successors] = values.numpy()[stored]
+        last_rows = rows[ends[stored]]
         self._next[rows] = (rows + 1) % self.capacity
         self._next[last_rows] = successors
         self._endings[rows] = int(SegmentEnd.CUT)
-        self._endings[last_rows] = rollout.endings.numpy()[kept]
+        self._endings[last_rows] = rollout.endings.numpy()[stored]
         self._stored += count
-        self._link(rollout, kept, first + starts, first + ends)
+        self._link(rollout, stored, first + starts, first + ends)
         return rows
 
     def sample(self, count: int, generator: torch.Generator) -> Replayed:
@@ -186,12 +186,12 @@ class ReplayBuffer:
         chain[:, 0] = starts
         real = torch.empty((count, length), dtype=torch.bool)
         for step in range(length):
-            here = chain[:, step]
-            in_ring = here < self.capacity
+            rows = chain[:, step]
+            in_ring = rows < self.capacity
             real[:, step] = in_ring
             # What has no step on it is the end of the sequence, and stays so for the rest of it.
-            followed = self._links[here.clamp(max=self.capacity - 1), 0]
-            chain[:, step + 1] = torch.where(in_ring, followed, here)
+            followed = self._links[rows.clamp(max=self.capacity - 1), 0]
+            chain[:, step + 1] = torch.where(in_ring, followed, rows)
         last = real.sum(1, keepdim=True) - 1  # (Q, 1) the last real step of each sequence
         steps = torch.minimum(torch.arange(length).expand(count, length), last)  # padding repeats the last real one
         index = torch.arange(count).unsqueeze(1) * (length + 1) + steps
@@ -202,9 +202,9 @@ class ReplayBuffer:
         replayed = self._replayed(observations, index, index + 1, rows, endings, real.view(-1), length)
         if not self._any_forbidden:
             return replayed
-        behind = chain[:, -1]  # stays where a sequence ends, so this is the row behind each
-        masks = self._masks.index_select(0, behind.clamp(max=self.capacity - 1))
-        return replayed._replace(following_masks=masks | (behind >= self.capacity).unsqueeze(1))
+        following = chain[:, -1]  # stays where a sequence ends, so this is the row behind each
+        masks = self._masks.index_select(0, following.clamp(max=self.capacity - 1))
+        return replayed._replace(following_masks=masks | (following >= self.capacity).unsqueeze(1))
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything. The tensors are *views* of the buffer: write them before anything else is stored."""
@@ -265,13 +265,13 @@ class ReplayBuffer:
         return np.array(rows, np.int64)
 
     def _link(
-        self, rollout: Rollout, kept: NDArray[np.intp], starts: NDArray[np.int64], ends: NDArray[np.int64]
+        self, rollout: Rollout, stored: NDArray[np.intp], starts: NDArray[np.int64], ends: NDArray[np.int64]
     ) -> None:
         """Point the last step of what a segment goes on from to its first step; `starts`, `ends` are serial numbers."""
         oldest = self._stored - len(self)
-        keys = torch.stack((rollout.simulators, rollout.agents, rollout.episodes, rollout.sequences), 1).tolist()
+        keys = rollout.keys.tolist()
         endings = rollout.endings.tolist()
-        for segment in kept.tolist():
+        for segment in stored.tolist():
             simulator, agent, episode, sequence = keys[segment]
             before = self._streams.pop((simulator, agent), None)
             if (
@@ -334,10 +334,10 @@ def _resized(state: dict[str, Any], capacity: int) -> dict[str, Any]:
     rows = torch.arange(first, stored) % former
     *columns, links = [column[rows] for column in state["steps"]]
     following = links[:, 0].clone()
-    behind = following >= former
+    outside = following >= former  # of the ring
     serials = first + (following - first) % former  # of what lies in the ring: within `former` of the oldest
-    successors = int(behind.sum())
-    links[:, 0] = torch.where(behind, capacity + behind.cumsum(0) - 1, serials - first)
+    successors = int(outside.sum())
+    links[:, 0] = torch.where(outside, capacity + outside.cumsum(0) - 1, serials - first)
     streams = state["streams"][state["streams"][:, 4] >= first].clone()
     streams[:, 4] -= first
     return {
@@ -349,7 +349,7 @@ def _resized(state: dict[str, Any], capacity: int) -> dict[str, Any]:
         "streams": streams,
         "steps": [*columns, links],
         "observations": [column[rows] for column in state["observations"]],
-        "successors": [column[following[behind] - former] for column in state["successors"]],
+        "successors": [column[following[outside] - former] for column in state["successors"]],
     }
 
 

@@ -79,27 +79,28 @@ class Demonstrations:
 
         Raise `DemonstrationError` as `of`; where one doesn't fit the behavior, with its name and both shapes.
         """
-        for at, name, demonstration in self._named(section, key):
-            with _blaming(at):
+        for place, name, demonstration in self._named(section, key):
+            with _blaming(place):
                 check_fit(demonstration.spec, spec, what=f"demonstration {self._labels.get(name, name)}")
         return DemonstrationBuffer(self.of(section, key), spec, device)
 
     def _named(self, section: FromDemonstrations, key: str) -> Iterator[tuple[str, str, Demonstration]]:
         """Iterate over the demonstrations of a section: their keys, their ids or paths, and themselves."""
-        below = f"{key}." if key else ""
-        named = [(f"{below}demonstrations[{index}]", name) for index, name in enumerate(section.demonstrations)]
-        for at, name in named:
+        prefix = f"{key}." if key else ""
+        files = []
+        for index, name in enumerate(section.demonstrations):
+            place = f"{prefix}demonstrations[{index}]"
             if name not in self._paths:
-                message = f"{at}: the demonstration {name} was not handed to this trainer; upload it again"
+                message = f"{place}: the demonstration {name} was not handed to this trainer; upload it again"
                 raise DemonstrationError(message)
-        found = [(at, name, self._paths[name]) for at, name in named]
+            files.append((place, name, self._paths[name]))
         if section.demo_path is not None:
-            found.append((f"{below}demo_path", section.demo_path, section.demo_path))
-        for at, name, path in found:
-            with _blaming(at):
+            files.append((f"{prefix}demo_path", section.demo_path, section.demo_path))
+        for place, name, path in files:
+            with _blaming(place):
                 demonstrations = self._read(path, legacy_pairing=section.legacy_pairing)
             for demonstration in demonstrations:
-                yield at, name, demonstration
+                yield place, name, demonstration
 
     def _read(self, path: str, *, legacy_pairing: bool) -> list[Demonstration]:
         key = (path, legacy_pairing)
@@ -150,10 +151,10 @@ def build_clone(
 
     The spec is that of the first demonstration; the others must fit it. Raise as `build_algorithm`.
     """
-    found = demonstrations.of(config)
-    if not found:
+    shown = demonstrations.of(config)
+    if not shown:
         raise DemonstrationError(f"behavior {behavior!r} has no demonstration to imitate; name at least one")
-    spec = replace(found[0].spec, name=behavior)
+    spec = replace(shown[0].spec, name=behavior)
     expert = demonstrations.buffer(config, spec, device)
     return Cloning(config, spec, expert, device, seed), spec, expert
 

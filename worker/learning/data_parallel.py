@@ -47,9 +47,9 @@ def share(order: Tensor, size: int) -> tuple[Tensor, int]:
     if not _IN_GROUP.get():
         return order, size
     size = min(size, len(order))
-    own = _own(size)
+    places = _places(size)
     minibatches = order[: len(order) // size * size].view(-1, size)
-    return minibatches[:, own].reshape(-1), own.stop - own.start
+    return minibatches[:, places].reshape(-1), places.stop - places.start
 
 
 def own_rows(drawn: Tensor, length: int = 1) -> Tensor:
@@ -60,8 +60,8 @@ def own_rows(drawn: Tensor, length: int = 1) -> Tensor:
     """
     if not _IN_GROUP.get():
         return drawn
-    own = _own(len(drawn) // length)
-    return drawn[own.start * length : own.stop * length]
+    places = _places(len(drawn) // length)
+    return drawn[places.start * length : places.stop * length]
 
 
 class Shard(NamedTuple):
@@ -69,13 +69,13 @@ class Shard(NamedTuple):
 
     start: int
     rows: int
-    whole: int
+    total: int
     """Rows of all processes."""
     weight: float
     """On this process's mean: the mean over the processes is then that over all rows. 1 where all have as many."""
 
     def of(self, drawn: Tensor) -> Tensor:
-        """Return this process's rows of what was drawn for the `whole`."""
+        """Return this process's rows of what was drawn for the `total`."""
         return drawn[self.start : self.start + self.rows]
 
 
@@ -84,8 +84,8 @@ def shard(own: int) -> Shard:
     if not _IN_GROUP.get():
         return Shard(0, own, own, 1.0)
     counts = all_gather(torch.tensor(own))
-    start, whole = int(counts[: dist.get_rank()].sum()), int(counts.sum())
-    return Shard(start, own, whole, own * len(counts) / whole)
+    start, everyone = int(counts[: dist.get_rank()].sum()), int(counts.sum())
+    return Shard(start, own, everyone, own * len(counts) / everyone)
 
 
 def mean_weights(real: Tensor) -> Tensor:
@@ -119,9 +119,9 @@ def all_gather(value: Tensor) -> Tensor:
     return torch.stack(rows)
 
 
-def _own(size: int) -> slice:
+def _places(size: int) -> slice:
     """Return which of the `size` rows or sequences of a minibatch are this process's."""
     rank, processes = dist.get_rank(), dist.get_world_size()
-    own = max(size // processes, 1)
-    first = rank % size * own  # more processes than rows: some take the same
-    return slice(first, first + own)
+    count = max(size // processes, 1)
+    first = rank % size * count  # more processes than rows: some take the same
+    return slice(first, first + count)

@@ -11,7 +11,7 @@ The networks are the same, so that a translation only moves numbers:
    columns of the weights behind them change places.
  - A normalizer's `running_variance` is a sum of squared deviations, as our `squares`. Each vector has one, and so has
    each network; ours are one for all vectors, kept by the actor.
- - The value networks of SAC may lie on top of each other (`networks.q_networks`).
+ - The value networks of SAC may lie on top of each other (`networks.soft_actor_critic`).
 
 Adam's moments are as many numbers as the weights and move alike: the same translation is made once with the weights,
 once with each moment. Adam numbers its parameters in the order of `Module.parameters()`, which is the order of the

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from ludus.config.behavior import BehaviorConfig, CloneConfig, POCAConfig, PPOConfig, ReinforcementConfig, SACConfig
 from ludus.config.rewards import CuriosityConfig, GAILConfig, RNDConfig
 from ludus.protocol.spec import BehaviorSpec
-from worker.learning.fast.critics import StackedCritics, build_critics
+from worker.learning.fast.critics import StackedCritics
 from worker.learning.networks.actor import Actor
 from worker.learning.networks.actor_critic import ActorCritic
 from worker.learning.networks.multi_agent import TeamCritic
+from worker.learning.networks.soft_actor_critic import build_critics
 from worker.learning.rewards.curiosity import CuriosityNetworks
 from worker.learning.rewards.gail import Discriminator
 from worker.learning.rewards.rnd import RNDNetworks
@@ -139,7 +140,9 @@ def _optimizer(file: MLAgentsCheckpoint, networks: _Networks) -> dict[str, Any] 
     """Return the state of our Adam; None if the file has none that fits."""
     if not networks.optimizers:
         return None
-    steps, first, second = [0.0], {}, {}
+    steps = [0.0]
+    first: dict[str, Tensor] = {}
+    second: dict[str, Tensor] = {}
     for name, parameters in networks.optimizers:
         moments = file.moments(name, parameters(file))
         if moments is None:

@@ -19,7 +19,7 @@ from worker.learning.networks.encoder import ObservationEncoder
 from worker.learning.networks.memory import Memory
 from worker.learning.networks.multi_agent import TeamCritic
 from worker.learning.networks.normalizer import Normalizer
-from worker.learning.networks.q_networks import ModularCritics
+from worker.learning.networks.soft_actor_critic import ModularCritics
 from worker.learning.networks.visual import ResidualBlock, VisualEncoder
 from worker.learning.rewards.curiosity import CuriosityNetworks
 from worker.learning.rewards.gail import Discriminator

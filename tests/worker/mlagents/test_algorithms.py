@@ -12,11 +12,11 @@ from ludus.config.behavior import CloneConfig
 from server.config.resolution import resolve
 from tests.worker.mlagents.cases import MATES, NAMES, ROWS, STEPS, Case, remembered
 from worker.learning.fast.adam import FlatAdam
-from worker.learning.fast.critics import build_critics
 from worker.learning.functional.prediction import flat_actions
 from worker.learning.networks.actor import Actor
 from worker.learning.networks.actor_critic import ActorCritic
 from worker.learning.networks.multi_agent import TeamCritic
+from worker.learning.networks.soft_actor_critic import build_critics
 from worker.learning.rewards.curiosity import CuriosityNetworks
 from worker.learning.rewards.gail import Discriminator
 from worker.learning.rewards.rnd import RNDNetworks

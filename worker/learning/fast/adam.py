@@ -74,8 +74,8 @@ class FlatAdam:
 
     def set_gradient(self, gradients: Iterable[Tensor | None]) -> None:
         """Set the gradient; None is 0."""
-        for own, gradient in zip(self._views(self.gradient), gradients, strict=True):
-            own.zero_() if gradient is None else own.copy_(gradient)
+        for view, gradient in zip(self._views(self.gradient), gradients, strict=True):
+            view.zero_() if gradient is None else view.copy_(gradient)
 
     @torch.no_grad()
     def step(self, learning_rate: float | Sequence[float], max_norm: float | None = None) -> Float[Tensor, ""]:

@@ -4,37 +4,34 @@ At the sizes of 3DBall (64 units, batch 64) most of the time of an update is the
 arithmetic, and three networks in one call cost little more than one. `q_values` and `q_values_of` are ordinary torch
 that autograd differentiates; `backward` and `by_action` are the same derivatives by hand, for `fast.sac`.
 
-Dimensions as in `networks.q_networks`.
+Dimensions as in `networks.soft_actor_critic`.
 """
 
 import math
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from ludus.collector.layout import BodyLayout
-from ludus.config.network import NetworkSettings
-from ludus.protocol.spec import ActionSpec, BehaviorSpec
+from ludus.protocol.spec import ActionSpec
 from worker.learning.fast.dense import ACTIVATION_GRADIENTS
 from worker.learning.networks.dense import torch_function
 from worker.learning.networks.encoder import Encoded
-from worker.learning.networks.q_networks import ModularCritics, QPrediction
 
 Q1, Q2, V = range(3)
 """Places in the stack."""
 
 
-def build_critics(
-    spec: BehaviorSpec, settings: NetworkSettings, signals: int, generator: torch.Generator
-) -> "StackedCritics | ModularCritics":
-    """Return the critics of a behavior. They take observations that an actor has encoded."""
-    layout = BodyLayout.of(spec.observations, settings, spec.name)
-    if layout.plain:
-        return StackedCritics(layout, spec.actions, signals, generator)
-    return ModularCritics(spec, settings, signals, generator)
+class QPrediction(NamedTuple):
+    """The critics' values of observations and of the actions that were taken."""
+
+    q: Float[Tensor, "2 R S K"]
+    v: Float[Tensor, "R S"]
+    passed: Any
+    """For `q_values_of`."""
 
 
 class _Layer(NamedTuple):
@@ -55,7 +52,7 @@ class Pass(NamedTuple):
 class _Views(NamedTuple):
     """The parameters as each pass uses them, layer by layer: making views takes longer than multiplying."""
 
-    all: list[tuple[Tensor, Tensor]]
+    stack: list[tuple[Tensor, Tensor]]
     """Weights and biases of the whole stack."""
     q: list[tuple[Tensor, Tensor]]
     """Those of the Q networks."""
@@ -102,7 +99,7 @@ class StackedCritics(nn.Module):
         inputs[:, :, :size] = observations
         if self._actions:
             inputs[:V, :, size:] = continuous
-        parameters = self.views().all  # without a graph
+        parameters = self.views().stack  # without a graph
         if torch.is_grad_enabled():
             parameters = list(zip(self.weights, self.biases, strict=True))
         passed = self._forward(inputs, parameters)
@@ -115,7 +112,7 @@ class StackedCritics(nn.Module):
 
     def pass_of(self, prediction: QPrediction, continuous: Float[Tensor, "R C"]) -> Pass:
         """Return the pass of `q_values_of`, from which `by_action` goes back."""
-        observations = prediction.kept.inputs[:V, :, : self._inputs]
+        observations = prediction.passed.inputs[:V, :, : self._inputs]
         return self._forward(torch.cat([observations, continuous.expand(2, -1, -1)], 2), self.views().q)
 
     def by_signal(self, outputs: Float[Tensor, "2 R SK"]) -> Float[Tensor, "2 R S K"]:
@@ -189,7 +186,7 @@ class StackedCritics(nn.Module):
                 assert bias.grad is not None
                 gradients.append((weight.grad, bias.grad))
             views = _Views(
-                all=pairs,
+                stack=pairs,
                 q=[(weight[:V], bias[:V]) for weight, bias in pairs],
                 back=[weight.transpose(1, 2) for weight, _ in pairs],
                 q1_back=[weight.t() for weight in q1],

@@ -36,7 +36,7 @@ def differentiate(
     features, passed = dense.forward(actor.body.dense, batch.encoded[0])
     actions = model.actions(actor.head(features), batch.masks, noise)
     predicted = critics.q_values(batch.encoded, batch.continuous, batch.length)
-    considered = predicted.kept
+    considered = predicted.passed
     if actions.squashed is not None:
         considered = critics.pass_of(predicted, actions.squashed.action)
     q = critics.by_signal(considered.outputs[:2])
@@ -47,7 +47,7 @@ def differentiate(
     v_error = predicted.v - (torch.minimum(expected[0], expected[1]) + bonus)
     part = batch.weight * (1.0 / signals)
     by_q, by_v = q_error * part, v_error * part
-    critics.backward(predicted.kept, chosen_q_gradient(by_q, batch.choices, predicted.q.shape[3]), by_v)
+    critics.backward(predicted.passed, chosen_q_gradient(by_q, batch.choices, predicted.q.shape[3]), by_v)
 
     by_columns: list[Tensor] = []
     if actions.squashed is not None:

@@ -70,8 +70,8 @@ class NetworkBody(nn.Module):
         """Return what `forward` takes of raw observations in the spec's order: joined and normalised vectors first."""
         vectors = self._joined(observations)
         encoded = [] if vectors is None else [vectors if self.normalizer is None else self.normalizer(vectors)]
-        others = (*self.layout.of_kind(ObservationKind.VISUAL), *self.layout.of_kind(ObservationKind.ENTITIES))
-        return encoded + [observations[index] for index in others]
+        indices = (*self.layout.of_kind(ObservationKind.VISUAL), *self.layout.of_kind(ObservationKind.ENTITIES))
+        return encoded + [observations[index] for index in indices]
 
     @torch.no_grad()
     def update_normalizer(self, observations: list[Tensor], *, shared: bool = False) -> None:

@@ -80,9 +80,9 @@ class ObservationEncoder(nn.Module):
         pictures = encoded[first : first + len(self._visuals)]
         parts = encoded[:first] + [visual(item) for visual, item in zip(self._visuals, pictures, strict=True)]
         if self.attention is not None:
-            own = F.silu(self.own_embedding(torch.cat(parts, 1))) if self.own_embedding is not None else None
+            agent = F.silu(self.own_embedding(torch.cat(parts, 1))) if self.own_embedding is not None else None
             entities = encoded[first + len(self._visuals) :]
-            embedded = [embedding(item, own) for embedding, item in zip(self._embeddings, entities, strict=True)]
+            embedded = [embedding(item, agent) for embedding, item in zip(self._embeddings, entities, strict=True)]
             padding = [padding_of(item) for item in entities]
             parts.append(self.attention(torch.cat(embedded, 1), torch.cat(padding, 1)))
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)

@@ -136,8 +136,8 @@ class TeamCritic(nn.Module):
         oneself = members.seeing[own].unsqueeze(1)  # (R, 1, H)
         value = torch.cat([oneself, members.seeing[mates]], 1)
         baseline = torch.cat([oneself, members.acting[mates]], 1)
-        there = torch.cat([present.new_ones(len(own), 1), present], 1)
-        return self.embed_team(torch.cat([value, baseline]), ~there.repeat(2, 1))
+        members_present = torch.cat([present.new_ones(len(own), 1), present], 1)
+        return self.embed_team(torch.cat([value, baseline]), ~members_present.repeat(2, 1))
 
     @property
     def rows_at_once(self) -> int:

@@ -159,7 +159,7 @@ class GAILReward(TrainedSignal[Discriminator]):
         """Train the discriminator by one step, on as many demonstrated steps as there are steps of the policy."""
         network = self.network
         part = shard(transitions.steps)
-        drawn = self._expert.sample(part.whole, self._draws)
+        drawn = self._expert.sample(part.total, self._draws)
         demonstrated = Transitions(drawn.observations, *(part.of(column) for column in drawn[1:]))
         network.body.update_normalizer(observed(demonstrated, demonstrated.index), shared=True)
         expert_inputs, policy_inputs = network.inputs(demonstrated), network.inputs(transitions)
@@ -205,13 +205,13 @@ class GAILReward(TrainedSignal[Discriminator]):
     def _bottleneck_noise(self, part: Shard) -> Float[Tensor, "B Z"] | None:
         if not self._vail:
             return None
-        return part.of(torch.randn((part.whole, BOTTLENECK), generator=self._noise, device=self._noise.device))
+        return part.of(torch.randn((part.total, BOTTLENECK), generator=self._noise, device=self._noise.device))
 
     def penalty(self, expert: list[Tensor], policy: list[Tensor], part: Shard) -> Float[Tensor, ""]:
         """Return the gradient penalty at points between expert and policy, without its weight."""
         between = []
         for shown, acted in zip(expert, policy, strict=True):
-            weight = torch.rand((part.whole, *shown.shape[1:]), generator=self._noise, device=shown.device)
+            weight = torch.rand((part.total, *shown.shape[1:]), generator=self._noise, device=shown.device)
             between.append(torch.lerp(acted, shown, part.of(weight)).requires_grad_())
         estimate = self.network(between, self._bottleneck_noise(part)).logit.sigmoid().sum()
         return gradient_penalty(torch.autograd.grad(estimate, between, create_graph=True))

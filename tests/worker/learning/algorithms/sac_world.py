@@ -17,7 +17,7 @@ from worker.learning.algorithms.sac import SAC
 from worker.learning.build import Demonstrations, build_signals
 from worker.learning.fast.critics import StackedCritics
 from worker.learning.functional.distributions import masked_logits
-from worker.learning.networks.q_networks import ModularCritics
+from worker.learning.networks.soft_actor_critic import ModularCritics
 
 CPU = torch.device("cpu")
 SPACES = [(2, ()), (0, (3,)), (0, (3, 2)), (2, (3, 2))]

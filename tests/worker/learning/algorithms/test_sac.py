@@ -28,7 +28,7 @@ from worker.learning.algorithms.numeric_check import Diverged
 from worker.learning.algorithms.off_policy import Batch
 from worker.learning.algorithms.sac import SAC
 from worker.learning.fast.critics import StackedCritics
-from worker.learning.networks.q_networks import ModularCritics
+from worker.learning.networks.soft_actor_critic import ModularCritics
 from worker.trainer import checkpoint
 
 TWO_SIGNALS = {

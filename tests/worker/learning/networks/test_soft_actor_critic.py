@@ -9,8 +9,8 @@ import torch
 from tests.worker.learning.algorithms.sac_world import make_sac_config
 from tests.worker.rollouts import make_spec
 from worker.learning.fast.adam import FlatAdam
-from worker.learning.fast.critics import StackedCritics, build_critics
-from worker.learning.networks.q_networks import ModularCritics
+from worker.learning.fast.critics import StackedCritics
+from worker.learning.networks.soft_actor_critic import ModularCritics, build_critics
 
 HYBRID = make_spec(observations=(3,), continuous=2, branches=(2,))
 
