@@ -198,19 +198,6 @@ def is_cordoned(worker_id: BindParameter[str]) -> ColumnElement[bool]:
     return exists().where(or_(Cordon.name == worker_id, Cordon.name == host))
 
 
-def is_idle_beside(
-    worker_id: BindParameter[str], kinds: BindParameter[Sequence[str]], within_seconds: BindParameter[float]
-) -> ColumnElement[bool]:
-    """Build the condition that another slot of these kinds is idle, live and not cordoned."""
-    slot = aliased(Worker)
-    listed = (slot.kind.in_(kinds), slot.stopped_at.is_(None), slot.run_id.is_(None))
-    since = select(now() - within_seconds).scalar_subquery()  # computed once: then an index can be asked
-    idle = select(slot.id).where(*listed, slot.stored_heartbeat_at > since, slot.id != worker_id, not_(slot.cordoned))
-    # The order is the index's, which therefore is used: the whole table would be read where there is none.
-    first = idle.order_by(slot.kind, slot.run_id, slot.stored_heartbeat_at).limit(1)
-    return first.scalar_subquery().is_not(None)
-
-
 class CordonRepository(Repository):
     """Cordons of hosts and slots."""
 

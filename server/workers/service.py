@@ -37,8 +37,7 @@ class WorkerService:
         """
         slots = self._cordon(name, draining=True)
         for slot in slots:
-            # A claim that waits for this transaction may have a waiting run locked: those are not touched here.
-            if slot.run_id is None or self._runs.without_config(slot.run_id).state not in LEASED:
+            if slot.run_id is None:
                 continue
             run = self._runs.lock(slot.run_id)
             if run.state in LEASED and run.intent is None and self._runs.worker_of(run) == slot.id:

@@ -34,9 +34,6 @@ from server.runs.scheduling.queue import WaitingGroup
 
 CLAIM_LOCK = 0x6C756475_73000001
 """PostgreSQL's advisory lock of claims ("ludus", 1)."""
-UNITS = 8
-"""Of the semaphore of claims: so many at once wait for that lock with a connection, the one that has it included. Each
-unit is a lock, too: their numbers follow. The other claims wait for a unit, without a connection."""
 IDLE_SECONDS = 5
 """A claim whose worker freezes in the middle is rolled back by PostgreSQL after so long."""
 _IDLE = func.set_config("idle_in_transaction_session_timeout", f"{IDLE_SECONDS}s", True)
@@ -61,8 +58,6 @@ class Look(NamedTuple):
     """On the database's clock."""
     barred: bool
     """Whether the slot may take no run."""
-    beside: bool
-    """Whether there is the other slot that the statement asks for; False if it asks for none."""
 
 
 class WaitingRuns(Repository):
@@ -73,30 +68,15 @@ class WaitingRuns(Repository):
 
         SQLite admits one writer at a time anyway.
         """
-        if self._on_postgresql():
+        if self._session.get_bind().dialect.name == "postgresql":
             lock = select(_IDLE, func.pg_advisory_xact_lock(CLAIM_LOCK))
             self._session.execute(lock, execution_options={UNREAD: True})
 
-    def enter(self, unit: int) -> bool:
-        """Take a unit of the semaphore until the commit, if it is free; return whether it was."""
-        if not self._on_postgresql():
-            return True
-        return bool(self._session.execute(select(_IDLE, _unit(unit))).one()[1])
-
-    def is_free(self, unit: int) -> bool:
-        """Return whether a unit of the semaphore is free. One statement."""
-        if not self._on_postgresql():
-            return True
-        return bool(self._session.scalar(select(_unit(unit))))
-
-    def _on_postgresql(self) -> bool:
-        return self._session.get_bind().dialect.name == "postgresql"
-
-    def look(self, statement: CompoundSelect[Any], **values: object) -> Look:
-        """Return all that a slot needs to know to choose a run: `statement` is one of `look_at`, with values."""
-        heads, running, clock, barred, beside = [], {}, 0.0, False, False
+    def look(self, statement: CompoundSelect[Any], worker_id: str) -> Look:
+        """Return all that a slot needs to know to choose a run: `statement` is that of `look_at`."""
+        heads, running, clock, barred = [], {}, 0.0, False
         for kind, run_id, project, token_id, owner, demand, priority, at, count in self._session.execute(
-            statement, values
+            statement, {"worker_id": worker_id}
         ):
             account = Account(project, token_id, owner)
             if kind == _WAITS:
@@ -104,8 +84,8 @@ class WaitingRuns(Repository):
             elif kind == _TRAINS:
                 running[account] = count
             else:
-                clock, barred, beside = at, bool(count), bool(priority)
-        return Look(heads, InTraining(running), clock, barred, beside)
+                clock, barred = at, bool(count)
+        return Look(heads, InTraining(running), clock, barred)
 
     def heads(self) -> list[Waiting]:
         """Return, for each account, demand and priority, the run that has waited longest.
@@ -208,10 +188,6 @@ class WaitingRuns(Repository):
         self._session.execute(update(Run).where(Run.id == run_id).values(values))
 
 
-def _unit(number: int) -> ColumnElement[bool]:
-    return func.pg_try_advisory_xact_lock(CLAIM_LOCK + 1 + number)
-
-
 _ACCOUNT = (Run.project, Run.token_id, Run.owner)
 _GROUP = (*_ACCOUNT, Run.demand, Run.priority)
 _IS_READY = Run.awaited_until > select(now()).scalar_subquery()  # computed once: then the index is asked
@@ -250,9 +226,8 @@ _WAITS, _TRAINS, _MOMENT = range(3)
 """Kinds of rows of `look_at`."""
 
 
-def look_at(barred: ColumnElement[bool], beside: ColumnElement[bool] | None = None) -> CompoundSelect[Any]:
-    """Build the statement of `WaitingRuns.look`; `barred` says whether the slot that looks may take no run, `beside`
-    whether there is another slot on which its choice depends.
+def look_at(barred: ColumnElement[bool]) -> CompoundSelect[Any]:
+    """Build the statement of `WaitingRuns.look`; `barred` says whether the slot `:worker_id` may take no run.
 
     One statement in place of four: slots claim one after the other, and a claim takes as long as its messages.
     """
@@ -261,10 +236,9 @@ def look_at(barred: ColumnElement[bool], beside: ColumnElement[bool] | None = No
     place = func.row_number().over(partition_by=_GROUP, order_by=(Run.queued_at, Run.id)).label("place")
     ready = _READY.order_by(None).add_columns(place).subquery().c
     columns = [column for column in ready if column is not ready.place]
-    also = no_number if beside is None else case((beside, 1), else_=0)
     return union_all(
         _HEADS.with_only_columns(literal(_WAITS), Run.id, *_GROUP, Run.queued_at, no_count),
         select(literal(_WAITS), *columns, cast(1, BigInteger)).where(ready.place == 1),
         _RUNNING.with_only_columns(literal(_TRAINS), no_text, *_ACCOUNT, no_text, no_number, no_time, func.count()),
-        select(literal(_MOMENT), *[no_text] * 5, also, now(), case((barred, 1), else_=0)),
+        select(literal(_MOMENT), *[no_text] * 5, no_number, now(), case((barred, 1), else_=0)),
     )
