@@ -36,7 +36,7 @@ from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.claims.repository import RunQueue
 from server.lifecycle.leases.repository import Renewal
 from server.lifecycle.service import RunService
-from server.runs.bottleneck.times import TimeSpent
+from server.runs.bottleneck.diagnosis import TimeSpent
 from server.runs.repository import NewRun
 from server.workers.repository import WorkerInfo, WorkerRegistry
 from tests.factories import RecordingWakeUp

@@ -26,8 +26,7 @@ from server.lifecycle.claims.repository import RunQueue
 from server.runs.models import Attempt, Lease, Run
 from server.runs.scheduling.demand import Offer
 from server.workers.models import Worker
-from server.workers.queue.repository import QueueRepository
-from server.workers.repository import WorkerInfo, WorkerRegistry
+from server.workers.repository import QueueRepository, WorkerInfo, WorkerRegistry
 from tests.factories import CONFIG, RecordingWakeUp, make_claim, make_run
 
 LEASE_SECONDS = 100_000.0

@@ -11,8 +11,7 @@ from server.checkpoints.models import Checkpoint
 from server.checkpoints.refs import NewCheckpoint
 from server.kit.db.database import Database
 from server.lifecycle.attempts.repository import AttemptLedger
-from server.lifecycle.claims.claim import Claim
-from server.lifecycle.claims.repository import RunQueue
+from server.lifecycle.claims.repository import Claim, RunQueue
 from server.lifecycle.service import RunService
 from server.metrics.models import MetricTail
 from server.metrics.points import Points

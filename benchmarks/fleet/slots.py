@@ -29,8 +29,7 @@ from server.kit.errors import BrokerUnavailable, DatabaseUnavailable, LeaseLost
 from server.kit.queue import WakeUpQueue, make_celery, queues_of
 from server.kit.settings import QueueSettings, Settings
 from server.lifecycle.attempts.repository import AttemptLedger
-from server.lifecycle.claims.claim import Claim
-from server.lifecycle.claims.repository import RunQueue
+from server.lifecycle.claims.repository import Claim, RunQueue
 from server.metrics.points import MetricPoint
 from server.runs.scheduling.demand import Offer
 from server.workers.repository import WorkerInfo, WorkerRegistry

@@ -32,37 +32,33 @@ from server.kit.http.parameters import refuse_unknown_parameters
 from server.kit.http.problems import on_http_exception, on_ludus_error, on_validation_error
 from server.kit.settings import Settings
 from server.ladders.routes import router as ladders
-from server.lifecycle.comparison.routes import router as comparison
+from server.lifecycle.routes import comparison
 from server.lifecycle.routes import router as runs
 from server.metrics.routes import files as metric_files
 from server.metrics.routes import many as series
 from server.metrics.routes import router as metrics
-from server.runs.amendments.routes import router as amendments
-from server.runs.attempts.routes import router as attempts
-from server.runs.bottleneck.routes import router as bottleneck
-from server.runs.environment_parameters.routes import router as parameters
 from server.runs.events.routes import of_project as project_events
 from server.runs.events.routes import router as events
-from server.runs.health.routes import router as health
-from server.runs.profiles.routes import router as profiles
+from server.runs.routes import attempts
+from server.runs.routes import router as run_details
 from server.runs.stored_configs.routes import presets
 from server.runs.stored_configs.routes import router as configs
 from server.runs.waits import LIMIT as WAITERS
-from server.simulators.collectors.routes import router as collectors
+from server.simulators.routes import collectors
 from server.simulators.routes import of_all_runs as all_simulators
 from server.simulators.routes import router as simulators
 from server.web.pages import add_pages
 from server.webhooks.routes import router as webhooks
-from server.workers.queue.routes import router as queue
+from server.workers.routes import queue
 from server.workers.routes import router as workers
 
 ROUTERS: tuple[APIRouter, ...] = (
     runs,
     comparison,
-    amendments,
     request_routes,
     assessments,
-    parameters,
+    run_details,
+    attempts,
     events,
     project_events,
     metrics,
@@ -72,10 +68,6 @@ ROUTERS: tuple[APIRouter, ...] = (
     uploads,
     retention_routes,
     alias_routes,
-    attempts,
-    bottleneck,
-    health,
-    profiles,
     simulators,
     all_simulators,
     collectors,

@@ -23,8 +23,8 @@ from server.checkpoints.repository import (
     UploadedCheckpointRepository,
 )
 from server.checkpoints.uploads import FILE, Inspected
-from server.kit.artifacts.publication import Stored
 from server.kit.artifacts.repository import GivenUpFileRepository
+from server.kit.artifacts.store import Stored
 from server.kit.db.clock import now
 from server.kit.db.database import Session, after_commit
 from server.kit.errors import CheckpointDeleted, InvalidConfig, Problem

@@ -16,8 +16,7 @@ from typing import Final
 
 from ludus.demonstrations.archives import DAMAGED, content, opened
 from server.checkpoints.errors import CheckpointInvalid
-from server.kit.artifacts.publication import Stored, published
-from server.kit.artifacts.store import ArtifactStore
+from server.kit.artifacts.store import ArtifactStore, Stored, published
 from server.kit.db.ids import new_id
 
 FILE: Final = "checkpoint.pt"

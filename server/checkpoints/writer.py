@@ -9,8 +9,7 @@ from server.checkpoints.repository import CheckpointRepository, CheckpointReques
 from server.checkpoints.retention.repository import RetentionRepository
 from server.checkpoints.service import CheckpointService
 from server.kit.db.database import Session
-from server.runs.attempts.observed import CheckpointSaved
-from server.runs.attempts.repository import AttemptFence
+from server.runs.attempts.repository import AttemptFence, CheckpointSaved
 from server.runs.events.repository import Note
 from server.runs.models import Attempt
 

@@ -15,36 +15,54 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
 import structlog
 
 from ludus.schemas.states import RunState
+from server.access.repository import AuditRepository, SessionRepository
 from server.checkpoints.retention.job import Retention
 from server.controller.notifier import WakeUpNotifier
-from server.controller.old_rows import old_row_jobs
 from server.kit.artifacts.opening import open_store
 from server.kit.db.database import Database
 from server.kit.db.stopped_writer import StoppedWriterWatchdog
 from server.kit.errors import Unavailable
+from server.kit.http.repository import IdempotencyRepository
 from server.kit.jobs import Job, JobLoop
-from server.kit.probes import LoopHeartbeat, Probes
 from server.kit.queue import WakeUpQueue, make_celery
-from server.kit.settings import Settings
-from server.kit.telemetry import ControllerTelemetry, serve_metrics
+from server.kit.settings import ControllerSettings, Settings
+from server.kit.telemetry import ControllerTelemetry, LoopHeartbeat, Probes, serve_metrics
 from server.kit.tracing import open_tracer
 from server.kit.wake_up import WakeUp
 from server.ladders.ratings import job as ratings
 from server.lifecycle.leases.repository import ExpiredLease, LeaseRepository
 from server.lifecycle.lending.repository import SlotLending
 from server.lifecycle.retention import job as rows
+from server.lifecycle.retention.job import RowRetention, delete_in_batches
+from server.lifecycle.service import ROWS
 from server.metrics.jobs import MetricRetention, packing_job
 from server.runs.scheduling.order import Account, Obstacle, obstacle
 from server.runs.scheduling.repository import WaitingRuns
 from server.simulators.repository import SimulatorRepository
 from server.webhooks.sender import Sender
 from server.workers.repository import WorkerRepository
+
+_log = structlog.get_logger(__name__)
+
+
+def old_row_jobs(database: Database, settings: ControllerSettings) -> Sequence[Job]:
+    """Make the jobs that delete old rows of every kind."""
+    deletions = {
+        "idempotency_keys": lambda session: IdempotencyRepository(session).forget(settings.idempotency_seconds, ROWS),
+        "workers": lambda session: WorkerRepository(session).forget(settings.worker_seconds, ROWS),
+        "audit_entries": lambda session: AuditRepository(session).forget(settings.audit_days, ROWS),
+        "sessions": lambda session: SessionRepository(session).forget(ROWS),
+    }
+    jobs = [Job(f"old_{kind}", partial(delete_in_batches, database, delete)) for kind, delete in deletions.items()]
+    return [*RowRetention(database, settings).jobs(), *jobs]
+
 
 CONNECTIONS = 8
 """Connections with the database: one for most loops of jobs, and some for messages that are sent."""
@@ -54,7 +72,6 @@ HANGS_SECONDS = 300.0
 """A controller whose round has taken longer fails its liveness probe. Each statement has a time-out of its own."""
 LAST_SECONDS = 5.0
 """Time for the artifact store and the broker to answer when the controller stops, for both together."""
-_log = structlog.get_logger(__name__)
 
 
 class ReadWindow:

@@ -19,8 +19,7 @@ from server.kit.db.database import Database
 from server.kit.jobs import Job
 from server.kit.settings import Settings
 from server.kit.wake_up import WakeUp
-from server.runs.scheduling.demand import Demand
-from server.runs.scheduling.fit import Slot, leaves, occupy, others_than
+from server.runs.scheduling.demand import Demand, Slot, leaves, occupy, others_than
 from server.runs.scheduling.order import InTraining, quota_reached
 from server.runs.scheduling.repository import OldestRun, WaitingRuns
 from server.workers.repository import WorkerRepository

@@ -14,8 +14,7 @@ from ludus.demonstrations import Demonstration, DemonstrationError, inspect, mer
 from ludus.protocol.spec import BehaviorSpec
 from ludus.schemas import DemonstrationStatistics
 from server.demonstrations.refs import DemonstrationInvalid, DemonstrationRef
-from server.kit.artifacts.publication import Stored, published
-from server.kit.artifacts.store import ArtifactStore, fetch
+from server.kit.artifacts.store import ArtifactStore, Stored, fetch, published
 from server.kit.db.ids import new_id
 
 SUFFIXES: Final = {"mlagents": ".demo", "ludus": ".npz"}

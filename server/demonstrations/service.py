@@ -14,8 +14,8 @@ from server.demonstrations.files import Inspected
 from server.demonstrations.models import Demonstration
 from server.demonstrations.refs import DemonstrationInUse, spec_from_json, spec_to_json
 from server.demonstrations.repository import DemonstrationRepository, ref
-from server.kit.artifacts.publication import Stored
 from server.kit.artifacts.repository import GivenUpFileRepository
+from server.kit.artifacts.store import Stored
 from server.kit.db.clock import now
 from server.kit.db.database import Session, after_commit
 from server.kit.db.texts import storable, storable_json

@@ -23,7 +23,7 @@ from server.kit.errors import (
     Unauthenticated,
     Unavailable,
 )
-from server.simulators.errors import RunClosed
+from server.simulators.models import RunClosed
 
 _log = structlog.get_logger(__name__)
 

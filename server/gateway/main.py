@@ -16,10 +16,9 @@ from server.kit.db.database import Database
 from server.kit.errors import LudusError
 from server.kit.listening import GatewaySettings
 from server.kit.ports import CannotStart
-from server.kit.probes import LoopHeartbeat, Probes
 from server.kit.queue import WakeUpQueue, make_celery
 from server.kit.settings import Settings
-from server.kit.telemetry import serve_metrics
+from server.kit.telemetry import LoopHeartbeat, Probes, serve_metrics
 from server.kit.tracing import Tracer, open_tracer
 from server.simulators.repository import AWAITED_SECONDS, Placement
 

@@ -4,8 +4,11 @@ Each role serves its own numbers on a port of its own, where one is set; the api
 whole installation (`server.workers.fleet`). Labels are kinds and outcomes, never ids.
 """
 
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, GCCollector, Histogram, ProcessCollector, make_wsgi_app
@@ -13,11 +16,53 @@ from prometheus_client import start_http_server as _start
 
 from server.kit.listening import TelemetrySettings
 from server.kit.ports import CannotStart
-from server.kit.probes import Probes
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
 """Seconds."""
 _log = structlog.get_logger(__name__)
+_TEXT: Final = [("Content-Type", "text/plain; charset=utf-8")]
+
+
+class LoopHeartbeat:
+    """Notes that a process' main loop turns. A process can live although its loop hangs."""
+
+    def __init__(self, limit_seconds: float, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """`limit_seconds`: a turn that takes longer counts as hanging."""
+        self._limit = limit_seconds
+        self._monotonic = monotonic
+        self._at = monotonic()
+
+    def beat(self) -> None:
+        """Note one turn."""
+        self._at = self._monotonic()
+
+    def is_alive(self) -> bool:
+        """Return whether the newest turn was recent. Safe to call from any thread."""
+        return self._monotonic() - self._at < self._limit
+
+
+@dataclass(frozen=True)
+class Probes:
+    """The answers of a process to probes."""
+
+    is_alive: Callable[[], bool]
+    is_ready: Callable[[], bool]
+
+    def around(self, app: "WSGIApplication") -> "WSGIApplication":
+        """Return an application that answers probes itself: 200, or 503."""
+
+        def answer(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+            probe = {"/healthz": self.is_alive, "/readyz": self.is_ready}.get(environ["PATH_INFO"])
+            if probe is None:
+                return app(environ, start_response)
+            good = probe()
+            start_response("200 OK" if good else "503 Service Unavailable", _TEXT)
+            return [b"ok\n" if good else b"failed\n"]
+
+        return answer
 
 
 def new_registry() -> CollectorRegistry:

@@ -1,13 +1,15 @@
 """Runs over HTTP: queue, read, wait, pause, resume, end, delete."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Path, Query, Response
 from pydantic import StringConstraints
 
 from ludus import schemas
+from ludus.config.problems import join_path
+from ludus.schemas import DifferingKey, RunComparison
 from ludus.schemas.states import RunKind, RunState, StopReason
 from ludus.validation import NO_NUL, Form
 from server.assessments.service import AssessmentService
@@ -26,7 +28,7 @@ from server.kit.errors import (
     RunNotFound,
     TooManyTags,
 )
-from server.kit.http.auth import AuthDep
+from server.kit.http.auth import AuthDep, named_in_query
 from server.kit.http.bodies import EXAMPLE, BodyDep, declare_body
 from server.kit.http.errors import TooManyWaiters, deleted, problems
 from server.kit.http.fields import Name, Tag
@@ -38,14 +40,11 @@ from server.kit.http.services import CommandDep, EditDep, Services, ServicesDep,
 from server.kit.listing import ListQuery, Order, Page
 from server.ladders.service import LadderService
 from server.lifecycle.blocked.repository import BlockedRepository
-from server.lifecycle.deletion.service import DeletionService
-from server.lifecycle.errors import RunEnding, RunInUse, RunNotEnded, RunNotPaused
 from server.lifecycle.progress.repository import ProgressRepository
-from server.lifecycle.service import RunService
+from server.lifecycle.service import DeletionService, RunEnding, RunInUse, RunNotEnded, RunNotPaused, RunService
 from server.metrics.points import ListedMetric
 from server.metrics.repository import MetricRepository, values_by_run
-from server.runs.amendments.requests import RunChanges, RunUpdate
-from server.runs.amendments.service import AmendmentService
+from server.runs.amendments.service import AmendmentService, RunChanges, RunUpdate
 from server.runs.models import Run
 from server.runs.repository import METRIC, NewRun, RunRepository
 from server.runs.requests import RunCreate
@@ -343,3 +342,46 @@ def _prepare(database: Database, wanted: RunCreate) -> NewRun:
 
 def _changed(session: Session, services: Services, run: Run) -> Answer:
     return Answer(200, _read_run(session, services, run))
+
+
+comparison = APIRouter(prefix="/v1/runs:compare", tags=["runs"])
+
+MAX_RUNS: Final = 200
+
+
+@comparison.get("", responses=problems(RunNotFound, InvalidQuery), openapi_extra=named_in_query("run", "runs"))
+def compare_runs(
+    runs: Annotated[
+        list[Name],
+        Query(min_length=1, max_length=MAX_RUNS, description="Ids or names of runs; repeated."),
+    ],
+    metrics: MetricsDep,
+    services: ServicesDep,
+) -> RunComparison:
+    """Compare runs: the keys of their configurations that differ, and the numbers of `metrics`."""
+    with services.database.read() as session:
+        repository = RunRepository(session)
+        ids = repository.ids_of(runs)
+        found = repository.named(ids)
+        configs = {run_id: dict(_leaves(config)) for run_id, config in repository.configs(ids).items()}
+        return RunComparison(
+            runs=tuple(listed(session, services, [found[each] for each in ids], metrics.wanted)),
+            differing=tuple(_differing([configs[each] for each in ids])),
+            metric_keys=tuple(MetricRepository(session).keys(ids)),
+        )
+
+
+def _leaves(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, object]]:
+    """Yield the path and the value of each leaf. Lists are leaves: their order counts."""
+    if isinstance(value, Mapping) and value:
+        for key, each in value.items():
+            yield from _leaves(each, (*path, key))
+    else:
+        yield join_path(path), value
+
+
+def _differing(configs: list[dict[str, Any]]) -> Iterator[DifferingKey]:
+    for path in sorted({path for config in configs for path in config}):
+        values = tuple(config.get(path) for config in configs)
+        if any(value != values[0] or type(value) is not type(values[0]) for value in values):
+            yield DifferingKey(path=path, values=values)

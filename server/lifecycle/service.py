@@ -5,23 +5,73 @@ ends the run itself; a waiting run is paused or ended at once.
 """
 
 import secrets
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import asdict, field, replace
 
 from ludus.schemas.states import RunState, StopReason
 from server.checkpoints.repository import InitialCheckpoints
 from server.demonstrations.repository import DemonstrationRepository
 from server.kit.db.database import Session, after_commit
 from server.kit.db.projects import DEFAULT, project_of
+from server.kit.errors import Conflict, RunNotFound
 from server.kit.states import EVENT_OF, LEASED, TERMINAL, Intent
 from server.kit.wake_up import WakeUp
 from server.ladders.service import LadderService
-from server.lifecycle.errors import RunEnding, RunNotPaused
+from server.lifecycle.deletion.repository import DeletionRepository
 from server.lifecycle.leases.repository import finish
-from server.runs.amendments.requests import RunChanges
-from server.runs.amendments.service import AmendmentService
-from server.runs.events.repository import Note, record
+from server.runs.amendments.service import AmendmentService, RunChanges
+from server.runs.events.repository import Note, lock_run, record
 from server.runs.models import Run
 from server.runs.repository import NewRun, RunRepository
+from server.webhooks.repository import Outbox, WebhookRepository
+
+
+class RunInUse(Conflict, code="run_in_use"):
+    """A run cannot be deleted: something outside it needs it; the message names what."""
+
+    run_id: str
+    users: Sequence[str]
+
+    def _sentence(self) -> str:
+        shown = "; ".join(self.users[:10]) + (f"; and {len(self.users) - 10} more" if len(self.users) > 10 else "")
+        return f"Run {self.run_id} is needed: {shown}. Delete or change these first."
+
+
+class RunNotEnded(Conflict, code="run_not_ended"):
+    """The request needs a run that has ended."""
+
+    run_id: str
+    state: str
+    sentence = (
+        "Run {run_id} is {state}: only a run that has ended is deleted. End it first (`ludus run stop`, `cancel`)."
+    )
+
+
+class RunEnding(Conflict, code="run_ending"):
+    """A run cannot be paused because it is about to end."""
+
+    run_id: str
+    intent: str
+    sentence = (
+        "Run {run_id} will not pause: a request to {intent} it came before, and it is about to end. To go on from its "
+        "last checkpoint, branch off another run (`ludus run branch`)."
+    )
+
+
+class RunNotPaused(Conflict, code="run_not_paused"):
+    """A run cannot be resumed because it is not paused."""
+
+    run_id: str
+    state: str
+    pausing: bool = field(kw_only=True)
+
+    def _sentence(self) -> str:
+        remedy = (
+            "it is about to pause; wait for PAUSED (`?wait=PAUSED`), and resume it then"
+            if self.pausing
+            else "there is nothing to resume"
+        )
+        return f"Run {self.run_id} is {self.state}, not PAUSED: {remedy}."
 
 
 class RunService:
@@ -124,3 +174,49 @@ class RunService:
     def _finish(self, run: Run, to: RunState, detail: str) -> Run:
         finish(self._session, run, to, StopReason.USER, detail)
         return run
+
+
+ROWS = 1000
+"""Rows that one transaction deletes at most."""
+
+
+class DeletionService:
+    """Deletes runs. The session's owner commits."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._deletions = DeletionRepository(session)
+
+    def delete(self, run_id: str, why: str = "A user deleted the run.") -> None:
+        """Delete a run; one that was deleted before stays so. Its last event says why.
+
+        Raises RunNotFound, RunNotEnded, RunInUse.
+        """
+        try:
+            run = lock_run(self._session, run_id)
+        except RunNotFound:
+            # Asked after the lock: of two who delete it at once, the second has waited for the first one's commit.
+            if self._deletions.is_deleted(run_id):
+                return
+            raise RunNotFound(run_id, named=RunRepository(self._session).newest_named(run_id)) from None
+        if self._deletions.is_being_deleted(run_id):
+            return
+        if run.state not in TERMINAL:
+            raise RunNotEnded(run.id, run.state)
+        users = list(self._deletions.users(run))
+        if users:
+            raise RunInUse(run.id, users)
+        self._announce(run, why)
+        self._deletions.mark(run)
+        self._deletions.delete_rows(run_id, ROWS)
+
+    def _announce(self, run: Run, why: str) -> None:
+        """Record the run's last event, and make messages of all its events that have none yet.
+
+        The events go with the run: what the sender has not come to would be lost.
+        """
+        data = {"name": run.name, "state": run.state}
+        head = record(self._session, run.id, Note("run_deleted", why, data=data), attempt=run.attempt)
+        webhooks, outbox = WebhookRepository(self._session).enabled(lock=True), Outbox(self._session)
+        while webhooks and (through := outbox.positions([run.id]).get(run.id, 0)) < head:
+            outbox.create_deliveries(run.id, through, head, webhooks)

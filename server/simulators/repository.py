@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import Select, case, delete, func, insert, select, tuple_, update
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
+from ludus.protocol.codes import CloseCode
 from ludus.schemas.states import RunState, StopReason
 from server.kit.db.clock import DAY_SECONDS, now
 from server.kit.db.database import Database, after_commit
@@ -23,9 +24,47 @@ from server.kit.wake_up import WakeUp
 from server.runs.events.repository import UNTRACKED, Note, ask, lock_run, move, record
 from server.runs.models import BEING_DELETED, Attempt, Run
 from server.runs.repository import RunRepository
-from server.simulators.errors import NoPlaces, PlacesUnavailable, RunClosed, SimulatorNotFound
-from server.simulators.last_words.repository import keep_last_words
-from server.simulators.models import Simulator
+from server.simulators.models import NoPlaces, PlacesUnavailable, RunClosed, Simulator, SimulatorNotFound
+
+
+@dataclass(frozen=True)
+class EdgeCollectorRef:
+    """An edge collector that collects for an attempt."""
+
+    index: int
+    """Of its place, among the collectors of the attempt."""
+    host: str
+    """Name of its machine, as it says itself."""
+    address: str
+    """Its own, as gRPC names it; the gateway's if that relays."""
+    joined_at: float
+    """Seconds since 1970, as are the others."""
+    lagged_at: float | None = None
+    """When its network was first found to be slower than its games."""
+    waiting_bytes: int = 0
+    """That waited for its network then."""
+
+
+class CollectorRepository(Repository):
+    """Reads collectors."""
+
+    def of_run(self, run: Run) -> list[dict[str, Any]]:
+        """Return the values of the live attempt's collectors, local ones first; none without such an attempt."""
+        attempt = self._session.get(Attempt, (run.id, run.attempt))
+        if attempt is None or attempt.ended_at is not None:
+            return []
+        local = [
+            {"kind": "local", "index": each["index"], "address": each["address"]}
+            for each in attempt.endpoints
+            if not each.get("edge")
+        ]
+        edge = [{"kind": "edge", **each} for each in attempt.edge_collectors or []]
+        query = select(Simulator.collector, func.count()).where(
+            Simulator.run_id == run.id, Simulator.attempt == attempt.number, Simulator.state == CONNECTED
+        )
+        serving = {row[0]: row[1] for row in self._session.execute(query.group_by(Simulator.collector))}
+        return [{**each, "simulators": serving.get(each["index"], 0)} for each in (*local, *edge)]
+
 
 JOINED, CONNECTED, LEFT = "joined", "connected", "left"
 AWAITED_SECONDS: Final = 60.0
@@ -428,3 +467,38 @@ def _load(session: Session, run: Run) -> dict[int, int]:
     )
     rows = session.execute(query.group_by(Simulator.collector))
     return {collector: count for collector, count in rows if collector is not None}
+
+
+DISCONNECTED: Final = "disconnected"
+"""Code of a simulator whose connection broke; one that has reported the end of its game left for that reason."""
+ENDS_OF_GAMES: Final = frozenset({"game_crashed", "bad_game", "exited", "restarts_exhausted"})
+"""Codes of reports after which a game is gone, by an error of its own."""
+REFUSALS: Final = frozenset(code.value for code in CloseCode if not code.rejoin) - {
+    *(CloseCode.RUN_FINISHED, CloseCode.RUN_CANCELLED, CloseCode.RUN_FAILED, CloseCode.SUPERSEDED)
+}
+"""Codes of simulators that would be refused again."""
+_other = aliased(Simulator)
+
+
+def keep_last_words(session: Session, run_id: str, session_id: str, code: str, sentence: str) -> None:
+    """Make a report the reason for which a simulator leaves or has left, if it is the end of its game.
+
+    A reason that the server gave itself stays.
+    """
+    if code in ENDS_OF_GAMES:
+        same = (Simulator.run_id == run_id, Simulator.session_id == session_id)
+        unexplained = Simulator.leave_code.is_(None) | (Simulator.leave_code == DISCONNECTED)
+        why = {"leave_code": code, "leave_reason": storable(sentence, 4000)}
+        session.execute(update(Simulator).where(*same, unexplained).values(why), execution_options=UNTRACKED)
+
+
+def broken_games(session: Session, run_ids: Collection[str]) -> Mapping[str, str]:
+    """Return why the last simulator of each run left: of those runs where it would leave again for the same reason."""
+    newest = select(func.max(_other.left_at)).where(_other.run_id == Simulator.run_id).scalar_subquery()
+    ended = (Simulator.leave_code.in_(ENDS_OF_GAMES | REFUSALS), Simulator.left_at == newest)
+    query = select(Simulator.run_id, Simulator.leave_reason).where(*ended)
+    found: dict[str, str] = {}
+    for some in parts(sorted(run_ids)):
+        rows = session.execute(query.where(Simulator.run_id.in_(some)))
+        found |= {run_id: " ".join((reason or "").split()) for run_id, reason in rows}
+    return found

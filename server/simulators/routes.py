@@ -7,13 +7,14 @@ from fastapi import APIRouter
 from ludus import schemas
 from server.kit.db.database import Session
 from server.kit.errors import RunNotFound
-from server.kit.http.errors import problems
-from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
+from server.kit.http.errors import PageTokenInvalid, problems
+from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep, ListPage, PagingDep
 from server.kit.http.parameters import RunKey
-from server.kit.http.resources import resource
+from server.kit.http.resources import list_of, resource
+from server.kit.http.services import DatabaseDep
 from server.kit.listing import ListQuery, Page
 from server.runs.repository import RunRepository
-from server.simulators.repository import SimulatorRepository
+from server.simulators.repository import CollectorRepository, SimulatorRepository
 
 router = APIRouter(prefix="/v1/runs/{run:name}/simulators", tags=["simulators"])
 of_all_runs = APIRouter(prefix="/v1/simulators", tags=["simulators"])
@@ -59,3 +60,18 @@ def list_all_simulators(listing: ListingDep) -> dict[str, Any]:
         return Page(tuple(listed), page.next)
 
     return listing.answer(OF_ALL_RUNS, fetch)
+
+
+collectors = APIRouter(prefix="/v1/runs/{run:name}/collectors", tags=["simulators"])
+
+
+@collectors.get(
+    "",
+    response_model=list_of("CollectorList", schemas.Collector, "collectors", ListPage),
+    responses=problems(RunNotFound, PageTokenInvalid),
+)
+def list_collectors(run: RunKey, database: DatabaseDep, paging: PagingDep) -> dict[str, Any]:
+    """List the collectors of a run's live attempt: those of its worker, and edge collectors beside the games."""
+    with database.read() as session:
+        found = CollectorRepository(session).of_run(RunRepository(session).without_config(run))
+        return paging.answer("collectors", [resource(schemas.Collector, None, **each) for each in found])

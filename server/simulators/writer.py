@@ -1,15 +1,15 @@
 """The simulators that an attempt writes: who is connected, and why sessions ended."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
-from server.kit.db.texts import storable
-from server.runs.attempts.observed import SimulatorChanged
-from server.runs.attempts.repository import AttemptFence
+from server.kit.db.texts import storable, storable_json
+from server.runs.attempts.repository import AttemptFence, SimulatorChanged
 from server.runs.events.repository import Note
-from server.simulators.last_words.repository import DISCONNECTED, ENDS_OF_GAMES
+from server.runs.models import Attempt
 from server.simulators.models import Simulator
-from server.simulators.repository import LEFT, SimulatorRepository
+from server.simulators.repository import DISCONNECTED, ENDS_OF_GAMES, LEFT, EdgeCollectorRef, SimulatorRepository
 
 ORDERLY: Final = frozenset({"left", "run_finished", "run_cancelled", "run_failed", "run_paused", "run_moved"})
 """Codes of sessions that the simulator or the run ended; all others are a warning."""
@@ -76,3 +76,28 @@ class SimulatorWriter:
             level = "info" if code in ORDERLY else "warning"
             type_, verb = ("simulator_left", "left") if ended else ("simulator_refused", "was refused")
             self._fence.record(session, Note(type_, f"Simulator {known.number} {verb}: {reason}", level, data))
+
+
+class CollectorWriter:
+    """Writes the edge collectors of one attempt. Each method but the first is one transaction; they raise LeaseLost."""
+
+    def __init__(self, fence: AttemptFence) -> None:
+        self._fence = fence
+
+    def places_asked(self) -> bool:
+        """Return whether an edge collector waits for the places to be opened. Not fenced."""
+        with self._fence.database.read() as session:
+            attempt = session.get(Attempt, (self._fence.run_id, self._fence.number))
+            return attempt is not None and bool(attempt.places_asked)
+
+    def publish(self, collectors: Sequence[EdgeCollectorRef]) -> None:
+        """Record which edge collectors collect now."""
+        with self._fence.write() as (session, _):
+            self._fence.set(session, edge_collectors=[storable_json(asdict(each)) for each in collectors])
+
+    def unavailable(self, detail: str) -> None:
+        """Record that the places can't be opened in this attempt, and why; edge collectors that ask are told."""
+        message = f"The run goes on without edge collectors, its worker can't take them: {detail}."
+        with self._fence.write() as (session, _):
+            self._fence.set(session, places_problem=storable(detail))
+            self._fence.record(session, Note("places_unavailable", message, "warning", {"detail": detail}))

@@ -26,9 +26,11 @@ from server.kit.db.database import Database
 from server.kit.db.keyset import parts
 from server.kit.db.repository import Repository, upsert
 from server.kit.errors import WorkerNotFound
+from server.kit.scheduling import SchedulingSettings
 from server.runs.models import Lease
-from server.runs.scheduling.demand import Offer
-from server.runs.scheduling.fit import Slot
+from server.runs.scheduling.demand import Demand, Offer, Slot
+from server.runs.scheduling.queue import QueuedDemand, queue_by_demand
+from server.runs.scheduling.repository import WaitingRuns
 from server.workers.models import Cordon, Worker
 
 
@@ -223,3 +225,15 @@ class CordonRepository(Repository):
 def _alive(within_seconds: float) -> ColumnElement[bool]:
     """Select the workers that were heard of within so many seconds and have not stopped."""
     return Worker.stopped_at.is_(None) & (Worker.heartbeat_at > now() - within_seconds)
+
+
+class QueueRepository(Repository):
+    """Reads the queue. Its session has the rows of all projects."""
+
+    def read(
+        self, policy: SchedulingSettings, silent_seconds: float, asked: Demand | None = None
+    ) -> list[QueuedDemand]:
+        """Return the queue by demand. A worker without a heartbeat for `silent_seconds` does not count."""
+        runs = WaitingRuns(self._session)
+        slots = WorkerRepository(self._session).slots(silent_seconds)
+        return queue_by_demand(runs.groups(), runs.running(), slots, policy, runs.clock(), asked)

@@ -1,25 +1,26 @@
 """Workers over HTTP: slots and their present runs; cordon, uncordon, drain."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Query, Response
 
 from ludus import schemas
 from ludus.schemas.tokens import Scope
 from server.kit.db.database import Session
 from server.kit.db.keyset import by_name
-from server.kit.errors import WorkerNotFound
+from server.kit.errors import InvalidQuery, WorkerNotFound
 from server.kit.http.auth import needs
 from server.kit.http.errors import problems
 from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer, Command
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.parameters import WorkerKey
 from server.kit.http.resources import resource
-from server.kit.http.services import WholeCommandDep
-from server.workers.errors import HostCordoned
+from server.kit.http.services import ServicesDep, WholeCommandDep, WholeDatabaseDep
+from server.runs.scheduling.demand import Demand
 from server.workers.models import Worker
-from server.workers.service import WorkerService
+from server.workers.repository import QueueRepository
+from server.workers.service import HostCordoned, PoolNotFound, WorkerService
 
 router = APIRouter(prefix="/v1/workers", tags=["workers"])
 
@@ -83,3 +84,56 @@ def uncordon_worker(worker: WorkerKey, command: WholeCommandDep) -> Response:
 def drain_worker(worker: WorkerKey, command: WholeCommandDep) -> Response:
     """Cordon a slot or host; its runs save a checkpoint and go to other slots. Done when no slot has a `run_id`."""
     return _verb(WorkerService.drain, command, worker)
+
+
+queue = APIRouter(prefix="/v1/queue", tags=["workers"])
+
+
+@queue.get(
+    "",
+    response_model=schemas.Queue,
+    responses=problems(InvalidQuery, PoolNotFound),
+    openapi_extra=needs(Scope.READ, everywhere=True),
+)
+def get_queue(
+    services: ServicesDep,
+    database: WholeDatabaseDep,
+    demand: Annotated[
+        str | None,
+        Query(max_length=400, description="Only runs with exactly this demand: GPUs and labels, as in 0 or 1;a100."),
+    ] = None,
+    pool: Annotated[
+        str | None, Query(max_length=40, description="Only runs for which this declared pool starts workers.")
+    ] = None,
+) -> schemas.Queue:
+    """Return the runs of all projects that wait for a worker, by their demand, with the slots that serve them.
+
+    An autoscaler starts `missing_slots` more slots.
+    """
+    policy = services.settings.scheduling
+    if pool is not None and pool not in policy.pools:
+        raise PoolNotFound(pool, sorted(policy.pools))
+    try:
+        asked = None if demand is None else Demand.named(demand)
+    except ValueError as error:
+        raise InvalidQuery("demand", str(error)) from None
+    with database.read() as session:
+        found = QueueRepository(session).read(policy, services.settings.worker.lease_seconds, asked)
+    chosen = [each for each in found if asked in {None, each.demand} and pool in {None, each.pool}]
+    return schemas.Queue(
+        runs=sum(each.runs for each in chosen),
+        startable_runs=sum(each.startable_runs for each in chosen),
+        missing_slots=sum(each.missing_slots for each in chosen),
+        oldest_seconds=max((each.oldest_seconds for each in chosen), default=0.0),
+        demands=tuple(
+            resource(
+                schemas.QueuedDemand,
+                each,
+                demand=each.demand.name,
+                gpus=each.demand.gpus,
+                labels=sorted(each.demand.labels),
+                slots=resource(schemas.DemandSlots, each.slots),
+            )
+            for each in chosen
+        ),
+    )

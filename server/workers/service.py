@@ -3,14 +3,34 @@
 from collections.abc import Sequence
 
 from server.kit.db.database import Session
-from server.kit.errors import WorkerNotFound
+from server.kit.errors import Conflict, NotFound, WorkerNotFound
 from server.kit.states import LEASED, Intent
 from server.runs.events.repository import Note
 from server.runs.repository import RunRepository
 from server.runs.scheduling.repository import WaitingRuns
-from server.workers.errors import HostCordoned
 from server.workers.models import Worker
 from server.workers.repository import CordonRepository, WorkerRepository
+
+
+class HostCordoned(Conflict, code="host_cordoned"):
+    """A slot stays cordoned because its host is."""
+
+    worker_id: str
+    host: str
+    sentence = (
+        "Worker {worker_id} is cordoned with its host: lift the cordon of {host} (`ludus worker uncordon {host}`)."
+    )
+
+
+class PoolNotFound(NotFound, code="pool_not_found"):
+    """The settings declare no pool of this name."""
+
+    pool: str
+    pools: Sequence[str]
+
+    def _sentence(self) -> str:
+        declared = f"those there are: {', '.join(self.pools)}" if self.pools else "none is declared"
+        return f"There is no pool {self.pool!r}; {declared} (LUDUS_SCHEDULING__POOLS)."
 
 
 class WorkerService:

@@ -13,12 +13,12 @@ from ludus.protocol.codec import decode_actions, decode_step
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.specs import BehaviorLayout, spec_from_message
 from ludus.sdk.contract.kit import SCENARIOS
-from server.gateway import calls
 from server.gateway import errors as gateway_errors
+from server.gateway import service as gateway_service
 from server.gateway.errors import STATUS
 from server.kit.errors import DatabaseUnavailable, LudusError, RunNotFound, TokenRefused
 from server.kit.listening import GatewaySettings
-from server.simulators.errors import NoPlaces, PlacesUnavailable, RunClosed
+from server.simulators.models import NoPlaces, PlacesUnavailable, RunClosed
 
 README = (Path(__file__).parents[2] / "proto" / "README.md").read_text()
 
@@ -186,4 +186,4 @@ def test_the_metadata_of_unity_players_are_all_listed() -> None:
 
     assert documented == {vars(options)[name] for name in named}
     assert options.EXCHANGE in section("14. Bridges of Unity players")
-    assert f"no call for {calls.IDLE_SECONDS / 60:.0f} minutes" in README
+    assert f"no call for {gateway_service.IDLE_SECONDS / 60:.0f} minutes" in README

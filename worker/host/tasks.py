@@ -33,9 +33,8 @@ from server.kit.queue import TaskName, WakeUpQueue, make_celery, queues_of
 from server.kit.settings import Settings, WorkerSettings
 from server.kit.tracing import open_tracer, trace_id
 from server.lifecycle.attempts.repository import AttemptLedger
-from server.lifecycle.claims.claim import Claim
-from server.lifecycle.claims.repository import AnotherSlot, RunQueue
-from server.runs.attempts.observed import Observer
+from server.lifecycle.claims.repository import AnotherSlot, Claim, RunQueue
+from server.runs.attempts.repository import Observer
 from server.runs.scheduling.demand import Offer
 from server.workers.repository import WorkerInfo, WorkerRegistry
 from worker.host.alive import FRESH_SECONDS, touch

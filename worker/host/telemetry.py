@@ -14,10 +14,9 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from ludus.protocol.codes import CloseCode
 from server.kit.listening import TelemetrySettings
-from server.kit.probes import Probes
-from server.kit.telemetry import BUCKETS, serve_metrics
-from server.lifecycle.claims.claim import Claim
-from server.runs.attempts import observed
+from server.kit.telemetry import BUCKETS, Probes, serve_metrics
+from server.lifecycle.claims.repository import Claim
+from server.runs.attempts import repository as observed
 from worker.host.alive import is_alive
 
 START_BUCKETS: Final = (0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)

@@ -16,8 +16,8 @@ import time
 from ludus.schemas.states import RunState
 from server.kit.states import LEASED
 from server.kit.tracing import Attributes, Tracer
-from server.lifecycle.claims.claim import Claim
-from server.runs.attempts import observed
+from server.lifecycle.claims.repository import Claim
+from server.runs.attempts import repository as observed
 from worker.trainer.messages import LEARNING_BEGAN
 
 MILESTONES = ("trainer start", "first simulator", "first action", "first update")

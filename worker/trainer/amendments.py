@@ -7,7 +7,7 @@ Amendments that arrive later are applied in their order, each once. A checkpoint
 import structlog
 
 from server.config.amendment import apply_changes
-from server.runs.amendments.refs import AmendmentRef
+from server.runs.amendments.repository import AmendmentRef
 from worker.trainer.attempt import Attempt
 from worker.trainer.messages import Amended
 

@@ -4,7 +4,7 @@ import time
 from dataclasses import asdict, replace
 
 from ludus.collector.messages import CollectorLags
-from server.simulators.collectors.refs import EdgeCollectorRef
+from server.simulators.repository import EdgeCollectorRef
 from worker.collectors.events import EdgeCollectorJoined, EdgeCollectorLeft, EdgeReaderFailed
 from worker.trainer.attempt import Attempt
 from worker.trainer.messages import EdgeCollectors, PlacesUnavailable

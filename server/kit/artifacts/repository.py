@@ -2,12 +2,23 @@
 
 from collections.abc import Collection
 
-from sqlalchemy import delete, select
+from sqlalchemy import String, delete, select
+from sqlalchemy.orm import Mapped, mapped_column
 
-from server.kit.artifacts.models import GivenUpFile
+from server.kit.artifacts.store import MAX_PATH
+from server.kit.db.base import Base, Timestamp
 from server.kit.db.clock import now
 from server.kit.db.keyset import parts
 from server.kit.db.repository import Repository, upsert
+
+
+class GivenUpFile(Base):
+    """A file, or a folder, of the artifact store that no row names any more. Its row goes when it is removed."""
+
+    __tablename__ = "given_up_files"
+
+    path: Mapped[str] = mapped_column(String(MAX_PATH), primary_key=True)
+    given_up_at: Mapped[float] = mapped_column(Timestamp, index=True)
 
 
 class GivenUpFileRepository(Repository):

@@ -19,8 +19,8 @@ from server.kit.db.database import Database
 from server.kit.errors import IllegalTransition, LeaseLost, LudusError
 from server.kit.states import EVENT_OF, LEASED, TERMINAL, Intent
 from server.ladders.matches.repository import MatchWriter
-from server.lifecycle.blocked.reasons import repair
-from server.lifecycle.claims.claim import DEFAULT_RESTART_BUDGET, Claim
+from server.lifecycle.blocked.repository import repair
+from server.lifecycle.claims.repository import DEFAULT_RESTART_BUDGET, Claim
 from server.lifecycle.leases.repository import (
     SHOW_SECONDS,
     LeaseRepository,
@@ -30,18 +30,16 @@ from server.lifecycle.leases.repository import (
     end_without_result,
 )
 from server.metrics.repository import MetricRepository, MetricWriter, PackingRepository
-from server.runs.amendments.writer import AmendmentWriter
-from server.runs.attempts.observed import Listening, Moved, Observer, Recorded, Released, Renewed
-from server.runs.attempts.repository import AttemptFence
-from server.runs.bottleneck.times import TimeSpent
-from server.runs.environment_parameters.writer import ParameterWriter
+from server.runs.amendments.repository import AmendmentWriter
+from server.runs.attempts.repository import AttemptFence, Listening, Moved, Observer, Recorded, Released, Renewed
+from server.runs.bottleneck.diagnosis import TimeSpent
+from server.runs.environment_parameters.repository import ParameterWriter
 from server.runs.events.repository import UNTRACKED, Note, lock_run, move
-from server.runs.health.writer import HealthWriter
+from server.runs.health.repository import HealthWriter
 from server.runs.models import Attempt, Log, Run
 from server.runs.profiles.repository import ProfileWriter
-from server.simulators.collectors.writer import CollectorWriter
-from server.simulators.last_words.repository import broken_games
-from server.simulators.writer import SimulatorWriter
+from server.simulators.repository import broken_games
+from server.simulators.writer import CollectorWriter, SimulatorWriter
 
 
 class AttemptLedger:

@@ -2,29 +2,57 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from sqlalchemy import bindparam, insert, select, update
 from sqlalchemy.orm import Session
 
 from ludus.schemas.states import RunKind, RunState
+from server.checkpoints.refs import CheckpointRef
 from server.checkpoints.repository import CheckpointRepository, ref
 from server.kit.db.clock import now
 from server.kit.db.database import Database
 from server.kit.db.texts import storable_json
 from server.kit.scheduling import SchedulingSettings
 from server.kit.states import EVENT_OF
-from server.lifecycle.claims.claim import Claim
 from server.lifecycle.leases.repository import SHOWN_LEASE_SECONDS, LeaseRepository, is_lent
-from server.runs.amendments.repository import AmendmentRepository
+from server.runs.amendments.repository import AmendmentRef, AmendmentRepository
 from server.runs.events.repository import UNTRACKED, Note, move
 from server.runs.models import Attempt, Run
-from server.runs.scheduling.demand import Demand, Offer
-from server.runs.scheduling.fit import Slot, leaves
+from server.runs.scheduling.demand import Demand, Offer, Slot, leaves
 from server.runs.scheduling.order import Waiting, in_order
 from server.runs.scheduling.repository import Look, WaitingRuns, look_at
 from server.workers.models import Worker
 from server.workers.repository import WorkerRepository, is_cordoned
+
+DEFAULT_RESTART_BUDGET = 3
+"""Restarts without progress before a run counts as FAILED, where the settings say nothing else."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One attempt at a run, held by one worker under a lease."""
+
+    run_id: str
+    attempt: int
+    """Fencing number: greater than that of every earlier attempt."""
+    kind: RunKind
+    name: str
+    config: Mapping[str, Any]
+    """Resolved configuration, with all amendments."""
+    seed: int
+    resume: CheckpointRef | None
+    """Newest good checkpoint, None at the beginning."""
+    worker_id: str
+    amendments: tuple[AmendmentRef, ...] = ()
+    """Changes of the configuration up to now; a checkpoint stores how many of them it includes."""
+    recovers: bool = False
+    """Whether the run was RECOVERING: an earlier attempt was interrupted."""
+    waited_seconds: float = 0.0
+    """How long the run has waited for this claim, on the database's clock: since it was queued, or since the last
+    heartbeat of the attempt that was interrupted."""
+
 
 _LOOK = look_at(is_cordoned(bindparam("worker_id")))
 

@@ -20,7 +20,7 @@ from server.ladders.matches.repository import MatchLedger, MatchRepository
 from server.ladders.refs import LadderNotFound
 from server.ladders.repository import LadderRepository
 from server.lifecycle.deletion.repository import DeletionRepository
-from server.lifecycle.deletion.service import ROWS, DeletionService
+from server.lifecycle.service import ROWS, DeletionService
 from server.runs.events.repository import EventRepository
 from server.runs.repository import RunRepository
 from server.simulators.repository import SimulatorRepository

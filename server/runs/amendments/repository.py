@@ -1,16 +1,57 @@
-"""Amendments of runs in the database."""
+"""Amendments of runs in the database, and the writes of a trainer that applies them."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import func, select, update
+from sqlalchemy import ForeignKey, Integer, func, select, update
+from sqlalchemy.orm import Mapped, mapped_column
 
+from ludus.config.problems import show
 from ludus.config.run import RunConfig
+from server.kit.db.base import CLUSTERED, Base, Json, Timestamp
 from server.kit.db.clock import now
 from server.kit.db.repository import Repository
-from server.runs.amendments.models import AmendedRun, Amendment
-from server.runs.amendments.refs import AmendmentRef
+from server.runs.attempts.repository import AttemptFence
+from server.runs.events.repository import Note
 from server.runs.models import Run
+
+
+class Amendment(Base):
+    """One change of a run's configuration, of one or more keys. Rows stay: they are the history of `runs.config`."""
+
+    __tablename__ = "amendments"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    seq: Mapped[int] = mapped_column(Integer, primary_key=True)
+    """Counts 1, 2, 3, ... per run."""
+    changes: Mapped[list[Any]] = mapped_column(Json)
+    """`[{"path": "behaviors.Walker.max_steps", "old": 500000, "new": 800000}]`."""
+    created_at: Mapped[float] = mapped_column(Timestamp)
+
+    __table_args__ = CLUSTERED
+
+
+class AmendedRun(Base):
+    """A run whose configuration was changed: `runs.config` is the present one."""
+
+    __tablename__ = "amended_runs"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    original: Mapped[dict[str, Any]] = mapped_column(Json)
+    """The configuration that the run was created with."""
+    applied: Mapped[int] = mapped_column(Integer)
+    """Number of the newest amendment that a trainer has carried out; those behind it are pending."""
+    updated_at: Mapped[float] = mapped_column(Timestamp)
+
+
+@dataclass(frozen=True)
+class AmendmentRef:
+    """One numbered change of a run's configuration."""
+
+    seq: int
+    changes: tuple[Mapping[str, Any], ...]
+    """`path`, `old` and `new` of each key."""
 
 
 class AmendmentRepository(Repository):
@@ -56,3 +97,24 @@ class AmendmentRepository(Repository):
         self._session.execute(
             update(AmendedRun).where(AmendedRun.run_id == run_id).values(applied=seq, updated_at=now())
         )
+
+
+class AmendmentWriter:
+    """Reads amendments, and notes which of them the trainer has applied."""
+
+    def __init__(self, fence: AttemptFence) -> None:
+        self._fence = fence
+
+    def after(self, seq: int) -> tuple[AmendmentRef, ...]:
+        """Return the amendments behind `seq`. Not fenced: amendments never change."""
+        with self._fence.database.read() as session:
+            return AmendmentRepository(session).refs(self._fence.run_id, seq)
+
+    def applied(self, seq: int, changes: Sequence[Mapping[str, Any]], step: int) -> None:
+        """Record that the trainer applies an amendment from agent step `step` of all behaviors on. Raises LeaseLost."""
+        with self._fence.write() as (session, run):
+            AmendmentRepository(session).applied(run.id, seq)
+            words = ", ".join(f"{each['path']} from {show(each['old'])} to {show(each['new'])}" for each in changes)
+            data = {"seq": seq, "step": step, "changes": [dict(each) for each in changes]}
+            note = Note("hyperparameters_changed", f"Changed {words} at step {step}.", data=data)
+            self._fence.record(session, note)

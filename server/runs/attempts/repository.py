@@ -5,19 +5,79 @@ newer attempt or this one was ended, so a worker that was taken for dead cannot 
 out may still be renewed until the reaper has taken the run: lateness does no harm before that.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
+from ludus.schemas.states import RunState
 from server.kit.db.database import Database
 from server.kit.errors import LeaseLost, RunNotFound
 from server.kit.states import LEASED
-from server.runs.attempts.observed import Observed, Observer
 from server.runs.events.repository import Note, lock_run, record, record_if
 from server.runs.models import Attempt, Run
+
+
+class Renewed(NamedTuple):
+    """A renewal of the lease has ended: `ok`, or with the code of an error."""
+
+    seconds: float
+    outcome: str
+
+
+class Listening(NamedTuple):
+    """Simulators can connect."""
+
+
+class SimulatorChanged(NamedTuple):
+    """A simulator has `connected` or `plays`, or its session has ended, or was refused, with a code."""
+
+    session_id: str
+    change: str
+
+
+class Recorded(NamedTuple):
+    """An event of the trainer has its number."""
+
+    type: str
+
+
+class CheckpointCopied(NamedTuple):
+    """The files of a checkpoint are in the artifact store. Told on the thread that copies."""
+
+    path: str
+    seconds: float
+
+
+class CheckpointSaved(NamedTuple):
+    """A checkpoint was entered; its files have `size` bytes."""
+
+    path: str
+    reason: str
+    step: int
+    size: int
+
+
+class Moved(NamedTuple):
+    """The attempt has moved its run."""
+
+    to: RunState
+    reason: str | None
+    detail: str | None
+
+
+class Released(NamedTuple):
+    """The attempt has ended and left the run to another worker."""
+
+    outcome: str
+    detail: str
+
+
+Observed = Renewed | Listening | SimulatorChanged | Recorded | CheckpointCopied | CheckpointSaved | Moved | Released
+Observer = Callable[[Observed], None]
+"""Called after the commit of a write. It must neither raise nor wait."""
 
 
 class AttemptFence:

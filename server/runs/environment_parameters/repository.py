@@ -3,11 +3,42 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import ForeignKey, Integer, String, func, select
+from sqlalchemy.orm import Mapped, mapped_column
 
+from server.kit.db.base import CLUSTERED, Base, Json, Timestamp
 from server.kit.db.clock import now
 from server.kit.db.repository import Repository
-from server.runs.environment_parameters.models import ParameterEdit, RunParameters
+from server.runs.attempts.repository import AttemptFence
+
+
+class RunParameters(Base):
+    """The newest report of a run's trainer about its environment parameters."""
+
+    __tablename__ = "run_parameters"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    parameters: Mapped[list[Any]] = mapped_column(Json)
+    """`ludus.config.curriculum.ParameterStatus.to_plain` of each."""
+    edit: Mapped[int] = mapped_column(Integer)
+    """Number of the newest edit that it has carried out; those behind it are pending."""
+    updated_at: Mapped[float] = mapped_column(Timestamp)
+
+
+class ParameterEdit(Base):
+    """A request for another lesson or value. Rows stay: a trainer that resumes from before an edit does it again."""
+
+    __tablename__ = "parameter_edits"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    seq: Mapped[int] = mapped_column(Integer, primary_key=True)
+    """Counts 1, 2, 3, ... per run."""
+    parameter: Mapped[str] = mapped_column(String(200))
+    change: Mapped[dict[str, Any]] = mapped_column(Json)
+    """`lesson`: its number from 1, `value`: as configurations write it; either or both."""
+    created_at: Mapped[float] = mapped_column(Timestamp)
+
+    __table_args__ = CLUSTERED
 
 
 class ParameterRepository(Repository):
@@ -37,3 +68,24 @@ class ParameterRepository(Repository):
     def newest(self, run_id: str) -> int:
         """Return the number of a run's newest edit; 0 without any."""
         return self._session.scalar(select(func.max(ParameterEdit.seq)).where(ParameterEdit.run_id == run_id)) or 0
+
+
+class ParameterWriter:
+    """Reads edits of environment parameters, and publishes where the parameters are."""
+
+    def __init__(self, fence: AttemptFence) -> None:
+        self._fence = fence
+
+    def edits(self, after: int) -> list[tuple[int, str, dict[str, Any]]]:
+        """Return number, parameter and change of the edits behind `after`. Not fenced: edits never change."""
+        with self._fence.database.read() as session:
+            edits = ParameterRepository(session).edits(self._fence.run_id, after)
+            return [(edit.seq, edit.parameter, edit.change) for edit in edits]
+
+    def publish(self, parameters: Sequence[Mapping[str, Any]], edit: int) -> None:
+        """Store where the parameters are, and the number of the last edit that the trainer has applied.
+
+        Raises LeaseLost.
+        """
+        with self._fence.write() as (session, run):
+            ParameterRepository(session).store_report(run.id, parameters, edit)

@@ -6,21 +6,57 @@ change is neither lost by a crash nor done twice.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
+
+from pydantic import Field, model_validator
 
 from ludus.config.curriculum import ParameterStatus, after_end, status_of, value_to_plain
-from ludus.config.environment_parameters import Lesson, LessonUnknown, describe, find_lesson, with_seed
+from ludus.config.environment_parameters import (
+    Lesson,
+    LessonKey,
+    LessonUnknown,
+    LessonValue,
+    ParameterName,
+    describe,
+    find_lesson,
+    with_seed,
+)
 from ludus.config.problems import Path, join_path, show
 from ludus.config.run import RunConfig
 from server.kit.db.database import Session
 from server.kit.errors import InvalidEdit, Problem
+from server.kit.http.fields import Write
 from server.kit.states import TERMINAL
-from server.runs.environment_parameters.models import ParameterEdit
-from server.runs.environment_parameters.repository import ParameterRepository
-from server.runs.environment_parameters.requests import EnvironmentParameterChange
+from server.runs.environment_parameters.repository import ParameterEdit, ParameterRepository
 from server.runs.events.repository import Note, ask
 from server.runs.models import Run
 from server.runs.repository import RunRepository
+
+
+class EnvironmentParameterChange(Write):
+    """Another lesson for a parameter, or another value for its present lesson, or both."""
+
+    lesson: LessonKey | None = None
+    """The lesson to begin: its name, or its number from 1."""
+    value: LessonValue | None = None
+    """A number or a sampler, in place of what the lesson has in the configuration; it stays the lesson's. A sampler
+    without a seed gets one of the run's.
+    """
+
+    @model_validator(mode="after")
+    def _wants_something(self) -> Self:
+        if self.lesson is None and self.value is None:
+            raise ValueError("give a lesson, a value, or both")
+        return self
+
+
+class EnvironmentParametersUpdate(Write):
+    """Changes of a run that has not ended."""
+
+    parameters: dict[ParameterName, EnvironmentParameterChange] = Field(
+        min_length=1, max_length=1000, examples=[{"wall_height": {"lesson": "HighWall"}, "gravity": {"value": 9.81}}]
+    )
+    """By the parameter's name."""
 
 
 class ParameterService:

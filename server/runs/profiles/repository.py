@@ -8,9 +8,17 @@ from sqlalchemy import update
 from ludus.schemas import Profile
 from server.kit.db.database import Session
 from server.kit.db.repository import Repository
+from server.kit.errors import NotFound
 from server.runs.attempts.repository import AttemptFence
 from server.runs.events.repository import Note, ask
 from server.runs.models import Attempt, Run
+
+
+class ProfileNotFound(NotFound, code="profile_not_found"):
+    """The newest attempt of the run was not profiled."""
+
+    run_id: str
+    sentence = "The newest attempt of run {run_id} was not profiled. Ask for a profile with `:profile`."
 
 
 class ProfileRepository(Repository):

@@ -6,9 +6,12 @@ same form a group in an index, and a slot looks only into the groups that it ser
 
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Self
+
+from server.kit.scheduling import SchedulingSettings
 
 LARGEST = 400
 """Characters of a demand's text: what 8 labels of 40 characters take, and a little more."""
@@ -120,3 +123,54 @@ def no_slot_serves(demand: Demand, offers: Mapping[Offer, int], pools: Collectio
         f"No worker can train this run: it wants {demand}, and of {slots} {why}.{none} Start a worker that has it "
         "(LUDUS_WORKER__LABELS, LUDUS_WORKER__GPUS), or create the run with other `resources`."
     )
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A live slot, as the others see it."""
+
+    offer: Offer
+    idle: bool
+    """Whether it has no run."""
+    hears: bool = True
+    """Whether it receives the messages for its kind; one of a release before `0028` has only those for all slots."""
+
+
+def fits_better(demand: Demand, offer: Offer, others: Iterable[Slot]) -> bool:
+    """Return whether an idle slot among the others serves a demand, and has fewer GPUs than this offer."""
+    return any(other.idle and other.offer.gpus < offer.gpus and other.offer.serves(demand) for other in others)
+
+
+def keeps_last_gpu(demand: Demand, offer: Offer, others: Sequence[Slot]) -> bool:
+    """Return whether this offer is the last idle one with GPUs, and a run without need of one can go elsewhere."""
+    if demand.gpus or not offer.gpus:
+        return False
+    if any(other.idle and other.offer.gpus and not other.offer.cordoned for other in others):
+        return False
+    return any(not other.offer.gpus and other.offer.serves(demand) for other in others)
+
+
+def leaves(demand: Demand, offer: Offer, others: Sequence[Slot]) -> bool:
+    """Return whether a slot with this offer leaves a run with this demand to one of the others."""
+    return fits_better(demand, offer, others) or keeps_last_gpu(demand, offer, others)
+
+
+def others_than(slot: Slot, slots: Mapping[Slot, int]) -> list[Slot]:
+    """Return what one of these slots sees of the others; `slots` has the number of slots that are the same."""
+    return [other for other, count in slots.items() if count > (other == slot)]
+
+
+def occupy(slots: Counter[Slot], slot: Slot, count: int = 1) -> None:
+    """Count so many idle slots that are the same as busy."""
+    slots[slot] -= count
+    slots[replace(slot, idle=False)] += count
+
+
+def pool_of(demand: Demand, policy: SchedulingSettings) -> str | None:
+    """Return the pool whose workers serve a demand: the one with the fewest GPUs, then labels; None if none does."""
+    serving = [
+        (pool.gpus, len(pool.labels), name)
+        for name, pool in policy.pools.items()
+        if Offer(pool.gpus, frozenset(pool.labels)).serves(demand)
+    ]
+    return min(serving)[2] if serving else None

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from server.kit.scheduling import SchedulingSettings
-from server.runs.scheduling.demand import Demand, Offer
-from server.runs.scheduling.fit import Slot, leaves, occupy, others_than
+from server.runs.scheduling.demand import Demand, Offer, Slot, leaves, occupy, others_than
 from server.runs.scheduling.order import InTraining, Waiting, in_order
 
 

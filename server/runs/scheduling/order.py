@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from server.kit.scheduling import SchedulingSettings
-from server.runs.scheduling.demand import Demand, Offer, no_slot_serves
-from server.runs.scheduling.pools import pool_of
+from server.runs.scheduling.demand import Demand, Offer, no_slot_serves, pool_of
 
 
 @dataclass(frozen=True)

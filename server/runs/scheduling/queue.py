@@ -5,10 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from server.kit.scheduling import SchedulingSettings
-from server.runs.scheduling.demand import Demand, Offer, no_slot_serves
-from server.runs.scheduling.fit import Slot, leaves, occupy, others_than
+from server.runs.scheduling.demand import Demand, Offer, Slot, leaves, no_slot_serves, occupy, others_than, pool_of
 from server.runs.scheduling.order import Account, InTraining
-from server.runs.scheduling.pools import pool_of
 
 
 @dataclass(frozen=True)

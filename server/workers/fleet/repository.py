@@ -16,8 +16,7 @@ from server.runs.models import CLAIMABLE_SQL, Attempt, DeletedAttempts, Lease, R
 from server.runs.scheduling.queue import QueuedDemand
 from server.simulators.models import Simulator
 from server.webhooks.models import PENDING_SQL, Delivery, Webhook
-from server.workers.queue.repository import QueueRepository
-from server.workers.repository import WorkerRepository
+from server.workers.repository import QueueRepository, WorkerRepository
 
 HOUR_SECONDS = 3600.0
 

@@ -14,7 +14,7 @@ from ludus.cli.exits import Exit
 from ludus.schemas.metrics import STEPS_PER_SECOND
 from ludus.schemas.states import RunState, StopReason
 from server.metrics.points import MetricPoint
-from server.simulators.collectors.refs import EdgeCollectorRef
+from server.simulators.repository import EdgeCollectorRef
 from tests.ludus.cli.conftest import Invoke, as_json, printed
 from tests.server.app.world import CARTPOLE, World
 from tests.server.runs.health.test_health import ENDLESS, ZERO

@@ -13,9 +13,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from server.app import health
-from server.kit.probes import LoopHeartbeat, Probes
 from server.kit.settings import Settings, TelemetrySettings
-from server.kit.telemetry import serve_metrics
+from server.kit.telemetry import LoopHeartbeat, Probes, serve_metrics
 from tests.clock import Clock
 from tests.server.app.world import World
 from worker.host.alive import FRESH_SECONDS, is_alive, touch

@@ -13,7 +13,7 @@ from sqlalchemy import update
 
 from server.access.models import BrowserSession, Token
 from server.app import authentication
-from server.controller.old_rows import old_row_jobs
+from server.controller.controller import old_row_jobs
 from server.kit import token_watcher
 from server.kit.jobs import JobLoop
 from tests.server.app.world import CARTPOLE, World, build_services, open_world, serving

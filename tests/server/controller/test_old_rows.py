@@ -7,8 +7,7 @@ import pytest
 from sqlalchemy import func, insert, select, text
 
 from server.access.models import AuditEntry, BrowserSession
-from server.controller.controller import Controller
-from server.controller.old_rows import old_row_jobs
+from server.controller.controller import Controller, old_row_jobs
 from server.kit.db.base import Base
 from server.kit.db.clock import now
 from server.kit.db.database import Database

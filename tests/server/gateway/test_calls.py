@@ -25,7 +25,7 @@ from ludus.protocol.options import (
 )
 from ludus.protocol.tickets import TicketClaims, sign
 from ludus.sdk.join import Target
-from server.gateway import calls, relay
+from server.gateway import relay, service
 from tests.ports import free_port
 from tests.server.gateway.conftest import KEY, TOKEN, GatewayThread, add_run
 from tests.waiting import eventually
@@ -142,7 +142,7 @@ def test_a_session_outlives_its_ticket(gateway: GatewayThread, monkeypatch: pyte
 
 
 def test_a_channel_that_is_idle_is_closed(gateway: GatewayThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(service, "IDLE_SECONDS", 0.2)
     with Collector() as collector:
         call(gateway, b"x", ticket(collector.address))
         eventually(lambda: gateway.gateway.calls.lines == 0, "the channel is closed")

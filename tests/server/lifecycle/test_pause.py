@@ -7,8 +7,7 @@ from server.kit.db.database import Database
 from server.kit.errors import RunEnded
 from server.kit.states import Intent
 from server.lifecycle.attempts.repository import AttemptLedger
-from server.lifecycle.errors import RunEnding, RunNotPaused
-from server.lifecycle.service import RunService
+from server.lifecycle.service import RunEnding, RunNotPaused, RunService
 from server.runs.events.repository import EventRepository
 from server.runs.models import Run
 from server.runs.repository import RunRepository

@@ -20,14 +20,11 @@ from server.kit.db.database import Database
 from server.kit.errors import LeaseLost, LudusError, RunEnded
 from server.kit.states import TRANSITIONS, Intent
 from server.lifecycle.attempts.repository import AttemptLedger
-from server.lifecycle.claims.claim import Claim
-from server.lifecycle.claims.repository import RunQueue
-from server.lifecycle.errors import RunEnding, RunNotPaused
+from server.lifecycle.claims.repository import Claim, RunQueue
 from server.lifecycle.leases.repository import LeaseRepository
-from server.lifecycle.service import RunService
+from server.lifecycle.service import RunEnding, RunNotPaused, RunService
 from server.runs.amendments.repository import AmendmentRepository
-from server.runs.amendments.requests import RunChanges
-from server.runs.amendments.service import AmendmentService
+from server.runs.amendments.service import AmendmentService, RunChanges
 from server.runs.errors import RunNotRunning
 from server.runs.events.repository import EventRepository
 from server.runs.models import Run

@@ -10,7 +10,7 @@ from server.kit.listing import Condition, ListQuery, Operator, Order
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.runs.events.repository import EventRepository
 from server.runs.models import Run
-from server.simulators.errors import RunClosed, SimulatorNotFound
+from server.simulators.models import RunClosed, SimulatorNotFound
 from server.simulators.repository import Assigned, NotReady, Placement, SimulatorRepository
 from tests.conftest import POSTGRESQL_ONLY
 from tests.factories import CONFIG, make_claim, make_ledger, make_run, read_run

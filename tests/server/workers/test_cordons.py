@@ -11,9 +11,8 @@ from server.lifecycle.claims.repository import RunQueue
 from server.lifecycle.leases.repository import LeaseRepository
 from server.lifecycle.service import RunService
 from server.runs.events.repository import EventRepository
-from server.workers.errors import HostCordoned
 from server.workers.repository import WorkerInfo, WorkerRegistry, WorkerRepository
-from server.workers.service import WorkerService
+from server.workers.service import HostCordoned, WorkerService
 from tests.factories import RecordingWakeUp, make_run, read_run
 
 ONE, TWO, OTHER = "box/1/0", "box/2/0", "shelf/1/0"

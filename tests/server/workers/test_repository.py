@@ -8,8 +8,7 @@ from sqlalchemy import select, update
 from server.kit.db.database import Database
 from server.kit.errors import WorkerNotFound
 from server.runs.models import Lease
-from server.runs.scheduling.demand import Offer
-from server.runs.scheduling.fit import Slot
+from server.runs.scheduling.demand import Offer, Slot
 from server.workers.models import Worker
 from server.workers.repository import WorkerInfo, WorkerRegistry, WorkerRepository
 from tests.factories import make_ledger

@@ -20,7 +20,7 @@ from ludus.sdk import (
     StepBuilder,
     connect,
 )
-from server.runs.amendments.refs import AmendmentRef
+from server.runs.amendments.repository import AmendmentRef
 from tests.worker.trainer.test_environment_parameters import Graded
 from worker.trainer import checkpoint
 from worker.trainer.checkpoint import AMENDMENTS

@@ -16,7 +16,7 @@ from server.checkpoints.refs import NewCheckpoint
 from server.kit.artifacts.store import FileRef
 from server.kit.errors import LudusError
 from server.lifecycle.attempts.repository import AttemptLedger
-from server.lifecycle.claims.claim import Claim
+from server.lifecycle.claims.repository import Claim
 from worker.host.supervisor.transfers import ArtifactTransfer
 from worker.host.supervisor.writes import Writes
 from worker.trainer.connection import ConnectionClosed, SupervisorConnection

@@ -14,7 +14,7 @@ from server.kit.errors import StorageRefused, StorageUnavailable
 from server.kit.listening import GatewaySettings
 from server.kit.settings import WorkerSettings
 from server.lifecycle.attempts.repository import AttemptLedger
-from server.lifecycle.claims.claim import Claim
+from server.lifecycle.claims.repository import Claim
 from worker.host.supervisor.attempt_log import NAME as LOG_NAME
 from worker.host.supervisor.transfers import RETRY_SECONDS, ArtifactTransfer
 from worker.trainer.messages import Job

@@ -7,9 +7,9 @@ import structlog
 from server.kit.errors import LeaseLost, Unavailable
 from server.kit.settings import WorkerSettings
 from server.lifecycle.attempts.repository import AttemptLedger
-from server.lifecycle.claims.claim import Claim
+from server.lifecycle.claims.repository import Claim
 from server.lifecycle.leases.repository import Renewal
-from server.runs.bottleneck.times import TimeSpent
+from server.runs.bottleneck.diagnosis import TimeSpent
 
 log = structlog.get_logger()
 

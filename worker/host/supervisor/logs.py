@@ -7,7 +7,7 @@ import structlog
 
 from server.kit.errors import StorageFull, StorageRefused, StorageUnavailable
 from server.lifecycle.attempts.repository import AttemptLedger
-from server.lifecycle.claims.claim import Claim
+from server.lifecycle.claims.repository import Claim
 from worker.host.supervisor.attempt_log import AttemptLog
 from worker.host.supervisor.transfers import ArtifactTransfer
 from worker.host.supervisor.writes import Writes

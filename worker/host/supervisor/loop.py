@@ -32,7 +32,7 @@ from server.kit.listening import GatewaySettings
 from server.kit.settings import WorkerSettings
 from server.kit.states import Intent
 from server.lifecycle.attempts.repository import AttemptLedger
-from server.lifecycle.claims.claim import Claim
+from server.lifecycle.claims.repository import Claim
 from worker.host.memory import OverMemoryLimit, kernel_kills
 from worker.host.ports import PortTaken, hold_port
 from worker.host.process import TrainerProcess, WarmTrainer

@@ -6,7 +6,7 @@ import structlog
 
 from server.kit.errors import Unavailable
 from server.lifecycle.attempts.repository import AttemptLedger
-from server.lifecycle.claims.claim import Claim
+from server.lifecycle.claims.repository import Claim
 from worker.host.process import TrainerProcess
 from worker.host.supervisor.profiles import Profiles
 from worker.trainer.connection import ConnectionClosed, SupervisorConnection

@@ -14,7 +14,7 @@ from ludus.backoff import Backoff
 from server.kit.artifacts.store import ArtifactStore, FileRef
 from server.kit.errors import StorageUnavailable
 from server.kit.states import Intent
-from server.runs.attempts.observed import CheckpointCopied
+from server.runs.attempts.repository import CheckpointCopied
 from worker.host.supervisor.lease import Lease
 
 log = structlog.get_logger()

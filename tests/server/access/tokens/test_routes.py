@@ -11,7 +11,7 @@ import pytest
 from server.access.bootstrap import create_first_token
 from server.access.repository import AuditRepository
 from server.app.serve import Exposed, serve_api
-from server.controller.old_rows import old_row_jobs
+from server.controller.controller import old_row_jobs
 from server.kit.jobs import JobLoop
 from server.kit.settings import ControllerSettings, Settings
 from tests.server.app.world import CARTPOLE, World, open_world

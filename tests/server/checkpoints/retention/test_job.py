@@ -17,8 +17,7 @@ from server.checkpoints.retention.job import Retention
 from server.checkpoints.retention.repository import Limits, RetentionRepository
 from server.checkpoints.service import CheckpointService
 from server.kit.artifacts.folder import FolderStore
-from server.kit.artifacts.models import GivenUpFile
-from server.kit.artifacts.repository import GivenUpFileRepository
+from server.kit.artifacts.repository import GivenUpFile, GivenUpFileRepository
 from server.kit.db.database import Database
 from server.kit.errors import StorageRefused, StorageUnavailable
 from server.kit.jobs import JobLoop

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from server.kit.artifacts.folder import FolderStore
-from server.kit.artifacts.publication import Stored, published
+from server.kit.artifacts.store import Stored, published
 from server.kit.errors import ArtifactNotFound
 
 

@@ -15,7 +15,7 @@ from server.kit.db.database import Database
 from server.kit.errors import IllegalTransition, LeaseLost, RunNotFound
 from server.kit.states import Intent
 from server.lifecycle.attempts.repository import AttemptLedger
-from server.lifecycle.claims.claim import Claim
+from server.lifecycle.claims.repository import Claim
 from server.lifecycle.leases.repository import LeaseRepository
 from server.metrics.points import MetricPoint
 from server.runs.events.repository import EventRepository

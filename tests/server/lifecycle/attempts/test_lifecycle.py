@@ -30,16 +30,14 @@ from server.kit.settings import Settings
 from server.kit.states import LEASED, TERMINAL, TRANSITIONS, Intent
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.claims.repository import RunQueue
-from server.lifecycle.errors import RunEnding, RunNotPaused
 from server.lifecycle.leases.repository import LeaseRepository
-from server.lifecycle.service import RunService
-from server.runs.amendments.requests import RunChanges
-from server.runs.amendments.service import AmendmentService
+from server.lifecycle.service import RunEnding, RunNotPaused, RunService
+from server.runs.amendments.service import AmendmentService, RunChanges
 from server.runs.errors import RunNotRunning
 from server.runs.events.repository import EventRepository
 from server.runs.models import Run
 from server.runs.repository import RunRepository
-from server.simulators.errors import RunClosed
+from server.simulators.models import RunClosed
 from server.simulators.repository import Placement
 from tests.conftest import NEEDS_POSTGRESQL, postgresql_database
 from tests.examples import examples

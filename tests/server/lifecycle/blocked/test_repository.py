@@ -9,8 +9,7 @@ from ludus.schemas.states import RunState, StopReason
 from server.kit.db.database import Database
 from server.kit.scheduling import SchedulingSettings
 from server.lifecycle.attempts.repository import AttemptLedger
-from server.lifecycle.blocked.reasons import span
-from server.lifecycle.blocked.repository import BlockedRepository
+from server.lifecycle.blocked.repository import BlockedRepository, span
 from server.lifecycle.claims.repository import RunQueue
 from server.runs.models import Run
 from server.runs.repository import RunRepository

@@ -22,9 +22,9 @@ from server.ladders.models import Ladder, LadderMatch, LadderParticipant, Rating
 from server.ladders.ratings.repository import RatingRepository
 from server.ladders.refs import LadderNotFound
 from server.ladders.repository import LadderRepository
-from server.lifecycle.deletion.service import ROWS, DeletionService
 from server.lifecycle.retention import job
 from server.lifecycle.retention.job import RowRetention
+from server.lifecycle.service import ROWS, DeletionService
 from server.metrics.points import MetricPoint
 from server.metrics.repository import MetricRetentionRepository
 from server.runs.models import Attempt, DeletedAttempts, DeletedRun, Event, Run

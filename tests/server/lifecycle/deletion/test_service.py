@@ -20,8 +20,7 @@ from server.ladders.models import LadderPlayer
 from server.ladders.requests import PlayerCreate
 from server.ladders.service import LadderService
 from server.lifecycle.attempts.repository import AttemptLedger
-from server.lifecycle.deletion.service import DeletionService
-from server.lifecycle.errors import RunInUse, RunNotEnded
+from server.lifecycle.service import DeletionService, RunInUse, RunNotEnded
 from server.metrics.points import MetricPoint
 from server.runs.models import DeletedRun, Run
 from server.webhooks.models import Delivery

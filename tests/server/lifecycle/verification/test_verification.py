@@ -18,7 +18,7 @@ from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
 from server.kit.settings import Settings
 from server.lifecycle.attempts.repository import AttemptLedger
-from server.lifecycle.verification.verification import Difference, Fault, verify
+from server.lifecycle.verification.repository import Difference, Fault, verify
 from tests.factories import make_checkpoint, make_claim, make_run
 from tests.s3 import ACCESS_KEY, SECRET_KEY, S3Server, needs_s3, serve_s3
 

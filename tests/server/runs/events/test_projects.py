@@ -12,7 +12,7 @@ from sqlalchemy import event, text, update
 from ludus.schemas.states import RunState
 from server.kit.db.database import Database
 from server.kit.db.projects import DEFAULT, EVERY
-from server.lifecycle.deletion.service import DeletionService
+from server.lifecycle.service import DeletionService
 from server.runs.events import projects
 from server.runs.events.projects import ProjectEvents
 from server.runs.events.repository import EventRepository, Note, record

@@ -13,11 +13,9 @@ from ludus.schemas.states import RunState
 from server.kit.db.database import Database, Session
 from server.kit.scheduling import SchedulingSettings
 from server.lifecycle.attempts.repository import AttemptLedger
-from server.lifecycle.claims.claim import Claim
-from server.lifecycle.claims.repository import RunQueue
+from server.lifecycle.claims.repository import Claim, RunQueue
 from server.runs.events.repository import EventRepository
-from server.runs.scheduling.demand import Offer
-from server.runs.scheduling.fit import Slot
+from server.runs.scheduling.demand import Offer, Slot
 from server.runs.scheduling.order import Account, Obstacle
 from server.runs.scheduling.repository import WaitingRuns
 from server.workers.models import Worker

@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.runs.scheduling.demand import Demand, Offer
-from server.runs.scheduling.fit import Slot, fits_better, keeps_last_gpu, leaves
+from server.runs.scheduling.demand import Demand, Offer, Slot, fits_better, keeps_last_gpu, leaves
 
 CPU, GPU, FOUR = Offer(), Offer(1), Offer(4)
 PLAIN = Demand()

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.kit.scheduling import SchedulingSettings
-from server.runs.scheduling.demand import Offer
-from server.runs.scheduling.fit import Slot
+from server.runs.scheduling.demand import Offer, Slot
 from server.runs.scheduling.lending import Lender, idle_takes, lendings
 from server.runs.scheduling.order import Account, InTraining, Waiting, in_order
 from tests.server.runs.scheduling.test_order import NOW, waiting

@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from server.kit.scheduling import SchedulingSettings
-from server.runs.scheduling.demand import Demand, Offer
-from server.runs.scheduling.fit import Slot, leaves
+from server.runs.scheduling.demand import Demand, Offer, Slot, leaves, pool_of
 from server.runs.scheduling.order import Account, InTraining, obstacle
-from server.runs.scheduling.pools import pool_of
 from server.runs.scheduling.queue import DemandSlots, QueuedDemand, WaitingGroup, queue_by_demand
 from tests.server.runs.scheduling.test_fit import DEMANDS, SLOTS
 

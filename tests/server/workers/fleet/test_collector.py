@@ -9,8 +9,7 @@ from server.kit.db.database import Database
 from server.kit.errors import BrokerUnavailable, DatabaseUnavailable
 from server.kit.scheduling import SchedulingSettings
 from server.lifecycle.attempts.repository import AttemptLedger
-from server.lifecycle.deletion.service import DeletionService
-from server.lifecycle.service import RunService
+from server.lifecycle.service import DeletionService, RunService
 from server.runs.models import Attempt, Lease
 from server.webhooks.service import WebhookCreate, WebhookService, WebhookUpdate
 from server.workers.fleet.collector import FleetMetrics

@@ -17,7 +17,7 @@ from server.kit.artifacts.store import FileRef
 from server.kit.db.database import Database
 from server.kit.errors import DatabaseUnavailable, StorageFull
 from server.lifecycle.attempts.repository import AttemptLedger
-from server.lifecycle.claims.claim import Claim
+from server.lifecycle.claims.repository import Claim
 from server.runs.events.repository import EventRepository
 from tests.factories import make_claim, make_run, read_run
 from tests.worker.host.supervisor.conftest import SETTINGS

@@ -8,7 +8,7 @@ from sqlalchemy import select
 
 from server.kit.db.database import Database
 from server.lifecycle.attempts.repository import AttemptLedger
-from server.lifecycle.claims.claim import Claim
+from server.lifecycle.claims.repository import Claim
 from server.metrics.points import MetricPoint
 from server.runs.models import Event
 from tests.factories import make_run, read_metric

@@ -10,7 +10,7 @@ from server.kit.artifacts.store import FileRef
 from server.kit.db.database import Database
 from server.kit.errors import StorageUnavailable
 from server.lifecycle.attempts.repository import AttemptLedger
-from server.lifecycle.claims.claim import Claim
+from server.lifecycle.claims.repository import Claim
 from server.runs.models import Event, Log
 from worker.host.supervisor.lease import Lease
 from worker.host.supervisor.logs import LogPublisher

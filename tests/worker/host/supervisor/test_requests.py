@@ -16,14 +16,12 @@ from server.kit.db.database import Database
 from server.kit.listening import GatewaySettings
 from server.kit.settings import WorkerSettings
 from server.lifecycle.attempts.repository import AttemptLedger
-from server.lifecycle.claims.claim import Claim
+from server.lifecycle.claims.repository import Claim
 from server.lifecycle.leases.repository import Renewal
 from server.lifecycle.service import RunService
-from server.runs.amendments.refs import AmendmentRef
-from server.runs.amendments.repository import AmendmentRepository
-from server.runs.amendments.requests import RunChanges
-from server.runs.amendments.service import AmendmentService
-from server.runs.bottleneck.times import TimeSpent
+from server.runs.amendments.repository import AmendmentRef, AmendmentRepository
+from server.runs.amendments.service import AmendmentService, RunChanges
+from server.runs.bottleneck.diagnosis import TimeSpent
 from server.runs.environment_parameters.repository import ParameterRepository
 from server.runs.events.repository import EventRepository, Note, ask
 from server.runs.models import Attempt, Run

@@ -1,1 +1,0 @@
-"""The queue by demand: for people, and for autoscalers that start workers."""
