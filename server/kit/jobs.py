@@ -1,8 +1,9 @@
 """Background jobs: rounds of due work, several jobs on one thread. docs/jobs.md explains the mechanism."""
 
+import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -17,8 +18,20 @@ LONGEST_PAUSE_SECONDS: Final = 10.0
 """Longest pause after failures, beyond that of the job's loop."""
 RARE_SECONDS: Final = 10.0
 """Rounds that are so far apart, and handled rows, are logged."""
+REPEAT_SECONDS: Final = 300.0
+"""Rows that fail are logged so often for each job: the same ones fail in each round."""
 Row = TypeVar("Row")
 _log = structlog.get_logger(__name__)
+
+
+class RowsFailed(Exception):
+    """Rows of a round raised errors of their own; the others were handled."""
+
+    def __init__(self, handled: int, errors: Mapping[str, LudusError]) -> None:
+        """`handled` is the result of the others; `errors` are by row."""
+        super().__init__(f"{len(errors)} rows failed")
+        self.handled = handled
+        self.errors = errors
 
 
 @dataclass(frozen=True)
@@ -28,7 +41,8 @@ class Job:
     name: str
     """Label of its rounds in logs and metrics."""
     work: Callable[[], int]
-    """Does one round; returns how many rows it handled. A LudusError ends the round, not the process."""
+    """Does one round; returns how many rows it handled. A LudusError ends the round, not the process. Raises RowsFailed
+    once it has handled the other rows."""
     every_seconds: float = 0.0
     """Time from the end of a round to the next one; 0: each turn of the loop has one."""
     after_seconds: float = 0.0
@@ -61,6 +75,8 @@ class JobLoop:
         self._again = pause_seconds
         """Pause after the newest turn."""
         self._due = {job: monotonic() + job.after_seconds for job in jobs}
+        self._logged = dict[Job, float]()
+        """When a job's failing rows were logged last."""
         self._backoffs = {job: Backoff(pause_seconds, job.longest_pause_seconds, immediate=1) for job in jobs}
 
     def tick(self) -> dict[str, int]:
@@ -74,13 +90,17 @@ class JobLoop:
                 continue
             try:
                 rows, pause = job.work(), job.every_seconds
+            except RowsFailed as error:
+                rows, pause, outcome = error.handled, job.every_seconds, "rows_failed"
+                self._log_rows(job, error, began)
+            except LudusError as error:
+                outcome, pause = error.code, self._backoffs[job].pause()
+                _log.warning("job_failed", job=job.name, code=error.code, error=str(error))
+            if outcome in {"ok", "rows_failed"}:
                 self._backoffs[job].reset()
                 if rows and job.again_seconds is not None:
                     pause = job.again_seconds
                     self._again = min(pause, self._again)
-            except LudusError as error:
-                outcome, pause = error.code, self._backoffs[job].pause()
-                _log.warning("job_failed", job=job.name, code=error.code, error=str(error))
             if rows and max(self._pause, job.every_seconds) >= RARE_SECONDS:
                 _log.info("job_done", job=job.name, rows=rows)
             ended = self._monotonic()
@@ -88,6 +108,14 @@ class JobLoop:
             self._due[job] = ended + pause
             handled[job.name] = rows
         return handled
+
+    def _log_rows(self, job: Job, failed: RowsFailed, now: float) -> None:
+        if now - self._logged.get(job, -math.inf) >= REPEAT_SECONDS:
+            self._logged[job] = now
+            row, error = next(iter(failed.errors.items()))
+            _log.warning(
+                "rows_failed", job=job.name, rows=len(failed.errors), row=row, code=error.code, error=str(error)
+            )
 
     def run(self, stop: threading.Event) -> None:
         """Do rounds until `stop` is set; who sets it calls `wake`, too, unless it waits for a pause."""
@@ -108,11 +136,11 @@ def handle_rows(
 
     `handle` locks the row first (`FOR UPDATE SKIP LOCKED`; SQLite's writing transactions exclude each other anyway) and
     looks again: another process may have the row, or have done the work since. A row that raises an error of its own
-    is logged and left for the next round; an outage ends the round.
+    is left for the next round: raises RowsFailed once all others were handled. An outage ends the round.
     """
     with database.read() as session:
         rows = due(session)
-    handled = 0
+    handled, errors = 0, dict[str, LudusError]()
     for row in rows:
         try:
             with database.write() as session:
@@ -120,5 +148,7 @@ def handle_rows(
         except Unavailable:
             raise
         except LudusError as error:
-            _log.debug("row_not_handled", row=str(row), code=error.code, reason=str(error))
+            errors[str(row)] = error
+    if errors:
+        raise RowsFailed(handled, errors)
     return handled

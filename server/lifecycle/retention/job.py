@@ -11,6 +11,7 @@ Attempts, logs and checkpoints' rows live as long as their run: the history of m
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 from server.kit.db.database import Database, Session
@@ -20,7 +21,7 @@ from server.ladders.matches.repository import MatchLedger, MatchRepository
 from server.ladders.refs import LadderNotFound
 from server.ladders.repository import LadderRepository
 from server.lifecycle.deletion.repository import DeletionRepository
-from server.lifecycle.service import ROWS, DeletionService
+from server.lifecycle.service import ROWS, DeletionService, RunInUse
 from server.runs.events.repository import EventRepository
 from server.runs.repository import RunRepository
 from server.simulators.repository import SimulatorRepository
@@ -71,8 +72,10 @@ class RowRetention:
             return ends
 
         def delete(session: Session, end: tuple[float, str]) -> int:
-            DeletionService(session).delete(end[1], f"The run ended more than {days:g} days ago.")
-            return 1
+            with suppress(RunInUse):
+                DeletionService(session).delete(end[1], f"The run ended more than {days:g} days ago.")
+                return 1
+            return 0
 
         return handle_rows(self._database, old, delete)
 

@@ -6,10 +6,11 @@ from itertools import pairwise
 
 import pytest
 from sqlalchemy import select
+from structlog.testing import capture_logs
 
 from server.kit.db.database import Database, Session
 from server.kit.errors import DatabaseUnavailable, RunNotFound
-from server.kit.jobs import LONGEST_PAUSE_SECONDS, Job, JobLoop, handle_rows
+from server.kit.jobs import LONGEST_PAUSE_SECONDS, Job, JobLoop, RowsFailed, handle_rows
 from server.kit.telemetry import ControllerTelemetry
 from server.runs.events.repository import lock_run
 from server.runs.models import Run
@@ -134,10 +135,31 @@ def test_a_row_that_fails_keeps_no_other_from_being_handled(database: Database) 
             raise RunNotFound(run_id)
         return 1
 
-    assert handle_rows(database, all_runs, handle) == 2
+    with pytest.raises(RowsFailed) as failed:
+        handle_rows(database, all_runs, handle)
 
+    assert (failed.value.handled, list(failed.value.errors)) == (2, [ids[1]])
     with database.read() as session:
         assert [session.get_one(Run, run_id).stop_detail == "handled" for run_id in ids] == [True, False, True]
+
+
+def test_rows_that_fail_are_logged_once_in_a_while_and_their_rounds_are_counted_and_not_delayed(clock: Clock) -> None:
+    telemetry = ControllerTelemetry()
+
+    def work() -> int:
+        raise RowsFailed(2, {"run_1": RunNotFound("run_1"), "run_2": RunNotFound("run_2")})
+
+    loop = JobLoop([Job("fails", work, every_seconds=10)], 1.0, telemetry, clock)
+    with capture_logs() as logs:
+        rounds = rounds_in(loop, clock, 600, "fails")
+
+    assert rounds == 60
+    warnings = [log for log in logs if log["event"] == "rows_failed"]
+    assert [(log["log_level"], log["job"], log["row"], log["rows"]) for log in warnings] == [
+        ("warning", "fails", "run_1", 2)
+    ] * 2
+    counted = {"job_name": "fails", "outcome": "rows_failed"}
+    assert telemetry.registry.get_sample_value("ludus_controller_round_seconds_count", counted) == 60
 
 
 def test_an_outage_ends_the_round(database: Database) -> None:
