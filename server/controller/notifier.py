@@ -10,8 +10,6 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import cycle, islice
-from typing import NamedTuple
 
 import structlog
 
@@ -19,7 +17,7 @@ from server.kit.db.database import Database
 from server.kit.jobs import Job
 from server.kit.settings import Settings
 from server.kit.wake_up import WakeUp
-from server.runs.scheduling.demand import Demand, Slot, leaves, occupy, others_than
+from server.runs.scheduling.demand import Demand, Offer, Slot, leaves, occupy, others_than
 from server.runs.scheduling.order import InTraining, quota_reached
 from server.runs.scheduling.repository import OldestRun, WaitingRuns
 from server.workers.repository import WorkerRepository
@@ -41,15 +39,6 @@ class OnTheirWay:
     """When the last one was woken, or has claimed."""
 
 
-class Assigned(NamedTuple):
-    """A waiting run, and the idle slot that is woken for it."""
-
-    run: OldestRun
-    slot: Slot
-    left: bool
-    """Whether the slot leaves the run to another one, for a while."""
-
-
 class WakeUpNotifier:
     """Wakes workers for runs that wait: at once if they lost their worker, and again if none has taken them."""
 
@@ -67,9 +56,9 @@ class WakeUpNotifier:
         """Set when a run was given: the next round begins at once."""
         self._late: dict[str, str] = {}
         """Runs that a message should have found a slot for, and their demands."""
-        self._seen: dict[str, float] = {}
+        self._since: dict[str, float] = {}
         """Since when runs wait."""
-        self._left: dict[str, float] = {}
+        self._reserved: dict[str, float] = {}
         """Runs for which a slot was woken that leaves them to another one, and when."""
         self._on_their_way = defaultdict[str, OnTheirWay](OnTheirWay)
         """By demand."""
@@ -85,7 +74,7 @@ class WakeUpNotifier:
 
     def tick(self) -> int:
         """Send a message for each run that was given, or has waited longer than a message should take; return how many
-        runs are left that slots are to be woken for soon, once others have claimed.
+        runs remain that slots are to be woken for soon, once others have claimed.
 
         Each of them wakes one idle slot that may take it now, and no slot is woken for two: a run that no slot serves,
         or that a quota holds back, costs an idle fleet nothing. Not while messages for all slots are pending: each of
@@ -96,14 +85,14 @@ class WakeUpNotifier:
         called_for = [self._given.popleft() for _ in range(len(self._given))]
         waiting, slots = self._read()
         now, wake_seconds = self._monotonic(), self._settings.wake_seconds
-        self._seen = {run.run_id: self._seen.get(run.run_id, now - run.waited) for run in waiting}
-        self._left = {run_id: since for run_id, since in self._left.items() if run_id in self._seen}
+        self._since = {run.run_id: self._since.get(run.run_id, now - run.waited) for run in waiting}
+        self._reserved = {run_id: at for run_id, at in self._reserved.items() if run_id in self._since}
         for run_id, demand in self._late.items():
-            if run_id not in self._seen:  # it was claimed; or it has ended, or no idle slot is left for it
+            if run_id not in self._since:  # it was claimed; or it has ended, or no idle slot is left for it
                 way = self._on_their_way[demand]
                 way.count, way.since = max(0, way.count - 1), now
         expected = {*self._late, *called_for}
-        late = [run for run in waiting if run.run_id in expected or now - self._seen[run.run_id] >= wake_seconds]
+        late = [run for run in waiting if run.run_id in expected or now - self._since[run.run_id] >= wake_seconds]
         self._late = {run.run_id: run.demand for run in late}
         for demand, way in list(self._on_their_way.items()):
             if now - way.since >= wake_seconds or demand not in self._late.values():
@@ -111,32 +100,22 @@ class WakeUpNotifier:
         if not late or self._wake_up.pending() > 0:
             return 0
         covered = Counter({demand: way.count for demand, way in self._on_their_way.items()})
-        room = AT_ONCE - covered.total()
-        due = []
+        room, due = AT_ONCE - covered.total(), []
         for run in late:
             if covered[run.demand] > 0:
                 covered[run.demand] -= 1
             else:
                 due.append(run)
-        assigned = self._assign(due, slots, now)
-        messages = [assignment for assignment in assigned if assignment.slot.hears][: max(0, room)]
-        # A slot of a release before `0028` hears the messages for all slots alone, and any slot may take those: so
-        # there is one for each idle slot, and this ends with the claim.
-        for_all = [assignment for assignment in assigned if not assignment.slot.hears]
-        for assignment in (*messages, *for_all):
-            way = self._on_their_way[assignment.run.demand]
+        woken = self._assign(due, slots, now)[: max(0, room)]
+        for run, offer, is_left in woken:
+            way = self._on_their_way[run.demand]
             way.count, way.since = way.count + 1, now
-            if assignment.left:
-                self._left.setdefault(assignment.run.run_id, now)
-        for assignment in messages:
-            self._wake_up.wake(assignment.run.run_id, assignment.slot.offer.kind)
-        idle = sum(count for slot, count in slots.items() if _takes_runs(slot))
-        for assignment in islice(cycle(for_all), idle):
-            self._wake_up.wake(assignment.run.run_id)
-        sent = len(messages) + len(for_all)
-        if sent:
-            _log.info("slots_woken", runs=sent)
-        return max(0, len(due) - sent) if self._on_their_way else 0
+            if is_left:
+                self._reserved.setdefault(run.run_id, now)
+            self._wake_up.wake(run.run_id, offer.kind)
+        if woken:
+            _log.info("slots_woken", runs=len(woken))
+        return max(0, len(due) - len(woken)) if self._on_their_way else 0
 
     def _read(self) -> tuple[Sequence[OldestRun], Mapping[Slot, int]]:
         """Return the waiting runs that idle slots may take now, as many as there are such slots; and all live slots."""
@@ -154,17 +133,18 @@ class WakeUpNotifier:
             ]
             return runs.oldest(takeable, limit=sum(idle.values())) if takeable else (), slots
 
-    def _assign(self, due: Iterable[OldestRun], slots: Mapping[Slot, int], now: float) -> list[Assigned]:
+    def _assign(
+        self, due: Iterable[OldestRun], slots: Mapping[Slot, int], now: float
+    ) -> list[tuple[OldestRun, Offer, bool]]:
         """Give runs to idle slots, one each: to the smallest that serves it, which larger ones would leave it to.
+        Return with each pair whether the slot leaves the run to another one, for a while.
 
         Slots of a kind with messages that none of them has taken are passed over: they do not listen. A run that its
         slot leaves to another one, and was woken for, gets none until that time is over.
         """
         present = Counter(slots)
-        listening = [
-            slot for slot in slots if _takes_runs(slot) and not (slot.hears and self._wake_up.pending(slot.offer.kind))
-        ]
-        smallest = sorted(listening, key=lambda slot: (not slot.hears, slot.offer.gpus, len(slot.offer.labels)))
+        listening = [slot for slot in slots if _takes_runs(slot) and not self._wake_up.pending(slot.offer.kind)]
+        smallest = sorted(listening, key=lambda slot: (slot.offer.gpus, len(slot.offer.labels)))
         assigned = []
         for run in due:
             demand = Demand.parse(run.demand)
@@ -173,11 +153,11 @@ class WakeUpNotifier:
                 continue
             is_left = leaves(demand, slot.offer, others_than(slot, present))
             if not is_left:
-                self._left.pop(run.run_id, None)
-            elif now - self._left.get(run.run_id, -math.inf) < self._policy.best_fit_seconds:
+                self._reserved.pop(run.run_id, None)
+            elif now - self._reserved.get(run.run_id, -math.inf) < self._policy.best_fit_seconds:
                 continue
             occupy(present, slot)
-            assigned.append(Assigned(run, slot, is_left))
+            assigned.append((run, slot.offer, is_left))
         return assigned
 
 

@@ -200,8 +200,7 @@ class RunTag(Base):
 class Attempt(Base):
     """One execution of a run by one worker.
 
-    `lease_expires_at`, `heartbeat_at`, `step` and `time_spent` are as of the end. Of a live attempt `Lease` has them;
-    here they are what the release before `0027` may go by (`server.lifecycle.attempts.renewal`).
+    `lease_expires_at`, `heartbeat_at`, `step` and `time_spent` are as of the end. Of a live attempt `Lease` has them.
     """
 
     __tablename__ = "attempts"
@@ -210,7 +209,7 @@ class Attempt(Base):
     number: Mapped[int] = mapped_column(Integer, primary_key=True)
     worker_id: Mapped[str] = mapped_column(String(80), index=True)
     lease_expires_at: Mapped[float | None] = mapped_column(Timestamp, index=True)
-    """None once the attempt has ended. Of an attempt on a worker of the release before `0027`, this is the lease."""
+    """None once the attempt has ended."""
     heartbeat_at: Mapped[float] = mapped_column(Timestamp)
     endpoints: Mapped[list[Any]] = mapped_column(Json, default=list)
     """Collectors: `[{"address": "host:port", "index": 0}]`, empty until they listen."""

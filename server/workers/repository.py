@@ -9,8 +9,6 @@ from sqlalchemy import (
     BindParameter,
     ColumnElement,
     ScalarSelect,
-    Text,
-    cast,
     delete,
     exists,
     func,
@@ -102,11 +100,10 @@ class WorkerRepository(Repository):
         heard = later(Worker.stored_heartbeat_at, func.coalesce(Lease.renewed_at, 0.0))
         since = select(now() - within_seconds).scalar_subquery()
         names = select(Cordon.name)
-        unnamed = cast(Worker.labels, Text).concat(cast(Worker.resources, Text))  # of a release before `0028`
         live = (
             select(
                 Worker.id.label("id"),
-                func.coalesce(Worker.kind, unnamed).label("kind"),
+                Worker.kind.label("kind"),
                 or_(Worker.id.in_(names), Worker.host.in_(names)).label("cordoned"),
                 Worker.run_id.is_(None).label("idle"),
             )
@@ -117,14 +114,14 @@ class WorkerRepository(Repository):
         )
         same = select(func.min(live.id).label("id"), live.cordoned, live.idle, func.count().label("count"))
         one = same.group_by(live.kind, live.cordoned, live.idle).subquery().c
-        query = select(Worker.labels, Worker.resources, Worker.kind.is_not(None), one.cordoned, one.idle, one.count)
-        slots = Counter[Slot]()
-        for labels, resources, hears, cordoned, idle, count in self._session.execute(
-            query.join(Worker, Worker.id == one.id)
-        ):
-            offer = Offer.of(labels, resources, cordoned=bool(cordoned))
-            slots[Slot(offer, bool(idle), bool(hears))] += count
-        return slots
+        query = select(Worker.labels, Worker.resources, one.cordoned, one.idle, one.count)
+        rows = self._session.execute(query.join(Worker, Worker.id == one.id))
+        return Counter(
+            {
+                Slot(Offer.of(labels, resources, cordoned=bool(cordoned)), bool(idle)): count
+                for labels, resources, cordoned, idle, count in rows
+            }
+        )
 
     def offers(self, within_seconds: float) -> Counter[Offer]:
         """Return what the live slots have, and how many of them have the same."""
@@ -137,7 +134,7 @@ class WorkerRepository(Repository):
         """Return what a slot sees of the others: of each kind an idle one, and a busy one, that are not cordoned.
 
         Looks kind after kind up in the index `ix_workers_kind` (a "loose index scan"): the cost is that of the kinds,
-        and of cordoned slots, however many slots there are. Slots of releases before `0028` have no kind.
+        and of cordoned slots, however many slots there are.
         """
         listed = Worker.stopped_at.is_(None)
         kinds = select(func.min(Worker.kind).label("kind")).where(listed).cte("kinds", recursive=True)

@@ -22,7 +22,6 @@ from server.ladders.matches.repository import MatchWriter
 from server.lifecycle.blocked.repository import repair
 from server.lifecycle.claims.repository import DEFAULT_RESTART_BUDGET, Claim
 from server.lifecycle.leases.repository import (
-    SHOW_SECONDS,
     LeaseRepository,
     Renewal,
     apply_intent,
@@ -56,8 +55,6 @@ class AttemptLedger:
     ) -> None:
         self._claim = claim
         self._restart_budget = restart_budget
-        self._show_at = time.monotonic() + SHOW_SECONDS
-        """When the lease is written where the release before `0027` looks, on the monotonic clock."""
         self._fence = fence = AttemptFence(database, claim.run_id, claim.attempt, observers)
         self.notify = fence.notify
         self.amendments = AmendmentWriter(fence)
@@ -92,30 +89,20 @@ class AttemptLedger:
         This is also the sign of life of the slot. Raises RunNotFound, too.
         """
         began, outcome = time.monotonic(), "ok"
+        run_id, attempt = self._claim.run_id, self._claim.attempt
         try:
-            return self._renew(lease_seconds, step, time_spent)
+            with self._fence.database.write(once=True) as session:
+                renewal = LeaseRepository(session).renew(run_id, attempt, lease_seconds, step, time_spent)
+            if renewal is None:
+                self._fence.check()
+                raise LeaseLost(run_id, attempt)
         except LudusError as error:
             outcome = error.code
             raise
+        else:
+            return renewal
         finally:
             self._fence.notify(Renewed(time.monotonic() - began, outcome))
-
-    def _renew(self, lease_seconds: float, step: int, time_spent: TimeSpent | None) -> Renewal:
-        run_id, attempt = self._claim.run_id, self._claim.attempt
-        show = time.monotonic() >= self._show_at
-        with self._fence.database.write(once=not show) as session:
-            if show:
-                lock_run(session, run_id)  # first, as in all writes of the run and its lease
-            leases = LeaseRepository(session)
-            renewal = leases.renew(run_id, attempt, lease_seconds, step, time_spent)
-            if show and renewal is not None:
-                leases.show(run_id, attempt)
-        if renewal is None:
-            self._fence.check()
-            raise LeaseLost(run_id, attempt)
-        if show:
-            self._show_at = time.monotonic() + SHOW_SECONDS
-        return renewal
 
     def rewind_metrics(self) -> None:
         """Set the run's newest metrics back to what this attempt does not supersede, before it appends to them.

@@ -16,7 +16,7 @@ from server.kit.db.database import Database
 from server.kit.db.texts import storable_json
 from server.kit.scheduling import SchedulingSettings
 from server.kit.states import EVENT_OF
-from server.lifecycle.leases.repository import SHOWN_LEASE_SECONDS, LeaseRepository, is_lent
+from server.lifecycle.leases.repository import LeaseRepository, is_lent
 from server.runs.amendments.repository import AmendmentRef, AmendmentRepository
 from server.runs.events.repository import UNTRACKED, Note, move
 from server.runs.models import Attempt, Run
@@ -189,7 +189,7 @@ def _begin(
             run_id=run.id,
             number=number,
             worker_id=worker_id,
-            lease_expires_at=now() + SHOWN_LEASE_SECONDS,
+            lease_expires_at=now() + lease_seconds,
             heartbeat_at=now(),
             step=step,
             resumed_from=resume.id if resume else None,

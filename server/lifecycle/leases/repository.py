@@ -1,7 +1,6 @@
 """Leases: granted, renewed and taken away; the end of attempts, and the next state of a run whose worker is gone.
 
-The lease of a live attempt is a row of `leases`, evaluated by the database's clock alone. A worker of the release
-before `0027` has it in the attempt's row, where the controller of that release looks; see migration `0027`.
+The lease of a live attempt is a row of `leases`, evaluated by the database's clock alone.
 """
 
 from dataclasses import asdict, dataclass
@@ -17,7 +16,6 @@ from sqlalchemy import (
     func,
     literal,
     select,
-    union_all,
     update,
 )
 from sqlalchemy.orm import Session
@@ -35,11 +33,6 @@ from server.runs.events.repository import UNTRACKED, Note, lock_run, move
 from server.runs.models import Attempt, Event, Lease, Run
 from server.simulators.repository import SimulatorRepository
 from server.workers.models import Worker
-
-SHOW_SECONDS: Final = 300.0
-"""How often the holder of a lease writes it where the release before `0027` looks."""
-SHOWN_LEASE_SECONDS: Final = 3 * SHOW_SECONDS
-"""The lease that it shows there."""
 
 SLOT_LENT: Final = "slot_lent"
 """Type of the event that an attempt's slot is lent."""
@@ -91,8 +84,7 @@ class LeaseRepository(Repository):
         """Renew the lease of an attempt from now on; None where it does not hold the run any more.
 
         One statement, which waits for no lock of the run. The race: the controller ends the attempt meanwhile. It
-        deletes the lease, so that either this statement finds none, or the controller finds it renewed. A controller of
-        the release before `0027` leaves it there; the run tells then.
+        deletes the lease, so that either this statement finds none, or the controller finds it renewed.
         """
         values = {
             "of_run": run_id,
@@ -104,30 +96,12 @@ class LeaseRepository(Repository):
         found = self._session.execute(_RENEWED, values, execution_options=UNTRACKED).one_or_none()
         return None if found is None else Renewal(Intent(found[0] or Intent.NONE), found[1])
 
-    def show(self, run_id: str, attempt: int) -> None:
-        """Write what the lease of a locked run says where the release before `0027` looks."""
-        lease = self._session.scalars(select(Lease).where(*_of_attempt(run_id, attempt))).one()
-        shown = {"lease_expires_at": now() + SHOWN_LEASE_SECONDS, "heartbeat_at": lease.renewed_at, "step": lease.step}
-        same = (Attempt.run_id == run_id, Attempt.number == attempt)
-        for statement in (
-            update(Attempt).where(*same).values(shown),
-            update(Run).where(Run.id == run_id).values(stored_step=lease.step),
-            update(Worker).where(Worker.id == lease.worker_id).values(stored_heartbeat_at=lease.renewed_at),
-        ):
-            self._session.execute(statement, execution_options=UNTRACKED)
-
     def expired(self, limit: int = 100) -> list[ExpiredLease]:
         """Return attempts whose lease has run out, the oldest first."""
-        attempt = (Attempt.worker_id, Attempt.started_at)
         same = (Lease.run_id == Attempt.run_id) & (Lease.attempt == Attempt.number)
-        held = select(Lease.run_id, Lease.attempt, *attempt, Lease.renewed_at, Lease.expires_at.label("expires_at"))
-        former = select(Attempt.run_id, Attempt.number, *attempt, Attempt.heartbeat_at, Attempt.lease_expires_at)
-        either = union_all(
-            held.join(Attempt, same).where(Lease.expires_at < now()),
-            former.where(Attempt.lease_expires_at < now(), ~exists().where(same)),
-        ).subquery()
-        rows = self._session.execute(select(either).order_by(either.c.expires_at).limit(limit))
-        return [ExpiredLease(*row[:-1]) for row in rows]
+        query = select(Lease.run_id, Lease.attempt, Lease.worker_id, Attempt.started_at, Lease.renewed_at)
+        query = query.join(Attempt, same).where(Lease.expires_at < now()).order_by(Lease.expires_at)
+        return [ExpiredLease(*row) for row in self._session.execute(query.limit(limit))]
 
     def reap(self, lease: ExpiredLease, restart_budget: int) -> RunState | None:
         """Take a run from the holder of an expired lease; return the run's new state, None if nothing was to be done.
@@ -138,18 +112,12 @@ class LeaseRepository(Repository):
         middle of a write, and waiting for it would keep all other runs from being looked at.
         """
         run = lock_run(self._session, lease.run_id, patient=False)
-        if run is None:
+        if run is None or run.attempt != lease.attempt or run.state not in LEASED:
             return None
-        if run.attempt != lease.attempt or run.state not in LEASED:
-            left = delete(Lease).where(*_of_attempt(run.id, lease.attempt))  # by another release, which ended it
-            self._session.execute(left, execution_options=UNTRACKED)
+        present = self._locked(select(Lease).where(*_of_attempt(run.id, lease.attempt)))
+        if present is None or present.expires_at >= self.clock():
             return None
-        held = self._locked(select(Lease).where(*_of_attempt(run.id, lease.attempt)))
-        attempt = self._session.get_one(Attempt, (run.id, lease.attempt), populate_existing=True)
-        expires_at = attempt.lease_expires_at if held is None else held.expires_at
-        if expires_at is None or expires_at >= self.clock():
-            return None
-        detail = f"Worker {attempt.worker_id} was not heard of for longer than its lease."
+        detail = f"Worker {present.worker_id} was not heard of for longer than its lease."
         return end_without_result(self._session, run, "lease_expired", detail, restart_budget, counts=True)
 
 

@@ -132,8 +132,6 @@ class Slot:
     offer: Offer
     idle: bool
     """Whether it has no run."""
-    hears: bool = True
-    """Whether it receives the messages for its kind; one of a release before `0028` has only those for all slots."""
 
 
 def fits_better(demand: Demand, offer: Offer, others: Iterable[Slot]) -> bool:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
 
 from server.controller.notifier import AT_ONCE, WakeUpNotifier
 from server.kit.db.database import Database
@@ -270,21 +269,6 @@ def test_slots_that_do_not_listen_are_passed_over_for_larger_ones(
     ticks(ringer, clock, 5)
 
     assert (wake_up.woken, wake_up.kinds) == ([run.id], [kind(gpus=1)])
-
-
-def test_a_slot_of_the_release_before_kinds_is_woken_among_all_idle_ones(
-    database: Database, ringer: WakeUpNotifier, wake_up: RecordingWakeUp, clock: Clock
-) -> None:
-    add_slots(database, count=3)
-    add_slots(database, "moon")
-    with database.write() as session:
-        session.execute(text("UPDATE workers SET kind = NULL WHERE id LIKE 'moon%'"))
-    run, plain = make_run(database, config=demanding("moon")), make_run(database)
-
-    ticks(ringer, clock, 5)
-
-    woken = Counter(zip(wake_up.woken, wake_up.kinds, strict=True))
-    assert woken == {(run.id, None): 4, (plain.id, kind()): 1}
 
 
 class Fleet(RecordingWakeUp):
