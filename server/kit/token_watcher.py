@@ -17,6 +17,8 @@ from server.kit.errors import LudusError, Unauthenticated
 
 LOOK_SECONDS: Final = 5.0
 """Longest time until a token that another process revoked, or that expired, is noticed."""
+LAST_SECONDS: Final = 5.0
+"""Longest wait for the last look."""
 REFUSED: Final = 4096
 """Refused tokens kept in memory, with which nothing is opened again; the set is emptied when it is full."""
 
@@ -89,10 +91,13 @@ class TokenWatcher:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """End the thread. Requests stay open."""
+        """End the thread, and wait for its last look: it has a connection that nobody would close. Requests stay open."""
         with self._changed:
             self._closed = True
+            thread = self._thread
             self._changed.notify_all()
+        if thread is not None:
+            thread.join(LAST_SECONDS)
 
     def _enter(self, credential_id: str, request: WatchedRequest) -> None:
         with self._changed:
