@@ -91,7 +91,7 @@ class TokenWatcher:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """End the thread, and wait for its last look: it has a connection that nobody would close. Requests stay open."""
+        """End the thread, and wait for its last look, which may have a connection. Requests stay open."""
         with self._changed:
             self._closed = True
             thread = self._thread
