@@ -55,7 +55,7 @@ HOLD_SECONDS = 30.0
 LISTS = ("/v1/runs?page_size=100", "/v1/runs?page_size=100", "/v1/workers?page_size=100", "/v1/queue")
 LATE = "late"
 """Label that waiting runs demand."""
-ZONE_SECONDS, ZONE_BAR = 180.0, 60.0
+ZONE_SECONDS, ZONE_BAR = 180.0, 90.0
 START_LIMIT = 1800.0
 
 

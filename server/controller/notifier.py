@@ -86,7 +86,7 @@ class WakeUpNotifier:
         waiting, slots = self._read()
         now, wake_seconds = self._monotonic(), self._settings.wake_seconds
         self._since = {run.run_id: self._since.get(run.run_id, now - run.waited) for run in waiting}
-        self._reserved = {run_id: at for run_id, at in self._reserved.items() if run_id in self._since}
+        self._reserved = {run_id: since for run_id, since in self._reserved.items() if run_id in self._since}
         for run_id, demand in self._late.items():
             if run_id not in self._since:  # it was claimed; or it has ended, or no idle slot is left for it
                 way = self._on_their_way[demand]

@@ -355,17 +355,17 @@ class Gateway:
     async def _authenticate(self, context: Context) -> Principal:
         """Return who calls. Raises TokenRefused, TooManyFailures, TokenNotForSimulators."""
         metadata = {str(key): value for key, value in context.invocation_metadata() or ()}
-        given = str(metadata.get("authorization", ""))
-        principal = await self._principal(given, str(context.peer()).rpartition(":")[0])
+        authorization = str(metadata.get("authorization", ""))
+        principal = await self._principal(authorization, str(context.peer()).rpartition(":")[0])
         if not principal.may(Scope.SIMULATE):
             raise TokenNotForSimulators
         return principal
 
     async def _principal(self, given: str, address: str) -> Principal:
         scheme, _, token = given.partition(" ")
-        known = self._tokens.recall(token) if scheme == "Bearer" else None
-        if known is not None:
-            return known
+        remembered = self._tokens.recall(token) if scheme == "Bearer" else None
+        if remembered is not None:
+            return remembered
         if not given and not self._settings.demands_token:
             return everything(ANONYMOUS)
         check = functools.partial(self._tokens.check, token if scheme == "Bearer" else "")
@@ -395,10 +395,10 @@ class Gateway:
             if len(projects) > 1:
                 raise RunNameAmbiguous(run, projects)
             return run
-        found = self._placement.find(run, None if principal.project == EVERY else principal.project)
-        if principal.run_id not in {None, found}:
+        answer = self._placement.find(run, None if principal.project == EVERY else principal.project)
+        if principal.run_id not in {None, answer}:
             raise RunForbidden(run)
-        return found
+        return answer
 
     async def _take_report(self, request: pb.ReportRequest, principal: Principal) -> None:
         loop = asyncio.get_running_loop()

@@ -106,10 +106,10 @@ class WaitingJoins:
         try:
             yield join
         finally:
-            others = self._joins[run_id]
-            others.discard(join)
+            joins = self._joins[run_id]
+            joins.discard(join)
             self.held -= 1
-            if not others:
+            if not joins:
                 del self._joins[run_id]
 
     def learn(self, question: Question, answer: NotReady) -> None:
@@ -125,8 +125,8 @@ class WaitingJoins:
 
         It may be too old for a join that is answered with it, but not for one that is held: looks go on.
         """
-        answer, at = self._answers.get(question, (None, 0.0))
-        return answer if time.monotonic() - at <= ANSWER_SECONDS else None
+        answer, answered_at = self._answers.get(question, (None, 0.0))
+        return answer if time.monotonic() - answered_at <= ANSWER_SECONDS else None
 
     def pause(self, run_id: str) -> float:
         """Return after how many seconds a client asks again whose join may not be held: 0 at first, growing to 15."""
@@ -155,11 +155,11 @@ class WaitingJoins:
         try:
             while self._joins and not self._closed:
                 try:
-                    found, took = await asyncio.to_thread(self._timed_look, tuple(self._joins))
+                    answers, took = await asyncio.to_thread(self._timed_look, tuple(self._joins))
                 except LudusError as error:
                     _log.warning("waiting_runs_not_read", code=error.code, detail=error.message)
-                    found, took = {}, LONGEST_SECONDS
-                for run_id, progress in found.items():
+                    answers, took = {}, LONGEST_SECONDS
+                for run_id, progress in answers.items():
                     for join in self._joins.get(run_id, ()):
                         join.tell(progress)
                 await asyncio.sleep(min(max(LOOK_SECONDS, SHARE * took), LONGEST_SECONDS))

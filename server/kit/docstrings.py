@@ -22,7 +22,7 @@ def field_texts(kind: type) -> Mapping[str, str]:
     takes milliseconds: this is for documents, not for requests.
     """
     models = getattr(kind, "model_fields", {})
-    found: dict[str, str] = {name: field.description for name, field in models.items() if field.description}
+    texts: dict[str, str] = {name: field.description for name, field in models.items() if field.description}
     for cls in reversed(kind.__mro__[:-1]):
         if cls.__module__.partition(".")[0] not in {"server", "ludus"}:
             continue
@@ -34,5 +34,5 @@ def field_texts(kind: type) -> Mapping[str, str]:
         for field, text in pairwise(tree.body):
             match field, text:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
-                    found[name] = " ".join(words.split())
-    return found
+                    texts[name] = " ".join(words.split())
+    return texts

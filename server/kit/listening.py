@@ -95,9 +95,9 @@ class ApiSettings(Listening):
     @field_validator("proxies")
     @classmethod
     def _are_networks(cls, value: str) -> str:
-        for each in filter(None, map(str.strip, value.split(","))):
+        for entry in filter(None, map(str.strip, value.split(","))):
             try:
-                ip_network(each)
+                ip_network(entry)
             except ValueError as error:
                 raise ValueError(f"{error}; name addresses or networks, as in 10.0.0.7,192.168.0.0/16") from None
         return value

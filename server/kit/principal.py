@@ -73,7 +73,7 @@ class Principal:
 
 def including(scopes: Iterable[Scope]) -> frozenset[Scope]:
     """Return these scopes with those that they include."""
-    return frozenset(each for scope in scopes for each in _INCLUDED[scope])
+    return frozenset(included for scope in scopes for included in _INCLUDED[scope])
 
 
 def everything(name: str) -> Principal:

@@ -21,17 +21,17 @@ _SWEEP_SECONDS = 10.0
 def marked(mark: str) -> list[int]:
     """Return the live processes, other than this one, that were started with `LUDUS_STACK_ID` = `mark`."""
     needle = f"{MARK}={mark}".encode()
-    found = []
+    processes = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal() or int(entry.name) == os.getpid():
             continue
         try:
             # A zombie's environment is empty: the dead are not counted.
             if needle in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
+                processes.append(int(entry.name))
         except OSError:  # it ended meanwhile, or it is another user's
             continue
-    return found
+    return processes
 
 
 def sweep(mark: str, timeout: float = _SWEEP_SECONDS, *, spare: frozenset[int] = frozenset()) -> int:
@@ -41,13 +41,13 @@ def sweep(mark: str, timeout: float = _SWEEP_SECONDS, *, spare: frozenset[int] =
     """
     deadline = time.monotonic() + timeout
     ended: set[int] = set()
-    while left := [pid for pid in marked(mark) if pid not in spare]:
-        for pid in left:
+    while running := [pid for pid in marked(mark) if pid not in spare]:
+        for pid in running:
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
-        ended.update(left)
+        ended.update(running)
         if time.monotonic() > deadline:
             break
         time.sleep(0.01)

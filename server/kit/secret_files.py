@@ -36,22 +36,22 @@ def read_secret_files(
     An empty variable, as a compose file passes it on, counts as none; the line break at a file's end is not part of
     the secret. Raises SettingsError with a sentence for each file that cannot be used.
     """
-    found = dict(environment)
+    variables = dict(environment)
     problems = []
     for variable in secret_variables(settings, prefix):
-        path = found.pop(f"{variable}{SUFFIX}".lower(), None)
+        path = variables.pop(f"{variable}{SUFFIX}".lower(), None)
         if not path:
             continue
-        if found.get(variable.lower()):
+        if variables.get(variable.lower()):
             problems.append(f"{variable}{SUFFIX}: {variable} is set, too; remove one of them")
             continue
         try:
-            found[variable.lower()] = _read(Path(path))
+            variables[variable.lower()] = _read(Path(path))
         except ValueError as error:
             problems.append(f"{variable}{SUFFIX}: {error}")
     if problems:
         raise SettingsError("\n  ".join(problems))
-    return found
+    return variables
 
 
 def _read(path: Path) -> str:

@@ -358,9 +358,9 @@ class Settings(BaseSettings):
             ("worker", "scratch", home / "scratch"),
             ("worker", "alive_file", home / "worker.alive"),
         ):
-            given = filled.get(group, {})
-            if isinstance(given, BaseModel):
-                given = given.model_dump(exclude_unset=True)
-            if isinstance(given, Mapping):
-                filled[group] = {**given, field: given.get(field) or default}
+            values = filled.get(group, {})
+            if isinstance(values, BaseModel):
+                values = values.model_dump(exclude_unset=True)
+            if isinstance(values, Mapping):
+                filled[group] = {**values, field: values.get(field) or default}
         return filled

@@ -73,9 +73,9 @@ class TokenWatcher:
             yield request
         finally:
             with self._changed:
-                others = self._watched.get(credential_id, set())
-                others.discard(request)
-                if not others:
+                requests = self._watched.get(credential_id, set())
+                requests.discard(request)
+                if not requests:
                     self._watched.pop(credential_id, None)
 
     @property

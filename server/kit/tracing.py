@@ -133,8 +133,8 @@ class Tracer:
 
     def caller(self, traceparent: str) -> "SpanContext | None":
         """Return the span that a request's header `traceparent` (W3C Trace Context) names; None if it is malformed."""
-        found = self._propagator.extract({"traceparent": traceparent})
-        span = self._api.get_current_span(found).get_span_context()
+        context = self._propagator.extract({"traceparent": traceparent})
+        span = self._api.get_current_span(context).get_span_context()
         return span if span.is_valid else None
 
     def close(self) -> None:

@@ -121,9 +121,9 @@ def create_run(
     validate_only: Annotated[bool | None, Query(description="Sets the body's field.")] = None,
 ) -> Response:
     """Queue a training run. The body is JSON, or the bare configuration as YAML."""
-    wanted = body.read(RunCreate, {"name": name, "tags": tags, "validate_only": validate_only})
-    prepared = _prepare(services.database, wanted)
-    if wanted.validate_only:
+    request = body.read(RunCreate, {"name": name, "tags": tags, "validate_only": validate_only})
+    prepared = _prepare(services.database, request)
+    if request.validate_only:
         return command.preview(
             resource(
                 schemas.PlannedRun,
@@ -131,12 +131,12 @@ def create_run(
                 kind=prepared.config.kind,
                 tags=sorted(set(prepared.tags)),
                 config=prepared.config.model_dump(mode="json"),
-                warnings=[resource(schemas.ConfigWarning, each) for each in prepared.warnings],
+                warnings=[resource(schemas.ConfigWarning, warning) for warning in prepared.warnings],
             )
         )
 
     def create(session: Session) -> Answer:
-        with located(wanted.config, wanted.overrides):
+        with located(request.config, request.overrides):
             new = replace(
                 prepared,
                 demonstrations=DemonstrationService(session).check(prepared.config, lock=True),
@@ -178,7 +178,7 @@ def listed(
     values = MetricRepository(session).listed([run.id for run in runs], metrics)
     progress = ProgressRepository(session).of(runs)
     for run in runs:
-        numbers = {each.text: values[run.id][each] for each in metrics}
+        numbers = {metric.text: values[run.id][metric] for metric in metrics}
         yield resource(schemas.RunListed, run, metrics=numbers, **vars(progress[run.id]), **vars(blocked[run.id]))
 
 
@@ -199,12 +199,12 @@ def get_run(
     timeout: Annotated[float, Query(ge=0, le=MAX_SECONDS, description="Seconds to wait at most.")] = 20.0,
 ) -> schemas.Run:
     """Return one run, at once or when it has reached a state."""
-    found = _read(services, run)
-    wanted = states_of(wait or ",".join(RunState))
-    if found.state in wanted:
-        return found
-    waits.until(found.id, wanted, timeout, auth.principal.credential_id)
-    return _read(services, found.id)
+    present = _read(services, run)
+    states = states_of(wait or ",".join(RunState))
+    if present.state in states:
+        return present
+    waits.until(present.id, states, timeout, auth.principal.credential_id)
+    return _read(services, present.id)
 
 
 @router.patch(
@@ -374,8 +374,8 @@ def compare_runs(
 def _leaves(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, object]]:
     """Yield the path and the value of each leaf. Lists are leaves: their order counts."""
     if isinstance(value, Mapping) and value:
-        for key, each in value.items():
-            yield from _leaves(each, (*path, key))
+        for key, nested in value.items():
+            yield from _leaves(nested, (*path, key))
     else:
         yield join_path(path), value
 

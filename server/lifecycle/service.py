@@ -106,33 +106,33 @@ class RunService:
         until a user resumes it. Asking again changes nothing.
         Raises RunNotFound, RunEnding (a stop or cancel is under way), RunEnded.
         """
-        found = self._runs.lock_live(run)
-        if found.state == RunState.PAUSED:
-            return self._keep_paused(found)
-        if found.intent in {Intent.STOP, Intent.CANCEL} or found.state == RunState.STOPPING:
-            raise RunEnding(found.id, Intent.CANCEL if found.intent == Intent.CANCEL else Intent.STOP)
-        if found.state not in LEASED:
-            return self._finish(found, RunState.PAUSED, "Paused by a user while no worker held the run.")
-        if found.intent == Intent.PAUSE:
-            return found
-        return self._runs.intend(found, Intent.PAUSE, Note("pause_requested", "A user asked to pause the run."))
+        locked = self._runs.lock_live(run)
+        if locked.state == RunState.PAUSED:
+            return self._keep_paused(locked)
+        if locked.intent in {Intent.STOP, Intent.CANCEL} or locked.state == RunState.STOPPING:
+            raise RunEnding(locked.id, Intent.CANCEL if locked.intent == Intent.CANCEL else Intent.STOP)
+        if locked.state not in LEASED:
+            return self._finish(locked, RunState.PAUSED, "Paused by a user while no worker held the run.")
+        if locked.intent == Intent.PAUSE:
+            return locked
+        return self._runs.intend(locked, Intent.PAUSE, Note("pause_requested", "A user asked to pause the run."))
 
     def resume(self, run: str, changes: RunChanges | None = None) -> Run:
         """Queue a run again, paused for any reason; it continues from its newest checkpoint, with all restarts.
 
         `changes` are made first; the run goes on with them. Raises RunNotFound, RunEnded, RunNotPaused, InvalidEdit.
         """
-        found = self._runs.lock_live(run)
-        if found.state != RunState.PAUSED:
-            pausing = found.state == RunState.PAUSING or found.intent == Intent.PAUSE
-            raise RunNotPaused(found.id, found.state, pausing=pausing)
+        locked = self._runs.lock_live(run)
+        if locked.state != RunState.PAUSED:
+            pausing = locked.state == RunState.PAUSING or locked.intent == Intent.PAUSE
+            raise RunNotPaused(locked.id, locked.state, pausing=pausing)
         if changes is not None:
-            AmendmentService(self._session).change(found.id, changes)
+            AmendmentService(self._session).change(locked.id, changes)
         note = Note(EVENT_OF[RunState.QUEUED], "Resumed by a user; the run waits for a worker again.")
-        self._runs.move(found, RunState.QUEUED, note, restarts_without_progress=0)
-        run_id = found.id
+        self._runs.move(locked, RunState.QUEUED, note, restarts_without_progress=0)
+        run_id = locked.id
         after_commit(self._session, lambda: self._wake_up.wake(run_id))
-        return found
+        return locked
 
     def stop(self, run: str) -> Run:
         """Ask for a final checkpoint and export, then SUCCEEDED with reason `user`.
@@ -141,28 +141,28 @@ class RunService:
         SUCCEEDED at once. One that has ended, however it did, stays as it is, and asking again changes nothing: who
         asks wants it to be over. Raises RunNotFound.
         """
-        found = self._runs.lock(run)
-        if found.state in TERMINAL:
-            return found
-        if found.state not in LEASED:
-            return self._finish(found, RunState.SUCCEEDED, "Stopped by a user while no worker held the run.")
-        if found.intent in {Intent.STOP, Intent.CANCEL}:
-            return found
-        return self._runs.intend(found, Intent.STOP, Note("stop_requested", "A user asked to stop the run."))
+        locked = self._runs.lock(run)
+        if locked.state in TERMINAL:
+            return locked
+        if locked.state not in LEASED:
+            return self._finish(locked, RunState.SUCCEEDED, "Stopped by a user while no worker held the run.")
+        if locked.intent in {Intent.STOP, Intent.CANCEL}:
+            return locked
+        return self._runs.intend(locked, Intent.STOP, Note("stop_requested", "A user asked to stop the run."))
 
     def cancel(self, run: str) -> Run:
         """Ask for CANCELLED without a checkpoint; outranks an earlier stop or pause, and asking again changes nothing.
 
         A run that has ended, however it did, stays as it is. Raises RunNotFound.
         """
-        found = self._runs.lock(run)
-        if found.state in TERMINAL:
-            return found
-        if found.state not in LEASED:
-            return self._finish(found, RunState.CANCELLED, "Cancelled by a user while no worker held the run.")
-        if found.intent == Intent.CANCEL:
-            return found
-        return self._runs.intend(found, Intent.CANCEL, Note("cancel_requested", "A user asked to cancel the run."))
+        locked = self._runs.lock(run)
+        if locked.state in TERMINAL:
+            return locked
+        if locked.state not in LEASED:
+            return self._finish(locked, RunState.CANCELLED, "Cancelled by a user while no worker held the run.")
+        if locked.intent == Intent.CANCEL:
+            return locked
+        return self._runs.intend(locked, Intent.CANCEL, Note("cancel_requested", "A user asked to cancel the run."))
 
     def _keep_paused(self, run: Run) -> Run:
         """Keep a run paused that had paused by itself, even if its simulators come back."""

@@ -105,8 +105,8 @@ class RunRepository(Repository):
 
     def ids_of(self, runs: Sequence[str]) -> Sequence[str]:
         """Return the ids of several runs by their ids or names, each once. Raises RunNotFound."""
-        known = {each for some in parts(runs) for each in self._session.scalars(_ids_among(some))}
-        return list(dict.fromkeys(run if run in known else self.id_of(run) for run in runs))
+        ids = {run_id for part in parts(runs) for run_id in self._session.scalars(_ids_among(part))}
+        return list(dict.fromkeys(run if run in ids else self.id_of(run) for run in runs))
 
     def without_config(self, run: str) -> Run:
         """Return the same as `get`, without its configuration. Raises RunNotFound."""
@@ -114,8 +114,8 @@ class RunRepository(Repository):
 
     def with_clock(self, run: str) -> tuple[Run, float]:
         """Return the same as `without_config`, and the database's time. Raises RunNotFound."""
-        found, clock = self._row(select(Run, now()).options(defer(Run.config)), run)
-        return found, clock
+        row, clock = self._row(select(Run, now()).options(defer(Run.config)), run)
+        return row, clock
 
     def ended_before(self, days: float, after: tuple[float, str], limit: int) -> Sequence[tuple[float, str]]:
         """Return end and id of at most `limit` runs that ended so many days ago, in this order, beyond `after`."""
@@ -135,14 +135,14 @@ class RunRepository(Repository):
     def named(self, run_ids: Collection[str]) -> dict[str, Run]:
         """Return runs by their ids, without `BEHIND`."""
         query = select(Run).where(_SHOWN).options(*_without_behind())
-        found = (self._session.scalars(query.where(Run.id.in_(some))) for some in parts(sorted({*run_ids})))
-        return {run.id: run for runs in found for run in runs}
+        pages = (self._session.scalars(query.where(Run.id.in_(part))) for part in parts(sorted({*run_ids})))
+        return {run.id: run for runs in pages for run in runs}
 
     def configs(self, run_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Return the resolved configurations of runs by their ids."""
         query = select(Run.id, Run.config).where(_SHOWN)
-        found = (self._session.execute(query.where(Run.id.in_(some))) for some in parts(run_ids))
-        return {run_id: config for rows in found for run_id, config in rows}
+        pages = (self._session.execute(query.where(Run.id.in_(part))) for part in parts(run_ids))
+        return {run_id: config for rows in pages for run_id, config in rows}
 
     def _found(self, query: Select[Found], run: str) -> Found:
         return self._row(query, run)[0]
@@ -163,19 +163,19 @@ class RunRepository(Repository):
         matches a prefix. METRIC sorts by `metric` (`run_id`, `value`). Runs without the value that sorts come last.
         """
         statement = select(Run).where(_SHOWN).options(*_without_behind())
-        known = {**self.COLUMNS, **more}
+        columns = {**self.COLUMNS, **more}
         if metric is not None:
             statement = statement.outerjoin(metric, metric.c.run_id == Run.id)
-            known[METRIC] = metric.c.value
+            columns[METRIC] = metric.c.value
         rare = rarest(self._session, self._hits(query))
         indexed = {query.order.field, "state"} if rare is None else set()
         if query.order.field in {METRIC, "finished_at"}:
-            known[query.order.field] = last_without(known[query.order.field], query.order)
+            columns[query.order.field] = last_without(columns[query.order.field], query.order)
         if query.order.field in _MOVING:
             statement = statement.where(Run.id.in_(self._first(query, rare, indexed, more)))
         elif rare is not None:
             statement = statement.where(Run.id.in_(rare))
-        return select_page(self._session, statement, query, _but(known, indexed), Run.id, _tagged)
+        return select_page(self._session, statement, query, _but(columns, indexed), Run.id, _tagged)
 
     def _first(
         self, query: ListQuery, rare: Select[str] | None, indexed: Collection[str], more: Columns
@@ -185,9 +185,11 @@ class RunRepository(Repository):
         An index has the order of the many at rest; those with a lease are few.
         """
         leases = select(Lease.run_id)
-        at_rest, leased = (select(Run.id).where(_SHOWN, those) for those in (Run.id.not_in(leases), Run.id.in_(leases)))
+        at_rest, leased = (
+            select(Run.id).where(_SHOWN, condition) for condition in (Run.id.not_in(leases), Run.id.in_(leases))
+        )
         if rare is not None:
-            at_rest, leased = (each.where(Run.id.in_(rare)) for each in (at_rest, leased))
+            at_rest, leased = (query_of_ids.where(Run.id.in_(rare)) for query_of_ids in (at_rest, leased))
         pages = (
             in_page(at_rest, query, _but({**self.AT_REST, **more}, indexed), Run.id, _tagged),
             in_page(leased, query, _but({**self.COLUMNS, **more}, ()), Run.id, _tagged),
@@ -271,10 +273,10 @@ class RunRepository(Repository):
 
     def lock_live(self, run: str, hint: str = "") -> Run:
         """Lock a run that has not ended. Raises RunNotFound, RunEnded, whose sentence ends with `hint`."""
-        found = self.lock(run)
-        if found.state in TERMINAL:
-            raise RunEnded(found.id, found.state, hint)
-        return found
+        locked = self.lock(run)
+        if locked.state in TERMINAL:
+            raise RunEnded(locked.id, locked.state, hint)
+        return locked
 
     def label(
         self,

@@ -36,16 +36,17 @@ router = APIRouter(prefix="/v1/runs", tags=["runs"])
 def list_amendments(run: RunKey, database: DatabaseDep, paging: PagingDep) -> schemas.Amendments:
     """Return the configuration that a run was created with, the present one, and the changes between them."""
     with database.read() as session:
-        repository, found = AmendmentRepository(session), RunRepository(session).get(run)
-        amended = repository.of_run(found.id)
+        repository, row = AmendmentRepository(session), RunRepository(session).get(run)
+        amended = repository.of_run(row.id)
         applied = 0 if amended is None else amended.applied
         return schemas.Amendments(
-            original_config=repository.original(found),
-            config=found.config,
+            original_config=repository.original(row),
+            config=row.config,
             **paging.answer(
                 "amendments",
                 tuple(
-                    resource(schemas.Amendment, each, applied=each.seq <= applied) for each in repository.list(found.id)
+                    resource(schemas.Amendment, amendment, applied=amendment.seq <= applied)
+                    for amendment in repository.list(row.id)
                 ),
             ),
         )
@@ -69,13 +70,13 @@ def update_environment_parameters(run: RunKey, body: BodyDep, command: EditDep) 
     All changes are asked for, or none. They are `pending` until the trainer has carried them out, which it says by the
     event `lesson_changed` or `parameter_changed`.
     """
-    wanted = body.read(EnvironmentParametersUpdate, {})
+    update = body.read(EnvironmentParametersUpdate, {})
 
     def edit(session: Session) -> Answer:
         RunRepository(session).lock(run)
         command.expects(lambda: _read(session, run))
-        found = ParameterService(session).edit(run, wanted.parameters)
-        return Answer(200, _read(session, found.id))
+        parameters = ParameterService(session).edit(run, update.parameters)
+        return Answer(200, _read(session, parameters.id))
 
     return command.run(edit)
 
@@ -83,8 +84,8 @@ def update_environment_parameters(run: RunKey, body: BodyDep, command: EditDep) 
 def _read(session: Session, run: str) -> schemas.EnvironmentParameters:
     statuses, pending = ParameterService(session).read(run)
     return schemas.EnvironmentParameters(
-        parameters=tuple(resource(schemas.EnvironmentParameter, each) for each in statuses),
-        pending=tuple(resource(schemas.ParameterEdit, each) for each in pending),
+        parameters=tuple(resource(schemas.EnvironmentParameter, status) for status in statuses),
+        pending=tuple(resource(schemas.ParameterEdit, edit) for edit in pending),
     )
 
 
@@ -101,13 +102,13 @@ def get_bottleneck(run: RunKey, database: DatabaseDep) -> schemas.Bottleneck:
     """Return what holds a run back, by measurements of the last half minute of its newest attempt."""
     with database.read() as session:
         runs = RunRepository(session)
-        found = runs.get(run)
-        attempts = runs.attempts(found.id)
-        if found.state != RunState.RUNNING:
-            return schemas.Bottleneck(message=f"The run is {found.state}: nothing is measured")
+        row = runs.get(run)
+        attempts = runs.attempts(row.id)
+        if row.state != RunState.RUNNING:
+            return schemas.Bottleneck(message=f"The run is {row.state}: nothing is measured")
         if not attempts or attempts[-1].time_spent is None:
             return schemas.Bottleneck(message="Nothing is measured yet: that takes a few seconds of training")
-        return diagnose(TimeSpent(**attempts[-1].time_spent), found.parsed_config)
+        return diagnose(TimeSpent(**attempts[-1].time_spent), row.parsed_config)
 
 
 class ProfileWrite(Write):
@@ -132,11 +133,11 @@ def profile_run(run: RunKey, body: BodyDep, command: CommandDep) -> Response:
     seconds = (body.read(ProfileWrite, {}) if body.content else ProfileWrite()).seconds
 
     def ask(session: Session) -> Answer:
-        found = RunRepository(session).lock_live(run)
-        if found.state != RunState.RUNNING:
-            raise RunNotRunning(found.id, found.state, "be profiled")
-        asked = ProfileRepository(session).add(found, seconds)
-        return Answer(202, asked, f"/v1/runs/{found.id}/profile")
+        locked = RunRepository(session).lock_live(run)
+        if locked.state != RunState.RUNNING:
+            raise RunNotRunning(locked.id, locked.state, "be profiled")
+        profile = ProfileRepository(session).add(locked, seconds)
+        return Answer(202, profile, f"/v1/runs/{locked.id}/profile")
 
     return command.run(ask)
 
@@ -145,10 +146,10 @@ def profile_run(run: RunKey, body: BodyDep, command: CommandDep) -> Response:
 def get_profile(run: RunKey, database: DatabaseDep) -> schemas.Profile:
     """Return the newest profile of the newest attempt, finished or not."""
     with database.read() as session:
-        found = RunRepository(session).get(run)
-        newest = ProfileRepository(session).newest(found)
+        row = RunRepository(session).get(run)
+        newest = ProfileRepository(session).newest(row)
         if newest is None:
-            raise ProfileNotFound(found.id)
+            raise ProfileNotFound(row.id)
         return newest
 
 
@@ -163,9 +164,9 @@ def read_part(store: ArtifactStore, path: str, offset: int, limit: int, tail: in
     with store.open(path, start) as file:
         data = file.read(limit)
     skipped = _continuation(data) if start else 0
-    whole = data[: len(data) - _incomplete(data)] if start + len(data) < size else data
-    text = whole[skipped:].decode("utf-8", errors="replace")
-    next_offset = start + max(len(whole), skipped)
+    characters = data[: len(data) - _incomplete(data)] if start + len(data) < size else data
+    text = characters[skipped:].decode("utf-8", errors="replace")
+    next_offset = start + max(len(characters), skipped)
     return LogText(text=text, offset=start + skipped, next_offset=next_offset, size=size)
 
 
@@ -203,7 +204,9 @@ def list_attempts(run: RunKey, database: DatabaseDep, paging: PagingDep) -> dict
     """List the attempts of a run, oldest first."""
     with database.read() as session:
         runs = RunRepository(session)
-        return paging.answer("attempts", [resource(schemas.Attempt, each) for each in runs.attempts(runs.id_of(run))])
+        return paging.answer(
+            "attempts", [resource(schemas.Attempt, attempt) for attempt in runs.attempts(runs.id_of(run))]
+        )
 
 
 @attempts.get("/logs", response_model=LOGS, tags=["logs"], responses=problems(RunNotFound, PageTokenInvalid))
@@ -211,7 +214,7 @@ def list_logs(run: RunKey, database: DatabaseDep, paging: PagingDep) -> dict[str
     """List the log files of all attempts of a run."""
     with database.read() as session:
         runs = RunRepository(session)
-        return paging.answer("logs", [resource(schemas.Log, each) for each in runs.logs(runs.id_of(run))])
+        return paging.answer("logs", [resource(schemas.Log, log) for log in runs.logs(runs.id_of(run))])
 
 
 @attempts.get(
@@ -224,7 +227,7 @@ def list_attempt_logs(run: RunKey, attempt: AttemptNumber, database: DatabaseDep
     """List the log files of one attempt."""
     with database.read() as session:
         runs = RunRepository(session)
-        return paging.answer("logs", [resource(schemas.Log, each) for each in runs.logs(runs.id_of(run), attempt)])
+        return paging.answer("logs", [resource(schemas.Log, log) for log in runs.logs(runs.id_of(run), attempt)])
 
 
 @attempts.get(

@@ -47,12 +47,12 @@ class Waits:
         woken = threading.Event()
         deadline = time.monotonic() + seconds
         with self._watcher.watch(credential_id, woken.set) as watched, self._tailer.watch(run_id, woken.set) as feed:
-            while not self._tailer.closed and (left := deadline - time.monotonic()) > 0:
+            while not self._tailer.closed and (remaining := deadline - time.monotonic()) > 0:
                 if watched.refusal is not None:
                     raise watched.refusal
                 if feed.head is not None and feed.head.state in states:
                     return
-                woken.wait(left)
+                woken.wait(remaining)
                 woken.clear()
 
 

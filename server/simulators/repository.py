@@ -54,16 +54,16 @@ class CollectorRepository(Repository):
         if attempt is None or attempt.ended_at is not None:
             return []
         local = [
-            {"kind": "local", "index": each["index"], "address": each["address"]}
-            for each in attempt.endpoints
-            if not each.get("edge")
+            {"kind": "local", "index": endpoint["index"], "address": endpoint["address"]}
+            for endpoint in attempt.endpoints
+            if not endpoint.get("edge")
         ]
-        edge = [{"kind": "edge", **each} for each in attempt.edge_collectors or []]
+        edge = [{"kind": "edge", **collector} for collector in attempt.edge_collectors or []]
         query = select(Simulator.collector, func.count()).where(
             Simulator.run_id == run.id, Simulator.attempt == attempt.number, Simulator.state == CONNECTED
         )
         serving = {row[0]: row[1] for row in self._session.execute(query.group_by(Simulator.collector))}
-        return [{**each, "simulators": serving.get(each["index"], 0)} for each in (*local, *edge)]
+        return [{**collector, "simulators": serving.get(collector["index"], 0)} for collector in (*local, *edge)]
 
 
 JOINED, CONNECTED, LEFT = "joined", "connected", "left"
@@ -168,16 +168,16 @@ class Placement:
         RunClosed.
         """
         with self._database.read() as session:
-            found, clock = RunRepository(session).with_clock(run)
-            waiting = _waiting(found, _endpoints(session, found))
-        if _lost_its_simulators(found):
-            return self._wake(found.id)
+            row, clock = RunRepository(session).with_clock(run)
+            waiting = _waiting(row, _endpoints(session, row))
+        if _lost_its_simulators(row):
+            return self._wake(row.id)
         if waiting is not None:
-            self._mark(found, clock)
+            self._mark(row, clock)
             return waiting
         # Many simulators join a run that starts: the run is locked for as long as four messages take.
         with self._database.write(gathers=True) as session:
-            locked = lock_run(session, found.id)
+            locked = lock_run(session, row.id)
             endpoints = _endpoints(session, locked)
             if (waiting := _waiting(locked, endpoints)) is not None:
                 return waiting
@@ -191,24 +191,24 @@ class Placement:
         RunClosed, NoPlaces, PlacesUnavailable.
         """
         with self._database.read() as session:
-            found, clock = RunRepository(session).with_clock(run)
-            config = session.scalar(select(Run.config).where(Run.id == found.id)) or {}
+            row, clock = RunRepository(session).with_clock(run)
+            config = session.scalar(select(Run.config).where(Run.id == row.id)) or {}
             collectors = config.get("simulators", {}).get("collectors", {})
             if not collectors.get("edge", 0):
-                raise NoPlaces(found.id)
-            endpoints = _endpoints(session, found)
-            waiting = _waiting(found, endpoints, edge=True)
-            attempt = session.get(Attempt, (found.id, found.attempt))
+                raise NoPlaces(row.id)
+            endpoints = _endpoints(session, row)
+            waiting = _waiting(row, endpoints, edge=True)
+            attempt = session.get(Attempt, (row.id, row.attempt))
             if waiting is None:
-                return Assigned(found.id, found.attempt, 0, _for(endpoints, edge=True), {})
-        if _lost_its_simulators(found):
-            return self._wake(found.id, edge=True)
-        self._mark(found, clock)
+                return Assigned(row.id, row.attempt, 0, _for(endpoints, edge=True), {})
+        if _lost_its_simulators(row):
+            return self._wake(row.id, edge=True)
+        self._mark(row, clock)
         if attempt is not None and attempt.ended_at is None:
             if attempt.places_problem is not None:
-                raise PlacesUnavailable(found.id, attempt.places_problem)
+                raise PlacesUnavailable(row.id, attempt.places_problem)
             if not attempt.places_asked and collectors.get("local") != 0:  # without local collectors they are open
-                self._ask_for_places(found.id, found.attempt)
+                self._ask_for_places(row.id, row.attempt)
         return waiting
 
     def _mark(self, run: Run, clock: float) -> None:
@@ -240,18 +240,18 @@ class Placement:
 
     def progress(self, run_ids: Collection[str]) -> Mapping[str, Progress]:
         """Return how far those of some runs are that a worker trains, that have ended, or that wait for simulators."""
-        found = {}
+        answers = {}
         with self._database.read() as session:
-            for some in parts(sorted(run_ids)):
+            for part in parts(sorted(run_ids)):
                 query = select(Run.id, Run.state, Run.attempt, Attempt.endpoints).outerjoin(
                     Attempt, (Attempt.run_id == Run.id) & (Attempt.number == Run.attempt) & Attempt.ended_at.is_(None)
                 )
                 lost = (Run.state == RunState.PAUSED) & (Run.stop_reason == StopReason.SIMULATORS_LOST)
-                query = query.where(Run.id.in_(some), Run.state.in_(LEASED | TERMINAL) | lost)
+                query = query.where(Run.id.in_(part), Run.state.in_(LEASED | TERMINAL) | lost)
                 for run_id, state, attempt, endpoints in session.execute(query):
                     kinds = {bool(endpoint.get("edge")) for endpoint in endpoints or ()}
-                    found[run_id] = Progress(state, attempt, simulators=False in kinds, edge=True in kinds)
-        return found
+                    answers[run_id] = Progress(state, attempt, simulators=False in kinds, edge=True in kinds)
+        return answers
 
     def report(self, run: str, session_id: str, code: str, sentence: str) -> None:
         """Record on a run a problem of a game's machine, which may be why the simulator leaves. Raises RunNotFound."""
@@ -375,13 +375,15 @@ class SimulatorRepository(Repository):
 
     def forget(self, days: float, limit: int) -> int:
         """Delete at most `limit` simulators that left so many days ago, the longest gone first; return how many."""
-        gone = select(Simulator.run_id, Simulator.session_id).where(Simulator.left_at < now() - days * DAY_SECONDS)
+        sessions_left = select(Simulator.run_id, Simulator.session_id).where(
+            Simulator.left_at < now() - days * DAY_SECONDS
+        )
         of_run = defaultdict[str, list[str]](list)
-        for run_id, session_id in self._session.execute(gone.order_by(Simulator.left_at).limit(limit)):
+        for run_id, session_id in self._session.execute(sessions_left.order_by(Simulator.left_at).limit(limit)):
             of_run[run_id].append(session_id)
         for run_id, sessions in of_run.items():
-            for some in parts(sessions):
-                of_them = (Simulator.run_id == run_id, Simulator.session_id.in_(some), Simulator.left_at.is_not(None))
+            for part in parts(sessions):
+                of_them = (Simulator.run_id == run_id, Simulator.session_id.in_(part), Simulator.left_at.is_not(None))
                 self._session.execute(delete(Simulator).where(*of_them))
         return sum(map(len, of_run.values()))
 
@@ -446,13 +448,13 @@ def _for(endpoints: Sequence[dict[str, Any]], *, edge: bool = False) -> tuple[di
 def _enter(session: Session, run: Run, session_id: str, label: str, client: str, peer: str, *, relay: bool) -> int:
     """Enter a simulator in a locked run; return its number, the same each time."""
     same = (Simulator.run_id == run.id, Simulator.session_id == session_id)
-    known = session.execute(select(Simulator.number, Simulator.state).where(*same)).one_or_none()
+    former = session.execute(select(Simulator.number, Simulator.state).where(*same)).one_or_none()
     values: dict[str, Any] = {"attempt": run.attempt, "relayed": relay}
-    if known is not None:
-        values |= {} if known.state == CONNECTED else {"state": JOINED, "leave_code": None, "leave_reason": None}
+    if former is not None:
+        values |= {} if former.state == CONNECTED else {"state": JOINED, "leave_code": None, "leave_reason": None}
         values |= {"peer": storable(peer, 200)} if peer else {}
         session.execute(update(Simulator).where(*same).values(values), execution_options=UNTRACKED)
-        return int(known.number)
+        return int(former.number)
     texts = {"label": storable(label, 200), "client": storable(client, 100), "peer": storable(peer, 200)}
     values |= {"run_id": run.id, "session_id": session_id, "number": run.simulator_seq, "joined_at": now(), **texts}
     session.execute(insert(Simulator).values(state=JOINED, **values))
@@ -497,8 +499,8 @@ def broken_games(session: Session, run_ids: Collection[str]) -> Mapping[str, str
     newest = select(func.max(_other.left_at)).where(_other.run_id == Simulator.run_id).scalar_subquery()
     ended = (Simulator.leave_code.in_(ENDS_OF_GAMES | REFUSALS), Simulator.left_at == newest)
     query = select(Simulator.run_id, Simulator.leave_reason).where(*ended)
-    found: dict[str, str] = {}
-    for some in parts(sorted(run_ids)):
-        rows = session.execute(query.where(Simulator.run_id.in_(some)))
-        found |= {run_id: " ".join((reason or "").split()) for run_id, reason in rows}
-    return found
+    words: dict[str, str] = {}
+    for part in parts(sorted(run_ids)):
+        rows = session.execute(query.where(Simulator.run_id.in_(part)))
+        words |= {run_id: " ".join((reason or "").split()) for run_id, reason in rows}
+    return words

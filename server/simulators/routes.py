@@ -73,5 +73,5 @@ collectors = APIRouter(prefix="/v1/runs/{run:name}/collectors", tags=["simulator
 def list_collectors(run: RunKey, database: DatabaseDep, paging: PagingDep) -> dict[str, Any]:
     """List the collectors of a run's live attempt: those of its worker, and edge collectors beside the games."""
     with database.read() as session:
-        found = CollectorRepository(session).of_run(RunRepository(session).without_config(run))
-        return paging.answer("collectors", [resource(schemas.Collector, None, **each) for each in found])
+        rows = CollectorRepository(session).of_run(RunRepository(session).without_config(run))
+        return paging.answer("collectors", [resource(schemas.Collector, None, **row) for row in rows])

@@ -60,22 +60,22 @@ class SimulatorWriter:
     def _leave(self, session_id: str, code: str, reason: str, steps: int, peer: str) -> None:
         data: dict[str, Any] = {"session_id": session_id, "code": code, **({"peer": peer} if peer else {})}
         with self._fence.write() as (session, run):
-            known = session.get(Simulator, (run.id, session_id), populate_existing=True)
-            if known is None:
+            simulator = session.get(Simulator, (run.id, session_id), populate_existing=True)
+            if simulator is None:
                 note = Note("simulator_refused", f"Refused a simulator: {reason}", "warning", data)
                 self._fence.record(session, note)
                 return
-            if code == DISCONNECTED and known.leave_code in ENDS_OF_GAMES:
-                code, reason = known.leave_code, known.leave_reason or reason
-            if known.state == LEFT and (known.leave_code, known.steps) == (storable(code, 64), steps):
+            if code == DISCONNECTED and simulator.leave_code in ENDS_OF_GAMES:
+                code, reason = simulator.leave_code, simulator.leave_reason or reason
+            if simulator.state == LEFT and (simulator.leave_code, simulator.steps) == (storable(code, 64), steps):
                 return
-            ended = known.state != LEFT
+            ended = simulator.state != LEFT
             simulators = SimulatorRepository(session)
             simulators.left(run.id, self._fence.number, session_id, code=code, reason=reason, steps=steps)
-            data |= {"code": code, "number": known.number, "steps": steps}
+            data |= {"code": code, "number": simulator.number, "steps": steps}
             level = "info" if code in ORDERLY else "warning"
             type_, verb = ("simulator_left", "left") if ended else ("simulator_refused", "was refused")
-            self._fence.record(session, Note(type_, f"Simulator {known.number} {verb}: {reason}", level, data))
+            self._fence.record(session, Note(type_, f"Simulator {simulator.number} {verb}: {reason}", level, data))
 
 
 class CollectorWriter:
@@ -93,7 +93,7 @@ class CollectorWriter:
     def publish(self, collectors: Sequence[EdgeCollectorRef]) -> None:
         """Record which edge collectors collect now."""
         with self._fence.write() as (session, _):
-            self._fence.set(session, edge_collectors=[storable_json(asdict(each)) for each in collectors])
+            self._fence.set(session, edge_collectors=[storable_json(asdict(collector)) for collector in collectors])
 
     def unavailable(self, detail: str) -> None:
         """Record that the places can't be opened in this attempt, and why; edge collectors that ask are told."""

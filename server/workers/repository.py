@@ -75,8 +75,8 @@ class WorkerRegistry:
 
     def _set(self, worker_id: str, **values: Any) -> bool:
         with self._database.write(once=True) as session:
-            found = session.scalar(update(Worker).where(Worker.id == worker_id).values(**values).returning(Worker.id))
-        return found is not None
+            row = session.scalar(update(Worker).where(Worker.id == worker_id).values(**values).returning(Worker.id))
+        return row is not None
 
 
 class WorkerRepository(Repository):
@@ -113,9 +113,9 @@ class WorkerRepository(Repository):
             .c
         )
         same = select(func.min(live.id).label("id"), live.cordoned, live.idle, func.count().label("count"))
-        one = same.group_by(live.kind, live.cordoned, live.idle).subquery().c
-        query = select(Worker.labels, Worker.resources, one.cordoned, one.idle, one.count)
-        rows = self._session.execute(query.join(Worker, Worker.id == one.id))
+        kind = same.group_by(live.kind, live.cordoned, live.idle).subquery().c
+        query = select(Worker.labels, Worker.resources, kind.cordoned, kind.idle, kind.count)
+        rows = self._session.execute(query.join(Worker, Worker.id == kind.id))
         return Counter(
             {
                 Slot(Offer.of(labels, resources, cordoned=bool(cordoned)), bool(idle)): count
@@ -160,8 +160,8 @@ class WorkerRepository(Repository):
             for labels, resources, an_idle_one, a_busy_one in self._session.execute(
                 query.where(kinds.c.kind.is_not(None))
             )
-            for idle, found in ((True, an_idle_one), (False, a_busy_one))
-            if found is not None
+            for idle, slot_id in ((True, an_idle_one), (False, a_busy_one))
+            if slot_id is not None
         ]
 
     def silent(self, since_seconds: float) -> int:
@@ -186,8 +186,8 @@ class WorkerRepository(Repository):
         chosen = select(Worker.id).where(silent).limit(limit).correlate(None)
         old = delete(Worker).where(silent, Worker.id.in_(chosen)).returning(Worker.id)
         forgotten = self._session.scalars(old).all()
-        for some in parts(forgotten):
-            self._session.execute(delete(Cordon).where(Cordon.name.in_(some)))
+        for part in parts(forgotten):
+            self._session.execute(delete(Cordon).where(Cordon.name.in_(part)))
         return len(forgotten)
 
 
@@ -215,8 +215,8 @@ class CordonRepository(Repository):
 
     def remove(self, names: Sequence[str]) -> None:
         """Lift cordons."""
-        for some in parts(names):
-            self._session.execute(delete(Cordon).where(Cordon.name.in_(some)))
+        for part in parts(names):
+            self._session.execute(delete(Cordon).where(Cordon.name.in_(part)))
 
 
 def _alive(within_seconds: float) -> ColumnElement[bool]:

@@ -114,26 +114,26 @@ def get_queue(
     if pool is not None and pool not in policy.pools:
         raise PoolNotFound(pool, sorted(policy.pools))
     try:
-        asked = None if demand is None else Demand.named(demand)
+        parsed = None if demand is None else Demand.named(demand)
     except ValueError as error:
         raise InvalidQuery("demand", str(error)) from None
     with database.read() as session:
-        found = QueueRepository(session).read(policy, services.settings.worker.lease_seconds, asked)
-    chosen = [each for each in found if asked in {None, each.demand} and pool in {None, each.pool}]
+        queue_now = QueueRepository(session).read(policy, services.settings.worker.lease_seconds, parsed)
+    chosen = [queued for queued in queue_now if parsed in {None, queued.demand} and pool in {None, queued.pool}]
     return schemas.Queue(
-        runs=sum(each.runs for each in chosen),
-        startable_runs=sum(each.startable_runs for each in chosen),
-        missing_slots=sum(each.missing_slots for each in chosen),
-        oldest_seconds=max((each.oldest_seconds for each in chosen), default=0.0),
+        runs=sum(queued.runs for queued in chosen),
+        startable_runs=sum(queued.startable_runs for queued in chosen),
+        missing_slots=sum(queued.missing_slots for queued in chosen),
+        oldest_seconds=max((queued.oldest_seconds for queued in chosen), default=0.0),
         demands=tuple(
             resource(
                 schemas.QueuedDemand,
-                each,
-                demand=each.demand.name,
-                gpus=each.demand.gpus,
-                labels=sorted(each.demand.labels),
-                slots=resource(schemas.DemandSlots, each.slots),
+                queued,
+                demand=queued.demand.name,
+                gpus=queued.demand.gpus,
+                labels=sorted(queued.demand.labels),
+                slots=resource(schemas.DemandSlots, queued.slots),
             )
-            for each in chosen
+            for queued in chosen
         ),
     )

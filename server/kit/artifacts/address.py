@@ -35,13 +35,13 @@ class S3Address:
             raise ValueError(f"{parts.netloc!r} is no name of a bucket; write {_EXAMPLE}")
         if prefix and (not _PREFIX.fullmatch(prefix) or ".." in prefix.split("/")):
             raise ValueError(f"the prefix {prefix!r} has other characters than letters, digits and ._=+-")
-        given = parse_qs(parts.query, strict_parsing=bool(parts.query), max_num_fields=8)
-        if unknown := given.keys() - {"endpoint", "region"}:
+        query = parse_qs(parts.query, strict_parsing=bool(parts.query), max_num_fields=8)
+        if unknown := query.keys() - {"endpoint", "region"}:
             raise ValueError(f"{', '.join(sorted(unknown))} in the address is unknown; it takes endpoint and region")
-        endpoint = given.get("endpoint", [None])[-1]
+        endpoint = query.get("endpoint", [None])[-1]
         if endpoint is not None and urlsplit(endpoint).scheme not in {"http", "https"}:
             raise ValueError(f"the endpoint {endpoint!r} begins with neither http:// nor https://")
-        return cls(parts.netloc, f"{prefix}/" if prefix else "", endpoint, given.get("region", [None])[-1])
+        return cls(parts.netloc, f"{prefix}/" if prefix else "", endpoint, query.get("region", [None])[-1])
 
     def __str__(self) -> str:
         where = f" at {self.endpoint}" if self.endpoint else ""

@@ -86,18 +86,18 @@ class FolderStore:
                 if name.startswith("."):
                     continue
                 with _translated_errors(path), suppress(FileNotFoundError):  # deleted meanwhile
-                    found = (folder / name).stat()
+                    status = (folder / name).stat()
                     relative = (folder / name).relative_to(self._root).as_posix()
-                    yield StoredFile(relative, found.st_size, found.st_mtime)
+                    yield StoredFile(relative, status.st_size, status.st_mtime)
 
     def sweep(self, older_than: float) -> int:
         """Remove temporary files and folders, and graves, that were not written to for so many seconds."""
         swept = 0
         oldest = time.time() - older_than
         for folder, folders, names in os.walk(self._root):
-            left = [name for name in (*folders, *names) if name.startswith(".") and name.endswith(".tmp")]
+            leftovers = [name for name in (*folders, *names) if name.startswith(".") and name.endswith(".tmp")]
             folders[:] = [name for name in folders if not name.startswith(".")]
-            for name in left:
+            for name in leftovers:
                 path = Path(folder, name)
                 with _translated_errors(name), suppress(FileNotFoundError):
                     if max(_touched(path), path.stat().st_mtime) < oldest:
@@ -208,13 +208,13 @@ def _touched(path: Path) -> float:
 
 def _list(folder: Path) -> list[FileRef]:
     """Describe the files of a published folder, by name."""
-    found = []
+    files = []
     for item in folder.rglob("*"):
         if item.is_file():
             with item.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
-            found.append(FileRef(item.relative_to(folder).as_posix(), item.stat().st_size, digest))
-    return sorted(found, key=lambda file: file.name)
+            files.append(FileRef(item.relative_to(folder).as_posix(), item.stat().st_size, digest))
+    return sorted(files, key=lambda file: file.name)
 
 
 def _sync_folders(folder: Path, root: Path) -> None:

@@ -35,10 +35,10 @@ class GivenUpFileRepository(Repository):
 
     def among(self, paths: Collection[str]) -> set[str]:
         """Return those of these paths that are given up and not removed yet."""
-        found: set[str] = set()
-        for some in parts(sorted(paths)):
-            found.update(self._session.scalars(select(GivenUpFile.path).where(GivenUpFile.path.in_(some))))
-        return found
+        given_up: set[str] = set()
+        for part in parts(sorted(paths)):
+            given_up.update(self._session.scalars(select(GivenUpFile.path).where(GivenUpFile.path.in_(part))))
+        return given_up
 
     def due(self, limit: int, since_seconds: float) -> list[str]:
         """Return paths that were given up `since_seconds` ago, or earlier, the oldest first."""

@@ -97,16 +97,16 @@ class S3Store:
             if not source.is_dir():
                 return [self._put(source, source.name, check_path(path))]
             check_path(path)
-            known = {stored.path.removeprefix(f"{path}/"): stored.size for stored in self.files(path)}
+            sizes = {stored.path.removeprefix(f"{path}/"): stored.size for stored in self.files(path)}
             published: list[FileRef] = []
             try:
                 for name, file in files:
-                    here = f"{path}/{name}"
-                    published.append(self._same(file, name, here) if name in known else self._put(file, name, here))
+                    target = f"{path}/{name}"
+                    published.append(self._same(file, name, target) if name in sizes else self._put(file, name, target))
             except (LudusError, ClientError, BotoCoreError):
-                self._take_back(path, [file.name for file in published if file.name not in known])
+                self._take_back(path, [file.name for file in published if file.name not in sizes])
                 raise
-            if known.keys() - {name for name, _ in files}:
+            if sizes.keys() - {name for name, _ in files}:
                 raise FileExistsError(f"an artifact folder never changes; use a new path than {path}")
             return published
 
@@ -114,9 +114,9 @@ class S3Store:
         """Open a file for reading from a byte on. Raises ArtifactNotFound."""
         if start >= self.size(path):
             return io.BytesIO()  # a range behind the end is an error to S3
-        wanted = {"Range": f"bytes={start}-"} if start else {}
+        extent = {"Range": f"bytes={start}-"} if start else {}
         with self._translated_errors(path):
-            answer = self._client.get_object(Bucket=self._bucket, Key=self._key(path), **wanted)
+            answer = self._client.get_object(Bucket=self._bucket, Key=self._key(path), **extent)
         return io.BufferedReader(_Body(answer["Body"], path, self._translated_errors), BLOCK)
 
     def size(self, path: str) -> int:
@@ -129,13 +129,13 @@ class S3Store:
         if self._public is None or size < self._redirect_bytes:
             return None
         name = quote(path.rpartition("/")[2])
-        wanted = {
+        parameters = {
             "Bucket": self._bucket,
             "Key": self._key(path),
             "ResponseContentDisposition": f"attachment; filename*=UTF-8''{name}",
         }
         with self._translated_errors(path):
-            return str(self._public.generate_presigned_url("get_object", Params=wanted, ExpiresIn=DOWNLOAD_SECONDS))
+            return str(self._public.generate_presigned_url("get_object", Params=parameters, ExpiresIn=DOWNLOAD_SECONDS))
 
     def delete(self, path: str) -> None:
         """Remove a file, or all files of a folder."""
@@ -150,10 +150,10 @@ class S3Store:
         pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix)
         with self._translated_errors(path):
             for page in pages:
-                for found in page.get("Contents", ()):
-                    if not found["Key"].endswith("/"):  # some servers show folders as objects
-                        relative = found["Key"].removeprefix(self._address.prefix)
-                        yield StoredFile(relative, int(found["Size"]), found["LastModified"].timestamp())
+                for entry in page.get("Contents", ()):
+                    if not entry["Key"].endswith("/"):  # some servers show folders as objects
+                        relative = entry["Key"].removeprefix(self._address.prefix)
+                        yield StoredFile(relative, int(entry["Size"]), entry["LastModified"].timestamp())
 
     def sweep(self, older_than: float) -> int:
         """Abort uploads in parts that were begun so many seconds ago and never ended."""
@@ -241,8 +241,8 @@ class S3Store:
             raise StorageUnavailable(f"{self._address}: {error}") from error
 
     def _meaning(self, error: ClientError, path: str, needed: int | None) -> LudusError:
-        said: dict[str, Any] = error.response.get("Error", {})
-        code, message = str(said.get("Code", "")), str(said.get("Message", ""))
+        answer: dict[str, Any] = error.response.get("Error", {})
+        code, message = str(answer.get("Code", "")), str(answer.get("Message", ""))
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         text = f"{self._address} says {code}: {message}"
         if code in _FULL or status == 507 or "no space left" in message.lower():

@@ -36,11 +36,11 @@ class SeekableFile(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         """Return the next `size` bytes, fewer only at the end of the file; by default all that are left."""
-        left = max(0, self._size - self._position)
-        wanted = left if size < 0 else min(size, left)
-        if not wanted:
+        remaining = max(0, self._size - self._position)
+        count = remaining if size < 0 else min(size, remaining)
+        if not count:
             return b""
         with self._store.open(self._path, self._position) as file:
-            data = file.read(wanted)
+            data = file.read(count)
         self._position += len(data)
         return data

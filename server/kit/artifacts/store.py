@@ -113,8 +113,8 @@ def files_of(source: Path) -> list[tuple[str, Path]]:
     """Return the files of a folder with their names in the store, or a single file with its own, by name."""
     if not source.is_dir():
         return [(source.name, source)]
-    found = sorted(item for item in source.rglob("*") if item.is_file())
-    return [(check_path(item.relative_to(source).as_posix()), item) for item in found]
+    files = sorted(item for item in source.rglob("*") if item.is_file())
+    return [(check_path(item.relative_to(source).as_posix()), item) for item in files]
 
 
 def _is_plain(segment: str) -> bool:

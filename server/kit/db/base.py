@@ -59,8 +59,8 @@ def _refuse_computed(state: ORMExecuteState) -> None:
     if not computed:
         return
     values = getattr(state.statement, "_values", None) or {}  # no public attribute has them
-    given = state.parameters or {}
-    names = {name for row in ([given] if isinstance(given, Mapping) else given) for name in row}
+    parameters = state.parameters or {}
+    names = {name for row in ([parameters] if isinstance(parameters, Mapping) else parameters) for name in row}
     if names & computed or not all(isinstance(key, str | Column) for key in values):
         _refuse(state.bind_mapper.class_, computed)
 

@@ -184,8 +184,8 @@ def check(field: str, column: Column, value: Value) -> None:
         case int():
             bits = 31 if kind is int and not isinstance(column.type, BigInteger) else 63
             if kind is int and not -(2**bits) <= value < 2**bits:
-                wanted = f"whole numbers from {-(2**bits)} to {2**bits - 1}"
-                raise InvalidQuery(field, f"it takes {wanted}, and {shown(value)} is none of them")
+                numbers = f"whole numbers from {-(2**bits)} to {2**bits - 1}"
+                raise InvalidQuery(field, f"it takes {numbers}, and {shown(value)} is none of them")
             fits = kind in {int, float} and -(2**bits) <= value < 2**bits
         case float():
             fits = kind is float and math.isfinite(value)

@@ -76,7 +76,10 @@ class AttemptLedger:
     def demonstrations(self) -> list[DemonstrationRef]:
         """Return the demonstrations that the run's configuration names. Not fenced: they never change."""
         with self._fence.database.read() as session:
-            return [demonstration_ref(each) for each in DemonstrationRepository(session).of_run(self._claim.run_id)]
+            return [
+                demonstration_ref(demonstration)
+                for demonstration in DemonstrationRepository(session).of_run(self._claim.run_id)
+            ]
 
     def initial_checkpoints(self) -> list[CheckpointRef]:
         """Return the checkpoints that behaviors begin with. Not fenced: which they are never changes."""

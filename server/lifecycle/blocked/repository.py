@@ -69,8 +69,8 @@ class Holder:
 
 def held_by(holders: Iterable[Holder]) -> str:
     """Name the runs that hold slots, those without a simulator first: to end one of them costs nothing."""
-    ordered = sorted(holders, key=lambda one: (one.absence is None, one.name is None, one.name or ""))
-    named = [str(one) for one in ordered[:NAMED]]
+    ordered = sorted(holders, key=lambda holder: (holder.absence is None, holder.name is None, holder.name or ""))
+    named = [str(holder) for holder in ordered[:NAMED]]
     if len(ordered) > NAMED:
         named.append(f"{len(ordered) - NAMED} more")
     return named[0] if len(named) == 1 else f"{', '.join(named[:-1])} and {named[-1]}"
@@ -82,8 +82,8 @@ def waits_for_a_slot(holders: list[Holder], *, keeps_last_gpu: bool = False) -> 
     `keeps_last_gpu`: one more is idle, and is kept for a run that demands a GPU.
     """
     if keeps_last_gpu:
-        kept = "the last idle one with GPUs is kept for a while for a run that demands one; the others are"
-        return f"A free slot: {kept} held by {held_by(holders)}."
+        reserved = "the last idle one with GPUs is kept for a while for a run that demands one; the others are"
+        return f"A free slot: {reserved} held by {held_by(holders)}."
     slots = "the only slot that can train it is" if len(holders) == 1 else f"all {len(holders)} slots are"
     return f"A free slot: {slots} held by {held_by(holders)}."
 
@@ -206,19 +206,19 @@ class BlockedRepository(Repository):
         """
         slots = WorkerRepository(self._session).alive(self._alive_seconds)
         offers = {slot.id: slot.offer for slot in slots}
-        held = self._held()
-        running = InTraining(Counter(one.account for one in held))
+        holdings = self._held()
+        running = InTraining(Counter(holding.account for holding in holdings))
         for_group: dict[tuple[str, str], tuple[bool, str | None]] = {}  # many runs share few demands
         obstacles: dict[tuple[Account, str], Obstacle | None] = {}
         query = select(Run.id, Run.project, Run.token_id, Run.owner, Run.demand, Run.waits_for)
-        rows = [row for some in parts(run_ids) for row in self._session.execute(query.where(Run.id.in_(some)))]
+        rows = [row for part in parts(run_ids) for row in self._session.execute(query.where(Run.id.in_(part)))]
         sentences: dict[str, str] = {}
         unserved: list[str] = []
         for run_id, project, token_id, owner, demand, recorded in rows:
             group = (demand, project)
             if group not in for_group:
                 serving = {slot for slot, offer in offers.items() if offer.serves(Demand.parse(demand))}
-                for_group[group] = bool(serving), self._full(Demand.parse(demand), serving, offers, held, project)
+                for_group[group] = bool(serving), self._full(Demand.parse(demand), serving, offers, holdings, project)
             served, full = for_group[group]
             account, noted = Account(project, token_id, owner), recorded
             if noted is None and offers:
@@ -229,8 +229,8 @@ class BlockedRepository(Repository):
                 noted = None if why is None else why.sentence
             if noted is not None:
                 # With a slot that serves it, the obstacle is a quota: runs of its project are what it waits for.
-                own = [one.holder for one in held if one.project == project] if served else []
-                sentences[run_id] = f"{noted} Trained now: {held_by(own)}." if own else noted
+                holders = [holding.holder for holding in holdings if holding.project == project] if served else []
+                sentences[run_id] = f"{noted} Trained now: {held_by(holders)}." if holders else noted
                 if not served and recorded is not None:
                     unserved.append(run_id)
             elif full is not None:
@@ -241,18 +241,18 @@ class BlockedRepository(Repository):
         self, demand: Demand, serving: set[str], offers: Mapping[str, Offer], held: Sequence[_Held], project: str
     ) -> str | None:
         """Return the sentence that no slot is free for a demand; None if one is, or if no slot serves it."""
-        taken = {one.worker_id for one in held}
+        taken = {holding.worker_id for holding in held}
         free = serving - taken
-        kept = False
+        is_reserved = False
         if free:
             # No idle slot with fewer GPUs can serve it: the last idle one with GPUs may be kept for others.
             smallest = min(free, key=lambda slot: offers[slot].gpus)
-            others = [Slot(offer, slot not in taken) for slot, offer in offers.items() if slot != smallest]
-            kept = keeps_last_gpu(demand, offers[smallest], others)
-        holders = [one.seen_from(project) for one in held if one.worker_id in serving - free]
-        if not holders or (free and not kept):
+            slots = [Slot(offer, slot not in taken) for slot, offer in offers.items() if slot != smallest]
+            is_reserved = keeps_last_gpu(demand, offers[smallest], slots)
+        holders = [holding.seen_from(project) for holding in held if holding.worker_id in serving - free]
+        if not holders or (free and not is_reserved):
             return None
-        return waits_for_a_slot(holders, keeps_last_gpu=kept)
+        return waits_for_a_slot(holders, keeps_last_gpu=is_reserved)
 
     def _held(self) -> list[_Held]:
         """Return the slots that runs hold, of all projects; names only of those that this session may see."""
@@ -265,22 +265,22 @@ class BlockedRepository(Repository):
             query.join_from(Run.__table__, Attempt.__table__, live).where(text(f"runs.{LEASED_SQL}"))
         ).all()
         absences = self._absences([row.id for row in rows if row.state in TRAINING and needs_simulators(row.kind)])
-        seen = project_of(self._session)
+        visible = project_of(self._session)
         return [
             _Held(
                 row.worker_id,
                 Account(row.project, row.token_id, row.owner),
-                Holder(row.name if seen in {None, row.project} else None, RunState(row.state), absences.get(row.id)),
+                Holder(row.name if visible in {None, row.project} else None, RunState(row.state), absences.get(row.id)),
             )
             for row in rows
         ]
 
     def _absences(self, run_ids: Iterable[str]) -> Mapping[str, Absence]:
         """Return those of the runs whose present attempt has no simulator now."""
-        found: dict[str, Absence] = {}
-        for some in parts(sorted(run_ids)):
-            found |= self._absences_of(set(some))
-        return found
+        absences: dict[str, Absence] = {}
+        for part in parts(sorted(run_ids)):
+            absences |= self._absences_of(set(part))
+        return absences
 
     def _absences_of(self, ids: set[str]) -> Mapping[str, Absence]:
         present = select(Simulator.run_id).where(Simulator.run_id.in_(ids), Simulator.state == CONNECTED).distinct()
@@ -302,6 +302,6 @@ class BlockedRepository(Repository):
             .group_by(Attempt.run_id, Attempt.started_at)
         )
         return {
-            run_id: Absence(began if left is None else left, joined=left is not None)
-            for run_id, began, left in self._session.execute(query)
+            run_id: Absence(began if since_left is None else since_left, joined=since_left is not None)
+            for run_id, began, since_left in self._session.execute(query)
         }

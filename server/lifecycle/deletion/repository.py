@@ -27,8 +27,8 @@ class DeletionRepository(Repository):
 
     def mark(self, run: Run) -> None:
         """Note that a locked run is deleted: from the commit on it is not found, nor are its checkpoints used."""
-        at = self.clock()  # one reading: `purge_at` beyond it means "for the second time"
-        self._session.merge(DeletedRun(id=run.id, name=run.name, project=run.project, deleted_at=at, purge_at=at))
+        clock = self.clock()  # one reading: `purge_at` beyond it means "for the second time"
+        self._session.merge(DeletedRun(id=run.id, name=run.name, project=run.project, deleted_at=clock, purge_at=clock))
         self._session.flush()
         stored = update(Checkpoint).where(Checkpoint.run_id == run.id, Checkpoint.deleted_at.is_(None))
         self._session.execute(stored.values(deleted_at=now()), execution_options=UNTRACKED)
@@ -44,13 +44,13 @@ class DeletionRepository(Repository):
         """Delete at most `limit` rows of a deleted run, its own last; return how many. Fewer: none is left."""
         # Locked: who writes a row of the run meanwhile comes first, or finds that the run is gone.
         self._session.execute(select(Run.id).where(Run.id == run_id).with_for_update())
-        left = limit
+        remaining = limit
         for model, condition in _rows_of(run_id):
-            left -= delete_some(self._session, model, left, condition)
-            if left == 0:
+            remaining -= delete_some(self._session, model, remaining, condition)
+            if remaining == 0:
                 return limit
         self._session.execute(delete(Run).where(Run.id == run_id))
-        return limit - left
+        return limit - remaining
 
     def users(self, run: Run) -> Iterator[str]:
         """Iterate over sentences that name what outside a locked run needs it, or keeps a part of it.
@@ -58,26 +58,26 @@ class DeletionRepository(Repository):
         Its checkpoints are locked: no run begins with one of them, and no alias names one, before the commit.
         """
         locked = select(Checkpoint.id, Checkpoint.pinned_at).where(Checkpoint.run_id == run.id).with_for_update()
-        found = self._session.execute(locked.order_by(Checkpoint.id)).all()
-        for row in found:
+        checkpoints_of_run = self._session.execute(locked.order_by(Checkpoint.id)).all()
+        for row in checkpoints_of_run:
             if row.pinned_at is not None:
                 yield f"checkpoint {row.id} is pinned"
-        yield from self._users_of([row.id for row in found], run)
+        yield from self._users_of([row.id for row in checkpoints_of_run], run)
 
     def _users_of(self, checkpoints: Sequence[str], run: Run) -> Iterator[str]:
-        for some in parts(checkpoints):
+        for part in parts(checkpoints):
             aliases = select(CheckpointAlias.name, CheckpointAlias.checkpoint_id)
-            for alias in self._session.execute(aliases.where(CheckpointAlias.checkpoint_id.in_(some))):
+            for alias in self._session.execute(aliases.where(CheckpointAlias.checkpoint_id.in_(part))):
                 yield f"the alias {alias.name} stands for its checkpoint {alias.checkpoint_id}"
             begun = (
                 select(Run.id, Run.name, Run.kind, RunInitialCheckpoint.checkpoint_id)
                 .join(RunInitialCheckpoint, RunInitialCheckpoint.run_id == Run.id)
-                .where(RunInitialCheckpoint.checkpoint_id.in_(some), Run.id != run.id, Run.id.not_in(BEING_DELETED))
+                .where(RunInitialCheckpoint.checkpoint_id.in_(part), Run.id != run.id, Run.id.not_in(BEING_DELETED))
             )
-            for other in self._session.execute(begun.order_by(Run.id)):
-                verb = "judges" if other.kind in {"match", "evaluate"} else "began with"
-                yield f"the {other.kind} run {other.id} ({other.name}) {verb} its checkpoint {other.checkpoint_id}"
-            yield from self._ladders(run, LadderPlayer.checkpoint_id.in_(some))
+            for user in self._session.execute(begun.order_by(Run.id)):
+                verb = "judges" if user.kind in {"match", "evaluate"} else "began with"
+                yield f"the {user.kind} run {user.id} ({user.name}) {verb} its checkpoint {user.checkpoint_id}"
+            yield from self._ladders(run, LadderPlayer.checkpoint_id.in_(part))
         yield from self._ladders(run, LadderPlayer.run_id == run.id)
         joined = (
             select(RunLadder.run_id)

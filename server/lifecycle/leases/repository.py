@@ -93,8 +93,8 @@ class LeaseRepository(Repository):
             "new_step": step,
             "new_times": None if time_spent is None else time_spent.pack(),
         }
-        found = self._session.execute(_RENEWED, values, execution_options=UNTRACKED).one_or_none()
-        return None if found is None else Renewal(Intent(found[0] or Intent.NONE), found[1])
+        row = self._session.execute(_RENEWED, values, execution_options=UNTRACKED).one_or_none()
+        return None if row is None else Renewal(Intent(row[0] or Intent.NONE), row[1])
 
     def expired(self, limit: int = 100) -> list[ExpiredLease]:
         """Return attempts whose lease has run out, the oldest first."""
@@ -213,8 +213,8 @@ def end_attempt(session: Session, run: Run, outcome: str, detail: str | None) ->
     """Close the present attempt of a locked run: no lease, no simulators, an idle worker. Rows keep its last beat."""
     values: dict[str, Any] = {"ended_at": now(), "lease_expires_at": None}
     values |= {"outcome": storable(outcome, 32), "detail": storable(detail or "")}
-    kept = (Lease.step, Lease.renewed_at, Lease.time_spent)
-    ended = delete(Lease).where(*_of_attempt(run.id, run.attempt)).returning(*kept)
+    columns = (Lease.step, Lease.renewed_at, Lease.time_spent)
+    ended = delete(Lease).where(*_of_attempt(run.id, run.attempt)).returning(*columns)
     last = session.execute(ended, execution_options=UNTRACKED).one_or_none()
     if last is not None:
         spent = None if last.time_spent is None else TimeSpent.unpack(last.time_spent)

@@ -123,8 +123,10 @@ class SlotLending:
             return []
         waiting, running = [*ready, *runs.heads()], runs.running()
         slots = WorkerRepository(session).slots(self._lease_seconds)
-        takes, seen = idle_takes(waiting, slots, running, self._policy, clock), self._monotonic()
-        self._left = {run.run_id: self._left.get(run.run_id, seen) for _, run in takes}
+        takes, clock_of_process = idle_takes(waiting, slots, running, self._policy, clock), self._monotonic()
+        self._left = {run.run_id: self._left.get(run.run_id, clock_of_process) for _, run in takes}
         # An idle slot that does not work takes nothing: a run is left to it for as long as to one that fits it better.
-        trusted = [take for take in takes if seen - self._left[take[1].run_id] < self._policy.best_fit_seconds]
+        trusted = [
+            take for take in takes if clock_of_process - self._left[take[1].run_id] < self._policy.best_fit_seconds
+        ]
         return lendings(waiting, lenders, slots, running, self._policy, clock, trusted)

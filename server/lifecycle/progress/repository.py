@@ -53,8 +53,8 @@ class ProgressRepository(Repository):
         query = select(Run.id, Run.max_steps, Run.health)
         return {
             run_id: (max_steps, tuple(dict.fromkeys(finding["code"] for finding in health or ())))
-            for some in parts(run_ids)
-            for run_id, max_steps, health in self._session.execute(query.where(Run.id.in_(some)))
+            for part in parts(run_ids)
+            for run_id, max_steps, health in self._session.execute(query.where(Run.id.in_(part)))
         }
 
     def _simulators(self, run_ids: Sequence[str]) -> Mapping[str, int]:
@@ -78,15 +78,15 @@ class ProgressRepository(Repository):
         """Return the second value of each row by its first, the id of one of the runs; `column` has the id."""
         return {
             run_id: value
-            for some in parts(run_ids)
-            for run_id, value in self._session.execute(query.where(column.in_(some)))
+            for part in parts(run_ids)
+            for run_id, value in self._session.execute(query.where(column.in_(part)))
         }
 
 
 def _progress(
     run: Run, max_steps: int | None, findings: tuple[str, ...], speed: float | None, simulators: int
 ) -> Progress:
-    left = None if max_steps is None else max_steps - run.step
+    remaining = None if max_steps is None else max_steps - run.step
     # From the time of the step, so that two answers without a step between them are the same (and have one ETag).
-    end = None if not speed or left is None or left <= 0 else float(round(run.updated_at + left / speed))
+    end = None if not speed or remaining is None or remaining <= 0 else float(round(run.updated_at + remaining / speed))
     return Progress(max_steps, speed, end, simulators, findings)

@@ -59,9 +59,9 @@ class NamedFileRepository(Repository):
     def unknown_runs(self, ids: Collection[str]) -> set[str]:
         """Return those of these ids that belong to no run, nor to a deleted one."""
         unknown = set(ids)
-        for some in parts(sorted(ids)):
-            unknown -= set(self._session.scalars(select(Run.id).where(Run.id.in_(some))))
-            unknown -= set(self._session.scalars(select(DeletedRun.id).where(DeletedRun.id.in_(some))))
+        for part in parts(sorted(ids)):
+            unknown -= set(self._session.scalars(select(Run.id).where(Run.id.in_(part))))
+            unknown -= set(self._session.scalars(select(DeletedRun.id).where(DeletedRun.id.in_(part))))
         return unknown
 
 

@@ -73,7 +73,7 @@ class AmendmentRepository(Repository):
 
     def refs(self, run_id: str, after: int = 0) -> tuple[AmendmentRef, ...]:
         """Return the same as values."""
-        return tuple(AmendmentRef(each.seq, tuple(each.changes)) for each in self.list(run_id, after))
+        return tuple(AmendmentRef(amendment.seq, tuple(amendment.changes)) for amendment in self.list(run_id, after))
 
     def add(self, run: Run, changes: Iterable[Mapping[str, Any]], config: RunConfig) -> Amendment:
         """Append an amendment to a locked run, and make `config` its present configuration."""
@@ -81,7 +81,7 @@ class AmendmentRepository(Repository):
         amendment = Amendment(
             run_id=run.id,
             seq=(self._session.scalar(newest) or 0) + 1,
-            changes=[dict(each) for each in changes],
+            changes=[dict(change) for change in changes],
             created_at=now(),
         )
         if self.of_run(run.id) is None:
@@ -114,7 +114,9 @@ class AmendmentWriter:
         """Record that the trainer applies an amendment from agent step `step` of all behaviors on. Raises LeaseLost."""
         with self._fence.write() as (session, run):
             AmendmentRepository(session).applied(run.id, seq)
-            words = ", ".join(f"{each['path']} from {show(each['old'])} to {show(each['new'])}" for each in changes)
+            words = ", ".join(
+                f"{change['path']} from {show(change['old'])} to {show(change['new'])}" for change in changes
+            )
             data = {"seq": seq, "step": step, "changes": [dict(each) for each in changes]}
             note = Note("hyperparameters_changed", f"Changed {words} at step {step}.", data=data)
             self._fence.record(session, note)

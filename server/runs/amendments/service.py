@@ -79,27 +79,27 @@ class AmendmentService:
 
     def change(self, run: str, wanted: RunChanges) -> Run:
         """Do what is wanted, all or none. Raises RunNotFound, RunEnded, InvalidEdit."""
-        found = self._runs.lock_live(run)
+        locked = self._runs.lock_live(run)
         if wanted.behaviors:
-            self._amend(found, wanted.behaviors)
+            self._amend(locked, wanted.behaviors)
         if wanted.environment_parameters:
-            ParameterService(self._session).edit(found.id, wanted.environment_parameters, ("environment_parameters",))
-        return self._reloaded(found)
+            ParameterService(self._session).edit(locked.id, wanted.environment_parameters, ("environment_parameters",))
+        return self._reloaded(locked)
 
     def update(self, run: str, wanted: RunUpdate) -> Run:
         """Do what is wanted, all or none. Raises RunNotFound, RunEnded, InvalidEdit, TooManyTags."""
-        found = self._runs.lock(run)
-        given = wanted.model_fields_set
+        locked = self._runs.lock(run)
+        fields = wanted.model_fields_set
         self._runs.label(
-            found,
-            name=wanted.name or (found.id if "name" in given else None),
-            tags=(wanted.tags or ()) if "tags" in given else None,
+            locked,
+            name=wanted.name or (locked.id if "name" in fields else None),
+            tags=(wanted.tags or ()) if "tags" in fields else None,
             add=wanted.add_tags,
             remove=wanted.remove_tags,
         )
         if wanted.changes_training:
-            return self.change(found.id, wanted)
-        return self._reloaded(found)
+            return self.change(locked.id, wanted)
+        return self._reloaded(locked)
 
     def _reloaded(self, run: Run) -> Run:
         """Return a locked run as it is now, and with its configuration: it was loaded without."""
@@ -111,7 +111,7 @@ class AmendmentService:
         amended, changes = amend(run.parsed_config, wanted)
         if not changes:
             return
-        plain = [{"path": each.path, "old": each.old, "new": each.new} for each in changes]
+        plain = [{"path": change.path, "old": change.old, "new": change.new} for change in changes]
         amendment = self._amendments.add(run, plain, amended)
         words = ", ".join(f"{each.path} from {show(each.old)} to {show(each.new)}" for each in changes)
         note = Note(

@@ -109,9 +109,9 @@ class AttemptFence:
         What many do at once, for one run: the UPDATE that numbers the event is the lock and the proof, and all that
         follows goes with the COMMIT, so that the run is locked for no longer than one message takes.
         """
-        mine = (Run.attempt == self.number, Run.state.in_(LEASED))
+        is_held = (Run.attempt == self.number, Run.state.in_(LEASED))
         with self.database.write(gathers=True) as session:
-            if record_if(session, self.run_id, note, *mine, attempt=self.number) is None:
+            if record_if(session, self.run_id, note, *is_held, attempt=self.number) is None:
                 lock_run(session, self.run_id)  # it may not exist any more
                 raise LeaseLost(self.run_id, self.number)
             yield session

@@ -71,8 +71,8 @@ class TimeSpent:
         """Return the values of `pack`; None for the bytes of a release that has other fields."""
         if len(packed) != _PACKED.size:
             return None
-        found = zip(fields(cls), _PACKED.unpack(packed), strict=True)
-        values = {each.name: value if each.name in _WHOLE else round(value, 6) for each, value in found}
+        pairs = zip(fields(cls), _PACKED.unpack(packed), strict=True)
+        values = {field.name: value if field.name in _WHOLE else round(value, 6) for field, value in pairs}
         latest = values["latest_simulator"]
         return cls(**{**values, "latest_simulator": None if latest == _NONE else latest})
 
@@ -90,7 +90,7 @@ BUSY: Final = 0.6
 def diagnose(spent: TimeSpent, config: RunConfig) -> Bottleneck:
     """Return the cause with its figures, and what to change."""
     shares = _shares(spent)
-    cause = max(shares, key=lambda each: shares[each])
+    cause = max(shares, key=lambda limit: shares[limit])
     share = min(shares[cause], 0.99)
     speed = spent.steps / spent.seconds
     message, advice = _words(cause, share, spent, config)
@@ -103,7 +103,7 @@ def diagnose(spent: TimeSpent, config: RunConfig) -> Bottleneck:
         steps_per_second_without=speed / (1.0 - share),
         simulator=spent.latest_simulator if cause is Cause.STRAGGLERS else None,
         measured_at=datetime.fromtimestamp(spent.at, UTC),
-        shares={each.value: round(value, 4) for each, value in shares.items()},
+        shares={limit.value: round(value, 4) for limit, value in shares.items()},
     )
 
 
@@ -117,15 +117,15 @@ def _shares(spent: TimeSpent) -> dict[BottleneckCause, float]:
     stragglers = spent.waiting_for_stragglers + (waited - checkpoint - learner)
     way = spent.away - spent.game if spent.way_seconds >= SLOW_WAY_SECONDS else 0.0
     waits = waited + spent.waiting_for_stragglers + spent.waiting_for_checkpoint + spent.waiting_for_network
-    rest = max(1.0 - waits - spent.game - way, 0.0)
+    remainder = max(1.0 - waits - spent.game - way, 0.0)
     is_busy = spent.busy >= BUSY * max(1.0 - waits, 0.05)
     return {
         Cause.GAMES: spent.game,
-        Cause.ACTING: rest if is_busy else 0.0,
+        Cause.ACTING: remainder if is_busy else 0.0,
         Cause.NETWORK: way + spent.waiting_for_network,
         Cause.LEARNER: learner,
         Cause.STRAGGLERS: stragglers,
-        Cause.TOO_FEW_SIMULATORS: 0.0 if is_busy else rest,
+        Cause.TOO_FEW_SIMULATORS: 0.0 if is_busy else remainder,
         Cause.CHECKPOINTS: checkpoint + spent.waiting_for_checkpoint,
     }
 
@@ -159,7 +159,9 @@ def _words(cause: BottleneckCause, share: float, spent: TimeSpent, config: RunCo
             advice = "let an edge collector act beside the games: ludus collect, or --collect here"
         case Cause.LEARNER:
             message = f"Simulators wait for the learner {of_time}; it is busy {spent.learning:.0%} of its own"
-            behaviors = [each for each in config.behaviors.values() if isinstance(each, ReinforcementConfig)]
+            behaviors = [
+                behavior for behavior in config.behaviors.values() if isinstance(behavior, ReinforcementConfig)
+            ]
             ways = [] if all(each.threaded for each in behaviors) else ["set threaded: true, so that games play on"]
             advice = ", or ".join([*ways, "train on a GPU", "use fewer epochs or a smaller network"])
         case Cause.STRAGGLERS:

@@ -50,7 +50,7 @@ class ParameterRepository(Repository):
 
     def store_report(self, run_id: str, parameters: Sequence[Mapping[str, Any]], edit: int) -> None:
         """Store what a trainer reports."""
-        plain = [dict(each) for each in parameters]
+        plain = [dict(parameter) for parameter in parameters]
         self._session.merge(RunParameters(run_id=run_id, parameters=plain, edit=edit, updated_at=now()))
 
     def edits(self, run_id: str, after: int = 0) -> Sequence[ParameterEdit]:

@@ -72,15 +72,15 @@ class ParameterService:
 
         Of a run that has ended: where they were at its end, and the edits that it has not come to.
         """
-        found = self._runs.get(run)
-        reported = self._parameters.of_run(found.id)
+        run_row = self._runs.get(run)
+        reported = self._parameters.of_run(run_row.id)
         if reported is None:
-            statuses, edit = _initial(found.parsed_config), 0
+            statuses, edit = _initial(run_row.parsed_config), 0
         else:
-            statuses, edit = [ParameterStatus(**each) for each in reported.parameters], reported.edit
-        if found.state in TERMINAL:
+            statuses, edit = [ParameterStatus(**parameter) for parameter in reported.parameters], reported.edit
+        if run_row.state in TERMINAL:
             statuses = [after_end(status) for status in statuses]
-        return statuses, self._parameters.edits(found.id, edit)
+        return statuses, self._parameters.edits(run_row.id, edit)
 
     def edit(self, run: str, wanted: Mapping[str, EnvironmentParameterChange], where: Path = ("parameters",)) -> Run:
         """Ask for changes, all or none; mistakes are reported below the path `where`.
@@ -89,13 +89,15 @@ class ParameterService:
         """
         config = self._runs.get(run).parsed_config
         hint = "; `starting_lesson` in its configuration says with which lesson a parameter begins"
-        found = self._runs.lock_live(run, hint)
+        locked = self._runs.lock_live(run, hint)
         lessons = config.lessons()
-        if problems := [each for name, change in wanted.items() for each in _problems(where, name, change, lessons)]:
+        if problems := [
+            problem for name, change in wanted.items() for problem in _problems(where, name, change, lessons)
+        ]:
             raise InvalidEdit(problems)
         for name, change in wanted.items():
-            self._ask(found, name, change, lessons[name])
-        return found
+            self._ask(locked, name, change, lessons[name])
+        return locked
 
     def _ask(self, run: Run, name: str, wanted: EnvironmentParameterChange, lessons: Sequence[Lesson]) -> None:
         change: dict[str, Any] = {}
@@ -118,8 +120,8 @@ def _problems(
     where: Path, name: str, change: EnvironmentParameterChange, lessons: Mapping[str, Sequence[Lesson]]
 ) -> list[Problem]:
     if name not in lessons:
-        there = ", ".join(list(lessons)[:20]) or "none"
-        message = f"the run has no environment parameter {show(name)}; there is {there}"
+        names = ", ".join(list(lessons)[:20]) or "none"
+        message = f"the run has no environment parameter {show(name)}; there is {names}"
         return [Problem(join_path((*where, name)), "not_found", message)]
     if change.lesson is not None:
         try:

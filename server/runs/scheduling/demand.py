@@ -109,12 +109,12 @@ def no_slot_serves(demand: Demand, offers: Mapping[Offer, int], pools: Collectio
     if fitting := sum(count for offer, count in offers.items() if offer.fits(demand)):
         slots = "The only slot that fits is" if fitting == 1 else f"All {fitting} slots that fit are"
         return f"{slots} cordoned: lift that (`ludus worker uncordon`), or start another worker."
-    most = max(offer.gpus for offer in offers)
+    largest = max(offer.gpus for offer in offers)
     missing = sorted(demand.labels - frozenset().union(*(offer.labels for offer in offers)))
     if missing:
         why = f"none has the label{'s' * (len(missing) > 1)} {', '.join(missing)}"
-    elif demand.gpus > most:
-        why = f"the largest has {most}" if most else "none has a GPU"
+    elif demand.gpus > largest:
+        why = f"the largest has {largest}" if largest else "none has a GPU"
     else:
         why = "none has all of it together"
     live = sum(offers.values())
@@ -136,16 +136,16 @@ class Slot:
 
 def fits_better(demand: Demand, offer: Offer, others: Iterable[Slot]) -> bool:
     """Return whether an idle slot among the others serves a demand, and has fewer GPUs than this offer."""
-    return any(other.idle and other.offer.gpus < offer.gpus and other.offer.serves(demand) for other in others)
+    return any(slot.idle and slot.offer.gpus < offer.gpus and slot.offer.serves(demand) for slot in others)
 
 
 def keeps_last_gpu(demand: Demand, offer: Offer, others: Sequence[Slot]) -> bool:
     """Return whether this offer is the last idle one with GPUs, and a run without need of one can go elsewhere."""
     if demand.gpus or not offer.gpus:
         return False
-    if any(other.idle and other.offer.gpus and not other.offer.cordoned for other in others):
+    if any(slot.idle and slot.offer.gpus and not slot.offer.cordoned for slot in others):
         return False
-    return any(not other.offer.gpus and other.offer.serves(demand) for other in others)
+    return any(not slot.offer.gpus and slot.offer.serves(demand) for slot in others)
 
 
 def leaves(demand: Demand, offer: Offer, others: Sequence[Slot]) -> bool:
@@ -155,7 +155,7 @@ def leaves(demand: Demand, offer: Offer, others: Sequence[Slot]) -> bool:
 
 def others_than(slot: Slot, slots: Mapping[Slot, int]) -> list[Slot]:
     """Return what one of these slots sees of the others; `slots` has the number of slots that are the same."""
-    return [other for other, count in slots.items() if count > (other == slot)]
+    return [candidate for candidate, count in slots.items() if count > (candidate == slot)]
 
 
 def occupy(slots: Counter[Slot], slot: Slot, count: int = 1) -> None:

@@ -90,9 +90,9 @@ def _order(
     now: float,
 ) -> list[Waiting]:
     """Return the runs that a slot takes, the first one first: without those that it leaves to other slots."""
-    others = others_than(slot, slots)
-    own = [run for run in queue if not leaves(Demand.parse(run.demand), slot.offer, others)]
-    return in_order(own, running, slot.offer, policy, now)
+    other_slots = others_than(slot, slots)
+    queued = [run for run in queue if not leaves(Demand.parse(run.demand), slot.offer, other_slots)]
+    return in_order(queued, running, slot.offer, policy, now)
 
 
 def _without(queue: Iterable[Waiting], taken: Waiting) -> list[Waiting]:

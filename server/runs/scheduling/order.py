@@ -101,10 +101,10 @@ def obstacle(
     account: Account, demand: str, offers: Mapping[Offer, int], running: InTraining, policy: SchedulingSettings
 ) -> Obstacle | None:
     """Return why no slot takes an account's runs with this demand; None where they only wait for their turn."""
-    wanted = Demand.parse(demand)
-    reason = no_slot_serves(wanted, offers, policy.pools)
+    parsed = Demand.parse(demand)
+    reason = no_slot_serves(parsed, offers, policy.pools)
     if reason is not None:
-        pool = pool_of(wanted, policy)
+        pool = pool_of(parsed, policy)
         if pool is not None and quota_reached(account, running, policy) is None:
             return Obstacle("pool_awaited", f"It waits for a worker of the pool {pool} to start.", "info")
         if pool is None:
@@ -147,29 +147,29 @@ def in_order(
     `now` is the database's time; `hint` is the run that the wake-up named, which decides between equals only.
     """
 
-    def since(one: Waiting) -> float:
-        return one.queued_at - policy.aging_seconds * one.ready
+    def since(run: Waiting) -> float:
+        return run.queued_at - policy.aging_seconds * run.ready
 
-    def in_project(one: Waiting) -> tuple[int, int, int, float, bool, str]:
-        waited = max(0.0, now - since(one))
-        priority = one.priority + int(waited // policy.aging_seconds)
-        tokens, owners = running.of_token(one.account.token_id), running.of_owner(one.account)
-        return (-priority, tokens, owners, since(one), one.run_id != hint, one.run_id)
+    def in_project(run: Waiting) -> tuple[int, int, int, float, bool, str]:
+        waited = max(0.0, now - since(run))
+        priority = run.priority + int(waited // policy.aging_seconds)
+        tokens, owners = running.of_token(run.account.token_id), running.of_owner(run.account)
+        return (-priority, tokens, owners, since(run), run.run_id != hint, run.run_id)
 
     allowed = [
-        one
-        for one in waiting
-        if offer.serves(Demand.parse(one.demand)) and quota_reached(one.account, running, policy) is None
+        run
+        for run in waiting
+        if offer.serves(Demand.parse(run.demand)) and quota_reached(run.account, running, policy) is None
     ]
     ordered = sorted(allowed, key=in_project)
     # Priorities of different projects are never compared: projects compare by the age of the run that each would take.
     next_of: dict[str, Waiting] = {}
-    for one in ordered:
-        next_of.setdefault(one.account.project, one)
+    for run in ordered:
+        next_of.setdefault(run.account.project, run)
 
-    def of_project(one: Waiting) -> tuple[int, float, bool, str]:
-        following = next_of[one.account.project]
-        count = running.of_project(one.account.project)
-        return (count, since(following), following.run_id != hint, one.account.project)
+    def of_project(run: Waiting) -> tuple[int, float, bool, str]:
+        following = next_of[run.account.project]
+        count = running.of_project(run.account.project)
+        return (count, since(following), following.run_id != hint, run.account.project)
 
     return sorted(ordered, key=of_project)  # stable: the order within a project stays

@@ -72,14 +72,14 @@ def queue_by_demand(
     offers = Counter[Offer]()
     for slot, count in slots.items():
         offers[slot.offer] += count
-    found = []
+    queue = []
     for demand, count in sorted(runs.items(), key=lambda item: (-item[1], item[0].name)):
         states = Counter[str]()
         for slot, number in slots.items():
             if slot.offer.fits(demand):
                 states["cordoned" if slot.offer.cordoned else "idle" if slot.idle else "busy"] += number
         pool = pool_of(demand, policy)
-        found.append(
+        queue.append(
             QueuedDemand(
                 demand,
                 count,
@@ -91,14 +91,14 @@ def queue_by_demand(
                 no_slot_serves(demand, offers, policy.pools) if pool is None else None,
             )
         )
-    return found
+    return queue
 
 
 def _startable(groups: Sequence[WaitingGroup], running: InTraining, policy: SchedulingSettings) -> Counter[Demand]:
     """Return how many runs of each demand could be in training beside the present ones, the oldest groups first."""
     projects: Counter[str] = Counter()
     tokens: Counter[str] = Counter()
-    found: Counter[Demand] = Counter()
+    startable_runs: Counter[Demand] = Counter()
     for group in groups:
         project, token = group.account.project, group.account.token_id
         left_of_project = policy.project_quota(project) - running.of_project(project) - projects[project]
@@ -106,8 +106,8 @@ def _startable(groups: Sequence[WaitingGroup], running: InTraining, policy: Sche
         startable = int(max(0, min(group.runs, left_of_project, left_of_token)))
         projects[project] += startable
         tokens[token] += startable
-        found[Demand.parse(group.demand)] += startable
-    return found
+        startable_runs[Demand.parse(group.demand)] += startable
+    return startable_runs
 
 
 def _missing(startable: Mapping[Demand, int], slots: Mapping[Slot, int]) -> Counter[Demand]:
@@ -119,17 +119,17 @@ def _missing(startable: Mapping[Demand, int], slots: Mapping[Slot, int]) -> Coun
     present = Counter(slots)
     idle = (slot for slot in slots if slot.idle)
     smallest = sorted(idle, key=lambda slot: (slot.offer.gpus, len(slot.offer.labels)))
-    found: Counter[Demand] = Counter()
+    missing: Counter[Demand] = Counter()
     for demand, count in sorted(startable.items(), key=lambda item: (item[0].gpus, len(item[0].labels)), reverse=True):
-        found[demand] = count
+        missing[demand] = count
         for slot in smallest:
-            given = min(present[slot], found[demand]) if slot.offer.serves(demand) else 0
-            if given:
+            assigned = min(present[slot], missing[demand]) if slot.offer.serves(demand) else 0
+            if assigned:
                 # Smaller slots have runs now, and each of these but the last one sees another one idle beside it.
-                occupy(present, slot, given - 1)
+                occupy(present, slot, assigned - 1)
                 if leaves(demand, slot.offer, others_than(slot, present)):
-                    given -= 1
+                    assigned -= 1
                 else:
                     occupy(present, slot)
-                found[demand] -= given
-    return found
+                missing[demand] -= assigned
+    return missing

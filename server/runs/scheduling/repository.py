@@ -75,16 +75,16 @@ class WaitingRuns(Repository):
     def look(self, statement: CompoundSelect[Any], worker_id: str) -> Look:
         """Return all that a slot needs to know to choose a run: `statement` is that of `look_at`."""
         heads, running, clock, barred = [], {}, 0.0, False
-        for kind, run_id, project, token_id, owner, demand, priority, at, count in self._session.execute(
+        for kind, run_id, project, token_id, owner, demand, priority, time, count in self._session.execute(
             statement, {"worker_id": worker_id}
         ):
             account = Account(project, token_id, owner)
             if kind == _WAITS:
-                heads.append(Waiting(run_id, account, demand, priority, at or 0, bool(count)))
+                heads.append(Waiting(run_id, account, demand, priority, time or 0, bool(count)))
             elif kind == _TRAINS:
                 running[account] = count
             else:
-                clock, barred = at, bool(count)
+                clock, barred = time, bool(count)
         return Look(heads, InTraining(running), clock, barred)
 
     def heads(self) -> list[Waiting]:
@@ -115,13 +115,13 @@ class WaitingRuns(Repository):
 
         At most `limit` of each demand: runs that others serve must not hide those for which a slot is idle.
         """
-        wanted = [(account.project, account.token_id, demand) for account, demand in groups]
+        keys = [(account.project, account.token_id, demand) for account, demand in groups]
         first = (Run.priority.desc(), Run.queued_at)
         place = func.row_number().over(partition_by=Run.demand, order_by=first).label("place")
         waits = (now() - func.coalesce(Run.queued_at, now())).label("waited")
         ranked = (
             select(Run.id, Run.demand, waits, Run.priority, Run.queued_at, place)
-            .where(text(CLAIMABLE_SQL), tuple_(Run.project, Run.token_id, Run.demand).in_(wanted))
+            .where(text(CLAIMABLE_SQL), tuple_(Run.project, Run.token_id, Run.demand).in_(keys))
             .subquery()
             .c
         )
@@ -155,8 +155,8 @@ class WaitingRuns(Repository):
         if head.ready:
             query = query.where(_IS_READY)
         first = query.order_by(Run.queued_at, Run.id).limit(1).with_for_update(of=Run, skip_locked=True)
-        found = self._session.execute(first, execution_options={"populate_existing": True}).one_or_none()
-        return None if found is None else (found[0], found[1])
+        row = self._session.execute(first, execution_options={"populate_existing": True}).one_or_none()
+        return None if row is None else (row[0], row[1])
 
     def uninformed(
         self, account: Account, demand: str, why: Obstacle, *, since_seconds: float, limit: int = 100
@@ -201,19 +201,19 @@ def _head(*conditions: ColumnElement[bool]) -> Select[str]:
 
 def _heads() -> Select[Any]:
     heads = select(_head().scalar_subquery().label("id")).cte("heads", recursive=True)
-    seen = aliased(Run)
+    former = aliased(Run)
     # One comparison of all columns would say the same, but both databases would walk all of an account's runs.
     # So the columns are compared one by one, the last one first: the next group differs from this one in as late a
     # column as there is one.
-    behind = [
+    following_groups = [
         _head(
-            *(column == getattr(seen, column.key) for column in _GROUP[:place]),
-            _GROUP[place] > getattr(seen, _GROUP[place].key),
+            *(column == getattr(former, column.key) for column in _GROUP[:place]),
+            _GROUP[place] > getattr(former, _GROUP[place].key),
         )
         for place in reversed(range(len(_GROUP)))
     ]
-    following = func.coalesce(*(query.correlate(seen).scalar_subquery() for query in behind))
-    heads = heads.union_all(select(following).join_from(heads, seen, seen.id == heads.c.id))
+    following = func.coalesce(*(query.correlate(former).scalar_subquery() for query in following_groups))
+    heads = heads.union_all(select(following).join_from(heads, former, former.id == heads.c.id))
     columns: Sequence[ColumnElement[Any]] = (Run.id, *_GROUP, Run.queued_at)  # type: ignore[assignment]
     return select(*columns).join_from(heads, Run, Run.id == heads.c.id)
 

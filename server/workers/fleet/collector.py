@@ -101,15 +101,15 @@ class FleetMetrics(Collector):
 def _metrics(fleet: Fleet, pools: Iterable[str]) -> Iterator[Metric]:
     yield _labelled(GaugeMetricFamily, "ludus_runs", "Runs by state.", "state", fleet.runs)
     waiting = {Demand().name: 0} if not fleet.queue else {}
-    waiting |= {each.demand.name: each.runs for each in fleet.queue[:DEMANDS]}
-    if rest := sum(each.runs for each in fleet.queue[DEMANDS:]):
-        waiting["other"] = rest
+    waiting |= {queued.demand.name: queued.runs for queued in fleet.queue[:DEMANDS]}
+    if remaining := sum(queued.runs for queued in fleet.queue[DEMANDS:]):
+        waiting["other"] = remaining
     yield _labelled(
         GaugeMetricFamily, "ludus_queue_runs", "Runs that wait for a worker, by their demand.", "demand", waiting
     )
     missing = Counter(dict.fromkeys((*pools, "none"), 0))
-    for each in fleet.queue:
-        missing[each.pool or "none"] += each.missing_slots
+    for queued in fleet.queue:
+        missing[queued.pool or "none"] += queued.missing_slots
     yield _labelled(
         GaugeMetricFamily,
         "ludus_queue_missing_slots",
