@@ -9,8 +9,9 @@ import hashlib
 import math
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -32,38 +33,7 @@ REMEMBERED: Final = 4096
 """Texts in memory; the memory is emptied when it is full."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Memory:
-    principal: Principal
-    until: float
-    """On the monotonic clock."""
-
-
-class PrincipalMemory:
-    """Principals by the text that was checked. Safe to share between threads."""
-
-    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._monotonic = monotonic
-        self._lock = threading.Lock()
-        self._memory: dict[bytes, _Memory] = {}
-
-    def recall(self, text: str) -> Principal | None:
-        """Return the principal of a text, if it was remembered lately. Takes microseconds."""
-        memory = self._memory.get(fingerprint_of(text))
-        return memory.principal if memory is not None and self._monotonic() < memory.until else None
-
-    def remember(self, text: str, principal: Principal, seconds: float) -> None:
-        """Remember a principal for as long as its text is valid, at most `REMEMBERED_SECONDS`."""
-        with self._lock:
-            if len(self._memory) >= REMEMBERED:
-                self._memory.clear()
-            until = self._monotonic() + min(seconds, REMEMBERED_SECONDS)
-            self._memory[fingerprint_of(text)] = _Memory(principal, until)
-
-    def forget(self) -> None:
-        """Empty the memory: this process has revoked a token, or ended a session."""
-        with self._lock:
-            self._memory.clear()
+_log = structlog.get_logger(__name__)
 
 
 def fingerprint_of(text: str) -> bytes:
@@ -71,63 +41,82 @@ def fingerprint_of(text: str) -> bytes:
     return hashlib.sha256(text.encode(errors="replace")).digest()
 
 
-_log = structlog.get_logger(__name__)
-
-
-class TokenChecker:
-    """Finds the principal of a token. Safe to share between threads.
-
-    `configured` is the token of the settings, which may do everything.
-    """
+class Checker(ABC):
+    """Finds the principal of a secret text, and remembers it. Safe to share between threads."""
 
     def __init__(
         self, database: Database, configured: str | None, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
+        """`configured` is the token of the settings, which may do everything."""
         self._database = database.within(None)
-        self._configured = None if configured is None else fingerprint_of(configured)
-        self._memory = PrincipalMemory(monotonic)
+        self._configured = configured
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._memory: dict[bytes, tuple[Principal, float]] = {}
+        """Principals by fingerprints, and until when they are remembered on the monotonic clock."""
 
     def recall(self, text: str) -> Principal | None:
-        """Return the principal of a token if that is known without a query. Takes microseconds."""
-        if self._configured is not None and same(fingerprint_of(text).hex(), self._configured.hex()):
-            return everything(CONFIGURED)
-        return self._memory.recall(text)
+        """Return the principal of a text if that is known without a query. Takes microseconds."""
+        principal, until = self._memory.get(fingerprint_of(text), (None, 0.0))
+        return principal if self._monotonic() < until else None
 
     def check(self, text: str) -> Principal:
-        """Return the principal of a token. Raises TokenRefused, DatabaseUnavailable."""
+        """Return the principal of a text. Raises TokenRefused (also for an unknown cookie, or one whose token is not
+        valid any more), SessionEnded, DatabaseUnavailable.
+        """
         principal = self.recall(text)
-        if principal is not None:
-            return principal
-        parsed = parse(text)
-        if parsed is None:
+        if principal is None:
+            principal, seconds = self._load(text)
+            with self._lock:
+                if len(self._memory) >= REMEMBERED:
+                    self._memory.clear()
+                until = self._monotonic() + min(seconds, REMEMBERED_SECONDS)
+                self._memory[fingerprint_of(text)] = principal, until
+        return principal
+
+    def forget(self) -> None:
+        """Empty the memory: this process has revoked a token, or ended a session."""
+        with self._lock:
+            self._memory.clear()
+
+    @abstractmethod
+    def _load(self, text: str) -> tuple[Principal, float]:
+        """Return the principal of a text by the database, and the seconds for which the text is valid."""
+
+    def _note_use(self, last_used_at: float | None, read_at: float, **ids: str | None) -> None:
+        """Write down the use of a session and a token, now and then."""
+        if last_used_at is not None and read_at - last_used_at < USE_SECONDS:
+            return
+        try:
+            with self._database.write() as session:
+                if (session_id := ids.get("session_id")) is not None:
+                    SessionRepository(session).note_use(session_id)
+                if (token_id := ids.get("token_id")) is not None:
+                    TokenRepository(session).note_use(token_id)
+        except Unavailable as error:  # only information for people: it must not refuse a request
+            _log.warning("use_not_noted", **ids, error=str(error))
+
+
+class TokenChecker(Checker):
+    """Finds the principal of a token."""
+
+    def recall(self, text: str) -> Principal | None:
+        """Return the principal of a text if that is known without a query. Takes microseconds."""
+        if self._configured is not None and same(fingerprint_of(text).hex(), fingerprint_of(self._configured).hex()):
+            return everything(CONFIGURED)
+        return super().recall(text)
+
+    def _load(self, text: str) -> tuple[Principal, float]:
+        token_id, digest = parse(text) or (None, "")
+        if token_id is None:
             raise TokenRefused("unknown")
-        token_id, digest = parsed
         with self._database.read() as session:
             stored = TokenRepository(session).find(token_id)
         if stored is None or not same(stored.token.digest, digest):
             raise TokenRefused("unknown")
         seconds = seconds_left(stored)
-        principal = principal_of(stored.token)
-        self._memory.remember(text, principal, seconds)
-        if stored.token.last_used_at is None or stored.now - stored.token.last_used_at >= USE_SECONDS:
-            self._note_use(token_id)
-        return principal
-
-    def forget(self) -> None:
-        """Empty the memory: this process has revoked a token."""
-        self._memory.forget()
-
-    def _note_use(self, token_id: str) -> None:
-        try:
-            with self._database.write() as session:
-                TokenRepository(session).note_use(token_id)
-        except Unavailable as error:  # only information for people: it must not refuse a request
-            _log.warning("token_use_not_noted", token_id=token_id, error=str(error))
-
-
-def watch_tokens(database: Database, seconds: float | None = None) -> TokenWatcher:
-    """Return a watcher of the tokens in the database; see `TokenWatcher` for `seconds`."""
-    return TokenWatcher(lambda token_ids: refused_tokens(database, token_ids), seconds)
+        self._note_use(stored.token.last_used_at, stored.now, token_id=token_id)
+        return principal_of(stored.token), seconds
 
 
 def refused_tokens(database: Database, token_ids: Collection[str]) -> Mapping[str, TokenRefused]:
@@ -165,32 +154,10 @@ def principal_of(token: Token) -> Principal:
     )
 
 
-class SessionChecker:
-    """Finds the principal of a session. Safe to share between threads.
+class SessionChecker(Checker):
+    """Finds the principal of a session. Those that were made with another token of the settings have ended."""
 
-    `configured` is the token of the settings: sessions that were made with another one have ended.
-    """
-
-    def __init__(
-        self, database: Database, configured: str | None, monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._database = database.within(None)
-        self._configured = configured
-        self._memory = PrincipalMemory(monotonic)
-
-    def recall(self, text: str) -> Principal | None:
-        """Return the principal of a cookie's value if that is known without a query. Takes microseconds."""
-        return self._memory.recall(text)
-
-    def check(self, text: str) -> Principal:
-        """Return the principal of a cookie's value.
-
-        Raises TokenRefused (an unknown cookie, or a token that is not valid any more), SessionEnded,
-        DatabaseUnavailable.
-        """
-        principal = self.recall(text)
-        if principal is not None:
-            return principal
+    def _load(self, text: str) -> tuple[Principal, float]:
         cookie = SessionCookie.parse(text)
         if cookie is None:
             raise TokenRefused("unknown")
@@ -199,34 +166,16 @@ class SessionChecker:
         if stored is None or not same(stored.session.digest, cookie.digest):
             raise TokenRefused("unknown")
         seconds = session_seconds_left(stored)
-        principal = self._principal(stored, cookie)
-        self._memory.remember(text, principal, seconds)
-        if stored.session.last_used_at is None or stored.now - stored.session.last_used_at >= USE_SECONDS:
-            self._note_use(stored)
-        return principal
-
-    def forget(self) -> None:
-        """Empty the memory: this process has ended a session, or revoked a token."""
-        self._memory.forget()
-
-    def _principal(self, stored: KnownSession, cookie: SessionCookie) -> Principal:
+        row = stored.session
         if stored.token is not None:
             principal = principal_of(stored.token)
         else:
             present = "" if self._configured is None else cookie.digest_of_configured(self._configured)
-            if not same(stored.session.configured_digest or "", present) or not present:
+            if not same(row.configured_digest or "", present) or not present:
                 raise SessionEnded
             principal = everything(CONFIGURED)
-        return replace(principal, session_id=stored.session.id, chosen_project=stored.session.project)
-
-    def _note_use(self, stored: KnownSession) -> None:
-        try:
-            with self._database.write() as session:
-                SessionRepository(session).note_use(stored.session.id)
-                if stored.session.token_id is not None:
-                    TokenRepository(session).note_use(stored.session.token_id)
-        except Unavailable as error:  # only information for people: it must not refuse a request
-            _log.warning("session_use_not_noted", session_id=stored.session.id, error=str(error))
+        self._note_use(row.last_used_at, stored.now, session_id=row.id, token_id=row.token_id)
+        return replace(principal, session_id=row.id, chosen_project=row.project), seconds
 
 
 def session_seconds_left(stored: KnownSession) -> float:
@@ -281,7 +230,7 @@ class FailedAttempts:
         """Whether an address has had too many failures: its checks should take few threads."""
         return self._rate.exhausted(address) is not None
 
-    def check(self, checker: TokenChecker | SessionChecker, text: str, address: str) -> Principal:
+    def check(self, checker: Checker, text: str, address: str) -> Principal:
         """Return the principal of a text that came from an address.
 
         Raises TokenRefused; TooManyFailures instead, after too many failures; and what the checker raises.

@@ -34,7 +34,7 @@ from ludus.protocol.options import (
 )
 from ludus.protocol.tickets import TicketClaims, sign
 from ludus.schemas.tokens import Scope
-from server.access.checker import TokenChecker, watch_tokens
+from server.access.checker import TokenChecker, watch_credentials
 from server.gateway.balancer import Balancer
 from server.gateway.errors import (
     CollectorLost,
@@ -245,7 +245,7 @@ class Gateway:
         self._key = settings.ticket_key.get_secret_value().encode() if settings.ticket_key else secrets.token_bytes(32)
         self._balancer = Balancer()
         line = CollectorLine.of(settings)
-        self.watcher = watch_tokens(placement.database)
+        self.watcher = watch_credentials(placement.database)
         self.relay = Relay(self._key, line, self.watcher)
         self.telemetry.relayed.set_function(lambda: self.relay.streams)
         self.calls = CallRelay(self._key, line, self.watcher)

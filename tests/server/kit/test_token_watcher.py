@@ -11,7 +11,7 @@ import structlog
 from sqlalchemy import event, text
 
 from ludus.schemas.tokens import Scope
-from server.access.checker import watch_tokens
+from server.access.checker import watch_credentials
 from server.access.repository import TokenRepository
 from server.access.service import TokenService
 from server.kit.db.base import Base
@@ -25,7 +25,7 @@ PATIENCE = 30.0
 
 @pytest.fixture
 def watcher(database: Database) -> Iterator[TokenWatcher]:
-    watcher = watch_tokens(database, seconds=0.05)
+    watcher = watch_credentials(database, seconds=0.05)
     yield watcher
     watcher.close()
 
@@ -89,7 +89,7 @@ def test_nothing_is_opened_again_with_a_token_that_was_refused(database: Databas
 
 
 def test_who_has_revoked_a_token_need_not_wait_for_the_next_look(database: Database) -> None:
-    watcher = watch_tokens(database, seconds=3600)
+    watcher = watch_credentials(database, seconds=3600)
     token_id = made(database)
     woken = threading.Event()
     with watcher.watch(token_id, woken.set):
@@ -101,7 +101,7 @@ def test_who_has_revoked_a_token_need_not_wait_for_the_next_look(database: Datab
 
 
 def test_hundreds_that_are_open_cost_one_query_per_look_and_none_when_nothing_is(database: Database) -> None:
-    watcher = watch_tokens(database, seconds=0.1)
+    watcher = watch_credentials(database, seconds=0.1)
     token_ids = [made(database) for _ in range(5)]
     queries: list[str] = []
     event.listen(database._reader, "before_cursor_execute", lambda *arguments: queries.append(arguments[2]))
@@ -123,7 +123,7 @@ def test_a_database_that_is_away_throws_nobody_out(tmp_path: Path) -> None:
     here, away = tmp_path / "here", tmp_path / "away"
     database = Database(f"sqlite:///{here / 'ludus.db'}", synchronous="OFF")
     Base.metadata.create_all(database.engine)
-    watcher = watch_tokens(database, seconds=0.05)
+    watcher = watch_credentials(database, seconds=0.05)
     token_id = made(database)
     woken = threading.Event()
     with watcher.watch(token_id, woken.set) as stay, structlog.testing.capture_logs() as logs:

@@ -1,6 +1,5 @@
 """Metrics in the database: chunks, newest values, and what a later attempt supersedes."""
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -34,18 +33,6 @@ def series(database: Database, behavior: str = "CartPole", points: int = 100_000
     return found
 
 
-def test_history_comes_back_as_it_was_recorded(database: Database) -> None:
-    ledger = make_ledger(database, name="run")
-    for start in range(0, 1300, 130):
-        ledger.metrics.append(points(range(start, start + 130)))
-
-    recorded = series(database)
-
-    assert recorded.steps.tolist() == list(range(1300))
-    assert recorded.values.tolist() == [float(step) for step in range(1300)]
-    assert recorded.times[-1] == 1e9 + 1299
-
-
 def test_points_beyond_a_step_come_as_they_were_recorded(database: Database) -> None:
     ledger = make_ledger(database, name="run")
     ledger.metrics.append(points(range(1300)))
@@ -68,30 +55,6 @@ def test_chunks_fill_up_before_the_next_begins(database: Database) -> None:
 
     full = CHUNK_POINTS
     assert chunks == [(full, 0, full - 1), (full, full, 2 * full - 1), (1, 2 * full, 2 * full)]
-
-
-def test_the_newest_value_of_each_key_is_at_hand(database: Database) -> None:
-    ledger = make_ledger(database, name="run")
-    ledger.metrics.append([*points(range(5)), MetricPoint("", "Ludus/Simulators", 5, 1e9, 2.0)])
-    ledger.metrics.append(points(range(5, 7)))
-    run_id = read_run(database, "run").id
-
-    with database.read() as session:
-        metrics = MetricRepository(session)
-        latest = [(metric.behavior, metric.key, metric.step, metric.value) for metric in metrics.latest(run_id)]
-
-    assert latest == [("", "Ludus/Simulators", 5, 2.0), ("CartPole", KEY, 6, 6.0)]
-
-
-def test_a_value_that_is_not_finite_is_kept_in_the_history_and_none_as_newest(database: Database) -> None:
-    ledger = make_ledger(database, name="run")
-    ledger.metrics.append([*points(range(3)), *points(range(3, 4), value=math.nan)])
-
-    with database.read() as session:
-        (newest,) = MetricRepository(session).latest(read_run(database, "run").id)
-
-    assert newest.value is None
-    assert math.isnan(series(database).values[-1])
 
 
 def test_an_unknown_metric_has_no_series(database: Database) -> None:
@@ -133,15 +96,6 @@ def test_series_of_several_runs_come_in_the_order_of_the_runs_with_common_steps(
     assert found[1].counts.tolist() == [10] * 6
 
 
-def test_a_key_is_read_for_all_behaviors_at_once(database: Database) -> None:
-    ledger = make_ledger(database, name="run")
-    ledger.metrics.append([*points(range(3)), *points(range(4), behavior="Pendulum")])
-
-    found = all_series(database, points=10)
-
-    assert [(one.behavior, one.total) for one in found] == [("CartPole", 3), ("Pendulum", 4)]
-
-
 def test_points_past_the_restored_step_are_superseded_per_behavior(database: Database) -> None:
     """Recorded to step 100; the checkpoint is of CartPole's step 60 and Pendulum's step 30."""
     first = make_ledger(database, name="run")
@@ -172,19 +126,3 @@ def test_an_attempt_that_begins_anew_supersedes_everything(database: Database) -
     second.metrics.append(points(range(1, 3)))
 
     assert series(database).steps.tolist() == [1, 2]
-
-
-def test_what_an_attempt_in_between_recorded_counts_only_up_to_where_the_next_one_began(database: Database) -> None:
-    """Attempt 1 saves 50; attempt 2 resumes at 50 and records to 80; attempt 3 resumes at 50 again."""
-    first = make_ledger(database, name="run")
-    first.metrics.append(points(range(10, 61, 10)))
-    first.checkpoints.add(make_checkpoint(50, steps={"CartPole": 50}))
-    first.release("trainer_lost", "It crashed.")
-    second = AttemptLedger(database, make_claim(database))
-    second.metrics.append(points(range(60, 81, 10), value=2.0))
-    second.release("trainer_lost", "It crashed.")
-    third = AttemptLedger(database, make_claim(database))
-    third.metrics.append(points(range(55, 66, 10), value=3.0))
-
-    assert series(database).steps.tolist() == [10, 20, 30, 40, 50, 55, 65]
-    assert series(database).values.tolist()[-2:] == [3.0, 3.0]

@@ -11,14 +11,13 @@ from ludus.schemas.states import RunState
 from server.kit.db.database import Database
 from server.kit.jobs import JobLoop
 from server.kit.listing import Condition, ListQuery, Operator, Order
-from server.lifecycle.attempts.repository import AttemptLedger
 from server.metrics.jobs import packing_job
 from server.metrics.models import LatestMetric
 from server.metrics.points import ListedMetric, MetricPoint
 from server.metrics.repository import MetricRepository, values_by_run
 from server.runs.models import Run
 from server.runs.repository import RunRepository
-from tests.factories import make_checkpoint, make_claim, make_ledger, make_run, pack_metrics
+from tests.factories import make_ledger, make_run, pack_metrics
 from tests.server.app.world import World
 from tests.statements import selected
 
@@ -101,22 +100,6 @@ def test_ties_and_changing_pages_neither_skip_nor_repeat_a_run(database: Databas
 
     assert read(database, REWARD, limit=2) == [f"run-{number}" for number in reversed(range(7))]
     assert read(database, REWARD, limit=3, descending=False) == [f"run-{number}" for number in range(7)]
-
-
-def test_what_a_later_attempt_supersedes_is_no_extreme(database: Database) -> None:
-    ledger = make_ledger(database, name="resumed")
-    ledger.metrics.append([MetricPoint("Walker", REWARD, 100, 1.0, 5.0)])
-    ledger.checkpoints.add(make_checkpoint(100, steps={"Walker": 100}))
-    ledger.metrics.append([MetricPoint("Walker", REWARD, 200, 1.0, 99.0)])
-    pack_metrics(database)
-    ledger.release("released", "the worker stops")
-
-    AttemptLedger(database, make_claim(database)).rewind_metrics()
-
-    with database.read() as session:
-        (run,) = RunRepository(session).list().items
-        found = MetricRepository(session).listed([run.id], [listed(f"{REWARD}@max")])
-    assert list(found[run.id].values()) == [5.0]
 
 
 def test_a_page_of_ten_thousand_runs_takes_few_statements_and_little_time(database: Database) -> None:
