@@ -151,15 +151,20 @@ class Lives(RuleBasedStateMachine):
         reader, keys = MetricReader(self.database, self.store), sorted({key for _, key in NAMES})
         window = Window(self.step // 3, 2 * self.step // 3)
         for part in (Window(), window):
-            series = reader.series([self.run_id], keys, window=part, points=100_000)
-            assert [(one.behavior, one.key) for one in series] == sorted(
-                name for name, points in self.counting.items() if points
-            )
-            for one in series:
-                points = self.counting[one.behavior, one.key]
-                steps = [step for step in sorted(points) if part.first <= step <= part.last]
-                assert one.steps.tolist() == steps
-                np.testing.assert_equal(one.values, self._shown([points[step][1] for step in steps]))
+            counting = {
+                name: {step: value for step, (_, value) in points.items() if part.first <= step <= part.last}
+                for name, points in self.counting.items()
+            }
+            found = reader.series([self.run_id], keys, window=part, points=100_000)
+            series = {(metric.behavior, metric.key): metric for metric in found if metric.total}
+            assert list(series) == sorted(name for name, points in counting.items() if points)
+            for name, metric in series.items():
+                values = [value for _, value in sorted(counting[name].items())]
+                assert metric.steps.tolist() == sorted(counting[name])
+                # A bucket of one value that is no finite number has none.
+                np.testing.assert_equal(
+                    metric.values, [value if math.isfinite(value) else math.nan for value in values]
+                )
         by_attempt = {
             (behavior, key, attempt): points.steps.tolist()
             for behavior, key, of_attempts in reader.metrics(self.run_id)
@@ -171,10 +176,6 @@ class Lives(RuleBasedStateMachine):
             for step in sorted(points):
                 expected[behavior, key, points[step][0]].append(step)
         assert by_attempt == expected
-
-    def _shown(self, values: list[float]) -> list[float]:
-        """A bucket of one value that is no finite number has none."""
-        return [value if math.isfinite(value) else math.nan for value in values]
 
 
 def test_readers_see_the_points_that_count_in_each_of_their_lives(database: Database, tmp_path: Path) -> None:
