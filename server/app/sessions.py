@@ -13,7 +13,7 @@ from server.access.checker import FailedAttempts, SessionChecker, TokenChecker
 from server.access.repository import SessionRepository
 from server.access.routes import identity_of
 from server.access.secrets import SessionCookie
-from server.access.service import SessionCreate, SessionService
+from server.access.service import SessionCreate, open_session
 from server.app.access import SESSION_PATH, RequestAudit, address_of
 from server.app.browsers import read_cookie, set_cookie
 from server.kit.errors import ProjectForbidden
@@ -58,7 +58,7 @@ def sign_in(
     with services.database.within(auth.narrowed, auth.before_commit).write() as session:
         if former is not None:
             SessionRepository(session).end(former.session_id, former.digest)
-        cookie, seconds = SessionService(session).create(principal, project, configured)
+        cookie, seconds = open_session(session, principal, project, configured)
     set_cookie(response, request.scope, cookie.text, seconds)
     return identity_of(auth)
 

@@ -27,7 +27,7 @@ from server.checkpoints.repository import (
     ref,
 )
 from server.checkpoints.retention.repository import ExpiredCheckpoint, Limits, RetentionRepository, by_run
-from server.checkpoints.service import AliasService, CheckpointRequestService, CheckpointService
+from server.checkpoints.service import AliasService, CheckpointService, request_checkpoint
 from server.checkpoints.uploads import inspect, publish
 from server.kit.db.database import Session
 from server.kit.db.keyset import by_name
@@ -216,8 +216,13 @@ def upload_checkpoint(
 
     Its form is checked here, its networks when a run begins with it.
     """
+
+    def add(session: Session) -> Answer:
+        row = CheckpointService(session).add(stored, name, behavior)
+        return Answer(201, resource(schemas.UploadedCheckpoint, row), f"/v1/checkpoints/{row.id}")
+
     with publish(services.artifacts, upload.path, inspect(upload.path)) as stored:
-        return command.run(lambda session: _created(CheckpointService(session).add(stored, name, behavior)))
+        return command.run(add)
 
 
 @uploads.get("", response_model=UPLOADED.page(), responses=problems(*LIST_PROBLEMS))
@@ -241,10 +246,6 @@ def delete_uploaded_checkpoint(checkpoint: UploadedKey, services: ServicesDep) -
     """
     with services.database.write() as session:
         CheckpointService(session).delete(checkpoint)
-
-
-def _created(checkpoint: UploadedCheckpoint) -> Answer:
-    return Answer(201, resource(schemas.UploadedCheckpoint, checkpoint), f"/v1/checkpoints/{checkpoint.id}")
 
 
 _NONE_SO_FAR: Final = {
@@ -392,7 +393,12 @@ def checkpoint_run(run: RunKey, command: CommandDep) -> Response:
     The answer is the request. It is answered with the checkpoint's id within seconds, or when the update that is under
     way has ended; the event `checkpoint_saved` has the request's number. Asked again meanwhile, it is the same request.
     """
-    return command.run(lambda session: _asked(session, run))
+
+    def ask(session: Session) -> Answer:
+        request = resource(schemas.CheckpointRequest, request_checkpoint(session, run))
+        return Answer(202, request, f"/v1/runs/{request.run_id}/checkpoint_requests/{request.seq}")
+
+    return command.run(ask)
 
 
 @request_routes.get(
@@ -406,11 +412,6 @@ def get_checkpoint_request(run: RunKey, number: Number, database: DatabaseDep) -
             schemas.CheckpointRequest,
             CheckpointRequestRepository(session).get(RunRepository(session).id_of(run), number),
         )
-
-
-def _asked(session: Session, run: str) -> Answer:
-    request = resource(schemas.CheckpointRequest, CheckpointRequestService(session).ask(run))
-    return Answer(202, request, f"/v1/runs/{request.run_id}/checkpoint_requests/{request.seq}")
 
 
 retention_routes = APIRouter(prefix="/v1", tags=["checkpoints"])

@@ -204,27 +204,21 @@ class AliasService:
         self._aliases.delete(self._aliases.get(name, lock=True), self._actor)
 
 
-class CheckpointRequestService:
-    """Commands on requests. The session's owner commits."""
+def request_checkpoint(session: Session, run: str) -> CheckpointRequest:
+    """Ask for a checkpoint; while a request is pending, asking again returns that one.
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._requests = CheckpointRequestRepository(session)
-
-    def ask(self, run: str) -> CheckpointRequest:
-        """Ask for a checkpoint; while a request is pending, asking again returns that one.
-
-        Raises RunNotFound, RunEnded, RunNotRunning.
-        """
-        row = RunRepository(self._session).lock_live(run)
-        if row.state != RunState.RUNNING:
-            newest = CheckpointRepository(self._session).newest(row.id)
-            hint = "" if newest is None else f", or take its newest checkpoint, {newest.id}"
-            raise RunNotRunning(row.id, row.state, "write a checkpoint", hint)
-        pending = self._requests.pending(row.id)
-        if pending is not None:
-            return pending
-        request = self._requests.add(row.id)
-        note = Note("checkpoint_requested", "A user asked for a checkpoint now.", data={"request": request.seq})
-        ask(self._session, row.id, note, attempt=row.attempt)
-        return request
+    Raises RunNotFound, RunEnded, RunNotRunning.
+    """
+    requests = CheckpointRequestRepository(session)
+    row = RunRepository(session).lock_live(run)
+    if row.state != RunState.RUNNING:
+        newest = CheckpointRepository(session).newest(row.id)
+        hint = "" if newest is None else f", or take its newest checkpoint, {newest.id}"
+        raise RunNotRunning(row.id, row.state, "write a checkpoint", hint)
+    pending = requests.pending(row.id)
+    if pending is not None:
+        return pending
+    request = requests.add(row.id)
+    note = Note("checkpoint_requested", "A user asked for a checkpoint now.", data={"request": request.seq})
+    ask(session, row.id, note, attempt=row.attempt)
+    return request

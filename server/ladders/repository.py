@@ -10,7 +10,7 @@ from ludus.config.behavior import ReinforcementConfig
 from server.checkpoints.models import Checkpoint
 from server.kit.db.clock import now
 from server.kit.db.ids import new_id
-from server.kit.db.keyset import Columns, parts, select_page
+from server.kit.db.keyset import Columns, by_name, parts, select_page
 from server.kit.db.projects import DEFAULT, project_of
 from server.kit.db.repository import Repository, upsert
 from server.kit.errors import NameAmbiguous
@@ -157,20 +157,11 @@ class LadderRepository(Repository):
 class PlayerRepository(Repository):
     """Players of ladders, and what is known of them."""
 
-    COLUMNS: ClassVar[Columns] = {
-        "id": LadderPlayer.id,
-        "name": LadderPlayer.name,
-        "kind": LadderPlayer.kind,
-        "run_id": LadderPlayer.run_id,
-        "behavior": LadderPlayer.behavior,
-        "snapshot": LadderPlayer.snapshot,
-        "step": LadderPlayer.step,
-        "fixed": LadderPlayer.fixed,
-        "elo": LadderPlayer.elo,
-        "mu": LadderPlayer.mu,
-        "ordinal": LadderPlayer.ordinal,
-        "games": LadderPlayer.games,
-    }
+    COLUMNS = by_name(
+        *(LadderPlayer.id, LadderPlayer.name, LadderPlayer.kind, LadderPlayer.run_id, LadderPlayer.behavior),
+        *(LadderPlayer.snapshot, LadderPlayer.step, LadderPlayer.fixed, LadderPlayer.games),
+        *(LadderPlayer.elo, LadderPlayer.mu, LadderPlayer.ordinal),
+    )
 
     def get(self, ladder_id: str, player: int | str) -> LadderPlayer:
         """Return the player with this number or key. Raises PlayerNotFound."""

@@ -15,7 +15,7 @@ import pytest
 from ludus.schemas.states import RunState, StopReason
 from server.checkpoints.models import CheckpointRequest
 from server.checkpoints.repository import CheckpointRequestRepository
-from server.checkpoints.service import CheckpointRequestService
+from server.checkpoints.service import request_checkpoint
 from server.kit.db.database import Database
 from server.kit.errors import LeaseLost, LudusError, RunEnded
 from server.kit.states import TRANSITIONS, Intent
@@ -234,7 +234,7 @@ def test_checkpoint_against_pause(database: Database, rounds: Callable[[], range
 
         def ask(run: str = run) -> CheckpointRequest:
             with database.write() as session:
-                return CheckpointRequestService(session).ask(run)
+                return request_checkpoint(session, run)
 
         asked, _ = race(ask, pauses(ledger))
 

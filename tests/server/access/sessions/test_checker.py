@@ -11,7 +11,7 @@ from server.access.checker import REMEMBERED_SECONDS, SessionChecker, TokenCheck
 from server.access.models import BrowserSession, Token
 from server.access.repository import KEPT_SECONDS, LIFETIME_SECONDS, SessionRepository, TokenRepository
 from server.access.secrets import SessionCookie
-from server.access.service import Made, SessionService, TokenService
+from server.access.service import Made, TokenService, open_session
 from server.kit.db.database import Database
 from server.kit.errors import TokenRefused, Unauthenticated
 from server.kit.http.errors import SessionEnded
@@ -29,7 +29,7 @@ def make_token(database: Database, seconds: float | None = None) -> Made:
 def sign_in(database: Database, token: str, project: str = "p", configured: str | None = None) -> SessionCookie:
     principal = TokenChecker(database, configured).check(token)
     with database.write() as session:
-        return SessionService(session).create(principal, project, configured)[0]
+        return open_session(session, principal, project, configured)[0]
 
 
 def change(database: Database, cookie: SessionCookie, **columns: Any) -> None:

@@ -20,7 +20,7 @@ from hypothesis.strategies import booleans, integers, sampled_from
 
 from ludus.schemas.states import RunState, StopReason
 from server.checkpoints.repository import CheckpointRequestRepository
-from server.checkpoints.service import CheckpointRequestService
+from server.checkpoints.service import request_checkpoint
 from server.controller.controller import Controller
 from server.controller.notifier import WakeUpNotifier
 from server.kit.db.database import Database
@@ -276,7 +276,7 @@ class Life(RuleBasedStateMachine):
         before = self._run()
         try:
             with self._database.write() as session:
-                request = CheckpointRequestService(session).ask(self._id)
+                request = request_checkpoint(session, self._id)
         except RunEnded:
             assert before.state in TERMINAL
         except RunNotRunning:

@@ -11,7 +11,7 @@ from sqlalchemy import delete, select
 from ludus.schemas.states import RunState
 from server.checkpoints.models import Checkpoint
 from server.checkpoints.repository import CheckpointRequestRepository
-from server.checkpoints.service import CheckpointRequestService
+from server.checkpoints.service import request_checkpoint
 from server.kit.artifacts.folder import FolderStore
 from server.kit.artifacts.store import FileRef
 from server.kit.db.database import Database
@@ -150,7 +150,7 @@ def test_a_checkpoint_that_cannot_be_stored_is_refused_and_whoever_asked_for_it_
     link, trainer = ends
     AttemptLedger(database, claim).move(RunState.RUNNING)
     with database.write() as session:
-        request = CheckpointRequestService(session).ask("run").seq
+        request = request_checkpoint(session, "run").seq
     checkpoints = commits(claim, database, FullStore(tmp_path / "artifacts"))
 
     checkpoints.begin(written(tmp_path, 10, request=request))

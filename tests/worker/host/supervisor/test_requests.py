@@ -10,7 +10,7 @@ from sqlalchemy import select, update
 from ludus.schemas.states import RunKind, RunState
 from server.checkpoints.models import Checkpoint
 from server.checkpoints.repository import CheckpointRequestRepository
-from server.checkpoints.service import CheckpointRequestService
+from server.checkpoints.service import request_checkpoint
 from server.kit.artifacts.folder import FolderStore
 from server.kit.db.database import Database
 from server.kit.listening import GatewaySettings
@@ -169,7 +169,7 @@ def change(database: Database, run: str, max_steps: int) -> None:
 
 def ask_for_checkpoint(database: Database, run: str) -> None:
     with database.write() as session:
-        CheckpointRequestService(session).ask(run)
+        request_checkpoint(session, run)
 
 
 def claim_of(database: Database, run: str) -> Claim:
