@@ -1,7 +1,5 @@
 """Tokens, sessions of browsers, and the audit log: one row for each request that changed something, or tried to."""
 
-from typing import Any
-
 from sqlalchemy import ForeignKey, Index, Integer, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -19,7 +17,7 @@ class Token(Base):
     """For people; not unique."""
     digest: Mapped[str] = mapped_column(String(64))
     """SHA-256 of the secret, in hexadecimal."""
-    scopes: Mapped[list[Any]] = mapped_column(Json)
+    scopes: Mapped[list[str]] = mapped_column(Json)
     """Of `server.kit.principal.Scope`, as they were asked for."""
     project: Mapped[str] = mapped_column(String(64))
     """`*`: all projects."""

@@ -1,6 +1,6 @@
 """Tokens over HTTP: make them, look at them, revoke them; and the audit log."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Response
 
@@ -74,7 +74,7 @@ def create_token(body: BodyDep, command: CommandDep, auth: AuthDep) -> Response:
 
 
 @router.get("", response_model=TOKENS.page(), responses=problems(*LIST_PROBLEMS), openapi_extra=needs(Scope.ADMIN))
-def list_tokens(listing: ListingDep) -> dict[str, Any]:
+def list_tokens(listing: ListingDep) -> dict[str, object]:
     """List the project's tokens, newest first, also those that expired or were revoked."""
     return listing.answer(TOKENS, lambda session, query: TokenRepository(session).list(query))
 
@@ -175,6 +175,6 @@ AUDIT = ListForm(
 
 
 @audit_log.get("", response_model=AUDIT.page(), responses=problems(*LIST_PROBLEMS), openapi_extra=needs(Scope.ADMIN))
-def list_audit(listing: ListingDep) -> dict[str, Any]:
+def list_audit(listing: ListingDep) -> dict[str, object]:
     """List the requests that changed something in the project, or tried to, newest first."""
     return listing.answer(AUDIT)

@@ -106,7 +106,7 @@ class _Uploaded(Exception):
         super().__init__(self.message)
 
 
-def _without(section: str, checkpoints: Mapping[str, Checkpoint], behavior: Any) -> Iterator[Problem]:
+def _without(section: str, checkpoints: Mapping[str, Checkpoint], behavior: object) -> Iterator[Problem]:
     """Yield a mistake for each checkpoint that does not have the behavior."""
     for key, checkpoint in checkpoints.items():
         if isinstance(behavior, str) and behavior not in checkpoint.steps:

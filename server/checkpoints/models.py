@@ -33,26 +33,26 @@ class Checkpoint(OfRun, Base):
     attempt: Mapped[int] = mapped_column(Integer)
     step: Mapped[int] = mapped_column(BigInteger)
     """Agent steps of all behaviors together."""
-    steps: Mapped[dict[str, Any]] = mapped_column(Json)
+    steps: Mapped[dict[str, int]] = mapped_column(Json)
     """Agent steps per behavior."""
     reason: Mapped[str] = mapped_column(String(16))
     """`interval`, `final` or `requested`."""
     path: Mapped[str] = mapped_column(Text)
     """Prefix in the artifact store; carries the attempt number."""
-    files: Mapped[list[Any]] = mapped_column(Json)
+    files: Mapped[list[dict[str, Any]]] = mapped_column(Json)
     """`[{"name": "CartPole.onnx", "size": 1234, "sha256": "..."}]`, names relative to `path`."""
     models: Mapped[dict[str, Any] | None] = mapped_column(Json, default=dict)
     """Descriptions of the ONNX models (`ludus.schemas.OnnxModel`) by the names of their files; None: not recorded. They
     are not in `files`, of which the previous release knows every key."""
     size: Mapped[int] = mapped_column(BigInteger)
-    metrics: Mapped[dict[str, Any]] = mapped_column(Json, default=dict)
+    metrics: Mapped[dict[str, float | None]] = mapped_column(Json, default=dict)
     """Per behavior: mean episode return, or null."""
     created_at: Mapped[float] = mapped_column(Timestamp)
     deleted_at: Mapped[float | None] = mapped_column(Timestamp)
     """Set when it is given up: it must not be used any more, and its files will be removed."""
     purged_at: Mapped[float | None] = mapped_column(Timestamp)
     """Set when its files are removed."""
-    scores: Mapped[dict[str, Any] | None] = mapped_column(Json, default=dict)
+    scores: Mapped[dict[str, dict[str, float]] | None] = mapped_column(Json, default=dict)
     """`{"CartPole": {"Environment/Cumulative Reward": 475.0}}`: metrics at its moment, and what evaluations said."""
     score: Mapped[float | None] = mapped_column(Double)
     """The value that `best` compares, higher is better; None: no score yet (`server.checkpoints.refs`)."""
@@ -83,7 +83,7 @@ class UploadedCheckpoint(Owned, Base):
     """The behavior that it was trained for, if the user said so: the file does not."""
     format: Mapped[str] = mapped_column(String(16))
     """`mlagents` (`checkpoint.pt`)."""
-    modules: Mapped[list[Any]] = mapped_column(Json)
+    modules: Mapped[list[str]] = mapped_column(Json)
     """The names of the file's modules, as in `["Policy", "Optimizer:critic"]`."""
     path: Mapped[str] = mapped_column(Text)
     """Its folder in the artifact store."""

@@ -1,6 +1,6 @@
 """Checkpoints of a run, and their files; and checkpoints of other programs, which are uploaded."""
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Path, Query, Response
 from fastapi import Path as InPath
@@ -96,7 +96,7 @@ def list_checkpoints(
     run: RunKey,
     listing: ListingDep,
     show_deleted: Annotated[bool, Query(description="Include checkpoints whose files retention has removed.")] = False,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """List a run's checkpoints, newest first. By `score desc` the best is the first; those without one come last."""
 
     def fetch(session: Session, query: ListQuery) -> Page[schemas.Checkpoint]:
@@ -226,7 +226,7 @@ def upload_checkpoint(
 
 
 @uploads.get("", response_model=UPLOADED.page(), responses=problems(*LIST_PROBLEMS))
-def list_uploaded_checkpoints(listing: ListingDep) -> dict[str, Any]:
+def list_uploaded_checkpoints(listing: ListingDep) -> dict[str, object]:
     """List uploaded checkpoints, newest first."""
     return listing.answer(UPLOADED)
 
@@ -325,7 +325,7 @@ AliasKey = Annotated[Name, Path(description="The alias, as in `champion`.")]
 
 
 @alias_routes.get("", response_model=ALIASES.page(), responses=problems(*LIST_PROBLEMS))
-def list_aliases(listing: ListingDep) -> dict[str, Any]:
+def list_aliases(listing: ListingDep) -> dict[str, object]:
     """List aliases by name."""
     return listing.answer(ALIASES)
 
@@ -342,7 +342,7 @@ def get_alias(alias: AliasKey, database: DatabaseDep) -> schemas.Alias:
     response_model=MOVES.page(),
     responses=problems(AliasNotFound, NameAmbiguous, *LIST_PROBLEMS),
 )
-def alias_history(alias: AliasKey, listing: ListingDep) -> dict[str, Any]:
+def alias_history(alias: AliasKey, listing: ListingDep) -> dict[str, object]:
     """List the moves of an alias, newest first, also of one that was deleted."""
     return listing.answer(MOVES, lambda session, query: AliasRepository(session).history(alias, query))
 

@@ -34,7 +34,7 @@ class Demonstration(Owned, Base):
     """Of the complete episodes; None without any."""
     summary: Mapped[dict[str, Any]] = mapped_column(Json)
     """`ludus.schemas.DemonstrationStatistics` as JSON."""
-    origin: Mapped[dict[str, Any]] = mapped_column(Json)
+    origin: Mapped[dict[str, object]] = mapped_column(Json)
     """Empty if uploaded; else `{"merged": [ids]}` or `{"subsampled": id, "count": .., "seed": ..}`."""
     created_at: Mapped[float] = mapped_column(Timestamp)
 

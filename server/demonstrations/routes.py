@@ -3,7 +3,7 @@
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 from fastapi import Path as InPath
@@ -75,7 +75,7 @@ def upload_demonstration(
 
 
 @router.get("", response_model=DEMONSTRATIONS.page(), responses=problems(*LIST_PROBLEMS))
-def list_demonstrations(listing: ListingDep) -> dict[str, Any]:
+def list_demonstrations(listing: ListingDep) -> dict[str, object]:
     """List demonstrations with their specs, newest first."""
     return listing.answer(DEMONSTRATIONS)
 
@@ -155,7 +155,7 @@ def _files(services: Services) -> DemonstrationFiles:
     return DemonstrationFiles(services.artifacts, services.settings.storage.demonstration_decoded_bytes)
 
 
-def _keep(services: Services, command: Command, file: Path, name: str | None, origin: Mapping[str, Any]) -> Response:
+def _keep(services: Services, command: Command, file: Path, name: str | None, origin: Mapping[str, object]) -> Response:
     """Look into a file, store it, and enter it; where the answer is a repeated one, nothing new stays."""
     files = _files(services)
     with files.publish(file, files.inspect(file)) as stored:

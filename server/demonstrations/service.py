@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 
@@ -62,7 +62,7 @@ class DemonstrationService:
         self._session = session
         self._demonstrations = DemonstrationRepository(session)
 
-    def add(self, stored: Stored[Inspected], name: str | None, origin: Mapping[str, Any]) -> Demonstration:
+    def add(self, stored: Stored[Inspected], name: str | None, origin: Mapping[str, object]) -> Demonstration:
         """Enter a stored file; with the commit the file is kept. One without a name is called like its id."""
         inspected = stored.inspected
         row = Demonstration(

@@ -77,7 +77,7 @@ Number = Annotated[int, Within(ge=1, le=2**31 - 1)]
 
 
 @router.get("", response_model=LADDERS.page(), responses=problems(*LIST_PROBLEMS))
-def list_ladders(listing: ListingDep) -> dict[str, Any]:
+def list_ladders(listing: ListingDep) -> dict[str, object]:
     """List ladders, newest first."""
     return listing.answer(LADDERS, lambda session, query: LadderRepository(session).list(query).map(_ladder))
 
@@ -126,7 +126,7 @@ def recompute_ladder(ladder: LadderKey, command: CommandDep) -> Response:
     response_model=PLAYERS.page(),
     responses=problems(LadderNotFound, NameAmbiguous, *LIST_PROBLEMS),
 )
-def list_players(ladder: LadderKey, listing: ListingDep) -> dict[str, Any]:
+def list_players(ladder: LadderKey, listing: ListingDep) -> dict[str, object]:
     """List a ladder's players, in the order in which they came."""
     return listing.answer(
         PLAYERS,
@@ -156,7 +156,7 @@ def register_player(ladder: LadderKey, body: BodyDep, command: CommandDep) -> Re
     ),
     responses=problems(LadderNotFound, NameAmbiguous, *LIST_PROBLEMS),
 )
-def list_ratings(ladder: LadderKey, listing: ListingDep) -> dict[str, Any]:
+def list_ratings(ladder: LadderKey, listing: ListingDep) -> dict[str, object]:
     """List how strong the players are, the highest Elo first."""
     state = dict[str, int]()
 
@@ -241,7 +241,7 @@ def get_payoffs(
     response_model=MATCHES.page(),
     responses=problems(LadderNotFound, NameAmbiguous, *LIST_PROBLEMS),
 )
-def list_matches(ladder: LadderKey, listing: ListingDep) -> dict[str, Any]:
+def list_matches(ladder: LadderKey, listing: ListingDep) -> dict[str, object]:
     """List a ladder's matches, newest first: `player = 3 AND outcome = win`. Superseded ones only on request."""
     return listing.answer(
         MATCHES,

@@ -3,7 +3,6 @@ Parquet files of runs that ended.
 """
 
 from dataclasses import asdict
-from typing import Any
 
 from sqlalchemy import BigInteger, Double, ForeignKey, Index, Integer, LargeBinary, String
 from sqlalchemy.orm import Mapped, mapped_column
@@ -50,7 +49,7 @@ class LatestMetric(Base):
     """Always `step`. The release before `0035` reads it; a later migration drops it."""
 
     @staticmethod
-    def columns(newest: NewestValue) -> dict[str, Any]:
+    def columns(newest: NewestValue) -> dict[str, object]:
         """Return the columns of a newest value."""
         return {**asdict(newest), "extremes_step": newest.step}
 
@@ -82,7 +81,7 @@ class MetricChunk(Base):
     lowest: Mapped[float | None] = mapped_column(Double)
 
     @staticmethod
-    def columns(points: Points) -> dict[str, Any]:
+    def columns(points: Points) -> dict[str, object]:
         """Return the columns that depend on a chunk's points, of which there is at least one."""
         steps, times, values = points.pack()
         highest, lowest = points.extremes()

@@ -422,7 +422,7 @@ class PackingRepository(Repository):
             and (end.open + 1 >= SMALL or end.points + len(points) >= CHUNK_POINTS)
         ]
         taken = self._take_open(run_id, joined)
-        rows: list[dict[str, Any]] = []
+        rows: list[dict[str, object]] = []
         for metric, points in added.items():
             number, earlier = taken.get(metric, (ends.get(metric, _End()).number + 1, []))
             rows += _chunks(run_id, metric, number, Points.joined([*earlier, points]))
@@ -662,7 +662,7 @@ def _packed_newest(session: Session, conditions: Sequence[ColumnElement[bool]]) 
     return {(newest.run_id, newest.behavior, newest.key): newest for newest in rows}
 
 
-def _chunks(run_id: str, metric: AttemptMetric, number: int, points: Points) -> list[dict[str, Any]]:
+def _chunks(run_id: str, metric: AttemptMetric, number: int, points: Points) -> list[dict[str, object]]:
     """Return the rows of chunks that hold points, numbered from `number` on."""
     attempt, behavior, key = metric
     place = {"run_id": run_id, "behavior": behavior, "key": key, "attempt": attempt}
@@ -672,7 +672,7 @@ def _chunks(run_id: str, metric: AttemptMetric, number: int, points: Points) -> 
     ]
 
 
-def _insert_chunks(session: Session, rows: Sequence[Mapping[str, Any]]) -> None:
+def _insert_chunks(session: Session, rows: Sequence[Mapping[str, object]]) -> None:
     if rows:
         session.execute(insert(MetricChunk), rows)
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from io import SEEK_END, BufferedIOBase
 from tempfile import TemporaryFile
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from fastapi import APIRouter, Depends, Query, Response
@@ -104,7 +104,7 @@ HistoriesDep = Annotated[Histories, Depends()]
     response_model=list_of("MetricList", schemas.Metric, "metrics", ListPage),
     responses=problems(RunNotFound, PageTokenInvalid),
 )
-def latest_metrics(run: RunKey, database: DatabaseDep, paging: PagingDep) -> dict[str, Any]:
+def latest_metrics(run: RunKey, database: DatabaseDep, paging: PagingDep) -> dict[str, object]:
     """List the newest value of every metric."""
     with database.read() as session:
         metrics = MetricRepository(session).latest(RunRepository(session).id_of(run))

@@ -23,7 +23,7 @@ SECRET_BYTES: Final = 32
 """The standard asks for 24 to 64."""
 
 
-def event_message(run: Mapping[str, Any], event: Mapping[str, Any]) -> str:
+def event_message(run: Mapping[str, object], event: Mapping[str, Any]) -> str:
     """Return the message for an event of a run; `event` has the fields of `ludus.schemas.Event`, `at` in seconds."""
     at = rfc3339(event["at"])
     event = {**event, "at": at}
@@ -44,7 +44,7 @@ def rfc3339(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def _message(event_type: str, at: str, data: Mapping[str, Any]) -> str:
+def _message(event_type: str, at: str, data: Mapping[str, object]) -> str:
     return json.dumps({"type": event_type, "timestamp": at, "data": data}, ensure_ascii=False, separators=(",", ":"))
 
 

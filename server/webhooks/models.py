@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import Boolean, Double, ForeignKey, Index, Integer, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
@@ -44,7 +44,7 @@ class Webhook(Owned, Base):
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
     url: Mapped[str] = mapped_column(Text)
     description: Mapped[str] = mapped_column(Text)
-    events: Mapped[list[Any]] = mapped_column(Json)
+    events: Mapped[list[str]] = mapped_column(Json)
     """Patterns of event types; `*` stands for anything."""
     run_id: Mapped[str | None] = mapped_column(String(40))
     """Only this run's events."""

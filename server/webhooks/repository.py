@@ -1,7 +1,7 @@
 """Webhooks in the database, and their deliveries: making messages of events, claiming them, and their log."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import ColumnElement, delete, insert, select, text, update
 from sqlalchemy.orm import defer, undefer
@@ -293,7 +293,7 @@ class DeliveryRepository(Repository):
         return len(self._session.scalars(deletion, execution_options=UNTRACKED).all())
 
 
-def _row(run: Run, event: Event, webhook: Webhook) -> dict[str, Any]:
+def _row(run: Run, event: Event, webhook: Webhook) -> dict[str, object]:
     of_run = {
         "id": run.id,
         "name": run.name,

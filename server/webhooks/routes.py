@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Path, Response
 
@@ -59,7 +59,7 @@ DeliveryKey = Annotated[Name, Path(max_length=40, description="A delivery's id."
 
 
 @router.get("", response_model=WEBHOOKS.page(), responses=problems(*LIST_PROBLEMS))
-def list_webhooks(listing: ListingDep) -> dict[str, Any]:
+def list_webhooks(listing: ListingDep) -> dict[str, object]:
     """List webhooks, newest first."""
     return listing.answer(WEBHOOKS)
 
@@ -149,7 +149,7 @@ def test_webhook(webhook: WebhookKey, command: CommandDep, services: ServicesDep
 @router.get(
     "/{webhook:name}/deliveries", response_model=DELIVERIES.page(), responses=problems(WebhookNotFound, *LIST_PROBLEMS)
 )
-def list_deliveries(webhook: WebhookKey, listing: ListingDep) -> dict[str, Any]:
+def list_deliveries(webhook: WebhookKey, listing: ListingDep) -> dict[str, object]:
     """List the messages to a webhook, newest first, each with its attempts."""
 
     def fetch(session: Session, query: ListQuery) -> Page[schemas.Delivery]:
@@ -199,7 +199,7 @@ def _with_payload(session: Session, webhook: str, delivery: str) -> schemas.Deli
 
 def _delivery(kind: type[Kind], webhook: Webhook, message: Delivery, log: Sequence[DeliveryAttempt]) -> Kind:
     """Return a delivery with its attempts. If its webhook is disabled, it has no next try."""
-    fields: dict[str, Any] = {"log": [resource(schemas.DeliveryAttempt, attempt) for attempt in log]}
+    fields: dict[str, object] = {"log": [resource(schemas.DeliveryAttempt, attempt) for attempt in log]}
     if message.state == DeliveryState.PENDING and message.type != TEST_TYPE and not webhook.enabled:
         fields |= {"next_try_at": None, "waits_for": HELD.format(reason=webhook.disabled_reason)}
     return resource(kind, message, **fields)

@@ -14,7 +14,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from sqlalchemy import ColumnElement, delete, false, func, insert, not_, or_, select, update
 from sqlalchemy.orm import Session, joinedload
@@ -271,7 +271,7 @@ def _take(ladder: Ladder, count: int) -> int:
     return first
 
 
-def _columns(match: PlayedMatch) -> dict[str, Any]:
+def _columns(match: PlayedMatch) -> dict[str, object]:
     """Return the columns of a match that have the names of its fields; in a run only the first participant compares."""
     return {name: value for name, value in vars(match).items() if name != "participants"} | {"scored": False}
 

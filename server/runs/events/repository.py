@@ -44,7 +44,7 @@ class Note:
     """A sentence for people."""
     level: str = "info"
     """`debug`, `info`, `warning` or `error`."""
-    data: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Events of a run: page by page, or as a stream until the run's end; and the stream of all runs of a project."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Query, Response
 
@@ -43,7 +43,7 @@ Position = Annotated[
 ]
 
 
-def _messages(ids: str, kinds: list[str], data: str) -> dict[str, Any]:
+def _messages(ids: str, kinds: list[str], data: str) -> dict[str, object]:
     """Describe the messages of a stream."""
     properties = {
         "id": {"type": "string", "description": ids},
@@ -87,7 +87,7 @@ def list_events(
     after_seq: AfterSeq = 0,
     accept: Annotated[str, Header(include_in_schema=False)] = "",
     last_event_id: LastEventId = None,
-) -> dict[str, Any] | Response:
+) -> dict[str, object] | Response:
     """Return a run's events, oldest first; with `Accept: text/event-stream` the same as `/events:stream`."""
     if MEDIA_TYPE in accept:
         return _stream(database, streams, auth, run, after_seq if last_event_id is None else last_event_id)
