@@ -1,9 +1,7 @@
 """A name in backticks, in a docstring or a comment of the source, leads somewhere: a reader who follows it arrives."""
 
 import ast
-import io
 import re
-import tokenize
 from pathlib import Path
 
 import pytest
@@ -25,6 +23,8 @@ OF_OTHER_PROJECTS = {
     "off_policy_trainer.py",
 }
 """Names of ML-Agents, gRPC, Gymnasium and PettingZoo, and of examples."""
+TOKEN = re.compile(r"""(?s)(\"{3}|'{3})(?:\\.|.)*?\1|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|\#[^\n]*|[A-Za-z_]\w*""")
+"""A text, a comment or a name in Python: much faster than Python's own tokenizer, which is written in Python."""
 IN_BACKTICKS = re.compile(r"`([^`\n]+)`")
 DOTTED = re.compile(r"[a-z_]\w*(\.\w+)+")
 CLASS = re.compile(r"[A-Z][a-z]+([A-Z][a-z0-9]+)+")
@@ -38,13 +38,14 @@ def read(source: str) -> tuple[set[str], list[tuple[int, str]]]:
     """
     words: set[str] = set()
     texts = []
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.NAME:
-            words.add(token.string)
-        elif token.type == tokenize.STRING and len(token.string) < 60:
-            words.update(re.findall(r"[A-Za-z_]\w*", token.string))
-        elif token.type == tokenize.COMMENT:
-            texts.append((token.start[0], token.string))
+    for token in TOKEN.finditer(source):
+        text = token.group()
+        if text.startswith("#"):
+            texts.append((source.count("\n", 0, token.start()) + 1, text))
+        elif text[0] not in "\"'":
+            words.add(text)
+        elif len(text) < 60:
+            words.update(re.findall(r"[A-Za-z_]\w*", text))
     texts += [
         (node.lineno, node.value.value)
         for node in ast.walk(ast.parse(source))

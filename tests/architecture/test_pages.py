@@ -1,4 +1,4 @@
-"""The pages tell the truth: their links, their commands; and each begins with something to do."""
+"""The pages tell the truth: links, commands, recipes, the README's tree; and each begins with something to do."""
 
 import ast
 import importlib
@@ -8,13 +8,18 @@ import subprocess
 from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
+import yaml
 
 from ludus.cli import ludus
+from server.config.presets import read_preset
 
 ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+TARGETS = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 OTHERS = [ROOT / name for name in ("README.md", "CHANGELOG.md", ".github/CONTRIBUTING.md", "benchmarks/README.md")]
 OTHERS += [ROOT / "proto" / "README.md", *sorted((ROOT / "examples").glob("*/README.md"))]
@@ -117,6 +122,12 @@ def test_every_ludus_command_exists_with_its_options(page: Path) -> None:
     assert [wrong for words in ludus_commands(page.read_text()) if (wrong := mistake(words))] == []
 
 
+def test_every_ludus_command_in_a_sentence_of_the_readme_exists_with_its_options() -> None:
+    calls = [shlex.split(code) for code in re.findall(r"`(ludus [^`]+)`", README)]
+
+    assert [wrong for words in calls if words[1] != "<-" and (wrong := mistake([*takewhile("--".__ne__, words)]))] == []
+
+
 def test_a_command_that_does_not_exist_is_noticed() -> None:
     (first, second, third) = ludus_commands(
         "```sh\nludus fly\nRUN=$(ludus run show --sideways)\nludus run show a\n```\n"
@@ -128,26 +139,41 @@ def test_a_command_that_does_not_exist_is_noticed() -> None:
 
 
 def git(*arguments: str) -> str:
-    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    """Return the output of a call of git; empty if it fails."""
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else ""
 
 
-RECIPES = [
-    shlex.split(call)[1:]
-    for call in re.findall(r"`git (show [0-9a-f]{7}[^`]*)`", (ROOT / ".github" / "CONTRIBUTING.md").read_text())
-]
+CONTRIBUTING = (ROOT / ".github" / "CONTRIBUTING.md").read_text()
+RECIPES = [shlex.split(call)[1:] for call in re.findall(r"`git (show [0-9a-f]{7}[^`]*)`", CONTRIBUTING)]
+WITH_HISTORY = pytest.mark.skipif(
+    git("rev-parse", "--is-shallow-repository") != "false", reason="needs a clone with its whole history"
+)
+SOURCE = re.compile(r"^(server|worker|ludus|proto|migrations)/.*\.py$")
 
 
 def test_there_is_a_recipe_for_each_part_that_people_add() -> None:
     assert len(RECIPES) >= 9
 
 
-@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="a copy without history")
+@WITH_HISTORY
 @pytest.mark.parametrize("arguments", RECIPES, ids=" ".join)
-def test_a_recipe_points_at_a_commit_that_changes_something(arguments: list[str]) -> None:
-    if git("rev-parse", "--is-shallow-repository").strip() == "true":
-        pytest.skip("a clone without history")
+def test_a_recipe_points_at_a_commit_of_the_history_that_changes_something(arguments: list[str]) -> None:
+    commit = arguments[0]
 
+    assert git("merge-base", commit, "HEAD") == git("rev-parse", f"{commit}^{{commit}}") != ""
     assert git("show", "--format=", "--stat", *arguments)
+
+
+@WITH_HISTORY
+@pytest.mark.parametrize(("recipe", "files"), [("An algorithm", 9), ("A reward signal", 4)])
+def test_a_recipe_is_followed_in_few_source_files(recipe: str, files: int) -> None:
+    section = CONTRIBUTING.split(f"### {recipe}\n")[1].split("\n### ")[0]
+    (commit,) = re.findall(r"Followed by: `git show ([0-9a-f]+)`", section)
+
+    touched = git("show", "--name-only", "--format=", commit).splitlines()
+
+    assert 0 < len([path for path in touched if SOURCE.match(path) and "_pb2" not in path]) <= files
 
 
 def unknown_imports(text: str) -> Iterator[str]:
@@ -166,3 +192,54 @@ def test_every_import_of_an_example_works(page: Path) -> None:
 
 def test_an_import_of_something_that_is_not_there_is_noticed() -> None:
     assert list(unknown_imports("```python\nfrom ludus.client import Client, Nobody\n```\n")) == ["ludus.client.Nobody"]
+
+
+def test_every_make_target_that_is_named_exists() -> None:
+    named = {word for names in re.findall(r"`?make ((?:[a-z0-9-]+ ?)+)`", README) for word in names.split()}
+    named |= set(re.findall(r"^make ([a-z0-9-]+)", README, re.MULTILINE))
+
+    assert len(named) > 10
+    assert named <= TARGETS
+
+
+def test_every_folder_of_the_tree_exists() -> None:
+    (tree,) = re.findall(r"## The tree.*?```\n(.*?)```", README, re.DOTALL)
+    parents: list[str] = []
+    for line in tree.splitlines():
+        names = re.match(r"(\s*)((?:[\w.]+/? ?)+?)(?:\s{2,}|$)", line)
+        assert names is not None, line
+        if not names[1]:
+            parents = names[2].split()[:1]
+        for name in names[2].split():
+            path = ROOT / name if not names[1] else ROOT / parents[0] / name
+            assert path.exists(), path
+
+
+def test_every_package_is_in_the_tree() -> None:
+    (tree,) = re.findall(r"## The tree.*?```\n(.*?)```", README, re.DOTALL)
+
+    for parent in ("ludus", "server", "worker"):
+        (listed,) = re.findall(rf"^{parent}/.*\n((?:  .*\n)+)", tree, re.MULTILINE)
+        packages = {path.parent.name for path in (ROOT / parent).glob("*/__init__.py")}
+        assert packages == set(re.findall(r"(\w+)/(?= )", re.sub(r"   +\S.*", "   ", listed)))
+
+
+def test_the_configuration_that_is_shown_is_the_demos() -> None:
+    (document,) = re.findall(r"^```yaml\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    shown, preset = yaml.safe_load(document), yaml.safe_load(read_preset("cartpole"))
+
+    def differing(part: Any, whole: Any, path: str = "") -> Iterator[str]:
+        if not isinstance(part, dict):
+            if part != whole:
+                yield f"{path}: {part} is shown, {whole} is used"
+            return
+        for key, value in part.items():
+            yield from differing(value, whole[key], f"{path}.{key}")
+
+    assert list(differing(shown, preset)) == []
+
+
+def test_no_page_installs_ludus_from_an_index_where_it_is_not() -> None:
+    for page in PAGES:
+        lines = [line for line in page.read_text().splitlines() if "pip install" in line]
+        assert not any(re.search(r"pip install [^|`]*(?<![./\w-])['\"]?ludus(?!-)", line) for line in lines), page

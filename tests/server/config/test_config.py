@@ -1,9 +1,11 @@
 """Resolved configurations: defaults, constraints, and that they survive storage."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -138,126 +140,9 @@ def test_resolving_what_is_resolved_changes_nothing(document: dict[str, Any]) ->
 
 
 def test_defaults_are_those_of_ml_agents() -> None:
-    config = resolve("behaviors: {A: {}}")
+    golden = Path(__file__).parents[2] / "golden" / "defaults.yaml"
 
-    assert config.model_dump(mode="json") == {
-        "schema_version": 1,
-        "default_settings": None,
-        "behaviors": {
-            "A": {
-                "trainer_type": "ppo",
-                "hyperparameters": {
-                    "batch_size": 1024,
-                    "buffer_size": 10240,
-                    "learning_rate": 0.0003,
-                    "beta": 0.005,
-                    "epsilon": 0.2,
-                    "lambd": 0.95,
-                    "num_epoch": 3,
-                    "shared_critic": False,
-                    "critic_learning_rate": None,
-                    "max_grad_norm": None,
-                    "clip_value_loss": False,
-                    "vtrace": False,
-                    "learning_rate_schedule": "linear",
-                    "beta_schedule": "linear",
-                    "epsilon_schedule": "linear",
-                },
-                "network_settings": {
-                    "normalize": False,
-                    "hidden_units": 128,
-                    "num_layers": 2,
-                    "activation": "swish",
-                    "vis_encode_type": "simple",
-                    "memory": None,
-                    "goal_conditioning_type": "hyper",
-                    "deterministic": False,
-                },
-                "reward_signals": {
-                    "extrinsic": {"gamma": 0.99, "strength": 1.0},
-                    "curiosity": None,
-                    "gail": None,
-                    "rnd": None,
-                    "novelty": None,
-                },
-                "behavioral_cloning": None,
-                "init_path": None,
-                "initialize_from": None,
-                "divergence": {
-                    "warn_entropy_below": 0.0001,
-                    "warn_sigma_below": 0.001,
-                    "warn_kl_above": 1.0,
-                    "stop_entropy_below": None,
-                    "stop_sigma_below": None,
-                    "stop_kl_above": None,
-                },
-                "self_play": None,
-                "max_steps": 500_000,
-                "time_horizon": 64,
-                "summary_freq": 50_000,
-                "keep_checkpoints": 5,
-                "even_checkpoints": False,
-                "checkpoint_interval": 500_000,
-                "threaded": False,
-            }
-        },
-        "env_settings": {
-            "env_path": None,
-            "env_args": None,
-            "base_port": 5005,
-            "num_envs": 1,
-            "num_areas": 1,
-            "timeout_wait": 60,
-            "seed": -1,
-            "max_lifetime_restarts": 10,
-            "restarts_rate_limit_n": 1,
-            "restarts_rate_limit_period_s": 60,
-        },
-        "engine_settings": {
-            "width": 84,
-            "height": 84,
-            "quality_level": 5,
-            "time_scale": 20.0,
-            "target_frame_rate": -1,
-            "capture_frame_rate": 60,
-            "no_graphics": False,
-            "no_graphics_monitor": False,
-        },
-        "environment_parameters": {},
-        "checkpoint_settings": {
-            "run_id": "ppo",
-            "initialize_from": None,
-            "load_model": False,
-            "resume": False,
-            "force": False,
-            "train_model": False,
-            "inference": False,
-            "results_dir": "results",
-            "resume_from": None,
-            "keep_best": None,
-        },
-        "torch_settings": {
-            "device": None,
-            "collector_device": None,
-            "bf16": False,
-            "compile": False,
-            "processes": 1,
-        },
-        "debug": False,
-        "seed": None,
-        "simulators": {
-            "collectors": {"local": None, "edge": 16},
-            "grace_seconds": 60.0,
-            "startup_grace_seconds": 600.0,
-            "auto_resume": True,
-            "startup_timeout_seconds": 600.0,
-            "step_timeout_seconds": 60.0,
-            "unity_port": None,
-        },
-        "resources": {"gpu": 0, "labels": []},
-        "match": None,
-        "evaluate": None,
-    }
+    assert resolve("behaviors: {A: {}}").model_dump(mode="json") == yaml.safe_load(golden.read_text())
 
 
 def test_a_configuration_that_an_earlier_release_stored_is_read() -> None:
