@@ -1,84 +1,14 @@
 """The resources of the HTTP API, as frozen dataclasses: the server answers with them, the client reads them.
 
-Times are aware datetimes in UTC. The text below a field is its description in the API's schema. A client ignores fields
-that it does not know, and gives a missing field its default.
+Times are aware datetimes in UTC; a value of a metric that is not a finite number is null. The text below a field is its
+description in the API's schema. A client ignores fields that it does not know, and gives a missing field its default.
 """
 
-from ludus.schemas.aliases import Alias as Alias
-from ludus.schemas.aliases import AliasMove as AliasMove
-from ludus.schemas.assessments import Assessment as Assessment
-from ludus.schemas.assessments import EvaluationResult as EvaluationResult
-from ludus.schemas.assessments import MatchResult as MatchResult
-from ludus.schemas.checkpoints import Checkpoint as Checkpoint
-from ludus.schemas.checkpoints import CheckpointFile as CheckpointFile
-from ludus.schemas.checkpoints import CheckpointRequest as CheckpointRequest
-from ludus.schemas.checkpoints import CheckpointVerified as CheckpointVerified
-from ludus.schemas.checkpoints import OnnxModel as OnnxModel
-from ludus.schemas.checkpoints import OnnxTensor as OnnxTensor
-from ludus.schemas.checkpoints import Pruned as Pruned
-from ludus.schemas.checkpoints import PrunedCheckpoint as PrunedCheckpoint
-from ludus.schemas.checkpoints import ScoredBy as ScoredBy
-from ludus.schemas.checkpoints import UploadedCheckpoint as UploadedCheckpoint
-from ludus.schemas.configs import ConfigChange as ConfigChange
-from ludus.schemas.configs import ConfigDiff as ConfigDiff
-from ludus.schemas.configs import ConfigDrop as ConfigDrop
-from ludus.schemas.configs import ConfigProblem as ConfigProblem
-from ludus.schemas.configs import ConfigRewrite as ConfigRewrite
-from ludus.schemas.configs import ConfigSummary as ConfigSummary
-from ludus.schemas.configs import ConfigUpgrade as ConfigUpgrade
-from ludus.schemas.configs import ConfigVersion as ConfigVersion
-from ludus.schemas.configs import ConfigWarning as ConfigWarning
-from ludus.schemas.configs import Preset as Preset
-from ludus.schemas.configs import PresetSummary as PresetSummary
-from ludus.schemas.configs import ResolvedConfig as ResolvedConfig
-from ludus.schemas.demonstrations import Demonstration as Demonstration
-from ludus.schemas.demonstrations import DemonstrationStatistics as DemonstrationStatistics
-from ludus.schemas.demonstrations import DemonstrationSummary as DemonstrationSummary
-from ludus.schemas.demonstrations import RecordedActions as RecordedActions
-from ludus.schemas.demonstrations import RecordedBehavior as RecordedBehavior
-from ludus.schemas.demonstrations import RecordedObservation as RecordedObservation
-from ludus.schemas.demonstrations import Spread as Spread
-from ludus.schemas.environment_parameters import EnvironmentParameter as EnvironmentParameter
-from ludus.schemas.environment_parameters import EnvironmentParameters as EnvironmentParameters
-from ludus.schemas.environment_parameters import ParameterEdit as ParameterEdit
-from ludus.schemas.errors import ProblemDetail as ProblemDetail
-from ludus.schemas.events import Event as Event
-from ludus.schemas.events import ProjectEvent as ProjectEvent
-from ludus.schemas.health import Finding as Finding
-from ludus.schemas.health import Health as Health
-from ludus.schemas.ladders import Ladder as Ladder
-from ludus.schemas.ladders import Match as Match
-from ludus.schemas.ladders import Participant as Participant
-from ludus.schemas.ladders import PayoffPlayer as PayoffPlayer
-from ludus.schemas.ladders import Payoffs as Payoffs
-from ludus.schemas.ladders import Player as Player
-from ludus.schemas.ladders import Rating as Rating
-from ludus.schemas.ladders import RatingHistory as RatingHistory
-from ludus.schemas.ladders import RatingSeries as RatingSeries
-from ludus.schemas.logs import Log as Log
-from ludus.schemas.logs import LogText as LogText
-from ludus.schemas.metrics import Metric as Metric
-from ludus.schemas.metrics import Series as Series
-from ludus.schemas.queue import DemandSlots as DemandSlots
-from ludus.schemas.queue import Queue as Queue
-from ludus.schemas.queue import QueuedDemand as QueuedDemand
-from ludus.schemas.runs import Amendment as Amendment
-from ludus.schemas.runs import Amendments as Amendments
-from ludus.schemas.runs import Attempt as Attempt
-from ludus.schemas.runs import Bottleneck as Bottleneck
-from ludus.schemas.runs import BottleneckCause as BottleneckCause
-from ludus.schemas.runs import Change as Change
-from ludus.schemas.runs import DifferingKey as DifferingKey
-from ludus.schemas.runs import PlannedRun as PlannedRun
-from ludus.schemas.runs import Profile as Profile
-from ludus.schemas.runs import Run as Run
-from ludus.schemas.runs import RunComparison as RunComparison
-from ludus.schemas.runs import RunListed as RunListed
-from ludus.schemas.runs import RunSummary as RunSummary
-from ludus.schemas.runs import SelfPlay as SelfPlay
-from ludus.schemas.simulators import Collector as Collector
-from ludus.schemas.simulators import Simulator as Simulator
-from ludus.schemas.simulators import SimulatorListed as SimulatorListed
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any, Final, Literal
+
 from ludus.schemas.states import RunKind as RunKind
 from ludus.schemas.states import RunState as RunState
 from ludus.schemas.states import StopReason as StopReason
@@ -87,10 +17,1379 @@ from ludus.schemas.tokens import Identity as Identity
 from ludus.schemas.tokens import NewToken as NewToken
 from ludus.schemas.tokens import Scope as Scope
 from ludus.schemas.tokens import Token as Token
-from ludus.schemas.webhooks import Delivery as Delivery
-from ludus.schemas.webhooks import DeliveryAttempt as DeliveryAttempt
-from ludus.schemas.webhooks import DeliveryWithPayload as DeliveryWithPayload
-from ludus.schemas.webhooks import Webhook as Webhook
-from ludus.schemas.webhooks import WebhookWithSecret as WebhookWithSecret
-from ludus.schemas.workers import SelectedWorkers as SelectedWorkers
-from ludus.schemas.workers import Worker as Worker
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProblemDetail:
+    """One mistake of a refused request."""
+
+    path: str
+    code: str
+    """Stable name of the mistake."""
+    message: str
+    """The mistake and its correction, for people."""
+    location: str = "body"
+    """`config`, `body`, `query`, `path` or `header`: what `path` is a path in."""
+    line: int | None = None
+    """Line of the key in a configuration that was sent as text, from 1; of a missing key, that of the next parent."""
+    column: int | None = None
+    """Column of the key in this line, from 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something that happened to a run."""
+
+    seq: int
+    """Counts 1, 2, 3, ... per run. Gaps are routine events that retention has deleted."""
+    at: datetime
+    attempt: int | None = None
+    """Number of the attempt that it concerns; null where none does."""
+    type: str
+    """Past tense: `run_created`, `simulator_left`, `checkpoint_saved`."""
+    level: str
+    """`debug`, `info`, `warning` or `error`."""
+    message: str
+    """A sentence for people."""
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectEvent(Event):
+    """Something that happened to a run, among the events of all runs of a project."""
+
+    run_id: str
+    run_name: str
+    """The run's name when the message was made."""
+    state: RunState
+    """The run's state when the message was made."""
+
+
+ResolvedConfig = Annotated[dict[str, Any], "RunConfig"]
+"""A configuration with every default filled in; the API's description refers to the schema of this name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigSummary:
+    """One version of a stored configuration, without its content."""
+
+    name: str
+    version: int
+    """Counts 1, 2, 3, ... per name."""
+    description: str
+    digest: str
+    """SHA-256 of the resolved form as canonical JSON."""
+    project: str = "default"
+    created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigVersion(ConfigSummary):
+    """One immutable version of a stored configuration."""
+
+    source: str
+    """The document as it was sent."""
+    document: dict[str, Any]
+    """The source, parsed."""
+    resolved: ResolvedConfig
+    """With every default filled in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigChange:
+    """One difference; a whole section that was added or removed is one."""
+
+    path: str
+    kind: Literal["added", "removed", "changed"]
+    old: Any = None
+    """Null if added."""
+    new: Any = None
+    """Null if removed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigDiff:
+    """The differences between the resolved forms of two versions, or of a version and a run's first configuration."""
+
+    name: str
+    old: int
+    new: int | None = None
+    """Null where it was compared with a run."""
+    run: str | None = None
+    """The run, as the request named it."""
+    changes: tuple[ConfigChange, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigRewrite:
+    """A part of an older configuration that has another form now."""
+
+    path: str
+    """The former path; `*` stands for each behavior."""
+    to: str
+    """The present path."""
+    old: Any = None
+    """Null where only the path changed."""
+    new: Any = None
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigDrop:
+    """A part of an older configuration that the new one does not have."""
+
+    path: str
+    """The former path."""
+    value: Any = None
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigProblem:
+    """A mistake in a configuration."""
+
+    path: str
+    """Dotted keys."""
+    code: str
+    """Stable name."""
+    message: str
+    line: int | None = None
+    """Line of the key in the text, from 1; of a missing key, that of the nearest parent. Null where a document is no
+    text, and where an override has set the value."""
+    column: int | None = None
+    """Column of the key in this line, from 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigUpgrade:
+    """A configuration in the present format, and the changes that were made."""
+
+    document: str
+    """YAML; without comments, unless nothing changed."""
+    unchanged: bool
+    """It had the present format already; the document is the one that was sent."""
+    changes: tuple[ConfigRewrite, ...]
+    dropped: tuple[ConfigDrop, ...]
+    problems: tuple[ConfigProblem, ...]
+    """For which a run of it would be refused, with their lines in `document`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigWarning(ConfigProblem):
+    """A part of a configuration that is legal but probably not intended."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PresetSummary:
+    """A configuration that comes with the server and is known to work, without its text."""
+
+    name: str
+    description: str
+    """A sentence."""
+    trainer_types: tuple[str, ...]
+    """Of its behaviors, sorted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset(PresetSummary):
+    """A configuration that comes with the server and is known to work."""
+
+    source: str
+    """YAML, with comments."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A fact about a run that a person should know: a cause with its number, and one remedy."""
+
+    code: str
+    """Snake case; docs/health.md has all of them. A behavior has each code once."""
+    behavior: str | None = None
+    """Null where the whole run is meant."""
+    message: str
+    """The fact with its number and its cause, as a sentence for people."""
+    remedy: str
+    """The one change that helps, as a sentence for people."""
+    figures: dict[str, Any] = field(default_factory=dict)
+    """The numbers of the message, for programs."""
+    since_step: int = 0
+    """Agent steps of the behavior (or of the run) at which the fact began."""
+    since: datetime
+    """When it was found."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Health:
+    """The findings of a run."""
+
+    findings: tuple[Finding, ...] = ()
+    """Those that hold now, oldest first; once the run has ended, those that held at its end. Empty where all is well,
+    and while there is nothing to measure."""
+
+
+STEPS_PER_SECOND: Final = "Performance/Agent Steps per Second"
+"""The metric that every summary has, for the speed of runs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """The newest value of a metric."""
+
+    behavior: str
+    """Empty for metrics of the run as a whole."""
+    key: str
+    step: int
+    value: float | None = None
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """A metric over time in columns, ascending by step; after down-sampling an entry stands for several points."""
+
+    run_id: str = ""
+    """Empty where a server of an older release answers."""
+    behavior: str
+    key: str
+    total: int
+    """Number of points behind each entry."""
+    steps: tuple[int, ...]
+    """Of each entry's last point; with `common_steps` the last step that the entry covers."""
+    times: tuple[datetime | None, ...]
+    """Of each entry's last point; null where it has none."""
+    values: tuple[float | None, ...]
+    """Means of the entry's points; null where none is a number."""
+    minima: tuple[float | None, ...]
+    maxima: tuple[float | None, ...]
+    counts: tuple[int, ...]
+    """Number of points of each entry."""
+    smoothed: tuple[float | None, ...] | None = None
+    """Smoothed values at each entry's last point; null where `smoothing` is 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSummary:
+    """The fields that a run has in lists, too."""
+
+    id: str
+    kind: RunKind
+    name: str
+    """Not unique; in a path it stands for the newest run of that name."""
+    project: str = "default"
+    tags: tuple[str, ...]
+    state: RunState
+    stop_reason: StopReason | None = None
+    """Why the run stopped or paused."""
+    stop_detail: str | None = None
+    """The same as a sentence for people."""
+    intent: str | None = None
+    """`pause`, `stop` or `cancel`: requested and not done yet."""
+    config_name: str | None = None
+    """Stored configuration that the run was created from."""
+    config_version: int | None = None
+    seed: int
+    priority: int
+    """Of a project's runs, those with a higher one are trained first."""
+    attempt: int
+    """Number of the newest attempt; 0 before the first."""
+    step: int
+    """Agent steps of all behaviors together."""
+    max_steps: int | None = None
+    """Agent steps at which it is complete: `max_steps` of the named behaviors together; null where that ends nothing
+    (`evaluate`, `match`)."""
+    steps_per_second: float | None = None
+    """Agent steps per second of all behaviors together, as of their newest summaries; null unless it is RUNNING, where
+    it stands still, and before its first summary."""
+    finishes_at: datetime | None = None
+    """When it reaches `max_steps` at this speed; null where one of them is unknown."""
+    simulators: int = 0
+    """Simulators that are connected now."""
+    waits_for: str | None = None
+    """The reason why a run does not continue, as a sentence for people: it waits for simulators, for a worker that can
+    train it, or for a slot, with the runs that hold the slots; null where it waits for nothing. The names of runs in
+    other projects are left out."""
+    needs_action: bool = False
+    """Whether the run continues only after a person acts: it is paused, or has had no simulator or no worker that can
+    train it for so long that none is to be expected (docs/lifecycle.md has the rule)."""
+    findings: tuple[str, ...] = ()
+    """Codes of the findings about its learning that hold now, or held at its end; `/v1/runs/{run}/health` explains
+    them. A run that SUCCEEDED with some ended with warnings."""
+    restarts_without_progress: int
+    created_at: datetime
+    queued_at: datetime | None = None
+    started_at: datetime | None = None
+    """When the first attempt was RUNNING."""
+    finished_at: datetime | None = None
+    updated_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunListed(RunSummary):
+    """A run in a list, with the requested metrics."""
+
+    metrics: dict[str, float | None] = field(default_factory=dict)
+    """By the texts of `metrics` in the request; null where the run has no such number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DifferingKey:
+    """A key of the configuration in which runs differ."""
+
+    path: str
+    """Dotted keys."""
+    values: tuple[Any, ...]
+    """One for each run, in their order; null where a run does not have the key."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunComparison:
+    """Several runs side by side."""
+
+    runs: tuple[RunListed, ...]
+    """In the order of the request, each once."""
+    differing: tuple[DifferingKey, ...]
+    """By path. The configurations are complete: every default is filled in."""
+    metric_keys: tuple[str, ...]
+    """Keys of the metrics that at least one of the runs has recorded."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfPlay:
+    """The state of a run's self-play, as its newest trainer reported it."""
+
+    learning_team: int
+    """The team that learns; all others play frozen policies."""
+    elo: dict[str, float]
+    """Elo rating of each behavior's policy that learns: the present one, not the mean of a summary."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(RunSummary):
+    """A run."""
+
+    owner: str = ""
+    """A label: of one token's runs, those of the owner with fewer in training go first."""
+    token_id: str | None = None
+    """The token that created it, by which quotas count it; null where no token of the database did."""
+    self_play: SelfPlay | None = None
+    """Null where no behavior has `self_play`, and before the first learning team."""
+    continues: str | None = None
+    """The run whose checkpoint it goes on from (`resume_from`), so that the curves of both are one
+    (`with_predecessors`); null for a run that begins at step 0, and for one that only plays."""
+    continued_by: tuple[str, ...] = ()
+    """The runs that go on from one of its checkpoints, the oldest first: the newest 20 of them at most."""
+    config: ResolvedConfig
+    """The configuration with every default filled in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedRun:
+    """The run that a request would create: the answer to `validate_only`."""
+
+    kind: RunKind
+    name: str | None = None
+    tags: tuple[str, ...]
+    priority: int
+    owner: str = ""
+    config_name: str | None = None
+    config_version: int | None = None
+    config: ResolvedConfig
+    """The configuration with every default filled in."""
+    warnings: tuple[ConfigWarning, ...] = ()
+    """A run has them as events, `config_doubted`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One key that was changed."""
+
+    path: str
+    """Dotted keys."""
+    old: Any = None
+    new: Any = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Amendment:
+    """One change of a run's configuration."""
+
+    seq: int
+    """Counts 1, 2, 3, ... per run."""
+    changes: tuple[Change, ...]
+    applied: bool
+    """Whether a trainer has carried it out; a live run does within seconds."""
+    created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Amendments:
+    """The original configuration of a run, the present one, and the changes between them."""
+
+    original_config: ResolvedConfig
+    """The configuration that the run was created with, every default filled in."""
+    config: ResolvedConfig
+    """The present one: all changes made."""
+    amendments: tuple[Amendment, ...] = ()
+    """In their order."""
+    next_page_token: str = ""
+    """Ask for the next page with this as `page_token`; empty on the last page."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One execution of a run by one worker."""
+
+    number: int
+    """Counts 1, 2, 3, ... per run."""
+    worker_id: str
+    step: int
+    """Agent steps as of the last heartbeat."""
+    resumed_from: str | None = None
+    """Checkpoint that it began with."""
+    resume_step: int = 0
+    endpoints: tuple[dict[str, Any], ...] = ()
+    """Addresses of its collectors."""
+    fingerprint: dict[str, Any] | None = None
+    """The worker that it ran on: release and commit of Ludus, versions of Python, torch, CUDA and the driver,
+    processor, cores, memory and GPUs; null where the worker did not report them."""
+    started_at: datetime
+    heartbeat_at: datetime
+    ended_at: datetime | None = None
+    outcome: str | None = None
+    """How it ended: a stop reason, `lease_expired`, `released`, `paused`."""
+    detail: str | None = None
+
+
+class BottleneckCause(StrEnum):
+    """The part of a run that limits its speed."""
+
+    GAMES = "games"
+    """The games take most of the time."""
+    ACTING = "acting"
+    """A collector's processor: decoding, the forward pass, the answers."""
+    NETWORK = "network"
+    """The way to the games and back, or an edge collector's link that is slower than its games."""
+    LEARNER = "learner"
+    """Simulators wait for an update."""
+    STRAGGLERS = "stragglers"
+    """Simulators wait for the last steps of a round."""
+    TOO_FEW_SIMULATORS = "too_few_simulators"
+    """Nothing is busy: simulators and collectors wait for each other in turn, or no simulator plays."""
+    CHECKPOINTS = "checkpoints"
+    """Simulators wait while a checkpoint is taken."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bottleneck:
+    """The part that limits a run's speed, measured over the last half minute."""
+
+    cause: BottleneckCause | None = None
+    """Null where nothing is measured: the run does not train, or has just begun to."""
+    message: str
+    """The cause with its figure, as a sentence for people."""
+    advice: str | None = None
+    """The change that helps, as a sentence for people."""
+    share: float | None = None
+    """Of the simulators' time that the cause takes, from 0 to 1."""
+    steps_per_second: float | None = None
+    """Agent steps of all behaviors."""
+    steps_per_second_without: float | None = None
+    """The same if the cause took no time: `steps_per_second / (1 - share)`."""
+    simulator: int | None = None
+    """Number of the simulator that the others wait for, where the cause is `stragglers`."""
+    measured_at: datetime | None = None
+    shares: dict[str, float] = field(default_factory=dict)
+    """The shares of all causes, by name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """A request for sampled stacks of a trainer and its collectors."""
+
+    run_id: str
+    attempt: int
+    number: int
+    """Counts 1, 2, 3, ... per attempt."""
+    seconds: int
+    """How long stacks are sampled."""
+    answered: bool = False
+    """Whether it is finished, or has failed."""
+    log: str | None = None
+    """Name of the flame graph (SVG) among the attempt's logs."""
+    problem: str | None = None
+    """Why there is none, as a sentence for people."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvironmentParameter:
+    """One environment parameter of a run, and its lesson."""
+
+    name: str
+    lesson: int
+    """Number of the present lesson, counted from 1; the metric `Environment/Lesson Number/NAME` counts from 0, as
+    ML-Agents does."""
+    lessons: int
+    """Number of lessons; 1 without a curriculum."""
+    lesson_name: str
+    value: float | dict[str, Any]
+    """The value that simulators get: a number, or a sampler."""
+    measure: str | None = None
+    """The measure that ends the lesson; null where nothing does."""
+    measured: float | None = None
+    """The newest measure, smoothed if the configuration asks for it; null before the first."""
+    threshold: float | None = None
+    """The lesson ends above it."""
+    episodes: int = 0
+    """Finished episodes (of a metric: values) of this lesson in the buffer. It holds as many as the longest
+    `min_lesson_length` of the behavior, at least 1."""
+    min_lesson_length: int = 0
+    waits_for: str
+    """The same as a sentence; once the run has ended, the last state. For instance: `lesson 2 of 4 'HighWall': smoothed
+    reward 0.61, needs > 0.80; 74 of 100 episodes`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParameterEdit:
+    """A requested change that the trainer has not carried out yet."""
+
+    seq: int
+    parameter: str
+    change: dict[str, Any]
+    """`lesson`, counted from 1, or `value`, or both."""
+    created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvironmentParameters:
+    """The environment parameters of a run."""
+
+    parameters: tuple[EnvironmentParameter, ...]
+    pending: tuple[ParameterEdit, ...] = ()
+    """Requested and not done yet; a live run does it within seconds, others when they continue. Once the run has ended:
+    never done."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Log:
+    """A log file of an attempt."""
+
+    attempt: int
+    name: str
+    size: int
+    """Bytes."""
+    updated_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogText:
+    """A part of a log. Bytes that are no UTF-8 are replaced; a character is never cut in two."""
+
+    text: str
+    offset: int
+    """Byte in the file at which the text begins."""
+    next_offset: int
+    """Byte at which the next part begins."""
+    size: int
+    """Bytes of the whole file at this time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemandSlots:
+    """Numbers of live slots that have what a demand needs."""
+
+    idle: int = 0
+    busy: int = 0
+    cordoned: int = 0
+    """With or without a run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueuedDemand:
+    """The waiting runs that demand the same of a slot."""
+
+    demand: str
+    """Number of GPUs, and labels after a semicolon: `0`, `1`, `1;a100,linux`."""
+    gpus: int = 0
+    labels: tuple[str, ...] = ()
+    runs: int = 0
+    startable_runs: int = 0
+    """Of them, those that quotas allow to be in training now."""
+    missing_slots: int = 0
+    """Slots that the startable runs lack beyond the idle ones. An idle slot is counted for one run only."""
+    oldest_seconds: float = 0.0
+    """Waiting time of the run that has waited longest."""
+    pool: str | None = None
+    """The declared pool that starts workers for it (`LUDUS_SCHEDULING__POOLS`)."""
+    slots: DemandSlots = DemandSlots()
+    """Slots that have what it needs."""
+    explanation: str | None = None
+    """Why no slot takes the runs, if no live slot and no pool serves them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Queue:
+    """The waiting runs: all of them, or those that were asked for."""
+
+    runs: int
+    startable_runs: int = 0
+    """Of them, those that quotas allow to be in training now."""
+    missing_slots: int = 0
+    """Slots that the startable runs lack beyond the idle ones: how many more an autoscaler starts."""
+    oldest_seconds: float = 0.0
+    """Waiting time of the run that has waited longest."""
+    demands: tuple[QueuedDemand, ...] = ()
+    """The demand with the most runs first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulator:
+    """One connection of a game process."""
+
+    session_id: str
+    """Id of the connection."""
+    number: int
+    """Its seed is the run's seed + number."""
+    label: str
+    client: str
+    peer: str
+    state: str
+    """`joined` (has a ticket), `connected` or `left`."""
+    attempt: int
+    """Number of the attempt that it belongs to."""
+    collector: int | None = None
+    relayed: bool
+    behaviors: tuple[str, ...]
+    agents: int
+    steps: int
+    """Agent steps in its current session."""
+    joined_at: datetime
+    connected_at: datetime | None = None
+    left_at: datetime | None = None
+    leave_code: str | None = None
+    """Stable name of the reason why it left."""
+    leave_reason: str | None = None
+    """The same as a sentence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatorListed(Simulator):
+    """A simulator in the list of all runs."""
+
+    run_id: str
+    run_name: str
+    project: str = "default"
+    """That of the run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collector:
+    """A collector of a run's live attempt: the process that answers simulators with actions."""
+
+    index: int
+    """Number of the collector, or of its place."""
+    kind: str
+    """`local`, on the worker's host, or `edge`, beside the games."""
+    address: str
+    """Where simulators connect to a local one; where the stream of an edge collector comes from."""
+    host: str = ""
+    """Name of an edge collector's machine, as it says itself."""
+    joined_at: datetime | None = None
+    """When an edge collector joined."""
+    simulators: int
+    """That it serves now."""
+    lagged_at: datetime | None = None
+    """When the network of an edge collector was first found to be slower than its games; null: it keeps up."""
+    waiting_bytes: int = 0
+    """That waited for its network then."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worker:
+    """One slot of a worker host."""
+
+    id: str
+    host: str
+    pid: int
+    version: str
+    labels: tuple[str, ...] = ()
+    resources: dict[str, Any] = field(default_factory=dict)
+    """For instance `{"gpus": ["GPU-5d2f..."]}`."""
+    run_id: str | None = None
+    """The run that it executes."""
+    started_at: datetime
+    heartbeat_at: datetime
+    silent_since: datetime | None = None
+    """Its last sign of life, where it is silent although it has not stopped: it is lost, or does not get on."""
+    last_claim_at: datetime | None = None
+    stopped_at: datetime | None = None
+    cordoned: bool = False
+    """Whether it takes no run, because it or its host is cordoned."""
+    draining: bool = False
+    """Whether it hands its run back, too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectedWorkers:
+    """The slots that a name stands for: one slot, or all of a host."""
+
+    workers: tuple[Worker, ...]
+    """None, if the host is cordoned and has not been heard of for long."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnnxTensor:
+    """An input or output of an ONNX model."""
+
+    name: str
+    dtype: str
+    """As numpy names it: `float32`, `int64`."""
+    shape: tuple[int | str, ...]
+    """A text names a dimension that the caller chooses: `batch`, the number of agents."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnnxModel:
+    """Inputs, outputs and actions of an ONNX model, for the game that loads it."""
+
+    behavior: str
+    opset: int
+    inputs: tuple[OnnxTensor, ...]
+    """In order; `obs_0`, `obs_1`, ... are the behavior's observations in its own order."""
+    outputs: tuple[OnnxTensor, ...]
+    """In order."""
+    continuous_actions: int
+    """Number of continuous actions."""
+    discrete_branches: tuple[int, ...]
+    """Number of choices of each discrete branch."""
+    action_masks: bool
+    """Whether it takes masks of discrete actions: the input `action_masks`."""
+    memory_size: int
+    """Width of the memory of a recurrent policy (`recurrent_in`, `recurrent_out`); 0 without one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointFile:
+    """One file of a checkpoint."""
+
+    name: str
+    size: int
+    """Bytes."""
+    sha256: str
+    """Lower-case hexadecimal; also the ETag of the download."""
+    model: OnnxModel | None = None
+    """Of an ONNX model; null for other files, and in checkpoints of earlier releases."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredBy:
+    """The measurement behind a score."""
+
+    kind: Literal["episodes", "evaluation", "metric"]
+    """`episodes`: the last training episodes before the checkpoint; `evaluation`: episodes of its policy alone;
+    `metric`: the number that `keep_best` names."""
+    metric: str = "Environment/Cumulative Reward"
+    episodes: int | None = None
+    """Episodes whose mean return it is; null for a metric."""
+    from_step: int | None = None
+    """Agent steps of the behavior when the first of them ended; null for a metric."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """A complete state of a run, with its exported models."""
+
+    id: str
+    run_id: str
+    attempt: int
+    """Number of the attempt that saved it."""
+    step: int
+    """Agent steps of all behaviors together."""
+    steps: dict[str, int]
+    """Agent steps per behavior."""
+    reason: str
+    """`interval`, `final` or `requested`."""
+    size: int
+    """Bytes of all files."""
+    files: tuple[CheckpointFile, ...]
+    metrics: dict[str, float | None] = field(default_factory=dict)
+    """Per behavior: mean return of the last episodes before it, or of an evaluation (`scored_by`)."""
+    scores: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Per behavior (empty: the run as a whole): metrics when the checkpoint was saved, and those of evaluations."""
+    score: float | None = None
+    """Value by which `best` is chosen, higher is better: the score that `keep_best` names (negated if less is better),
+    or the mean of `metrics`."""
+    scored_by: ScoredBy | None = None
+    """The measurement that `score` is; null without a score, and in checkpoints of earlier releases, whose score is the
+    mean return since the checkpoint before."""
+    created_at: datetime
+    pinned_at: datetime | None = None
+    """Since when it is exempt from retention."""
+    damaged_at: datetime | None = None
+    """When a file was found missing or altered."""
+    damage: str | None = None
+    """The damaged file, and its problem."""
+    deleted_at: datetime | None = None
+    """When retention deleted it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointVerified:
+    """Result of comparing the checksums of all files of a checkpoint."""
+
+    checkpoint: Checkpoint
+    sound: bool
+    """Whether every file is as it was stored."""
+    problems: tuple[str, ...]
+    """One sentence for each file that is not."""
+    bytes: int
+    """Bytes that were read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrunedCheckpoint:
+    """A checkpoint that was deleted, or would be."""
+
+    id: str
+    run_id: str
+    step: int
+    size: int
+    """Bytes."""
+    created_at: datetime
+    rule: Literal["age", "size"]
+    """The rule that it violates."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pruned:
+    """Checkpoints that were deleted, or would be."""
+
+    dry_run: bool
+    checkpoints: tuple[PrunedCheckpoint, ...]
+    bytes: int
+    """Of all of them together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointRequest:
+    """A request for a checkpoint now."""
+
+    run_id: str
+    seq: int
+    """Counts 1, 2, 3, ... per run."""
+    created_at: datetime
+    answered_at: datetime | None = None
+    """Null until the trainer has written it."""
+    checkpoint_id: str | None = None
+    """The checkpoint, once it is stored."""
+    problem: str | None = None
+    """Why there is none, as a sentence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UploadedCheckpoint:
+    """A checkpoint that was uploaded, for behaviors to begin with (`initialize_from`)."""
+
+    id: str
+    name: str
+    """For people; not unique."""
+    behavior: str | None = None
+    """The behavior that it was trained for, if the upload named one."""
+    format: str
+    """`mlagents`: a `checkpoint.pt`; `ludus`: the format of `ludus learn`, a whole checkpoint of a run."""
+    modules: tuple[str, ...]
+    """Names of the modules in the file, as in `Policy`, `Optimizer:critic`."""
+    file: str
+    """Name of the file in the artifact store."""
+    size: int
+    """Bytes of the file."""
+    sha256: str
+    """Of the file, lower-case hexadecimal."""
+    project: str = "default"
+    created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alias:
+    """A name of a checkpoint that can be moved to another one."""
+
+    name: str
+    """Unique in its project."""
+    project: str = "default"
+    checkpoint_id: str
+    run_id: str
+    """The run that saved the checkpoint."""
+    step: int
+    """Its agent steps, of all behaviors together."""
+    version: int
+    """Number of moves, counted from 1; goes on where the alias was deleted and set again."""
+    created_at: datetime
+    moved_at: datetime
+    moved_by: str | None = None
+    """Name of the token that moved it last; null where that is not known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AliasMove:
+    """One move of an alias, or its deletion."""
+
+    alias: str
+    project: str = "default"
+    version: int
+    """Number of the move, counted from 1."""
+    checkpoint_id: str | None
+    """The checkpoint from then on, which may since have been deleted; null: the alias was deleted."""
+    moved_at: datetime
+    moved_by: str | None = None
+    """Name of the token; null for moves from before this history was kept."""
+
+
+Verdict = Literal["pass", "fail", "undecided"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatchResult:
+    """Games of a candidate against a champion."""
+
+    kind: Literal["match"]
+    verdict: Verdict | None = None
+    """Null while the run continues."""
+    behavior: str
+    candidate: str
+    """Its checkpoint."""
+    champion: str
+    """Its checkpoint."""
+    games: int
+    wins: int
+    """Of the candidate."""
+    draws: int
+    losses: int
+    compare: Literal["outcome", "return"] = "outcome"
+    """`return`: both played a game of one player in turn, and the higher return won."""
+    paired: bool
+    """Games count in pairs with the same seed and swapped sides, or compare returns of the same seed; otherwise each
+    game counts alone."""
+    mean: float | None = None
+    """Of the candidate's returns, where these are compared."""
+    champion_mean: float | None = None
+    """Of the champion's."""
+    difference_low: float | None = None
+    """Lower end of the 95 % interval of the difference of both means."""
+    difference_high: float | None = None
+    """Upper end."""
+    pairs: tuple[int, ...] | None = None
+    """Number of pairs in which the candidate got 0, 1, 2, 3 and 4 half points."""
+    score: float | None = None
+    """Mean of 1 for a win and 1/2 for a draw."""
+    elo: float | None = None
+    """Lead of the candidate; null where all games, or none, were won."""
+    elo_low: float | None = None
+    """Lower end of its 95 % score interval; null: unbounded."""
+    elo_high: float | None = None
+    """Upper end; null: unbounded."""
+    llr: float
+    """Log-likelihood ratio of a lead of `elo1` against one of `elo0`."""
+    llr_lower: float
+    """At or below it the candidate fails."""
+    llr_upper: float
+    """At or above it the candidate passes."""
+    elo0: float
+    elo1: float
+    alpha: float
+    beta: float
+    max_games: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationResult:
+    """Episodes of a policy that plays alone."""
+
+    kind: Literal["evaluate"]
+    verdict: Verdict | None = None
+    """Null while the run continues."""
+    behavior: str
+    checkpoint: str
+    episodes: int
+    """Played so far."""
+    wanted: int
+    seeded: bool
+    """Simulators take the seeds of episodes from the run."""
+    mean: float | None = None
+    """Of the undiscounted returns."""
+    low: float | None = None
+    """Lower end of the interval of the mean, bootstrapped; null: a single episode has none."""
+    high: float | None = None
+    """Upper end of the interval."""
+    confidence: float
+    deviation: float | None = None
+    least: float | None = None
+    most: float | None = None
+    mean_length: float | None = None
+    """Decisions per episode."""
+    threshold: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assessment:
+    """The result so far of a run that evaluates policies."""
+
+    run_id: str
+    attempt: int
+    """Number of the attempt that reported it."""
+    result: MatchResult | EvaluationResult
+    checkpoint_runs: dict[str, str] = field(default_factory=dict)
+    """The run of each checkpoint in the result, as far as it is there."""
+    updated_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedObservation:
+    """One observation of an agent."""
+
+    name: str
+    shape: tuple[int, ...]
+    """For one agent: (size), (channels, height, width) or (entities, size)."""
+    dtype: str
+    """`float32` or `uint8`."""
+    type: str
+    """`default` or `goal_signal`."""
+    dimension_properties: tuple[str, ...]
+    """As many as `shape` has, or none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedActions:
+    """The actions of an agent."""
+
+    continuous_size: int
+    discrete_branches: tuple[int, ...]
+    """Number of choices of each branch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedBehavior:
+    """Observations and actions of a behavior."""
+
+    name: str
+    observations: tuple[RecordedObservation, ...]
+    actions: RecordedActions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """Mean and range over complete episodes."""
+
+    mean: float
+    std: float
+    minimum: float
+    maximum: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemonstrationStatistics:
+    """The content of a demonstration, in numbers."""
+
+    transitions: int
+    episodes: int
+    """Complete ones, which `returns` and `lengths` describe."""
+    fragments: int
+    """Pieces without their beginning or end: cut recordings, sampled transitions."""
+    terminated: int
+    """Number of pieces that ended by termination."""
+    truncated: int
+    """Pieces that a limit ended."""
+    returns: Spread | None = None
+    """Undiscounted; null without a complete episode."""
+    lengths: Spread | None = None
+    """Steps; null without a complete episode."""
+    continuous: tuple[tuple[int, ...], ...]
+    """For each continuous action, how often it lay in each of 20 equal bins over [-1, 1]."""
+    discrete: tuple[tuple[int, ...], ...]
+    """For each branch, how often each choice was taken."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemonstrationSummary:
+    """A demonstration in a list."""
+
+    id: str
+    name: str
+    """For people; not unique."""
+    behavior: str
+    """The behavior that was recorded, as its simulator named it."""
+    format: str
+    """`mlagents` (a `.demo` file) or `ludus` (`.npz`)."""
+    spec: RecordedBehavior
+    transitions: int
+    episodes: int
+    """Complete ones."""
+    mean_return: float | None = None
+    """Of the complete episodes; null without any."""
+    size: int
+    """Bytes of the file."""
+    sha256: str
+    """Of the file, lower-case hexadecimal; also the ETag of the download."""
+    origin: dict[str, Any]
+    """The demonstrations that it was merged or subsampled from; empty if uploaded."""
+    project: str = "default"
+    created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demonstration(DemonstrationSummary):
+    """A recording of good behavior, with its statistics."""
+
+    summary: DemonstrationStatistics
+    """Episodes, returns and actions."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ladder:
+    """A set of players that are compared with each other."""
+
+    id: str
+    name: str
+    """A run's own ladder has the run's name."""
+    description: str
+    run_id: str | None = None
+    """The run that owns this ladder; null for a shared one."""
+    initial_elo: float
+    """Of players that are registered without an Elo."""
+    players: int
+    """Number of players."""
+    matches: int
+    """Number of the newest match; superseded ones have numbers, too."""
+    rated_through: int
+    """All matches up to this number are in ratings and payoffs."""
+    project: str = "default"
+    created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Player:
+    """A player of a ladder."""
+
+    id: int
+    """Counts 1, 2, 3, ... in the ladder."""
+    name: str
+    """Of a run's policy `RUN/BEHAVIOR`, of a snapshot of it `RUN/BEHAVIOR#NUMBER`, with the run's present name; others
+    are named when they are registered."""
+    kind: str
+    """`policy` (the one that a run trains), `snapshot` (of it), `checkpoint`, `scripted` or `human`."""
+    run_id: str | None = None
+    behavior: str | None = None
+    snapshot: int | None = None
+    """Its number."""
+    checkpoint_id: str | None = None
+    step: int | None = None
+    """Training steps of the policy: of a snapshot when it was taken, of a learning policy in its newest match."""
+    fixed: bool
+    """Its ratings are given and never change."""
+    created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rating:
+    """The strength of a player."""
+
+    id: int
+    """The player's number."""
+    name: str
+    kind: str
+    run_id: str | None = None
+    behavior: str | None = None
+    snapshot: int | None = None
+    step: int | None = None
+    fixed: bool
+    elo: float
+    """As ML-Agents computes it: K = 1, scale 400."""
+    mu: float
+    """Mean of the estimated strength (Weng and Lin 2011), 25 at first."""
+    sigma: float
+    """Standard deviation of the estimate, 25/3 at first."""
+    ordinal: float
+    """mu - 3 sigma: a value that its strength very probably exceeds."""
+    games: int
+    """Rated matches against other players."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RatingSeries:
+    """A player's ratings over its matches in columns, thinned to evenly spaced ones; the last entry is the newest."""
+
+    id: int
+    name: str
+    total: int
+    """The player's rated matches."""
+    games: tuple[int, ...]
+    """The number of rated matches before each entry."""
+    matches: tuple[int, ...]
+    """Their numbers in the ladder."""
+    steps: tuple[int | None, ...]
+    """Training steps of the policy."""
+    times: tuple[datetime, ...]
+    elo: tuple[float, ...]
+    mu: tuple[float, ...]
+    sigma: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RatingHistory:
+    """One series per player."""
+
+    rated_through: int
+    """All matches up to this number are included."""
+    series: tuple[RatingSeries, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PayoffPlayer:
+    """A row and column of the payoff matrix."""
+
+    id: int
+    name: str
+    kind: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Payoffs:
+    """Results of each player against each other one: rows against columns, in the players' order."""
+
+    rated_through: int
+    """All matches up to this number are included."""
+    players: tuple[PayoffPlayer, ...]
+    wins: tuple[tuple[int, ...], ...]
+    draws: tuple[tuple[int, ...], ...]
+    losses: tuple[tuple[int, ...], ...]
+    games: tuple[tuple[int, ...], ...]
+    scores: tuple[tuple[float | None, ...], ...]
+    """Mean score, a draw counting as half a win; null where they never met."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Participant:
+    """One side of a match."""
+
+    player: int
+    """The player's number."""
+    name: str
+    team: int
+    rank: int
+    """1 is best; participants with equal ranks drew."""
+    score: float | None = None
+    """The reported score; null where the outcome was reported."""
+    step: int | None = None
+    """Training steps of the policy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Match:
+    """A finished match."""
+
+    seq: int
+    """Counts 1, 2, 3, ... in the ladder; the order in which matches are rated."""
+    at: datetime
+    outcome: str
+    """Of the first participant: `win`, `draw` or `loss`."""
+    truncated: bool
+    """It was interrupted."""
+    rated: bool
+    """Whether the match counts. A match whose opponents changed during it does not."""
+    superseded_by: int | None = None
+    """The attempt that continued from before this match; the match does not count any more."""
+    run_id: str | None = None
+    """The run that played it; null, as are the next six, if it was reported."""
+    attempt: int | None = None
+    behavior: str | None = None
+    """The behavior whose team learned."""
+    number: int | None = None
+    """Counts the matches of that behavior in the run."""
+    simulator: int | None = None
+    step: int | None = None
+    elo: float | None = None
+    """Of the learning policy after the match, as the trainer computed it."""
+    participants: tuple[Participant, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Webhook:
+    """A URL that receives events."""
+
+    id: str
+    url: str
+    description: str
+    events: tuple[str, ...]
+    """Types of events; `*` stands for any text."""
+    run_id: str | None = None
+    """Only this run's events; null for all runs."""
+    tag: str | None = None
+    """Only events of runs with this tag; null for all runs."""
+    enabled: bool
+    disabled_reason: str | None = None
+    """`user`, `gone` (the receiver answered 410) or `failing` (a message was given up after all its retries, and no
+    other was delivered since it was created); null while it is enabled."""
+    failing_since: datetime | None = None
+    """First failure since the newest success; null if there is none."""
+    last_success_at: datetime | None = None
+    former_until: datetime | None = None
+    """Until then messages are signed with the previous secret, too; null if it was never rotated."""
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class WebhookWithSecret(Webhook):
+    """A webhook with its secret, which no later answer has."""
+
+    secret: str = field(repr=False)
+    """`whsec_...`, for the receiver's verification. It is shown only once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeliveryAttempt:
+    """One attempt to deliver a message."""
+
+    number: int
+    """Counts 1, 2, 3, ... per delivery."""
+    at: datetime
+    """When it ended."""
+    seconds: float
+    status: int | None = None
+    """HTTP status; null where no answer came."""
+    error: str | None = None
+    """Why it failed, as a sentence; null where it succeeded."""
+    response: str | None = None
+    """The first characters of the receiver's answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delivery:
+    """A message for a webhook, with its attempts."""
+
+    id: str
+    """The `webhook-id` of each attempt, by which receivers recognize repetitions."""
+    webhook_id: str
+    type: str
+    """The event's; `webhook_test` for a test."""
+    run_id: str | None = None
+    seq: int | None = None
+    """The event's number in its run."""
+    state: str
+    """`pending`, `succeeded` or `failed` (given up)."""
+    attempts: int
+    """Number of attempts so far."""
+    next_try_at: datetime | None = None
+    """When it is tried again at the latest; null if it is over."""
+    waits_for: str | None = None
+    """Why a pending message is not sent, as a sentence: its webhook is disabled; null otherwise."""
+    created_at: datetime
+    ended_at: datetime | None = None
+    log: tuple[DeliveryAttempt, ...] = ()
+    """All finished attempts, in order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeliveryWithPayload(Delivery):
+    """A message for a webhook, with its attempts and its body."""
+
+    payload: str
+    """The body, byte for byte."""

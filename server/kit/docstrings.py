@@ -24,15 +24,23 @@ def field_texts(kind: type) -> Mapping[str, str]:
     models = getattr(kind, "model_fields", {})
     texts: dict[str, str] = {name: field.description for name, field in models.items() if field.description}
     for cls in reversed(kind.__mro__[:-1]):
-        if cls.__module__.partition(".")[0] not in {"server", "ludus"}:
-            continue
-        if getattr(sys.modules[cls.__module__], cls.__name__, None) is not cls:
-            continue  # made by pydantic's `create_model`: it has no source
-        with _PARSING:  # `getsource` parses, too
-            (tree,) = ast.parse(inspect.getsource(cls)).body
-        assert isinstance(tree, ast.ClassDef)
-        for field, text in pairwise(tree.body):
-            match field, text:
-                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
-                    texts[name] = " ".join(words.split())
+        ours = cls.__module__.partition(".")[0] in {"server", "ludus"}
+        if ours and getattr(sys.modules[cls.__module__], cls.__name__, None) is cls:  # `create_model` makes others
+            texts |= _docstrings_of(cls.__module__)[cls.__name__]
     return texts
+
+
+@cache
+def _docstrings_of(module: str) -> Mapping[str, Mapping[str, str]]:
+    """Return the docstrings below the fields of each class of a module, which is parsed once for all of them."""
+    with _PARSING:
+        tree = ast.parse(inspect.getsource(sys.modules[module]))
+    classes = dict[str, dict[str, str]]()
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            texts = classes[node.name] = dict[str, str]()
+            for field, text in pairwise(node.body):
+                match field, text:
+                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
+                        texts[name] = " ".join(words.split())
+    return classes

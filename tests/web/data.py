@@ -5,7 +5,7 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
-from ludus.schemas.metrics import STEPS_PER_SECOND
+from ludus.schemas import STEPS_PER_SECOND
 from server.ladders.repository import LadderRepository
 from server.runs.events.repository import Note, record
 from tests.server.app.world import CARTPOLE, Trainer, World

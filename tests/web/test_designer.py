@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from ludus.schemas.health import Finding
+from ludus.schemas import Finding
 from server.kit.jobs import JobLoop
 from server.metrics.jobs import packing_job
 from tests.server.app.world import CARTPOLE, Trainer, World, open_world

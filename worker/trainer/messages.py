@@ -13,8 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from ludus.collector.messages import SimulatorConnected, SimulatorLeft, SimulatorStarted
 from ludus.config.assessment import TrainedPolicy
 from ludus.config.run import RunConfig
-from ludus.schemas import OnnxModel, ScoredBy
-from ludus.schemas.health import Finding
+from ludus.schemas import Finding, OnnxModel, ScoredBy
 from ludus.schemas.states import StopReason
 from server.ladders.refs import PlayedMatch
 from server.metrics.points import MetricPoint

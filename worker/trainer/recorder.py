@@ -17,8 +17,7 @@ from typing import Any
 
 from ludus.collector.messages import StatsReported
 from ludus.protocol import batches as wire
-from ludus.schemas import ScoredBy
-from ludus.schemas.metrics import STEPS_PER_SECOND
+from ludus.schemas import STEPS_PER_SECOND, ScoredBy
 from server.metrics.points import MetricPoint
 from worker.trainer.messages import Metrics
 

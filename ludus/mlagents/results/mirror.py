@@ -26,8 +26,7 @@ from ludus.mlagents.results.folder import (
     write_text,
 )
 from ludus.mlagents.results.status import BehaviorStatus, Gauge, Json, SavedModel, timers, training_status
-from ludus.schemas import Event, Metric, Run, Series
-from ludus.schemas.metrics import STEPS_PER_SECOND
+from ludus.schemas import STEPS_PER_SECOND, Event, Metric, Run, Series
 
 UNITY_CLIENT = re.compile(r"Unity ML-Agents (\S+) \(API (\S+)\)$")
 """A Unity game in the words of a collector: the version of its package, and that of its protocol."""

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 from sqlalchemy import Select, func, select
 from sqlalchemy.orm import InstrumentedAttribute
 
-from ludus.schemas.metrics import STEPS_PER_SECOND
+from ludus.schemas import STEPS_PER_SECOND
 from ludus.schemas.states import RunState
 from server.kit.db.clock import now
 from server.kit.db.keyset import parts

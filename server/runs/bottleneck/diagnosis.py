@@ -11,7 +11,7 @@ from typing import Final, Self
 
 from ludus.config.behavior import ReinforcementConfig
 from ludus.config.run import RunConfig
-from ludus.schemas.runs import Bottleneck, BottleneckCause
+from ludus.schemas import Bottleneck, BottleneckCause
 
 _WHOLE: Final = {"at": "d", "steps": "q", "collectors": "i", "simulators": "i", "latest_simulator": "i"}
 """The fields that are packed without rounding, with their form of `struct`."""

@@ -6,7 +6,7 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 from sqlalchemy import select, update
 
-from ludus.schemas.health import Finding
+from ludus.schemas import Finding
 from server.kit.db.clock import now
 from server.kit.db.repository import Repository
 from server.kit.db.texts import storable_json

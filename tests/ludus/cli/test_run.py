@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from ludus.cli import ludus
 from ludus.cli.exits import Exit
-from ludus.schemas.metrics import STEPS_PER_SECOND
+from ludus.schemas import STEPS_PER_SECOND
 from ludus.schemas.states import RunState, StopReason
 from server.metrics.points import MetricPoint
 from server.simulators.repository import EdgeCollectorRef

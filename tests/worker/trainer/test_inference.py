@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ludus.protocol.spec import BehaviorSpec
-from ludus.schemas.metrics import STEPS_PER_SECOND
+from ludus.schemas import STEPS_PER_SECOND
 from ludus.sdk import Actions, ResetInfo, Simulation, SimulatorError, StepBuilder, connect
 from server.config.resolution import resolve
 from tests.worker.rollouts import make_spec

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from ludus.schemas.health import Finding
+from ludus.schemas import Finding
 from worker.trainer.attempt import Attempt
 from worker.trainer.checkpoint import behavior_states
 from worker.trainer.clone import CloneLearner

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from ludus.schemas.metrics import STEPS_PER_SECOND
+from ludus.schemas import STEPS_PER_SECOND
 from ludus.schemas.states import RunState
 from server.kit.db.database import Database
 from server.lifecycle.attempts.repository import AttemptLedger

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ludus.client import Client
-from ludus.schemas.health import Finding
+from ludus.schemas import Finding
 from ludus.schemas.states import RunState
 from server.kit.errors import LeaseLost
 from tests.server.app.world import Trainer, World
