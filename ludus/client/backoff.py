@@ -37,8 +37,8 @@ def request_limit(seconds: float | None) -> Iterator[None]:
 
 def request_seconds(usual: float | None) -> float | None:
     """Return the time-out of a request: the usual one, or what the deadline of the waiting call leaves."""
-    left = _request_seconds.get()
-    return left if usual is None or (left is not None and left < usual) else usual
+    limit = _request_seconds.get()
+    return limit if usual is None or (limit is not None and limit < usual) else usual
 
 
 class ServerBackoff(Backoff):
@@ -88,14 +88,14 @@ class ServerBackoff(Backoff):
 
     def sleep(self, seconds: float) -> None:
         """Sleep, but not beyond the deadline."""
-        left = self.left
-        time.sleep(seconds if left is None else min(seconds, left))
+        remaining = self.left
+        time.sleep(seconds if remaining is None else min(seconds, remaining))
 
     def attempt(self, call: Callable[[], Answer]) -> Answer:
         """Return what `call` returns; its requests end at the deadline."""
-        left = self.left
+        remaining = self.left
         shortest = SHORTEST_SECONDS if self._answered else FIRST_ANSWER_SECONDS
-        with request_limit(_request_seconds.get() if left is None else max(left, shortest)):
+        with request_limit(_request_seconds.get() if remaining is None else max(remaining, shortest)):
             answer = call()
         self.reset()
         return answer

@@ -8,7 +8,7 @@ import httpx2
 
 from ludus.client.backoff import ServerBackoff
 from ludus.client.errors import Busy, ServerUnreachable
-from ludus.client.transport import Resource, segment
+from ludus.client.transport import Resource, route
 from ludus.schemas import Event, ProjectEvent
 
 STREAM_SILENCE_SECONDS: Final = 45.0
@@ -22,7 +22,7 @@ class Events(Resource):
 
     def list(self, run: str, after: int = 0) -> Iterator[Event]:
         """Iterate over the existing events with a sequence number above `after`."""
-        return self._transport.pages(Event, f"/v1/runs/{segment(run)}/events", after_seq=after)
+        return self._pages(Event, route("runs", run, "events"), after_seq=after)
 
     def follow(self, run: str, after: int = 0) -> Iterator[Event]:
         """Iterate over events as they happen, from the one after `after` to the run's last.
@@ -30,7 +30,7 @@ class Events(Resource):
         Reconnects after a broken connection and continues with the event after the last one that it yielded. Raises
         ProblemAnswer when the token is revoked or expires.
         """
-        path = f"/v1/runs/{segment(run)}/events:stream"
+        path = route("runs", run, "events") + ":stream"
         backoff = ServerBackoff()
         while True:
             try:
@@ -62,11 +62,11 @@ class Events(Resource):
                     if message.kind != "message" or not message.data:
                         continue
                     event = self._transport.read(ProjectEvent, json.loads(message.data))
-                    known = newest.pop(event.run_id, 0)
-                    newest[event.run_id] = max(known, event.seq)  # the last place is that of the newest event
+                    before = newest.pop(event.run_id, 0)
+                    newest[event.run_id] = max(before, event.seq)  # the last place is that of the newest event
                     if len(newest) > REMEMBERED_RUNS:
                         del newest[next(iter(newest))]
-                    if event.seq > known:
+                    if event.seq > before:
                         yield event
             except (ServerUnreachable, Busy) as error:
                 backoff.wait(error)

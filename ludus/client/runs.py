@@ -6,14 +6,14 @@ from functools import partial
 from typing import Any, Final
 
 from ludus.client.backoff import ServerBackoff
-from ludus.client.checkpoints import Checkpoints
 from ludus.client.errors import Busy, RunStalled, ServerUnreachable, WaitTimedOut
-from ludus.client.transport import Resource, segment, without_none
+from ludus.client.transport import Resource, route, texts, without_none
 from ludus.schemas import (
     Amendments,
     Assessment,
     Attempt,
     Bottleneck,
+    Checkpoint,
     Collector,
     EvaluationResult,
     Health,
@@ -71,8 +71,8 @@ class Runs(Resource):
         (`behaviors.CartPole.max_steps`) to values. Of a project's runs, those with a higher priority
         are trained first; `owner` is a label: of one token's runs, those of the owner with fewer in training go first.
         """
-        body = _body(config, overrides, name=name, tags=[*tags], priority=priority, owner=owner)
-        return self._transport.post(Run, "/v1/runs", body, idempotency_key)
+        body = _body(config, overrides, name=name, tags=texts(tags), priority=priority, owner=owner)
+        return self._post(Run, "/v1/runs", body, idempotency_key)
 
     def plan(
         self,
@@ -85,19 +85,19 @@ class Runs(Resource):
         owner: str = "",
     ) -> PlannedRun:
         """Check a configuration as `create` does, without a run; returns the resolved configuration."""
-        body = _body(config, overrides, name=name, tags=[*tags], priority=priority, owner=owner)
-        return self._transport.post(PlannedRun, "/v1/runs", {**body, "validate_only": True})
+        body = _body(config, overrides, name=name, tags=texts(tags), priority=priority, owner=owner)
+        return self._post(PlannedRun, "/v1/runs", {**body, "validate_only": True})
 
     def compare(self, runs: Sequence[str], metrics: Sequence[str] = ()) -> RunComparison:
         """Return several runs side by side, at most 200: the keys in which their configurations differ, and numbers.
 
         `metrics` are those of `list`: `[BEHAVIOR:]KEY`, with `@max` or `@min` the highest or lowest value.
         """
-        return self._transport.get(RunComparison, "/v1/runs:compare", {"runs": [*runs], "metrics": [*metrics]})
+        return self._get(RunComparison, "/v1/runs:compare", {"runs": texts(runs), "metrics": texts(metrics)})
 
     def get(self, run: str) -> Run:
         """Return a run."""
-        return self._transport.get(Run, _path(run))
+        return self._get(Run, route("runs", run))
 
     def list(
         self, filter: str = "", order_by: str = "", limit: int | None = None, metrics: Sequence[str] = ()
@@ -107,47 +107,47 @@ class Runs(Resource):
         `metrics` are `[BEHAVIOR:]KEY`, with `@max` or `@min` for the extremes; each run has them as `metrics`, and
         `order_by="metric desc"`, with the word `metric` itself, sorts by the first one.
         """
-        return self._transport.pages(RunListed, "/v1/runs", limit, filter=filter, order_by=order_by, metrics=[*metrics])
+        return self._pages(RunListed, "/v1/runs", limit, filter=filter, order_by=order_by, metrics=texts(metrics))
 
     def attempts(self, run: str) -> Sequence[Attempt]:
         """Return all attempts of a run, oldest first."""
-        return [*self._transport.pages(Attempt, f"{_path(run)}/attempts")]
+        return [*self._pages(Attempt, route("runs", run, "attempts"))]
 
     def collectors(self, run: str) -> Sequence[Collector]:
         """Return the collectors of a run's live attempt, edge collectors among them; none while it has no attempt."""
-        return [*self._transport.pages(Collector, f"{_path(run)}/collectors")]
+        return [*self._pages(Collector, route("runs", run, "collectors"))]
 
     def bottleneck(self, run: str) -> Bottleneck:
         """Return what holds a run back, with figures and advice."""
-        return self._transport.get(Bottleneck, f"{_path(run)}/bottleneck")
+        return self._get(Bottleneck, route("runs", run, "bottleneck"))
 
     def health(self, run: str) -> Health:
         """Return the findings about a run's learning: those that hold now, or held at its end."""
-        return self._transport.get(Health, f"{_path(run)}/health")
+        return self._get(Health, route("runs", run, "health"))
 
     def profile(self, run: str, seconds: int = 10) -> Profile:
         """Sample the stacks of a running run's trainer and collectors; `get_profile` says when that is done."""
-        return self._transport.post(Profile, f"{_path(run)}:profile", {"seconds": seconds})
+        return self._post(Profile, route("runs", run) + ":profile", {"seconds": seconds})
 
     def get_profile(self, run: str) -> Profile:
         """Return the newest profile of a run's newest attempt. Raises NotFound where none was asked for."""
-        return self._transport.get(Profile, f"{_path(run)}/profile")
+        return self._get(Profile, route("runs", run, "profile"))
 
     def amendments(self, run: str) -> Amendments:
         """Return the configuration that a run was created with, the present one, and the changes between them."""
-        return self._transport.get(Amendments, f"{_path(run)}/amendments")
+        return self._get(Amendments, route("runs", run, "amendments"))
 
     def result(self, run: str) -> MatchResult | EvaluationResult:
         """Return the result so far of a run of kind `match` or `evaluate`. Raises NotFound before its first one."""
-        return self._transport.get(Assessment, f"{_path(run)}/result").result
+        return self._get(Assessment, route("runs", run, "result")).result
 
     def rename(self, run: str, name: str) -> Run:
         """Give a run another name, in any state."""
-        return self._transport.patch(Run, _path(run), {"name": name})
+        return self._transport.patch(Run, route("runs", run), {"name": name})
 
     def tag(self, run: str, add: Sequence[str] = (), remove: Sequence[str] = ()) -> Run:
         """Add and remove tags of a run, in any state."""
-        return self._transport.patch(Run, _path(run), {"add_tags": [*add], "remove_tags": [*remove]})
+        return self._transport.patch(Run, route("runs", run), {"add_tags": texts(add), "remove_tags": texts(remove)})
 
     def change(
         self,
@@ -161,7 +161,7 @@ class Runs(Resource):
         `hyperparameters_changed` says when the trainer uses it.
         """
         changes = without_none(behaviors=behaviors, environment_parameters=environment_parameters)
-        return self._transport.patch(Run, _path(run), changes)
+        return self._transport.patch(Run, route("runs", run), changes)
 
     def delete(self, run_id: str) -> None:
         """Delete a run that has ended, by its id, with its metrics, events, logs and checkpoints.
@@ -169,11 +169,11 @@ class Runs(Resource):
         Refused while something outside the run needs it; the problem's `detail` names it. Deleting it again changes
         nothing.
         """
-        self._transport.delete(_path(run_id))
+        self._transport.delete(route("runs", run_id))
 
     def pause(self, run: str) -> Run:
         """Ask a run to write a checkpoint and free its worker. `wait(run, ["PAUSED"])` waits for it."""
-        return self._transport.post(Run, f"{_path(run)}:pause")
+        return self._post(Run, route("runs", run) + ":pause")
 
     def resume(
         self,
@@ -183,15 +183,15 @@ class Runs(Resource):
     ) -> Run:
         """Continue a paused run from its newest checkpoint, with changes as `change` makes them."""
         changes = without_none(behaviors=behaviors, environment_parameters=environment_parameters)
-        return self._transport.post(Run, f"{_path(run)}:resume", changes or None)
+        return self._post(Run, route("runs", run) + ":resume", changes or None)
 
     def stop(self, run: str) -> Run:
         """Ask a run to end with a final checkpoint and its models."""
-        return self._transport.post(Run, f"{_path(run)}:stop")
+        return self._post(Run, route("runs", run) + ":stop")
 
     def cancel(self, run: str) -> Run:
         """Ask a run to end at once, without a checkpoint."""
-        return self._transport.post(Run, f"{_path(run)}:cancel")
+        return self._post(Run, route("runs", run) + ":cancel")
 
     def wait(
         self,
@@ -209,15 +209,15 @@ class Runs(Resource):
         until then, and with `unless_stalled` RunStalled as soon as the run continues only after a person acts
         (`Run.needs_action`). `watch` is called with each answer of the server, and may end the wait by an exception.
         """
-        wanted = {name for state in states for name in (TERMINAL_STATES if state == "terminal" else {state})}
-        asked = ",".join([*states, "PAUSED"] if unless_stalled else states)
+        ends = TERMINAL_STATES | {*texts(states)}
+        query = ",".join([*states, "PAUSED"] if unless_stalled else states)
         longest = 0.0 if unless_stalled else LONG_POLL_SECONDS  # it may have stalled long ago
         backoff = ServerBackoff(timeout)
         record: Run | None = None
         while True:
-            left = backoff.left
-            held = longest if left is None else min(longest, HELD_SHARE * left)
-            ask = partial(self._transport.get, Run, _path(run), {"wait": asked, "timeout": f"{held:.3f}"})
+            remaining = backoff.left
+            seconds = longest if remaining is None else min(longest, HELD_SHARE * remaining)
+            ask = partial(self._get, Run, route("runs", run), {"wait": query, "timeout": f"{seconds:.3f}"})
             try:
                 record = backoff.attempt(ask)
             except (ServerUnreachable, Busy) as error:
@@ -225,7 +225,7 @@ class Runs(Resource):
                     raise WaitTimedOut(record, timeout, backoff.failing_seconds) from error
                 backoff.wait(error)
                 continue
-            if record.state in wanted or record.state in TERMINAL_STATES:
+            if record.state in ends:
                 return record
             if watch is not None:
                 watch(record)
@@ -253,9 +253,8 @@ class Runs(Resource):
         It begins at step 0 with the checkpoint's networks, or with `go_on` exactly where the checkpoint was taken.
         `overrides` maps dotted paths to values, as for `create`.
         """
-        found = Checkpoints(self._transport).get(run, checkpoint)
-        origin = self.get(found.run_id)
-        config = branched(origin.config, found.id, found.steps, go_on=go_on)
+        begin = self._get(Checkpoint, route("runs", run, "checkpoints", checkpoint))
+        config = branched(self.get(begin.run_id).config, begin.id, begin.steps, go_on=go_on)
         return self.create(config, overrides=overrides, name=name, tags=tags, priority=priority)
 
 
@@ -263,13 +262,12 @@ def branched(
     config: Mapping[str, Any], checkpoint_id: str, behaviors: Sequence[str] | Mapping[str, int], *, go_on: bool
 ) -> dict[str, Any]:
     """Return a run's configuration for another one that begins with a checkpoint, which holds these behaviors."""
-    whole = {**config.get("checkpoint_settings", {}), "resume_from": checkpoint_id if go_on else None, "run_id": "ppo"}
-    branch = {**config, "checkpoint_settings": whole}
-    branch["behaviors"] = {
+    begin = {"resume_from": checkpoint_id if go_on else None, "run_id": "ppo"}
+    sections = {
         name: {**section, "initialize_from": None if go_on or name not in behaviors else checkpoint_id}
         for name, section in config["behaviors"].items()
     }
-    return branch
+    return {**config, "checkpoint_settings": {**config.get("checkpoint_settings", {}), **begin}, "behaviors": sections}
 
 
 def _body(config: Config, overrides: Mapping[str, Any] | None, **described: Any) -> dict[str, Any]:
@@ -279,7 +277,3 @@ def _body(config: Config, overrides: Mapping[str, Any] | None, **described: Any)
     else:
         described["config"] = config
     return without_none(overrides=dict(overrides or {}), **described)
-
-
-def _path(run: str) -> str:
-    return f"/v1/runs/{segment(run)}"

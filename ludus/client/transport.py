@@ -1,21 +1,21 @@
 """Requests to the server: JSON in both directions, pages, files, event streams, and problems as exceptions."""
 
+import hashlib
 import json
 import math
 import os
 import ssl
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, BinaryIO, Final, TypeVar
 from urllib.parse import quote, urlsplit
 
 import httpx2
 
 from ludus.client.backoff import ServerBackoff, request_seconds
-from ludus.client.downloads import PartialDownload
 from ludus.client.errors import (
     ANOTHER_SERVER,
     ApiError,
@@ -43,6 +43,52 @@ TRACEPARENT: Final = "TRACEPARENT"
 _USE_NAME: Final = "write a name into --server or LUDUS_SERVER that the certificate is for (its subjectAltName)"
 
 
+class PartialDownload:
+    """A file being downloaded: the bytes received so far, and their checksum.
+
+    The rest of a file is requested with `Range` and `If-Range` (RFC 9110, section 14).
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.etag = ""
+        """The server's name of the file: its SHA-256 in quotes. Empty until something was received."""
+        self.size = 0
+        """Bytes received."""
+        self._file = file
+        self._digest = hashlib.sha256()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers that request the missing rest, or all of the file if the server has another one by now."""
+        part = {"Range": f"bytes={self.size}-", "If-Range": self.etag} if self.size else {}
+        return {"Accept-Encoding": "identity", **part}
+
+    @property
+    def expected(self) -> str:
+        """The SHA-256 that the server announced."""
+        return self.etag.strip('"')
+
+    @property
+    def actual(self) -> str:
+        """The SHA-256 of the received bytes."""
+        return self._digest.hexdigest()
+
+    def receive(self, answer: httpx2.Response, etag: str | None = None) -> None:
+        """Write the body of an answer to the file. Raises httpx2.TransportError if the connection breaks.
+
+        `etag` is the server's name of the file, if the answer comes from its artifact store.
+        """
+        if answer.status_code != httpx2.codes.PARTIAL_CONTENT:  # the server sends the file from its start
+            self._file.seek(0)
+            self._file.truncate()
+            self._digest = hashlib.sha256()
+            self.etag, self.size = answer.headers.get("etag", "") if etag is None else etag, 0
+        for block in answer.iter_bytes():
+            self._file.write(block)
+            self._digest.update(block)
+            self.size += len(block)
+
+
 class Transport:
     """HTTP connection to one server. Thread-safe."""
 
@@ -59,8 +105,8 @@ class Transport:
     def gateway(self) -> str:
         """Where simulators of the server's runs join: `LUDUS_SIMULATOR_SERVER`, else its host, port 7070."""
         host = urlsplit(self.server).hostname or ""
-        beside = f"[{host}]:{GATEWAY_PORT}" if ":" in host else f"{host}:{GATEWAY_PORT}"
-        return os.environ.get(GATEWAY_VARIABLE) or beside
+        default = f"[{host}]:{GATEWAY_PORT}" if ":" in host else f"{host}:{GATEWAY_PORT}"
+        return os.environ.get(GATEWAY_VARIABLE) or default
 
     def close(self) -> None:
         """Close all connections."""
@@ -68,9 +114,9 @@ class Transport:
 
     def document(self, path: str, parameters: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Get a JSON object. A parameter `timeout` (seconds of a long poll) extends the read time-out."""
-        read = self._http.timeout.read
-        held = float((parameters or {}).get("timeout", 0.0))
-        timeout = self._within(httpx2.Timeout(self._http.timeout.connect, read=None if read is None else read + held))
+        connect, read = self._http.timeout.connect, self._http.timeout.read
+        poll_seconds = float((parameters or {}).get("timeout", 0.0))
+        timeout = self._within(httpx2.Timeout(connect, read=None if read is None else read + poll_seconds))
         return self._send(self._http.build_request("GET", path, params=parameters, timeout=timeout))
 
     def get(self, kind: type[Record], path: str, parameters: Mapping[str, Any] | None = None) -> Record:
@@ -84,19 +130,18 @@ class Transport:
 
         They are in one field of each page, which is called like the last segment of the path unless `field` is given.
         """
-        token = ""
-        left = limit
-        while left is None or left > 0:
-            query = {key: value for key, value in parameters.items() if value}
-            query |= {"page_token": token} if token else {}
-            query |= {} if left is None else {"page_size": min(left, 1000)}
+        query = {key: value for key, value in parameters.items() if value}
+        remaining = limit
+        while remaining is None or remaining > 0:
+            if remaining is not None:
+                query["page_size"] = min(remaining, 1000)
             page = self.document(path, query)
             items = self.read_all(kind, page, field or path.rpartition("/")[2])
             yield from items
-            token = page.get("next_page_token", "")
-            if not token:
+            query["page_token"] = page.get("next_page_token", "")
+            if not query["page_token"]:
                 return
-            left = None if left is None else left - len(items)
+            remaining = None if remaining is None else remaining - len(items)
 
     def post(
         self,
@@ -143,8 +188,18 @@ class Transport:
         target = Path(target)
         target.parent.mkdir(parents=True, exist_ok=True)
         with replaced(target) as file:
-            download = PartialDownload(file)
-            self._receive_all(path, download)
+            download, backoff = PartialDownload(file), ServerBackoff()
+            while True:
+                before = download.size
+                try:
+                    self._receive(path, download)
+                    break
+                except (ServerUnreachable, Busy) as error:
+                    if not download.etag:
+                        raise
+                    if download.size > before:
+                        backoff.reset()
+                    backoff.wait(error)
             if download.actual != download.expected:
                 raise DownloadDamaged(name, download.expected, download.actual)
         return target
@@ -207,30 +262,15 @@ class Transport:
 
     def _slow(self) -> httpx2.Timeout:
         """Return time-outs for a request that the server works on before it answers."""
-        given = self._http.timeout
-        read = None if given.read is None else max(given.read, WORK_SECONDS)
-        return httpx2.Timeout(given.connect, read=read, write=given.write)
+        usual = self._http.timeout
+        read = None if usual.read is None else max(usual.read, WORK_SECONDS)
+        return httpx2.Timeout(usual.connect, read=read, write=usual.write)
 
     @staticmethod
     def _within(usual: httpx2.Timeout) -> httpx2.Timeout:
         """Return time-outs that end with the deadline of the waiting call that a request is part of."""
         connect, read = request_seconds(usual.connect), request_seconds(usual.read)
         return httpx2.Timeout(connect, read=read, write=request_seconds(usual.write))
-
-    def _receive_all(self, path: str, download: PartialDownload) -> None:
-        backoff = ServerBackoff()
-        while True:
-            before = download.size
-            try:
-                self._receive(path, download)
-            except (ServerUnreachable, Busy) as error:
-                if not download.etag:
-                    raise
-                if download.size > before:
-                    backoff.reset()
-                backoff.wait(error)
-            else:
-                return
 
     def _receive(self, path: str, download: PartialDownload) -> None:
         """Receive the missing rest of a file: from the artifact store where the server sends us there, else from it.
@@ -247,13 +287,13 @@ class Transport:
         before = download.size
         # The address is valid without the token, which is for the server alone. Files there never change, so a part of
         # the same file needs no `If-Range`, which would compare our name of the file with the store's.
-        wanted = {"Accept-Encoding": "identity"}
+        headers = {"Accept-Encoding": "identity"}
         if before and download.etag == etag:
-            wanted["Range"] = f"bytes={before}-"
+            headers["Range"] = f"bytes={before}-"
         try:
             trusted, proxy = public_authorities(), proxy_of(url)
             store = httpx2.Client(timeout=self._http.timeout, verify=trusted, proxy=proxy, trust_env=False)
-            with store, store.stream("GET", url, headers=wanted) as content:
+            with store, store.stream("GET", url, headers=headers) as content:
                 content.raise_for_status()
                 download.receive(content, etag)
         except (httpx2.HTTPError, httpx2.InvalidURL, ImportError, ValueError) as error:  # the last two: of the proxy
@@ -297,6 +337,14 @@ class Resource:
     def __init__(self, transport: Transport) -> None:
         """Send requests through `transport`."""
         self._transport = transport
+        self._get, self._post, self._pages = transport.get, transport.post, transport.pages
+
+
+def texts(values: Sequence[str]) -> list[str]:
+    """Return texts as a list. Raises TypeError for a single text, whose letters would be taken for texts."""
+    if isinstance(values, str):
+        raise TypeError(f"{values!r} is one text, and several are asked for: write [{values!r}]")
+    return list(values)
 
 
 def without_none(**values: Any) -> dict[str, Any]:
@@ -304,9 +352,9 @@ def without_none(**values: Any) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
-def segment(text: str) -> str:
-    """Return a text quoted as one segment of a path."""
-    return quote(text, safe="")
+def route(*segments: str | int) -> str:
+    """Return a path of the API; its segments are quoted."""
+    return "/v1/" + "/".join(quote(str(segment), safe="") for segment in segments)
 
 
 def as_json(value: Any, path: str = "") -> Any:
@@ -363,6 +411,6 @@ def unreachable(server: str, error: Exception, proxy: str | None) -> ServerUnrea
     if isinstance(error, httpx2.ReadError | httpx2.RemoteProtocolError) and not server.startswith("https:"):
         return ServerUnreachable(server, reason, f"if it speaks TLS, write https://; else {ANOTHER_SERVER}")
     if isinstance(error, httpx2.ReadError | httpx2.RemoteProtocolError):
-        wanted = f"it may want a certificate of this client, which {CERTIFICATE_VARIABLE} and {KEY_VARIABLE} name"
-        return ServerUnreachable(server, reason, wanted)
+        advice = f"it may want a certificate of this client, which {CERTIFICATE_VARIABLE} and {KEY_VARIABLE} name"
+        return ServerUnreachable(server, reason, advice)
     return ServerUnreachable(server, reason)

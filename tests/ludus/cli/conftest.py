@@ -14,7 +14,7 @@ from tests.server.app.world import World
 Invoke = Callable[..., Result]
 
 LOOKS = (
-    "ludus.client.checkpoints.POLL_SECONDS",
+    "ludus.client.client.SAVE_POLL_SECONDS",
     "ludus.client.runs.PAUSED_POLL_SECONDS",
     "ludus.cli.assess.LOOK_SECONDS",
     "ludus.cli.follow.REFRESH_SECONDS",

@@ -63,6 +63,11 @@ def test_all_mistakes_arrive_with_their_paths(client: Client) -> None:
     assert {item.path for item in caught.value.errors} == {"behaviors.X.max_stepz", "behaviors.X.time_horizon"}
 
 
+def test_one_text_in_place_of_several_is_refused_before_it_is_taken_for_its_letters(client: Client) -> None:
+    with pytest.raises(TypeError, match=r"write \['nightly'\]"):
+        client.runs.compare("nightly", ["reward"])
+
+
 def test_one_key_is_one_run(client: Client) -> None:
     first = client.runs.create(CARTPOLE, idempotency_key="the-same")
     second = client.runs.create(CARTPOLE, idempotency_key="the-same")

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from ludus.client import Client
-from tests.ludus.client.test_downloads import CONTENT, CUT_BYTES, BreakingLine, first
+from tests.ludus.client.test_transport import CONTENT, CUT_BYTES, BreakingLine, first
 from tests.ports import free_port
 from tests.s3 import ACCESS_KEY, SECRET_KEY, S3Server, needs_s3, serve_s3
 from tests.server.app.world import CARTPOLE, World, open_world
