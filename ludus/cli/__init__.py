@@ -18,30 +18,30 @@ from ludus.console import lost_output, reader_has_gone, tolerate
 from ludus.threads import end_with_any_thread
 
 CLIENT_COMMANDS: Mapping[str, str] = {
-    "audit": "ludus.cli.audit:audit",
-    "checkpoint": "ludus.cli.checkpoint:checkpoint",
-    "collect": "ludus.cli.collect:collect",
-    "config": "ludus.cli.config:config",
-    "contract": "ludus.cli.contract:contract",
-    "evaluate": "ludus.cli.gate:evaluate",
-    "events": "ludus.cli.events:events",
-    "fake-server": "ludus.cli.fake_server:fake_server",
-    "gate": "ludus.cli.gate:gate",
-    "demonstration": "ludus.cli.demonstration:demonstration",
-    "ladder": "ludus.cli.ladder:ladder",
-    "learn": "ludus.cli.learn:learn",
-    "play": "ludus.cli.play:play",
-    "proto": "ludus.cli.proto:proto",
-    "queue": "ludus.cli.queue:queue",
-    "run": "ludus.cli.run:run",
-    "simulate": "ludus.cli.simulate:simulate",
-    "simulator": "ludus.cli.simulator:simulator",
-    "token": "ludus.cli.token:token",
-    "unity": "ludus.cli.unity:unity",
-    "webhook": "ludus.cli.webhook:webhook",
-    "worker": "ludus.cli.worker:worker",
+    "audit": "overview",
+    "checkpoint": "checkpoint",
+    "collect": "collect",
+    "config": "config",
+    "contract": "contract",
+    "evaluate": "gate",
+    "events": "overview",
+    "fake-server": "contract",
+    "gate": "gate",
+    "demonstration": "demonstration",
+    "ladder": "ladder",
+    "learn": "learn",
+    "play": "play",
+    "proto": "proto",
+    "queue": "overview",
+    "run": "run",
+    "simulate": "simulate",
+    "simulator": "overview",
+    "token": "token",
+    "unity": "unity",
+    "webhook": "webhook",
+    "worker": "worker",
 }
-"""Name of a command -> its module and attribute."""
+"""Name of a command -> its module in this package, where it is an attribute of this name (with _ in place of -)."""
 
 PLUG_INS = "ludus.commands"
 """Entry point group; the wheel that users install names these entry points too, without the packages behind them."""
@@ -79,15 +79,15 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return one command."""
-        if cmd_name in EXTENDED and (whole := _plugged_in().get(cmd_name)) is not None:
-            return whole
+        if cmd_name in EXTENDED and (extended := _plugged_in().get(cmd_name)) is not None:
+            return extended
         if cmd_name in CLIENT_COMMANDS:
-            module, _, attribute = CLIENT_COMMANDS[cmd_name].partition(":")
-            command = getattr(importlib.import_module(module), attribute)
+            module = importlib.import_module(f"ludus.cli.{CLIENT_COMMANDS[cmd_name]}")
+            command = getattr(module, cmd_name.replace("-", "_"))
             assert isinstance(command, click.Command)
             return command
-        found = _plugged_in().get(cmd_name) or super().get_command(ctx, cmd_name)
-        return _left_out(cmd_name) if found is None and cmd_name in EXTRAS else found
+        command = _plugged_in().get(cmd_name) or super().get_command(ctx, cmd_name)
+        return _left_out(cmd_name) if command is None and cmd_name in EXTRAS else command
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; a missing library gives a sentence, not a traceback."""

@@ -1,19 +1,31 @@
-"""`ludus checkpoint`: list a run's checkpoints, download models; upload those of ML-Agents to begin with."""
+"""`ludus checkpoint`: list, download, keep, check and delete checkpoints; upload those of ML-Agents; aliases."""
 
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 import click
 
-from ludus.cli.checkpoint_care import pin, prune, score, unpin, verify
-from ludus.cli.client import Failure, answering, connected
+from ludus.cli.client import Failure, answering, connected, writing
 from ludus.cli.exits import Exit
-from ludus.cli.options import EXISTING_FILE, FOLDER, json_option, limit_option
-from ludus.cli.render import LINES, ago, echo, fields, number, print_answer, print_facts, print_ids, size, table
-from ludus.client import Client
+from ludus.cli.options import DURATION, EXISTING_FILE, FOLDER, json_option, limit_option
+from ludus.cli.render import (
+    LINES,
+    ago,
+    echo,
+    fields,
+    id_of,
+    number,
+    print_answer,
+    print_facts,
+    print_ids,
+    size,
+    table,
+)
+from ludus.client import Client, ProblemAnswer
 from ludus.names import to_name
-from ludus.schemas import Alias, AliasMove, Checkpoint, CheckpointFile, UploadedCheckpoint
+from ludus.schemas import Alias, AliasMove, Checkpoint, CheckpointFile, CheckpointVerified, Pruned, UploadedCheckpoint
 
 MODELS = "*.onnx"
 
@@ -24,10 +36,6 @@ def checkpoint() -> None:
 
     A behavior starts from the checkpoint that its configuration names: `initialize_from: ckpt_...`.
     """
-
-
-for _command in (pin, unpin, score, verify, prune):
-    checkpoint.add_command(_command)
 
 
 @checkpoint.command()
@@ -43,13 +51,13 @@ def upload(
         yield client.uploaded_checkpoints.upload(file, name=name or to_name(file.stem), behavior=behavior)
 
 
-def _rewards(found: Checkpoint) -> str:
-    return ", ".join(f"{name} {number(value)}" for name, value in found.metrics.items()) or "-"
+def _rewards(stored: Checkpoint) -> str:
+    return ", ".join(f"{name} {number(value)}" for name, value in stored.metrics.items()) or "-"
 
 
-def _state(found: Checkpoint) -> str:
-    pinned = [f"pinned {ago(found.pinned_at)}"] if found.pinned_at else []
-    damaged = [f"damaged: {found.damage}"] if found.damaged_at else []
+def _state(stored: Checkpoint) -> str:
+    pinned = [f"pinned {ago(stored.pinned_at)}"] if stored.pinned_at else []
+    damaged = [f"damaged: {stored.damage}"] if stored.damaged_at else []
     return "; ".join(pinned + damaged) or "-"
 
 
@@ -85,18 +93,18 @@ def _file_facts(file: CheckpointFile) -> Iterator[tuple[str, object]]:
             yield f"  {kind} {tensor.name}", f"{tensor.dtype} ({shape})"
 
 
-def _show(found: Checkpoint | UploadedCheckpoint) -> None:
-    if isinstance(found, UploadedCheckpoint):
-        print_facts(fields(found, "id, name, behavior, format, modules, size, sha256, created_at"))
+def _show(stored: Checkpoint | UploadedCheckpoint) -> None:
+    if isinstance(stored, UploadedCheckpoint):
+        print_facts(fields(stored, "id, name, behavior, format, modules, size, sha256, created_at"))
         return
     print_facts(
         [
-            *fields(found, "id, run_id, step"),
-            *((f"step of {behavior}", number(step)) for behavior, step in found.steps.items()),
-            *fields(found, "reason, reward, size", reward=_rewards),
-            *(fact for file in found.files for fact in _file_facts(file)),
-            ("score", number(found.score)),
-            *fields(found, "created_at, kept", kept=_state),
+            *fields(stored, "id, run_id, step"),
+            *((f"step of {behavior}", number(step)) for behavior, step in stored.steps.items()),
+            *fields(stored, "reason, reward, size", reward=_rewards),
+            *(fact for file in stored.files for fact in _file_facts(file)),
+            ("score", number(stored.score)),
+            *fields(stored, "created_at, kept", kept=_state),
         ]
     )
 
@@ -117,8 +125,8 @@ def show(client: Client, *, checkpoint_id: str, run: str | None) -> Checkpoint |
 @connected
 def delete(client: Client, *, checkpoints: tuple[str, ...]) -> None:
     """Delete uploaded CHECKPOINTS. The server refuses while a run that has not ended starts from one of them."""
-    for each in checkpoints:
-        client.uploaded_checkpoints.delete(each)
+    for checkpoint_id in checkpoints:
+        client.uploaded_checkpoints.delete(checkpoint_id)
 
 
 @checkpoint.command()
@@ -138,28 +146,29 @@ def download(
     client: Client, *, run: str, checkpoint_id: str, patterns: tuple[str, ...], output: Path, as_json: bool
 ) -> None:
     """Download the models (or other files) of a checkpoint of RUN, the latest by default; checksums are verified."""
-    found = client.checkpoints.get(run, checkpoint_id)
+    stored = client.checkpoints.get(run, checkpoint_id)
     patterns = patterns or (MODELS,)
-    there = [file.name for file in found.files]
-    names = [name for name in there if name in patterns or any(fnmatchcase(name, pattern) for pattern in patterns)]
+    stored_files = [file.name for file in stored.files]
+    names = [
+        name for name in stored_files if name in patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
+    ]
     if not names:
         raise Failure(
-            f"checkpoint {found.id} has no file {' or '.join(patterns)}; it has {', '.join(there)}", Exit.REFUSED
+            f"checkpoint {stored.id} has no file {' or '.join(patterns)}; it has {', '.join(stored_files)}",
+            Exit.REFUSED,
         )
-    files = [str(fetch(client, found, name, output)) for name in names]
-    print_answer({"checkpoint": found, "files": files}, lambda _: echo("\n".join(files), kept=LINES), as_json=as_json)
+    files = [str(fetch(client, stored, name, output)) for name in names]
+    print_answer({"checkpoint": stored, "files": files}, lambda _: echo("\n".join(files), kept=LINES), as_json=as_json)
 
 
-def fetch(client: Client, found: Checkpoint, name: str, folder: Path) -> Path:
+def fetch(client: Client, stored: Checkpoint, name: str, folder: Path) -> Path:
     """Download one file of a checkpoint to a folder. Raises Failure where the name leads out of the folder."""
     target = folder / name
     if not target.resolve().is_relative_to(folder.resolve()):
         outside = f"the server names a file {name!r}, which lies outside the folder; not downloaded"
         raise Failure(outside, Exit.REFUSED)
-    try:
-        return client.checkpoints.download(found.run_id, found.id, name, target)
-    except OSError as error:
-        raise Failure(f"cannot write {target}: {error.strerror or error}", Exit.REFUSED) from error
+    with writing(target):
+        return client.checkpoints.download(stored.run_id, stored.id, name, target)
 
 
 @checkpoint.group()
@@ -220,5 +229,100 @@ def show_alias(client: Client, *, name: str) -> Alias:
 @connected
 def delete_alias(client: Client, *, names: tuple[str, ...]) -> None:
     """Remove NAMES; the checkpoints stay."""
-    for each in names:
-        client.aliases.delete(each)
+    for name in names:
+        client.aliases.delete(name)
+
+
+@checkpoint.command()
+@click.argument("run")
+@click.argument("checkpoint_id", metavar="[CHECKPOINT]", default="latest")
+@answering(id_of)
+def pin(client: Client, *, run: str, checkpoint_id: str) -> Checkpoint:
+    """Keep a checkpoint of RUN (default: the latest) regardless of the retention rules. Prints its id."""
+    return client.checkpoints.pin(run, checkpoint_id)
+
+
+@checkpoint.command()
+@click.argument("run")
+@click.argument("checkpoint_id", metavar="CHECKPOINT")
+@answering(id_of)
+def unpin(client: Client, *, run: str, checkpoint_id: str) -> Checkpoint:
+    """Remove the pin of CHECKPOINT of RUN: the retention rules apply again. Prints its id."""
+    return client.checkpoints.unpin(run, checkpoint_id)
+
+
+@checkpoint.command()
+@click.argument("run")
+@click.argument("checkpoint_id", metavar="CHECKPOINT")
+@click.argument("metric")
+@click.argument("value", type=float)
+@click.option("--behavior", default="", help="Behavior of the score. [the whole run]")
+@answering(id_of)
+def score(client: Client, *, run: str, checkpoint_id: str, metric: str, value: float, behavior: str) -> Checkpoint:
+    """Store VALUE as the score METRIC (a name of your choice) of CHECKPOINT of RUN.
+
+    If `checkpoint_settings.keep_best.metric` is METRIC, the run keeps its best checkpoints by this score.
+    """
+    return client.checkpoints.score(run, checkpoint_id, metric, value, behavior=behavior)
+
+
+@checkpoint.command()
+@click.argument("run")
+@click.argument("checkpoint_id", metavar="[CHECKPOINT]", required=False)
+@json_option
+@connected
+def verify(client: Client, *, run: str, checkpoint_id: str | None, as_json: bool) -> None:
+    """Compare all files of all checkpoints of RUN, or of CHECKPOINT, with their checksums.
+
+    Runs never resume from a damaged checkpoint. Exits with an error if one is damaged.
+    """
+    ids = [saved.id for saved in client.checkpoints.list(run)] if checkpoint_id is None else [checkpoint_id]
+    verified = []
+    for saved_id in ids:
+        try:
+            verified.append(client.checkpoints.verify(run, saved_id))
+        except ProblemAnswer as error:
+            # Retention may have deleted a checkpoint after it was listed.
+            if checkpoint_id is not None or error.code not in {"checkpoint_deleted", "checkpoint_not_found"}:
+                raise
+
+    def show(verified: list[CheckpointVerified]) -> None:
+        table(
+            "id, step, read, files",
+            id=lambda result: result.checkpoint.id,
+            step=lambda result: number(result.checkpoint.step),
+            read=lambda result: size(result.bytes),
+            files=lambda result: "; ".join(result.problems) or "sound",
+        )(verified)
+
+    print_answer(verified, show, as_json=as_json)
+    damaged = [result.checkpoint.id for result in verified if not result.sound]
+    if damaged:
+        raise Failure(f"damaged: {', '.join(damaged)}; the run will be resumed from another one", Exit.REFUSED)
+
+
+def _show_pruned(pruned: Pruned) -> str:
+    if pruned.checkpoints:
+        table("id, run_id, step, size, created_at, rule")(pruned.checkpoints)
+    done = "Would delete" if pruned.dry_run else "Deleted"
+    return f"{done} {len(pruned.checkpoints)} checkpoints, {size(pruned.bytes)}"
+
+
+@checkpoint.command()
+@click.option(
+    "--older-than",
+    "older_than_seconds",
+    type=DURATION,
+    help="Age, as in 30d. [the server's LUDUS_STORAGE__RETENTION_SECONDS]",
+)
+@click.option(
+    "--max-bytes", type=click.IntRange(0), help="Total size in bytes. [the server's LUDUS_STORAGE__RETENTION_BYTES]"
+)
+@click.option("--dry-run", is_flag=True, help="Only list the checkpoints.")
+@answering(_show_pruned)
+def prune(client: Client, **limits: Any) -> Pruned:
+    """Delete checkpoints of all runs beyond a limit of age or total size, the oldest first.
+
+    The newest good one of every run stays, and so do the best, pinned and used ones.
+    """
+    return client.checkpoints.prune(**limits)

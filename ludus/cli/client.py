@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import click
@@ -49,6 +50,15 @@ def sending(file: str) -> Iterator[None]:
         yield
     except ProblemAnswer as error:
         raise Failure(explain(error, file), Exit.REFUSED) from error
+
+
+@contextmanager
+def writing(target: Path | str) -> Iterator[None]:
+    """Explain errors of a file, or folder, that is written meanwhile."""
+    try:
+        yield
+    except OSError as error:
+        raise Failure(f"cannot write {target}: {error.strerror or error}", Exit.REFUSED) from error
 
 
 def answering(text: Callable[[Any], str | None]) -> Callable[[Handler], Handler]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from ludus.cli.client import Failure, answering, connected
+from ludus.cli.client import Failure, answering, connected, writing
 from ludus.cli.exits import Exit
 from ludus.cli.options import EXISTING, FILE, SEED, filter_option
 from ludus.cli.render import echo, fields, id_of, number, print_facts, print_ids, table
@@ -38,10 +38,10 @@ def upload(client: Client, *, paths: tuple[Path, ...], name: str | None) -> Iter
     files: list[Path] = []
     for path in paths:
         of_folder = path.iterdir() if path.is_dir() else ()
-        found = sorted(file for file in of_folder if file.suffix in SUFFIXES.values()) if path.is_dir() else [path]
-        if not found:
+        recordings = sorted(file for file in of_folder if file.suffix in SUFFIXES.values()) if path.is_dir() else [path]
+        if not recordings:
             raise Failure(f"the folder {path} has no {' or '.join(SUFFIXES.values())} file", Exit.REFUSED)
-        files += found
+        files += recordings
     for file in files:
         yield client.demonstrations.upload(file, name=name or to_name(file.stem))
 
@@ -59,13 +59,13 @@ def _origin(origin: Mapping[str, Any]) -> str:
         case {"merged": list(sources)}:
             return "merged: " + ", ".join(sources)
         case {"subsampled": source}:
-            kept = [
+            parts = [
                 f"{origin['count']} transitions" if "count" in origin else "",
                 f"every {origin['every']}. transition" if "every" in origin else "",
                 f"{origin['episodes']} episodes" if "episodes" in origin else "",
             ]
             seed = f", seed {origin['seed']}" if "seed" in origin else ""
-            return " of ".join([*filter(None, kept), str(source)]) + seed
+            return " of ".join([*filter(None, parts), str(source)]) + seed
         case _:
             return ""
 
@@ -82,25 +82,28 @@ def _bars(counts: Sequence[int]) -> str:
     return "".join(BARS[-(-count * (len(BARS) - 1) // highest)] for count in counts)
 
 
-def _show(found: Demonstration) -> None:
+def _show(recording: Demonstration) -> None:
     observations = [
-        f"{' x '.join(str(length) for length in each.shape)} {each.dtype} {each.name}".rstrip()
-        for each in found.spec.observations
+        f"{' x '.join(str(length) for length in observation.shape)} {observation.dtype} {observation.name}".rstrip()
+        for observation in recording.spec.observations
     ]
     branches = [
         ", ".join(f"{choice}: {number(count)}" for choice, count in enumerate(counts))
-        for counts in found.summary.discrete
+        for counts in recording.summary.discrete
     ]
     print_facts(
         [
-            *fields(found, "id, name, behavior, format"),
-            ("made from", _origin(found.origin)),
-            *fields(found, "size, steps=transitions, episodes"),
-            *fields(found.summary, "fragments"),
-            ("returns", _spread(found.summary.returns)),
-            ("lengths", _spread(found.summary.lengths)),
+            *fields(recording, "id, name, behavior, format"),
+            ("made from", _origin(recording.origin)),
+            *fields(recording, "size, steps=transitions, episodes"),
+            *fields(recording.summary, "fragments"),
+            ("returns", _spread(recording.summary.returns)),
+            ("lengths", _spread(recording.summary.lengths)),
             *((f"observation {index}", text) for index, text in enumerate(observations)),
-            *((f"continuous {index}", f"-1 |{_bars(each)}| 1") for index, each in enumerate(found.summary.continuous)),
+            *(
+                (f"continuous {index}", f"-1 |{_bars(counts)}| 1")
+                for index, counts in enumerate(recording.summary.continuous)
+            ),
             *((f"branch {index}", text) for index, text in enumerate(branches)),
         ]
     )
@@ -161,12 +164,10 @@ def subsample(
 @connected
 def download(client: Client, *, demonstration_id: str, output: Path | None) -> None:
     """Download the file of DEMONSTRATION; its checksum is verified."""
-    found = client.demonstrations.get(demonstration_id)
-    target = output or Path(found.id + SUFFIXES.get(found.format, ""))
-    try:
-        echo(str(client.demonstrations.download(found.id, target)))
-    except OSError as error:
-        raise Failure(f"cannot write {target}: {error.strerror or error}", Exit.REFUSED) from error
+    stored = client.demonstrations.get(demonstration_id)
+    target = output or Path(stored.id + SUFFIXES.get(stored.format, ""))
+    with writing(target):
+        echo(str(client.demonstrations.download(stored.id, target)))
 
 
 @demonstration.command()
@@ -174,5 +175,5 @@ def download(client: Client, *, demonstration_id: str, output: Path | None) -> N
 @connected
 def delete(client: Client, *, demonstrations: tuple[str, ...]) -> None:
     """Delete demonstrations. The server refuses while a run that has not ended uses one of them."""
-    for each in demonstrations:
-        client.demonstrations.delete(each)
+    for demonstration_id in demonstrations:
+        client.demonstrations.delete(demonstration_id)

@@ -15,9 +15,10 @@ import click
 
 from ludus.cli import exits
 from ludus.cli.client import connected
-from ludus.cli.ending import cancel_interrupted, causes, findings
+from ludus.cli.ending import cancel_interrupted, causes, ended_as, event_line, findings, steps_of
 from ludus.cli.exits import INTERRUPTED, OUTCOMES, Exit, sigterm_interrupts
 from ludus.cli.options import (
+    Requirement,
     cancel_option,
     fail_on_warning_option,
     json_option,
@@ -25,20 +26,9 @@ from ludus.cli.options import (
     require_option,
     timeout_option,
 )
-from ludus.cli.render import (
-    LINES,
-    echo,
-    end_without_reader,
-    ended_as,
-    event_line,
-    number,
-    print_json,
-    print_json_line,
-    printable,
-    steps_of,
-)
+from ludus.cli.render import LINES, echo, end_without_reader, number, print_json, print_json_line, printable
 from ludus.cli.reports import INTERRUPTION, Report, ReportedCommand, report_options
-from ludus.cli.require import Requirement, Verdict, early_verdicts, evaluate
+from ludus.cli.require import Verdict, early_verdicts, evaluate
 from ludus.client import ApiError, Client, RunStalled, WaitTimedOut
 from ludus.client.backoff import ServerBackoff
 from ludus.metric_keys import SHORT_KEYS
@@ -152,11 +142,13 @@ def await_end(
         word = "met" if verdict.met else "NOT met" if verdict.judged else "NOT judged"
         echo(f"{verdict.requirement.text}: {word} ({verdict.reason})", err=True)
     if as_json:
-        judged = [{"require": each.requirement.text, "met": each.met, "reason": each.reason} for each in verdicts]
+        judged = [
+            {"require": verdict.requirement.text, "met": verdict.met, "reason": verdict.reason} for verdict in verdicts
+        ]
         print_json({"run": ended, "requirements": judged})
     outcome = OUTCOMES[ended.state]
     if outcome is Exit.OK and not all(verdict.met for verdict in verdicts):
-        return Exit.UNMET if any(each.judged and not each.met for each in verdicts) else Exit.NO_METRIC
+        return Exit.UNMET if any(verdict.judged and not verdict.met for verdict in verdicts) else Exit.NO_METRIC
     return Exit.WARNED if outcome is Exit.OK and waiting.fail_on_warning and ended.findings else outcome
 
 
@@ -215,15 +207,15 @@ class _Progress:
     """The last known step of a run, for its speed."""
 
     step: int
-    at: float
+    read_at: float
     speed: float = 0.0
 
     def advance(self, step: int) -> float:
         now = time.monotonic()
-        if step != self.step and now > self.at:
-            self.speed = max(0.0, (step - self.step) / (now - self.at))
-            self.step, self.at = step, now
-        elif now - self.at > 10 * REFRESH_SECONDS:
+        if step != self.step and now > self.read_at:
+            self.speed = max(0.0, (step - self.step) / (now - self.read_at))
+            self.step, self.read_at = step, now
+        elif now - self.read_at > 10 * REFRESH_SECONDS:
             self.speed = 0.0
         return self.speed
 
@@ -236,13 +228,13 @@ def _watch(client: Client, record: Run, *, keep_waiting: bool, as_json: bool) ->
     Raises RunStalled when the run continues only if a person acts, unless `keep_waiting`.
     """
     events: Events = queue.Queue(WAITING_EVENTS)
-    over = threading.Event()
-    follower = threading.Thread(target=_collect, args=(client, record.id, events, over), daemon=True)
+    ended = threading.Event()
+    follower = threading.Thread(target=_collect, args=(client, record.id, events, ended), daemon=True)
     follower.start()
     try:
         _print_all(client, record, events, keep_waiting=keep_waiting, as_json=as_json)
     finally:
-        over.set()
+        ended.set()
 
 
 def _print_all(client: Client, record: Run, events: Events, *, keep_waiting: bool, as_json: bool) -> None:
@@ -251,7 +243,7 @@ def _print_all(client: Client, record: Run, events: Events, *, keep_waiting: boo
     printed = ""
     summarised = frozenset[tuple[str, int]]()
     standstill = Standstill()
-    seen = 0  # the sequence number of the newest event that was printed
+    newest_seq = 0  # the sequence number of the newest event that was printed
     next_look = 0.0
     while True:
         try:
@@ -263,7 +255,7 @@ def _print_all(client: Client, record: Run, events: Events, *, keep_waiting: boo
                 record = client.runs.get(record.id)
                 if record.needs_action and not keep_waiting:
                     # Requested, because the stream may be slower: past events come before the end.
-                    past = list(client.events.list(record.id, after=seen))
+                    past = list(client.events.list(record.id, after=newest_seq))
             if past is not None:
                 if rewrite and printed:
                     click.echo("\r" + " " * len(printed) + "\r", nl=False)
@@ -272,10 +264,10 @@ def _print_all(client: Client, record: Run, events: Events, *, keep_waiting: boo
                 raise RunStalled(record) from None
             if as_json:
                 continue
-            at = f"{datetime.now(UTC).astimezone():%H:%M:%S}  "
+            clock = f"{datetime.now(UTC).astimezone():%H:%M:%S}  "
             news = standstill.news(record)
             if news is not None:
-                echo(("\n" if rewrite and printed else "") + at + news)
+                echo(("\n" if rewrite and printed else "") + clock + news)
             try:
                 summary, line = _progress_line(client, record, progress)
             except ApiError as error:
@@ -285,7 +277,7 @@ def _print_all(client: Client, record: Run, events: Events, *, keep_waiting: boo
                 click.echo(f"\r{line.ljust(len(printed))}", nl=False)
                 printed = line
             elif summary != summarised:
-                click.echo(at + line)
+                click.echo(clock + line)
                 end_without_reader()
                 summarised = summary
             continue
@@ -297,7 +289,7 @@ def _print_all(client: Client, record: Run, events: Events, *, keep_waiting: boo
         if event is None:
             return
         _print_event(event, as_json=as_json)
-        seen = event.seq
+        newest_seq = event.seq
 
 
 def _print_event(event: Event, *, as_json: bool) -> None:
@@ -323,7 +315,7 @@ class Standstill:
         return f"{run.id} waits for: {run.waits_for}" if run.waits_for else None
 
 
-def _collect(client: Client, run: str, events: Events, over: threading.Event) -> None:
+def _collect(client: Client, run: str, events: Events, ended: threading.Event) -> None:
     try:
         for event in client.events.follow(run):
             events.put(event)
@@ -331,7 +323,7 @@ def _collect(client: Client, run: str, events: Events, over: threading.Event) ->
     except ApiError as error:
         events.put(error)
     except RuntimeError:  # httpx2: the command has ended, and closed its client in the middle of the stream
-        if not over.is_set():
+        if not ended.is_set():
             raise
 
 

@@ -12,7 +12,7 @@ from ludus.cli.options import filter_option, json_option, limit_option, option, 
 from ludus.cli.render import echo, fields, id_of, number, print_answer, print_facts, print_table, table
 from ludus.client import Client
 from ludus.client.backoff import ServerBackoff
-from ludus.schemas import Ladder, Match, Payoffs, Rating
+from ludus.schemas import Ladder, Match, Payoffs
 
 POLL_SECONDS = 0.5
 """Pause between two requests for the progress of a computation."""
@@ -46,17 +46,16 @@ def create(client: Client, *, name: str, description: str, initial_elo: float | 
     return client.ladders.create(name, description=description, initial_elo=initial_elo)
 
 
-def _elo(each: Rating) -> str:
-    return number(each.elo) + ("=" if each.fixed else "")
-
-
-def _show(found: dict[str, Any]) -> None:
-    ladder: Ladder = found["ladder"]
+def _show(answer: dict[str, Any]) -> None:
+    ladder: Ladder = answer["ladder"]
     unrated = ladder.matches - ladder.rated_through
     facts = fields(ladder, "id, name, description, players, matches")
     print_facts([*facts, ("not yet rated", number(unrated) if unrated > 0 else "")])
     echo()
-    table("id, player=name, kind, step, elo, ordinal, mu, sigma, games", elo=_elo)(found["ratings"])
+    table(
+        "id, player=name, kind, step, elo, ordinal, mu, sigma, games",
+        elo=lambda rating: number(rating.elo) + ("=" if rating.fixed else ""),
+    )(answer["ratings"])
 
 
 @ladder.command()
@@ -70,26 +69,28 @@ def show(client: Client, *, ladder_key: str, limit: int, order_by: str) -> dict[
     `mu` and `sigma` are the mean and the deviation of the estimate of a player's strength; `ordinal`, mu - 3 sigma, is
     a value that the strength very probably exceeds. Ratings of players marked `=` are fixed.
     """
-    found = client.ladders.get(ladder_key)
-    return {"ladder": found, "ratings": list(client.ladders.list_ratings(found.id, order_by=order_by, limit=limit))}
+    record = client.ladders.get(ladder_key)
+    return {"ladder": record, "ratings": list(client.ladders.list_ratings(record.id, order_by=order_by, limit=limit))}
 
 
-def _matrix(found: Payoffs) -> None:
+def _matrix(results: Payoffs) -> None:
     rows = [
         (str(player.id), player.name, *("-" if score is None else f"{score:.2f}" for score in scores))
-        for player, scores in zip(found.players, found.scores, strict=True)
+        for player, scores in zip(results.players, results.scores, strict=True)
     ]
-    print_table(["id", "player", *(str(each.id) for each in found.players)], rows)
+    print_table(["id", "player", *(str(player.id) for player in results.players)], rows)
 
 
-def _pairs(found: Payoffs) -> None:
+def _pairs(results: Payoffs) -> None:
     """Print a row for each pair that has met, those of the newest players first."""
     rows: list[tuple[object, ...]] = []
-    for b, second in reversed(list(enumerate(found.players))):
-        for a, first in enumerate(found.players[:b]):
-            score = found.scores[a][b]
+    for b, second in reversed(list(enumerate(results.players))):
+        for a, first in enumerate(results.players[:b]):
+            score = results.scores[a][b]
             if score is not None:
-                counts = (number(counted[a][b]) for counted in (found.games, found.wins, found.draws, found.losses))
+                counts = (
+                    number(counted[a][b]) for counted in (results.games, results.wins, results.draws, results.losses)
+                )
                 rows.append((first.id, first.name, second.id, second.name, *counts, f"{score:.2f}"))
     print_table(["id", "player", "id", "opponent", "games", "won", "drawn", "lost", "score"], rows)
 
@@ -114,8 +115,8 @@ def payoffs(
     Each pair that has met has a row, from the side of its first player. With --all there is a matrix: the mean score of
     each player (row) against each other one (column).
     """
-    found = client.ladders.payoffs(ladder_key, players, limit, met=not all_players)
-    print_answer(found, _matrix if all_players else _pairs, as_json=as_json)
+    results = client.ladders.payoffs(ladder_key, players, limit, met=not all_players)
+    print_answer(results, _matrix if all_players else _pairs, as_json=as_json)
 
 
 def _rated(each: Match) -> str:
@@ -143,13 +144,13 @@ def matches(client: Client, *, ladder_key: str, filter_: str, limit: int) -> Ite
 @connected
 def recompute(client: Client, *, ladder_key: str, timeout: float | None, as_json: bool) -> None:
     """Compute all ratings of LADDER again from its matches, and wait for the end. The results are the same."""
-    found = client.ladders.recompute(ladder_key)
-    matches_then = found.matches
+    record = client.ladders.recompute(ladder_key)
+    matches_then = record.matches
     backoff = ServerBackoff(timeout)
-    while found.rated_through < matches_then:
+    while record.rated_through < matches_then:
         if timeout is not None and backoff.over:
-            done = f"{number(found.rated_through)} of {number(matches_then)} matches are rated after {timeout:g} s"
+            done = f"{number(record.rated_through)} of {number(matches_then)} matches are rated after {timeout:g} s"
             raise Failure(f"{done} (--timeout); the controller continues", Exit.TIMED_OUT)
         backoff.sleep(POLL_SECONDS)
-        found = backoff.persist(partial(client.ladders.get, found.id))
-    print_answer(found, lambda _: f"{number(matches_then)} matches are rated", as_json=as_json)
+        record = backoff.persist(partial(client.ladders.get, record.id))
+    print_answer(record, lambda _: f"{number(matches_then)} matches are rated", as_json=as_json)

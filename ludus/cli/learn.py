@@ -1,26 +1,31 @@
 """`ludus learn`: `mlagents-learn` with one word changed. Its flags, its file, its console, its results folder.
 
-It trains in a run on a Ludus server (`--server`, `LUDUS_SERVER`), or on one that is started for this
-call. Exit codes are ML-Agents': 0 at a normal end and after Ctrl-C, 1 for errors, 2 for a wrong command line.
+It trains in a run on a Ludus server (`--server`, `LUDUS_SERVER`), or on one that is started for this call: a child
+process `ludus up`, since users install this module without the server's packages. Exit codes are ML-Agents': 0 at a
+normal end and after Ctrl-C, 1 for errors, 2 for a wrong command line.
 """
 
 import argparse
 import contextlib
+import importlib.util
+import json
 import os
 import shutil
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 
 import click
 
+from ludus.child_process import ChildProcess
 from ludus.cli.client import explain
 from ludus.cli.exits import INTERRUPTED
 from ludus.cli.learn_options import LearnError, LearnSettings, parse, read_settings
-from ludus.cli.learn_players import check_build, players_of
-from ludus.cli.learn_run import Interrupts, begin_anew, follow, greeting, open_run, warn
-from ludus.cli.learn_stack import Addresses, embedded_stack
+from ludus.cli.learn_run import Interrupts, begin_anew, check_build, follow, greeting, open_run, players_of, warn
 from ludus.cli.render import LINES, echo
 from ludus.client import ApiError, Client
 from ludus.mlagents.results import Folder, Mirror
@@ -28,6 +33,78 @@ from ludus.mlagents.results.console import info
 from ludus.mlagents.results.folder import ResultsUnusable
 from ludus.protocol.credentials import SIMULATOR_TOKEN
 from ludus.sdk.join import Target
+
+READY_SECONDS = 150.0
+"""A little longer than `ludus up` itself waits for its parts."""
+STOP_SECONDS = 45.0
+"""A little longer than `ludus up` itself takes at most."""
+LAST_LINES = 15
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Addresses of a server."""
+
+    api: str
+    """Address of the HTTP API."""
+    gateway: str
+    """`host:port` at which it takes games."""
+    started_here: bool = False
+    """Whether this call started it, and ends it."""
+
+
+@contextmanager
+def embedded_stack(home: Path) -> Iterator[Addresses]:
+    """Run a server that keeps its data in `home`, and end it. Raises LearnError where it can't start."""
+    _check_installation()
+    home.mkdir(parents=True, exist_ok=True)
+    ready = home / "ready.json"
+    ready.unlink(missing_ok=True)
+    log = home / "up.log"
+    options = ["--home", str(home), "--port", "0", "--gateway-port", "0", "--ready-file", str(ready)]
+    with log.open("ab") as output:
+        process = ChildProcess(
+            # -P: a folder named `server` in the working directory must not hide the package
+            [sys.executable, "-P", "-m", "ludus.cli", "up", *options],
+            stdout=output,
+            stderr=output,
+            own_group=True,  # it does not get our Ctrl-C: the run is stopped before its server
+            tied=True,
+        )
+    try:
+        yield _await(process, ready, log)
+    finally:
+        process.interrupt()
+        process.end(STOP_SECONDS)
+
+
+def _check_installation() -> None:
+    if not sys.platform.startswith("linux"):
+        raise LearnError(
+            "No server is named, and Ludus' own runs on Linux: name one with --server or LUDUS_SERVER, or start it in "
+            "WSL2 or Docker."
+        )
+    missing = [name for name in ("server", "worker", "torch") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise LearnError(
+            f"No server is named, and none can be started here, since {' and '.join(missing)} "
+            f"{'is' if len(missing) == 1 else 'are'} not installed: name one with --server or LUDUS_SERVER, or run pip "
+            "install '.[worker]' in Ludus' repository."
+        )
+
+
+def _await(process: ChildProcess, ready: Path, log: Path) -> Addresses:
+    deadline = time.monotonic() + READY_SECONDS
+    while not ready.exists():
+        if process.exit_code() is not None:
+            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
+            raise LearnError("\n".join([f"The server did not start ({log}):", *(f"  {line}" for line in lines)]))
+        if time.monotonic() > deadline:
+            raise LearnError(f"The server was not ready after {READY_SECONDS:g} s; {log} says more.")
+        time.sleep(0.05)
+    addresses = json.loads(ready.read_text(encoding="utf-8"))
+    return Addresses(addresses["api"], addresses["gateway"], started_here=True)
+
 
 STACK_HOME = ".ludus"
 """Folder in the results of a run for the data of a server that is started for it."""
@@ -54,7 +131,7 @@ def learn(arguments: Sequence[str]) -> None:
         check_build(settings)
     except (LearnError, ResultsUnusable) as error:
         raise click.ClickException(str(error)) from error
-    fresh = not settings.folder.exists()
+    new_folder = not settings.folder.exists()
     try:
         settings.folder.mkdir(parents=True, exist_ok=True)
         server = typed.server or os.environ.get("LUDUS_SERVER")
@@ -75,7 +152,7 @@ def learn(arguments: Sequence[str]) -> None:
         echo("Stopped at once.", err=True)
         code = INTERRUPTED
     finally:
-        if fresh and Folder(settings.folder).read_journal() is None:
+        if new_folder and Folder(settings.folder).read_journal() is None:
             # The run was not created: the next attempt must find no previous data.
             shutil.rmtree(settings.folder / STACK_HOME, ignore_errors=True)
             with contextlib.suppress(OSError):
@@ -123,7 +200,7 @@ def _train(client: Client, settings: LearnSettings, addresses: Addresses, typed:
             say=say,
             given=settings.document,
             local=settings.local(),
-            server="" if addresses.own else client.server,
+            server="" if addresses.started_here else client.server,
             command=" ".join(sys.argv[1:]),
         )
         with mirror, players or contextlib.nullcontext():

@@ -177,17 +177,17 @@ def _theirs() -> argparse.ArgumentParser:
 
 def read_settings(typed: argparse.Namespace) -> LearnSettings:
     """Return the settings of the file and the flags. Raises LearnError."""
-    given = {key: value for key, value in vars(typed).items() if value is not None}
-    path = Path(given["trainer_config_path"]) if "trainer_config_path" in given else None
+    flags = {key: value for key, value in vars(typed).items() if value is not None}
+    path = Path(flags["trainer_config_path"]) if "trainer_config_path" in flags else None
     document = {} if path is None else read_document(path)
     sections = {name: _section_of(document, name) for name in _SECTIONS}
-    warnings = list(_removed(given))
-    _choose_beginning(sections["checkpoint_settings"], given, warnings)
+    warnings = list(_removed(flags))
+    _choose_beginning(sections["checkpoint_settings"], flags, warnings)
     for section, kind in zip(sections.values(), _SECTIONS.values(), strict=True):
-        section |= {key: given[key] for key in given if key in get_type_hints(kind)}
+        section |= {key: flags[key] for key in flags if key in get_type_hints(kind)}
     environment = _build(EnvironmentSettings, sections["env_settings"])
     environment.check()
-    _put_into(document, given)
+    _put_into(document, flags)
     return LearnSettings(
         document,
         environment,
@@ -232,41 +232,41 @@ def _section_of(document: dict[str, Any], name: str) -> dict[str, Any]:
     return dict(section)
 
 
-def _choose_beginning(section: dict[str, Any], given: dict[str, Any], warnings: list[str]) -> None:
+def _choose_beginning(section: dict[str, Any], flags: dict[str, Any], warnings: list[str]) -> None:
     """Keep one of `resume` and `initialize_from`: the typed one, else `resume`."""
-    if section.pop("load_model", False) or given.pop("load_model", False):
+    if section.pop("load_model", False) or flags.pop("load_model", False):
         warnings.append("The --load option has been deprecated. Please use the --resume option instead.")
-        given.setdefault("resume", True)
-    typed = {key for key in ("resume", "initialize_from") if key in given}
-    if not ((given.get("resume") or section.get("resume")) and {*given, *section} >= {"initialize_from"}):
+        flags.setdefault("resume", True)
+    typed = {key for key in ("resume", "initialize_from") if key in flags}
+    if not ((flags.get("resume") or section.get("resume")) and {*flags, *section} >= {"initialize_from"}):
         return
     if typed == {"initialize_from"}:
         section.pop("resume", None)
         warnings.append("Both resume and initialize_from are set; --initialize-from was typed and counts.")
-    elif "initialize_from" in given or section.get("initialize_from") is not None:
+    elif "initialize_from" in flags or section.get("initialize_from") is not None:
         section.pop("initialize_from", None)
-        given.pop("initialize_from", None)
+        flags.pop("initialize_from", None)
         warnings.append("Both resume and initialize_from are set; the run is resumed.")
 
 
-def _removed(given: Mapping[str, Any]) -> Iterator[str]:
+def _removed(flags: Mapping[str, Any]) -> Iterator[str]:
     """Yield warnings about flags that ML-Agents has removed."""
-    if given.get("train_model"):
+    if flags.get("train_model"):
         yield "The --train option has been deprecated. Train mode is now the default."
     for name in ("torch", "tensorflow"):
-        if given.get(name):
+        if flags.get(name):
             yield f"The --{name} option was removed: PyTorch is the only framework."
 
 
-def _put_into(document: dict[str, Any], given: Mapping[str, Any]) -> None:
+def _put_into(document: dict[str, Any], flags: Mapping[str, Any]) -> None:
     """Write the flags that concern the server into the document."""
-    if "torch_device" in given:
-        document["torch_settings"] = {**_mapping(document.get("torch_settings")), "device": given["torch_device"]}
-    if given.get("debug"):
+    if "torch_device" in flags:
+        document["torch_settings"] = {**_mapping(document.get("torch_settings")), "device": flags["torch_device"]}
+    if flags.get("debug"):
         document["debug"] = True
-    if given.get("deterministic"):
+    if flags.get("deterministic"):
         behaviors = _mapping(document.get("behaviors"))
-        for behavior in (each for each in behaviors.values() if isinstance(each, dict)):
+        for behavior in (section for section in behaviors.values() if isinstance(section, dict)):
             behavior["network_settings"] = {**_mapping(behavior.get("network_settings")), "deterministic": True}
 
 
@@ -284,7 +284,7 @@ def _convert(kind: type[Any], key: str, hint: Any, value: Any) -> Any:
     optional = type(None) in get_args(hint)
     if value is None and optional:
         return None
-    plain = next(each for each in get_args(hint) if each is not type(None)) if optional else hint
+    plain = next(member for member in get_args(hint) if member is not type(None)) if optional else hint
     try:
         if plain in {int, float, bool, str}:
             return plain(value)
@@ -298,13 +298,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
     Ludus' own flags are read first and by their whole names, so that ML-Agents' flags can be abbreviated: `--se`.
     """
-    own = argparse.ArgumentParser(prog="ludus learn", add_help=False, allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog="ludus learn", add_help=False, allow_abbrev=False)
     for name in ("--server", "--token", "--gateway"):
-        own.add_argument(name)
-    own.add_argument("--ca-file", type=Path)
-    own.add_argument("--remote-env", action=_FLAG)
+        parser.add_argument(name)
+    parser.add_argument("--ca-file", type=Path)
+    parser.add_argument("--remote-env", action=_FLAG)
     # ML-Agents' --env-args, or an abbreviation of it, takes the rest of the command line.
-    rests = [len(each) > len("--env") and "--env-args".startswith(each) for each in arguments]
-    end = [*rests, True].index(True)
-    namespace, others = own.parse_known_args(arguments[:end])
-    return _theirs().parse_args([*others, *arguments[end:]], namespace)
+    takes_rest = [len(argument) > len("--env") and "--env-args".startswith(argument) for argument in arguments]
+    end = [*takes_rest, True].index(True)
+    namespace, unknown = parser.parse_known_args(arguments[:end])
+    return _theirs().parse_args([*unknown, *arguments[end:]], namespace)

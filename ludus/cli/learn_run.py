@@ -1,5 +1,7 @@
-"""The run of `ludus learn` on a server: queues it, follows it while its results are copied, ends it."""
+"""The run of `ludus learn` on a server, and its games: queues it, follows it while its results are copied, ends it."""
 
+import asyncio
+import logging
 import signal
 import threading
 import time
@@ -8,11 +10,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from ludus.cli.ending import end_run
 from ludus.cli.learn_options import EngineSettings, EnvironmentSettings, LearnError, LearnSettings
-from ludus.cli.learn_players import Players
 from ludus.client import (
     TERMINAL_STATES,
     Busy,
@@ -23,13 +24,131 @@ from ludus.client import (
 )
 from ludus.client.backoff import OUTAGE_FACTOR, ServerBackoff
 from ludus.demonstrations import FOLDER_SUFFIXES
+from ludus.event_loop import run
+from ludus.games.builds import play
 from ludus.games.collecting import can_collect_here
+from ludus.games.process import ExecutableNotFound, find_executable
+from ludus.games.settings import EDITOR_PORT, GameSettings
 from ludus.mlagents.results import Folder, Mirror
 from ludus.mlagents.results.console import info, warning
 from ludus.mlagents.results.folder import Journal
 from ludus.names import to_name
+from ludus.protocol.codes import CloseCode
 from ludus.protocol.options import COMMUNICATION_VERSION
+from ludus.protocol.side_channels import EngineOverrides
 from ludus.schemas import Checkpoint, Run
+from ludus.sdk.errors import SimulatorError
+from ludus.sdk.join import Target
+
+LISTENING: Final = f"Listening on port {EDITOR_PORT}. Start training by pressing the Play button in the Unity Editor."
+REFUSALS: Final = {CloseCode.BEHAVIOR_NOT_CONFIGURED, CloseCode.BAD_SPEC}
+"""Codes of behaviors that a run refuses to train, or its collector to read."""
+_INVITATION: Final = "press Play in the Editor"
+"""The same in the words of the bridge."""
+
+
+class Players:
+    """Games that play during the block; they quit at its end, and at the run's end."""
+
+    def __init__(self, settings: GameSettings, say: Callable[[str], None]) -> None:
+        self.failure: str | None = None
+        """The reason, once all games are given up."""
+        self.refusal: str | None = None
+        """The code of the reason, where it is that the game's behaviors are refused."""
+        self._settings = settings
+        self._handler = _Lines(say)
+        self._thread = threading.Thread(target=self._run, name="games", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._begun = threading.Event()
+
+    def __enter__(self) -> Self:
+        logger = logging.getLogger("ludus.games")
+        logger.addHandler(self._handler)
+        logger.setLevel(logging.INFO)
+        self._thread.start()
+        self._begun.wait()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        try:
+            self._interrupt()
+            self._thread.join()
+        except KeyboardInterrupt:
+            self._interrupt()  # the second one cuts the games' time to quit short
+            self._thread.join()
+            raise
+        finally:
+            logging.getLogger("ludus.games").removeHandler(self._handler)
+
+    def _interrupt(self) -> None:
+        if self._thread.is_alive() and self._loop is not None and self._task is not None:
+            self._loop.call_soon_threadsafe(self._task.cancel)
+
+    def _run(self) -> None:
+        try:
+            run(self._play())
+        except asyncio.CancelledError:
+            pass
+        finally:
+            self._begun.set()
+
+    async def _play(self) -> None:
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        self._begun.set()
+        try:
+            await play(self._settings)
+        except SimulatorError as error:
+            self.failure, self.refusal = str(error), error.code if error.code in REFUSALS else None
+
+
+class _Lines(logging.Handler):
+    """Prints the log records of the bridge as `mlagents-learn` would."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        super().__init__(logging.INFO)
+        self._say = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        self._say(info(LISTENING) if text.startswith(_INVITATION) else f"[{record.levelname}] {text}")
+
+
+def check_build(settings: LearnSettings) -> None:
+    """Raise LearnError if the build does not exist, before anything is started."""
+    if settings.environment.env_path is None:
+        return
+    try:
+        find_executable(Path(settings.environment.env_path))
+    except ExecutableNotFound as error:
+        raise LearnError(
+            f"Couldn't launch the {settings.environment.env_path} environment. Provided filename does not match any "
+            f"environments: {error}."
+        ) from error
+
+
+def players_of(settings: LearnSettings, target: Target, logs: Path, say: Callable[[str], None]) -> Players:
+    """Return the games of the settings."""
+    environment, engine = settings.environment, settings.engine
+    # The configuration of a new run has the engine settings; a resumed run may have others.
+    names = [field.name for field in fields(EngineOverrides)] if settings.checkpoints.resume else []
+    unity = GameSettings(
+        target,
+        env=None if environment.env_path is None else Path(environment.env_path),
+        num_envs=environment.num_envs,
+        env_args=tuple(environment.env_args or ()),
+        base_port=environment.base_port,
+        no_graphics=engine.no_graphics,
+        no_graphics_monitor=engine.no_graphics_monitor,
+        engine=EngineOverrides(**{name: getattr(engine, name) for name in names}),
+        timeout_wait_seconds=environment.timeout_wait,
+        max_lifetime_restarts=environment.max_lifetime_restarts,
+        restarts_rate_limit_n=environment.restarts_rate_limit_n,
+        restarts_rate_limit_period_seconds=environment.restarts_rate_limit_period_s,
+        logs=logs,
+    )
+    return Players(unity, say)
+
 
 POLL_SECONDS: Final = 1.0
 REFUSAL_POLLS: Final = 30
@@ -129,9 +248,9 @@ def begin_anew(client: Client, folder: Folder) -> None:
         return
     with suppress(NotFound):  # a run of another server
         end_run(client, journal.run, "stop")
-    for behavior, known in journal.behaviors.items():
-        if known.event_file is not None:
-            (folder.behavior(behavior) / known.event_file.name).unlink(missing_ok=True)
+    for behavior, copied in journal.behaviors.items():
+        if copied.event_file is not None:
+            (folder.behavior(behavior) / copied.event_file.name).unlink(missing_ok=True)
     (folder.logs / "ludus.json").unlink()
 
 
@@ -255,13 +374,13 @@ def _initialize(client: Client, document: dict[str, Any], settings: LearnSetting
         return
     document["behaviors"] = named = {}
     for name, behavior in behaviors.items():
-        given = behavior.get("init_path") if isinstance(behavior, dict) else None
-        path = _initial_path(settings, name, given)
+        init_path = behavior.get("init_path") if isinstance(behavior, dict) else None
+        path = _initial_path(settings, name, init_path)
         named[name] = behavior
         if path is not None:
-            own = {key: value for key, value in (behavior or {}).items() if key != "init_path"}
+            section = {key: value for key, value in (behavior or {}).items() if key != "init_path"}
             uploaded = client.uploaded_checkpoints.upload(path, name=to_name(path.stem), behavior=name)
-            named[name] = {**own, "initialize_from": uploaded.id}
+            named[name] = {**section, "initialize_from": uploaded.id}
             say(info(f"Initializing from {path.as_posix()}."))
             say(info(f"Starting training from step 0 and saving to {settings.folder.as_posix()}/{name}."))
 
@@ -299,10 +418,10 @@ def _uploaded(client: Client, value: Any, known: dict[Path, str]) -> Any:
 def recordings(path: Path) -> list[Path]:
     """Return the recordings that a `demo_path` means: the file, or those in the folder. Raises LearnError."""
     if path.is_dir():
-        found = sorted(file for file in path.iterdir() if file.suffix in FOLDER_SUFFIXES)
-        if not found:
+        files = sorted(file for file in path.iterdir() if file.suffix in FOLDER_SUFFIXES)
+        if not files:
             raise LearnError(f"There are no '.demo' files in the provided directory {path}.")
-        return found
+        return files
     if not path.is_file():
         raise LearnError(f"The demonstration file or directory {path} does not exist.")
     if path.suffix not in FOLDER_SUFFIXES:
@@ -314,9 +433,9 @@ def _changed(section: EnvironmentSettings | EngineSettings) -> dict[str, Any]:
     """Return the values of a section that are not its defaults, for the server, which has the same defaults."""
     values: Mapping[str, Any] = asdict(section)
     return {
-        each.name: values[each.name]
-        for each in fields(section)
-        if each.name not in _LOCAL_KEYS and values[each.name] != each.default
+        field.name: values[field.name]
+        for field in fields(section)
+        if field.name not in _LOCAL_KEYS and values[field.name] != field.default
     }
 
 

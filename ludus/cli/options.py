@@ -1,22 +1,96 @@
-"""Options that several commands share, and the types of their values."""
+"""Options that several commands share, and the types of their values: durations, requirements, values as in YAML."""
 
 import functools
 import math
+import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
 import yaml
 
-from ludus.cli.plain_yaml import read_yaml
-from ludus.cli.require import parse_requirement
 from ludus.collector.networks.convolutions import DEFAULT_ENCODER, MINIMUM_SIZES
+from ludus.metric_keys import full_key
 from ludus.protocol.credentials import CLIENT_TOKEN, SIMULATOR_TOKEN
 from ludus.protocol.options import DEFAULT_SERVER, GATEWAY_VARIABLE
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+_NUMBER = re.compile(r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)[eE][-+]?[0-9]+\Z")
+_OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "!=": operator.ne,
+    "==": operator.eq,
+    "=": operator.eq,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+_FORM = re.compile(
+    r"\s*(?:(?P<behavior>[^:<>!]+):)?\s*(?P<key>[^:<>=!]+?)\s*(?P<operator>>=|<=|!=|==|=|>|<)(?P<value>[^<>=!]+)"
+)
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """`[Behavior:]KEY op VALUE`."""
+
+    text: str
+    behavior: str | None
+    key: str
+    operator: str
+    value: float
+
+    def holds(self, actual: float) -> bool:
+        """Compare. NaN meets no requirement."""
+        return actual == actual and _OPERATORS[self.operator](actual, self.value)  # noqa: PLR0124  # false for NaN
+
+
+def parse_requirement(text: str) -> Requirement:
+    """Read a requirement. Raises ValueError with a sentence."""
+    match = _FORM.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a requirement; write for instance 'reward>=475' or 'Striker:reward>=0.8'")
+    try:
+        value = float(match["value"])
+    except ValueError:
+        value = math.nan
+    if math.isnan(value):
+        raise ValueError(f"{match['value'].strip()!r} in {text!r} is not a number")
+    behavior = match["behavior"].strip() if match["behavior"] else None
+    return Requirement(text.strip(), behavior, full_key(match["key"]), match["operator"], value)
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader with these two rules."""
+
+    def construct_number(self, node: Any) -> float:
+        """Return the number behind a text with an exponent."""
+        text = node.value.replace("_", "")
+        number = float(text)
+        if math.isinf(number):
+            raise ValueError(f"{node.value} is larger than any number")
+        return int(number) if "." not in text and number.is_integer() else number
+
+    def construct_text(self, node: Any) -> str:
+        """Return a text as it is written."""
+        return str(self.construct_scalar(node))
+
+
+_Loader.add_implicit_resolver("!number", _NUMBER, list("-+.0123456789"))
+_Loader.add_constructor("!number", _Loader.construct_number)
+for _kind in ("timestamp", "value"):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _Loader.construct_text)
+
+
+def read_yaml(text: str) -> Any:
+    """Read a value. Raises yaml.YAMLError."""
+    try:
+        return yaml.load(text, _Loader)  # noqa: S506  a SafeLoader
+    except (ValueError, OverflowError, RecursionError) as error:  # 0b3, 1e999: of a number's form, but none
+        raise yaml.YAMLError(str(error)) from error
 
 
 class Parsed(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases of click

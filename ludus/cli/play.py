@@ -10,9 +10,8 @@ from typing import Any
 import click
 
 from ludus.cli.exits import Exit
-from ludus.cli.options import REQUIREMENT, SEED, option, record_option
+from ludus.cli.options import REQUIREMENT, SEED, Requirement, option, record_option
 from ludus.cli.render import number, print_json, print_table
-from ludus.cli.require import Requirement
 from ludus.cli.simulate import finish_recording, name_recordings
 from ludus.cli.sources import GAME_METAVAR, PLAYER, RANDOM, SOURCE, Source, game_options, make_player, try_to_make
 from ludus.demonstrations import DemonstrationError
@@ -162,9 +161,9 @@ def _all_alike(series: GameSeries, played: Sequence[Episode]) -> bool:
 def _sections(series: GameSeries, played: Sequence[Episode]) -> list[tuple[str, Summary]]:
     """Return a summary of each side's episodes, and one of all."""
     sections = [
-        (f"team {team}", summarize(own))
+        (f"team {team}", summarize(episodes))
         for team in series.teams
-        if (own := [episode for episode in played if episode.team == team]) and len(series.teams) > 1
+        if (episodes := [episode for episode in played if episode.team == team]) and len(series.teams) > 1
     ]
     return [*sections, ("all", summarize(played))]
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import click
 
-from ludus.cli.client import Failure
-from ludus.cli.exits import Exit
+from ludus.cli.client import writing
 from ludus.cli.options import FOLDER
 from ludus.cli.render import echo
 
@@ -22,11 +21,9 @@ def proto(folder: Path) -> None:
     source = files("ludus").joinpath("proto")
     if not source.is_dir():  # an editable installation: the wheel holds a copy
         source = files("ludus").joinpath("../proto")
-    try:
-        for name in ("README.md", "ludus/v1/simulation.proto", "mlagents/unity.proto"):
+    for name in ("README.md", "ludus/v1/simulation.proto", "mlagents/unity.proto"):
+        with writing(f"to {folder}"):
             target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(source.joinpath(name).read_bytes())
             echo(str(target))
-    except OSError as error:
-        raise Failure(f"cannot write to {folder}: {error.strerror or error}", Exit.REFUSED) from error

@@ -11,15 +11,12 @@ import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import yaml
 
 from ludus.console import reader_has_gone
-
-if TYPE_CHECKING:  # `ludus simulate` needs this module and no resources, which take long to import
-    from ludus.schemas import Event, Run, RunSummary
 
 _UNSEEN = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Characters that JSON does not escape, but a terminal interprets: controls, line ends, directions, surrogates."""
@@ -43,10 +40,10 @@ def printable(text: str, kept: str = "") -> str:
     if text.isprintable():
         return text
     return "".join(
-        each
-        if each in kept or each.isprintable() or unicodedata.category(each) == "Zs"
-        else each.encode("unicode_escape").decode()
-        for each in text.replace("\r\n", "\n")
+        character
+        if character in kept or character.isprintable() or unicodedata.category(character) == "Zs"
+        else character.encode("unicode_escape").decode()
+        for character in text.replace("\r\n", "\n")
     )
 
 
@@ -95,29 +92,18 @@ def print_ids(records: Iterable[Any]) -> None:
         echo(record.id)
 
 
-def state_of(run: "Run") -> str:
-    """Return the state of a run, and the state that was requested."""
-    doing = f", {run.intent} asked for" if run.intent else ""
-    return f"{run.id} {run.state}{doing}"
-
-
-def ended_as(run: "RunSummary") -> str:
-    """Return the state of a run; of one that has ended with findings about its learning, that it did so."""
-    return f"{run.state}, with warnings" if run.findings and run.finished_at is not None else run.state
-
-
 def fields(record: Any, columns: str, **computed: Callable[[Any], object]) -> list[tuple[str, object]]:
     """Return the labels and values of some fields of a record: times as their age, numbers as `number` writes them.
 
     `columns` has commas between them: `run_id` is the field of this name, with the label "run"; `steps=transitions` has
     its own label. A column of `computed` is no field, or is written in another way.
     """
-    found = []
+    labelled = []
     for column in columns.split(", "):
         label, _, name = column.rpartition("=")
         value = computed[name](record) if name in computed else _for_people(name, getattr(record, name))
-        found.append((label or re.sub("_(at|id)$", "", name).replace("_", " "), value))
-    return found
+        labelled.append((label or re.sub("_(at|id)$", "", name).replace("_", " "), value))
+    return labelled
 
 
 def table(columns: str, **computed: Callable[[Any], object]) -> Callable[[Iterable[Any]], None]:
@@ -156,9 +142,9 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
 def print_facts(facts: Iterable[tuple[str, object]]) -> None:
     """Print a line for each name and value; empty values are left out."""
-    there = [(_cell(name), _cell(value)) for name, value in facts if value not in {None, "", ()}]
-    width = max(len(name) for name, _ in there)
-    for name, text in there:
+    cells = [(_cell(name), _cell(value)) for name, value in facts if value not in {None, "", ()}]
+    width = max(len(name) for name, _ in cells)
+    for name, text in cells:
         click.echo(f"{name.ljust(width)}  {text}")
 
 
@@ -188,40 +174,13 @@ def ago(moment: datetime | None) -> str:
 
 def span(seconds: float) -> str:
     """Write a duration in its two largest units."""
-    left = max(0, int(seconds))
+    remaining = max(0, int(seconds))
     parts = list[str]()
     for unit, length in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
-        count, left = divmod(left, length)
+        count, remaining = divmod(remaining, length)
         if count or parts:
             parts.append(f"{count}{unit}")
     return " ".join(parts[:2]) or "0s"
-
-
-def event_line(event: "Event", run_name: str | None = None) -> str:
-    """Render an event for people; among those of other runs, with the name of its run."""
-    mark = {"warning": "! ", "error": "!! "}.get(event.level, "")
-    named = "" if run_name is None else f"{run_name:<20}  "
-    return printable(f"{event.at.astimezone():%H:%M:%S}  {named}{event.type:<22}  {mark}{event.message}")
-
-
-def steps_of(run: "RunSummary") -> str:
-    """Return the agent steps of a run, and those at which it is complete."""
-    return number(run.step) if run.max_steps is None else f"{number(run.step)} of {number(run.max_steps)}"
-
-
-def percent_of(run: "RunSummary") -> str | None:
-    """Return how much of its steps a run has done; None where it has no number of them."""
-    return f"{100 * run.step / run.max_steps:.0f}%" if run.max_steps else None
-
-
-def speed_of(run: "RunSummary") -> str | None:
-    """Return the agent steps per second of a run; None where they are unknown."""
-    return None if run.steps_per_second is None else f"{run.steps_per_second:,.0f}"
-
-
-def left_of(run: "RunSummary") -> str | None:
-    """Return the time until a run is complete, as estimated; None where that is unknown."""
-    return None if run.finishes_at is None else span((run.finishes_at - datetime.now(UTC)).total_seconds())
 
 
 def _for_people(name: str, value: object) -> object:

@@ -17,17 +17,18 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TextIO, TypeVar
 from urllib.parse import quote
 from xml.etree import ElementTree as ET
 
 import click
 
 from ludus.cli.client import Failure
+from ludus.cli.ending import steps_of
 from ludus.cli.exits import INTERRUPTED, Exit, sigterm_interrupts
-from ludus.cli.options import FILE
-from ludus.cli.render import LINES, echo, number, printable, steps_of
-from ludus.cli.require import Requirement, Verdict
+from ludus.cli.options import FILE, Requirement
+from ludus.cli.render import LINES, echo, number, printable
+from ludus.cli.require import Verdict
 from ludus.client import ApiError, Client
 from ludus.metric_keys import SHORT_KEYS
 from ludus.paths import replaced
@@ -91,15 +92,15 @@ class Report:
         self.run, self.server = run, client.server
         if self.summary is None:
             return
-        wanted = {(None, SHORT_KEYS["reward"]): None} | {
-            (each.behavior, each.key): None for each in self.requirements if each.key != "step"
-        }
-        found = dict[tuple[str, str], Series]()
-        for behavior, key in wanted:
+        required = [(requirement.behavior, requirement.key) for requirement in self.requirements]
+        curves = dict[tuple[str, str], Series]()
+        for behavior, key in dict.fromkeys([(None, SHORT_KEYS["reward"]), *required]):
+            if key == "step":
+                continue
             with suppress(ApiError):  # a metric that the run does not have; the requirement's verdict says so
                 series = client.metrics.series(run.id, key, behavior, CURVE_POINTS, with_predecessors=True)
-                found |= {(each.behavior, each.key): each for each in series}
-        self.curves = list(found.values())
+                curves |= {(curve.behavior, curve.key): curve for curve in series}
+        self.curves = list(curves.values())
 
     def begin(self) -> None:
         """Write the JUnit file of a command that was killed. Raises Failure where a report cannot be written."""
@@ -115,7 +116,7 @@ class Report:
     def write(self, code: int, reason: str = "") -> None:
         """Write the files; `reason` says in words why the command ended with this exit code. Raises OSError."""
         if code in {Exit.UNMET, Exit.NO_METRIC} and self.verdicts:
-            unmet = [f"{each.requirement.text}: {each.reason}" for each in self.verdicts if not each.met]
+            unmet = [f"{verdict.requirement.text}: {verdict.reason}" for verdict in self.verdicts if not verdict.met]
             reason = f"{len(unmet)} of {len(self.verdicts)} requirements not met: {'; '.join(unmet)}"
         default = "done" if code == Exit.OK else f"ended with exit code {code} ({_type(code)})"
         reason = reason or self.reason or default
@@ -145,8 +146,8 @@ class Report:
             case = ET.SubElement(suite, "testcase", classname=classname, name=requirement.text, time="0.000")
             verdict = judged.get(requirement)
             if verdict is None or not (passed or code == Exit.WARNED):
-                found = "" if verdict is None else f": {verdict.reason}"
-                ET.SubElement(case, "skipped", message=f"not judged{found}")
+                why = "" if verdict is None else f": {verdict.reason}"
+                ET.SubElement(case, "skipped", message=f"not judged{why}")
             elif not verdict.judged:
                 ET.SubElement(case, "error", type=_type(Exit.NO_METRIC), message=verdict.reason)
             elif not verdict.met:
@@ -172,21 +173,21 @@ class Report:
         _replace(path, ET.tostring(suite, encoding="utf-8", xml_declaration=True))
 
     def _markdown(self, code: int, reason: str) -> str:
-        verdict = "passed" if code == Exit.OK else "failed" if code in FAILURES else "not judged"
-        lines = [f"### {_cell(f'ludus {self.command} {self._named()}')}: {verdict}", "", _cell(reason), ""]
+        outcome = "passed" if code == Exit.OK else "failed" if code in FAILURES else "not judged"
+        lines = [f"### {_cell(f'ludus {self.command} {self._named()}')}: {outcome}", "", _cell(reason), ""]
         for line in [*self.lines, *self.details]:
             if line != reason:
                 lines += [_cell(line), ""]
         if self.requirements:
-            judged = {each.requirement: each for each in self.verdicts}
+            verdicts = {verdict.requirement: verdict for verdict in self.verdicts}
             lines += ["| requirement | result | value |", "| --- | --- | --- |"]
             for requirement in self.requirements:
-                found = judged.get(requirement)
-                if found is None or not found.judged or code not in {Exit.OK, Exit.UNMET, Exit.NO_METRIC, Exit.WARNED}:
+                judged = verdicts.get(requirement)
+                if judged is None or not judged.judged or code not in {*FAILURES, Exit.OK, Exit.NO_METRIC}:
                     result = "not judged"
                 else:
-                    result = "met" if found.met else "**not met**"
-                lines.append(f"| {_cell(requirement.text)} | {result} | {_cell(found.reason if found else '')} |")
+                    result = "met" if judged.met else "**not met**"
+                lines.append(f"| {_cell(requirement.text)} | {result} | {_cell(judged.reason if judged else '')} |")
             lines.append("")
         if self.run is not None:
             run = self.run
@@ -198,10 +199,11 @@ class Report:
         if self.curves:
             lines += ["| metric | curve | lowest | highest | last |", "| --- | --- | --- | --- | --- |"]
             for curve in self.curves:
-                ends = [number(each) for each in (_extreme(curve.minima, min), _extreme(curve.maxima, max))]
                 name = _cell(f"{curve.behavior} {curve.key}".strip())
-                drawn = sparkline(curve.values)
-                lines.append(f"| {name} | {drawn} | {ends[0]} | {ends[1]} | {number(curve.values[-1])} |")
+                lowest = min((value for value in curve.minima if value is not None), default=None)
+                highest = max((value for value in curve.maxima if value is not None), default=None)
+                figures = " | ".join(map(number, (lowest, highest, curve.values[-1])))
+                lines.append(f"| {name} | {sparkline(curve.values)} | {figures} |")
             lines.append("")
         return "\n".join(lines)
 
@@ -230,11 +232,11 @@ class ReportedCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the command line; a wrong one is also reported if it names the files."""
-        given = list(args)
+        typed = list(args)
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
-            report = Report(_command(ctx), _named_file(given, "--junit"), _named_file(given, "--summary"))
+            report = Report(_command(ctx), _named_file(typed, "--junit"), _named_file(typed, "--summary"))
             with suppress(OSError):  # the error of the command line is more important
                 report.write(Exit.USAGE, error.format_message())
             raise
@@ -242,8 +244,8 @@ class ReportedCommand(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command, and write the reports at its end."""
         report = Report(_command(ctx), ctx.params.pop("junit"), ctx.params.pop("summary"))
-        (judged,) = (each.name for each in self.params if isinstance(each, click.Argument))
-        report.subject = ctx.params[judged or ""]
+        (subject,) = (parameter.name for parameter in self.params if isinstance(parameter, click.Argument))
+        report.subject = ctx.params[subject or ""]
         report.begin()
         ctx.params["report"] = report
         code, reason = int(Exit.REFUSED), ""
@@ -269,19 +271,18 @@ class ReportedCommand(click.Command):
 
 def report_options(handler: Command) -> Command:
     """Add the options that name the files of the reports, for a `ReportedCommand`."""
-    path = FILE
     summary = 'Append a summary in Markdown, as in --summary "$GITHUB_STEP_SUMMARY".'
-    handler = click.option("--summary", type=path, metavar="FILE", help=summary)(handler)
+    handler = click.option("--summary", type=FILE, metavar="FILE", help=summary)(handler)
     junit = "Write a JUnit report, whatever the outcome."
-    return click.option("--junit", type=path, metavar="FILE", help=junit)(handler)
+    return click.option("--junit", type=FILE, metavar="FILE", help=junit)(handler)
 
 
 def sparkline(values: Sequence[float | None]) -> str:
     """Draw values as a line of blocks, from the lowest to the highest of them; a gap where there is no number."""
-    there = [value for value in values if value is not None]
-    if not there:
+    numbers = [value for value in values if value is not None]
+    if not numbers:
         return ""
-    low, high = min(there), max(there)
+    low, high = min(numbers), max(numbers)
     scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0.0
     return "".join(" " if value is None else _BLOCKS[round((value - low) * scale)] for value in values)
 
@@ -295,7 +296,7 @@ def _replace(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def _for_appending(path: Path) -> Any:
+def _for_appending(path: Path) -> TextIO:
     path.parent.mkdir(parents=True, exist_ok=True)
     return path.open("a", encoding="utf-8")
 
@@ -303,10 +304,10 @@ def _for_appending(path: Path) -> Any:
 def _command(ctx: click.Context) -> str:
     """Return a command's name without that of the program: `run wait`."""
     names = []
-    each: click.Context | None = ctx
-    while each is not None and each.parent is not None:
-        names.append(each.info_name or "")
-        each = each.parent
+    context: click.Context | None = ctx
+    while context is not None and context.parent is not None:
+        names.append(context.info_name or "")
+        context = context.parent
     return " ".join(reversed(names)) or ctx.info_name or ""
 
 
@@ -332,8 +333,3 @@ def _cell(text: str) -> str:
     for special in "\\`*_[]<>|":
         line = line.replace(special, f"\\{special}")
     return line
-
-
-def _extreme(values: Sequence[float | None], choose: Any) -> float | None:
-    there = [value for value in values if value is not None]
-    return choose(there) if there else None

@@ -1,31 +1,33 @@
-"""`ludus run`: queue, show and end runs. `ludus.cli.lifecycle` has the commands on live runs."""
+"""`ludus run`: queue, show, change, branch, rename and end runs, and set their environment parameters."""
 
 import functools
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, Final
 from uuid import uuid4
 
 import click
+import yaml
 
-from ludus.cli.client import connected, place, sending
-from ludus.cli.diff import diff
-from ludus.cli.ending import end_run, findings
+from ludus.cli.client import Failure, answering, connected, place, sending
+from ludus.cli.ending import end_run, ended_as, event_line, findings, left_of, percent_of, speed_of, state_of, steps_of
+from ludus.cli.exits import OUTCOMES, Exit
 from ludus.cli.files import Text, TextFile
 from ludus.cli.follow import Waiting, await_end, wait, watch
-from ludus.cli.lessons import COMMANDS as LESSONS
-from ludus.cli.lifecycle import COMMANDS as LIFECYCLE
-from ludus.cli.logs import logs, profile
-from ludus.cli.metrics import metrics
-from ludus.cli.mirror import mirror
 from ludus.cli.options import (
+    ASSIGNMENT,
+    Parsed,
+    Requirement,
     cancel_option,
     fail_on_warning_option,
     json_option,
     limit_option,
+    option,
     overrides_option,
     priority_option,
+    read_yaml,
     require_option,
     run_name_option,
     run_tag_option,
@@ -35,30 +37,21 @@ from ludus.cli.options import (
 from ludus.cli.render import (
     ago,
     echo,
-    ended_as,
-    event_line,
     fields,
     id_of,
-    left_of,
     number,
-    percent_of,
     print_answer,
     print_document,
     print_facts,
     print_table,
     span,
-    speed_of,
-    state_of,
-    steps_of,
     table,
 )
-from ludus.cli.require import Requirement
-from ludus.cli.series import series
-from ludus.cli.tidy import COMMANDS as TIDYING
-from ludus.client import Client, StoredConfig
+from ludus.cli.run_data import diff, logs, metrics, mirror, profile, series
+from ludus.client import TERMINAL_STATES, Client, NotSaved, StoredConfig, WaitTimedOut
 from ludus.client.backoff import ServerBackoff
 from ludus.metric_keys import SHORT_KEYS, full_key
-from ludus.schemas import PlannedRun, Run, RunListed
+from ludus.schemas import Amendments, EnvironmentParameters, PlannedRun, Run, RunListed
 
 
 @click.group()
@@ -171,30 +164,30 @@ def list_(
     \b
     ludus run list --tag sweep --metric reward --metric reward@max --order-by 'reward@max desc'
     """
-    ordering, wanted = _ordering(order_by, metrics)
+    ordering, requested = _ordering(order_by, metrics)
     conditions = [filter_] if filter_ else []
     conditions += [f'state = "{state.upper()}"'] if state else []
     conditions += [f'tags = "{tag}"' for tag in tags]
 
     def show(runs: list[RunListed]) -> None:
-        running = any(each.state == "RUNNING" for each in runs)
-        waiting = any(each.waits_for for each in runs)
+        running = any(run.state == "RUNNING" for run in runs)
+        waiting = any(run.waits_for for run in runs)
         headers = ["id", "name", "state", "reason", "steps", "done"]
         headers += ["simulators", "steps/s", "left"] if running else []
         headers += [*metrics, "created", "tags"]
         rows = [
             [
-                *(each.id, each.name, ended_as(each), each.stop_reason, number(each.step), percent_of(each)),
-                *((number(each.simulators), speed_of(each), left_of(each)) if running else ()),
-                *(number(each.metrics.get(_key(metric))) for metric in metrics),
-                *(ago(each.created_at), each.tags),
-                *([each.waits_for] if waiting else ()),
+                *(run.id, run.name, ended_as(run), run.stop_reason, number(run.step), percent_of(run)),
+                *((number(run.simulators), speed_of(run), left_of(run)) if running else ()),
+                *(number(run.metrics.get(_key(metric))) for metric in metrics),
+                *(ago(run.created_at), run.tags),
+                *([run.waits_for] if waiting else ()),
             ]
-            for each in runs
+            for run in runs
         ]
         print_table([*headers, "waits for"] if waiting else headers, rows)
 
-    runs = list(client.runs.list(" AND ".join(conditions), ordering, limit, [_key(each) for each in wanted]))
+    runs = list(client.runs.list(" AND ".join(conditions), ordering, limit, [_key(metric) for metric in requested]))
     print_answer(runs, show, as_json=as_json)
 
 
@@ -256,15 +249,15 @@ def cancel(client: Client, run: str) -> Run:
     return end_run(client, run, "cancel")
 
 
-for command in (*LIFECYCLE, *LESSONS, *TIDYING, wait, watch, logs, profile, diff, metrics, series, mirror):
+for command in (wait, watch, logs, profile, diff, metrics, series, mirror):
     run.add_command(command)
 
 
 def _key(metric: str) -> str:
     """Return the full key of a metric with an alias: `reward@max`, `Walker:reward`."""
-    named, at, which = metric.partition("@")
+    named, sign, which = metric.partition("@")
     behavior, colon, key = named.rpartition(":")
-    return f"{behavior}{colon}{full_key(key)}{at}{which}"
+    return f"{behavior}{colon}{full_key(key)}{sign}{which}"
 
 
 def _ordering(order_by: str, metrics: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
@@ -292,6 +285,7 @@ def _configuration(file: Text | None, stored: str | None) -> str | StoredConfig:
 
 def _facts(client: Client, record: Run) -> list[tuple[str, object]]:
     connected_now = client.simulators.list(record.id, state="connected")
+    agents = sum(simulator.agents for simulator in connected_now)
     ended = record.finished_at
     started = record.started_at
     length = None if started is None or ended is None else span((ended - started).total_seconds())
@@ -313,7 +307,7 @@ def _facts(client: Client, record: Run) -> list[tuple[str, object]]:
             record.self_play and ", ".join(f"{name} {elo:.1f}" for name, elo in record.self_play.elo.items()),
         ),
         ("trained on", _trained_on(client, record)),
-        ("simulators", f"{len(connected_now)} connected, {sum(each.agents for each in connected_now)} agents"),
+        ("simulators", f"{len(connected_now)} connected, {agents} agents"),
         *_edge_collectors(client, record),
         ("bottleneck", _bottleneck(client, record)),
         *(("warning", finding) for finding in findings(client, record)),
@@ -325,31 +319,287 @@ def _facts(client: Client, record: Run) -> list[tuple[str, object]]:
 
 def _edge_collectors(client: Client, record: Run) -> Iterator[tuple[str, object]]:
     """Yield a line for each edge collector of the live attempt."""
-    for each in client.runs.collectors(record.id) if record.finished_at is None else ():
-        if each.kind == "edge" and each.joined_at is not None:
-            facts = f"{each.host} ({each.address}), {each.simulators} simulators, joined {ago(each.joined_at)}"
-            if each.lagged_at is not None:
-                facts += f"; its network was too slow {ago(each.lagged_at)}, {each.waiting_bytes >> 20} MiB waited"
-            yield f"edge collector {each.index}", facts
+    for collector in client.runs.collectors(record.id) if record.finished_at is None else ():
+        if collector.kind == "edge" and collector.joined_at is not None:
+            facts = f"{collector.host} ({collector.address}), {collector.simulators} simulators"
+            facts += f", joined {ago(collector.joined_at)}"
+            if collector.lagged_at is not None:
+                facts += (
+                    f"; its network was too slow {ago(collector.lagged_at)}, {collector.waiting_bytes >> 20} MiB waited"
+                )
+            yield f"edge collector {collector.index}", facts
 
 
 def _bottleneck(client: Client, record: Run) -> str | None:
     """Return what holds a run back in one sentence; None where nothing is measured."""
-    found = client.runs.bottleneck(record.id) if record.state == "RUNNING" else None
-    if found is None or found.cause is None:
+    bottleneck = client.runs.bottleneck(record.id) if record.state == "RUNNING" else None
+    if bottleneck is None or bottleneck.cause is None:
         return None
     # A run that stands still has no speed of which a part would be lost.
-    now, without = found.steps_per_second, found.steps_per_second_without
+    now, without = bottleneck.steps_per_second, bottleneck.steps_per_second_without
     gain = f"{now:,.0f} steps/s could be {without:,.0f} without that: " if now and without else ""
-    return f"{found.message}. {gain}{found.advice}"
+    return f"{bottleneck.message}. {gain}{bottleneck.advice}"
 
 
 def _trained_on(client: Client, record: Run) -> str | None:
     """Return the software and hardware of the newest attempt in a line; `ludus run diff` compares all of it."""
     attempts = client.runs.attempts(record.id)
-    found = (attempts[-1].fingerprint if attempts else None) or {}
+    fingerprint = (attempts[-1].fingerprint if attempts else None) or {}
     named = {"release": "Ludus", "python": "Python", "torch": "torch", "cuda": "CUDA"}
-    parts = [f"{word} {found[name]}" for name, word in named.items() if found.get(name)]
-    parts += [str(found["cpu"])] if found.get("cpu") else []
-    parts += [", ".join(found["gpus"])] if found.get("gpus") else []
+    parts = [f"{word} {fingerprint[name]}" for name, word in named.items() if fingerprint.get(name)]
+    parts += [str(fingerprint["cpu"])] if fingerprint.get("cpu") else []
+    parts += [", ".join(fingerprint["gpus"])] if fingerprint.get("gpus") else []
     return ", ".join(parts) or None
+
+
+_KEY = re.compile(r'"([^"]+)"|([^."]+)')
+
+
+@run.command()
+@click.argument("run")
+@click.option("--wait", "wait_", is_flag=True, help="Wait until the run is PAUSED, and its worker free.")
+@timeout_option
+@json_option
+@connected
+def pause(client: Client, *, run: str, wait_: bool, timeout: float | None, as_json: bool) -> None:
+    """Pause a run: save a checkpoint and free its worker. Its simulators wait until `ludus run resume`."""
+    record = client.runs.pause(run)
+    if wait_ and record.state != "PAUSED":
+        try:
+            record = client.runs.wait(record.id, ["PAUSED"], timeout)
+        except WaitTimedOut as error:
+            raise Failure(f"{error} (--timeout); it will still pause", Exit.TIMED_OUT) from error
+    print_answer(record, state_of, as_json=as_json)
+    if wait_ and record.state in OUTCOMES:  # it ended first
+        sys.exit(OUTCOMES[record.state])
+
+
+@run.command()
+@click.argument("run")
+@click.option(
+    "--set",
+    "changes",
+    type=ASSIGNMENT,
+    multiple=True,
+    help="Change a behavior's key first, as in Walker.hyperparameters.learning_rate=1e-4. Can be given several times.",
+)
+@answering(state_of)
+def resume(client: Client, *, run: str, changes: tuple[tuple[str, Any], ...]) -> Run:
+    """Resume a paused run from its newest checkpoint."""
+    return client.runs.resume(run, nested(changes) or None)
+
+
+@run.command()
+@click.argument("run")
+@timeout_option
+@answering(lambda answer: str(answer["checkpoint_id"]))
+def checkpoint(client: Client, *, run: str, timeout: float | None) -> dict[str, str]:
+    """Save a checkpoint of a running run now, wait until it is stored, and print its id. The run continues.
+
+    Without --timeout the command waits up to a minute.
+    """
+    try:
+        return {"checkpoint_id": client.checkpoints.save(run, 60.0 if timeout is None else timeout)}
+    except NotSaved as error:
+        raise Failure(f"{error} (--timeout allows more time)", Exit.REFUSED) from error
+
+
+@run.command("set")
+@click.argument("run")
+@click.argument("changes", nargs=-1, type=ASSIGNMENT, required=True, metavar="NAME.KEY=VALUE...")
+@json_option
+@connected
+def set_(client: Client, *, run: str, changes: tuple[tuple[str, Any], ...], as_json: bool) -> None:
+    """Change hyperparameters or max_steps of behaviors in a RUN that has not ended.
+
+    \b
+    ludus run set RUN Walker.hyperparameters.learning_rate=1e-4 Walker.max_steps=800000
+
+    A running run uses them from its next update. Put a behavior's name with a dot into double quotes.
+    """
+
+    def show(record: Run) -> None:
+        _show_changes(client.runs.amendments(record.id), slice(-1, None))
+
+    print_answer(client.runs.change(run, nested(changes)), show, as_json=as_json)
+
+
+def _show_changes(answer: Amendments, part: slice = slice(None)) -> None:
+    if not answer.amendments:
+        echo("Nothing in the run's configuration was changed.")
+    for amendment in answer.amendments[part]:
+        for change in amendment.changes:
+            echo(f"{amendment.seq}  {change.path}: {change.old} -> {change.new}  ({ago(amendment.created_at)})")
+        echo(f"   {'the trainer uses it' if amendment.applied else 'the trainer has not applied it yet'}")
+
+
+@run.command()
+@click.argument("run")
+@answering(_show_changes)
+def changes(client: Client, *, run: str) -> Amendments:
+    """Show the changes of a run's configuration since its creation."""
+    return client.runs.amendments(run)
+
+
+@run.command()
+@click.argument("run")
+@option("--checkpoint", default="latest", help="Id of the checkpoint to start from.")
+@click.option(
+    "--continue",
+    "go_on",
+    is_flag=True,
+    help="Continue exactly where the checkpoint was taken, instead of at step 0 with its networks.",
+)
+@click.option("--name", help="Name of the new run.")
+@click.option("--tag", "tags", multiple=True, help="Tag of the new run. Can be given several times.")
+@overrides_option
+@priority_option
+@wait_option
+@timeout_option
+@require_option
+@json_option
+@connected
+def branch(
+    client: Client,
+    *,
+    run: str,
+    overrides: tuple[tuple[str, Any], ...],
+    wait_: bool,
+    timeout: float | None,
+    requirements: tuple[Requirement, ...],
+    as_json: bool,
+    **described: Any,
+) -> None:
+    """Queue a new run with the configuration of RUN, changed by --set, that starts from a checkpoint of RUN."""
+    created = client.runs.branch(run, overrides=dict(overrides), **described)
+    print_answer(created, id_of, as_json=as_json)
+    if wait_:
+        sys.exit(await_end(client, created.id, Waiting(timeout, requirements)))
+
+
+_GROUPS: Final = frozenset({"hyperparameters", "divergence"})
+"""Keys of a behavior's section whose own keys change one by one."""
+
+
+def nested(assignments: Iterable[tuple[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return changes by behavior. Raises UsageError where a path does not name a behavior and a key of it."""
+    sections: dict[str, dict[str, Any]] = {}
+    for path, value in assignments:
+        keys = [quoted or plain for quoted, plain in _KEY.findall(path)]
+        keys = keys[1:] if keys[:1] == ["behaviors"] and len(keys) > 2 else keys
+        if not 2 <= len(keys) <= 3 or (len(keys) == 3 and keys[1] not in _GROUPS):
+            message = f"{path!r} names no key of a behavior; write NAME.max_steps or NAME.hyperparameters.learning_rate"
+            raise click.UsageError(message)
+        section = sections.setdefault(keys[0], {})
+        for key in keys[1:-1]:
+            section = section.setdefault(key, {})
+        section[keys[-1]] = value
+    return sections
+
+
+CHANGES = frozenset({"lesson_changed", "parameter_changed"})
+"""Types of events that change a parameter."""
+
+
+def _read_value(text: str) -> Any:
+    try:
+        return read_yaml(text)
+    except yaml.YAMLError:
+        raise ValueError(f"{text!r} is not valid YAML") from None
+
+
+def _show_parameters(answer: EnvironmentParameters, *, ended: bool = False) -> None:
+    for parameter in answer.parameters:
+        echo(f"{parameter.name}: {parameter.waits_for}")
+    undone = "the run ended before that" if ended else "the trainer has not done it yet"
+    for edit in answer.pending:
+        change = ", ".join(f"{key} {value}" for key, value in edit.change.items())
+        echo(f"{edit.parameter}: {change} was asked for; {undone}")
+    if not answer.parameters:
+        echo("The run has no environment parameters.")
+
+
+@run.command()
+@click.argument("run")
+@json_option
+@connected
+def lessons(client: Client, *, run: str, as_json: bool) -> None:
+    """Show the present lesson of each environment parameter and the criterion that it waits for.
+
+    Of a run that has ended: the last lesson of each, and the changes before it.
+    """
+    record = client.runs.get(run)
+    ended = record.state in TERMINAL_STATES
+
+    def show(found: EnvironmentParameters) -> None:
+        _show_parameters(found, ended=ended)
+        for event in client.events.list(record.id) if ended and found.parameters else ():
+            if event.type in CHANGES:
+                echo(event_line(event))
+
+    print_answer(client.environment_parameters.get(record.id), show, as_json=as_json)
+
+
+@run.command("set-lesson")
+@click.argument("run")
+@click.argument("parameter")
+@click.argument("lesson")
+@answering(_show_parameters)
+def set_lesson(client: Client, *, run: str, parameter: str, lesson: str) -> EnvironmentParameters:
+    """Begin another LESSON of a PARAMETER, by its name or its number (`2` is the second), in a live RUN."""
+    return client.environment_parameters.set_lesson(run, parameter, lesson)
+
+
+@run.command("set-parameter")
+@click.argument("run")
+@click.argument("parameter")
+@click.argument("value", type=Parsed("value", _read_value))
+@answering(_show_parameters)
+def set_parameter(client: Client, *, run: str, parameter: str, value: Any) -> EnvironmentParameters:
+    """Give the present lesson of a PARAMETER another VALUE in a live RUN: a number, or a sampler as YAML.
+
+    Write `--` before a negative number.
+    """
+    return client.environment_parameters.set_value(run, parameter, value)
+
+
+@run.command()
+@click.argument("run")
+@click.argument("name")
+@answering(lambda renamed: f"{renamed.id} {renamed.name}")
+def rename(client: Client, *, run: str, name: str) -> Run:
+    """Give RUN another NAME, also after its end."""
+    return client.runs.rename(run, name)
+
+
+@run.command()
+@click.argument("run")
+@click.argument("tags", nargs=-1)
+@click.option("--remove", "removed", multiple=True, metavar="TAG", help="A tag to remove. Can be given several times.")
+@answering(lambda tagged: ", ".join(tagged.tags))
+def tag(client: Client, *, run: str, tags: tuple[str, ...], removed: tuple[str, ...]) -> Run:
+    """Add TAGS to RUN, and remove others, also after its end. Prints all tags of the run."""
+    if not tags and not removed:
+        raise click.UsageError("name at least one tag to add, or --remove TAG")
+    return client.runs.tag(run, tags, removed)
+
+
+@run.command()
+@click.argument("runs", nargs=-1, required=True)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@connected
+def delete(client: Client, *, runs: tuple[str, ...], yes: bool) -> None:
+    """Delete RUNS that have ended, with their metrics, events, logs and checkpoints.
+
+    A run is kept, and the error names the reason, while an alias stands for one of its checkpoints, another run began
+    with one or judged one, a checkpoint is pinned, or it plays on a shared ladder.
+    """
+    records = [client.runs.get(run) for run in runs]  # all names first: after a deletion one would mean another run
+    if not yes:
+        for record in records:
+            echo(f"{record.id} {record.name} {record.state}", err=True)
+        count = f"{len(records)} run{'s' if len(records) > 1 else ''}"
+        click.confirm(f"Delete {count}? This cannot be undone", abort=True, err=True)
+    for record in records:
+        client.runs.delete(record.id)
+        echo(f"{record.id} deleted")

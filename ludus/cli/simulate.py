@@ -22,6 +22,7 @@ import click
 
 from ludus.backoff import Backoff
 from ludus.child_process import TAIL_LINES, ChildProcess, RestartedProcess, describe_exit
+from ludus.cli.collect import CLIENT, OwnCollector, printed_games
 from ludus.cli.exits import GAMES_HELP, INTERRUPTED, Exit, exit_of_end, exit_of_error, sigterm_interrupts
 from ludus.cli.options import (
     SEED,
@@ -34,10 +35,8 @@ from ludus.cli.options import (
     record_option,
     token_option,
 )
-from ludus.cli.own_collector import CLIENT, OwnCollector
 from ludus.cli.render import echo
 from ludus.cli.sources import GAME_METAVAR, RANDOM, SCRIPTED, SOURCE, Source, check, game_options
-from ludus.cli.until_end import printed_games
 from ludus.demonstrations import DemonstrationError, Recorder, inspect, read
 from ludus.games.collecting import Collect, collects_here, falls_back
 from ludus.protocol.credentials import SIMULATOR_TOKEN
@@ -224,8 +223,8 @@ def finish_recording(file: Path) -> None:
     if not file.exists():
         echo(f"nothing was recorded to {file}: no step was played to its outcome", err=True)
         return
-    found = inspect(read(file))
-    echo(f"{file} holds {found.transitions} transitions, {found.episodes} whole episodes", err=True)
+    recorded = inspect(read(file))
+    echo(f"{file} holds {recorded.transitions} transitions, {recorded.episodes} whole episodes", err=True)
 
 
 class Reporter:
@@ -375,11 +374,11 @@ class MergedOutput:
 def play_all(plans: list[Plan], target: Target, restarts: int, wanted: Collect | None) -> int:
     """Play with or without an edge collector of this command; return the exit code."""
     try:
-        here = asyncio.run(collects_here(target, CLIENT, wanted, bridged=False))
+        collects = asyncio.run(collects_here(target, CLIENT, wanted, bridged=False))
     except SimulatorError as error:
         echo(f"Error: {error}", err=True)
         return exit_of_error(error.code)
-    if here:
+    if collects:
         with OwnCollector(target) as collector:
             nearer = [replace(plan, server=collector.address, ca_file=None, token_given=True) for plan in plans]
             code = supervise(nearer, "", restarts, collector)

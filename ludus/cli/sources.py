@@ -158,8 +158,8 @@ def with_scripted(simulation: Simulation, scripted: Mapping[int, str]) -> Simula
         specs = [spec for spec in simulation.behaviors if team_of(spec) == team]
         if not specs:
             teams = sorted({str(team_of(spec)) for spec in simulation.behaviors} - {"None"})
-            there = f"only {', '.join(teams)}" if teams else "nor any other"
-            raise ValueError(f"--scripted {team}={player}: the game has no team {team}, {there}")
+            advice = f"only {', '.join(teams)}" if teams else "nor any other"
+            raise ValueError(f"--scripted {team}={player}: the game has no team {team}, {advice}")
         players.update((spec.name, make_player(player, spec, sample=True)) for spec in specs)
     return ScriptedSimulation(simulation, players)
 

@@ -51,10 +51,10 @@ def create(client: Client, *, name: str, scopes: tuple[str, ...], for_project: s
     return client.tokens.create(name, scopes, project=for_project, **bounds)
 
 
-def _state(each: Token) -> str:
-    if each.revoked_at is not None:
+def _state(token: Token) -> str:
+    if token.revoked_at is not None:
         return "revoked"
-    return "expired" if each.expires_at is not None and each.expires_at <= datetime.now(UTC) else "valid"
+    return "expired" if token.expires_at is not None and token.expires_at <= datetime.now(UTC) else "valid"
 
 
 @token.command("list")
@@ -70,12 +70,14 @@ def _state(each: Token) -> str:
 )
 def list_(client: Client, *, everything: bool) -> list[Token]:
     """List the project's tokens, newest first."""
-    return [each for each in client.tokens.list() if everything or _state(each) == "valid"]
+    return [token for token in client.tokens.list() if everything or _state(token) == "valid"]
 
 
-def _show(own: Identity) -> None:
-    bound = "all projects" if own.project == "*" else own.project
-    print_facts([*fields(own, "name, scopes"), ("bound to", bound), *fields(own, "acts_in, run_id, ladder_id")])
+def _show(identity: Identity) -> None:
+    bound = "all projects" if identity.project == "*" else identity.project
+    print_facts(
+        [*fields(identity, "name, scopes"), ("bound to", bound), *fields(identity, "acts_in, run_id, ladder_id")]
+    )
 
 
 @token.command("self")

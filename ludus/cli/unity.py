@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import click
 
+from ludus.cli.collect import run_until_end
 from ludus.cli.exits import GAMES_HELP
 from ludus.cli.options import FOLDER, ca_file_option, connect_timeout_option, gateway_option, option, token_option
-from ludus.cli.until_end import run_until_end
 from ludus.games.builds import play
 from ludus.games.settings import BASE_PORT, EDITOR_PORT, LAST_PORT, GameSettings
 from ludus.protocol.side_channels import EngineOverrides
@@ -27,13 +27,13 @@ class _TakesTheRest(click.Command):
     """A command whose last option takes everything that follows, as `mlagents-learn`'s does."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ours, rest = args, list[str]()
+        options, game_arguments = args, list[str]()
         if REST in args:
             position = args.index(REST)
-            ours, rest = args[:position], args[position + 1 :]
-        left = super().parse_args(ctx, ours)
-        ctx.params["env_args"] = tuple(rest)
-        return left
+            options, game_arguments = args[:position], args[position + 1 :]
+        unread = super().parse_args(ctx, options)
+        ctx.params["env_args"] = tuple(game_arguments)
+        return unread
 
 
 @click.command(cls=_TakesTheRest, epilog=GAMES_HELP)
@@ -128,7 +128,7 @@ def unity(
     if env is None and num_envs > 1:
         raise click.UsageError("--num-envs counts copies of a build: name it with --env")
     target = Target(server, run, token, label, ca_file, connect_timeout)
-    engine = EngineOverrides(**{each.name: settings.pop(each.name) for each in fields(EngineOverrides)})
+    engine = EngineOverrides(**{field.name: settings.pop(field.name) for field in fields(EngineOverrides)})
     # A name that every file system accepts.
     folder = re.sub(r"[^0-9A-Za-z._-]", "_", run).strip(".") or "run"
     logs = logs or Path("results", folder, "run_logs")

@@ -38,15 +38,17 @@ def create(client: Client, *, url: str, events: tuple[str, ...], **described: An
     return client.webhooks.create(url, events or ("*",), **described)
 
 
-def _state(each: Webhook) -> str:
-    if not each.enabled:
-        return f"disabled ({each.disabled_reason})"
-    return "enabled" if each.failing_since is None else f"failing for {ago(each.failing_since).removesuffix(' ago')}"
+def _state(webhook: Webhook) -> str:
+    if not webhook.enabled:
+        return f"disabled ({webhook.disabled_reason})"
+    return (
+        "enabled" if webhook.failing_since is None else f"failing for {ago(webhook.failing_since).removesuffix(' ago')}"
+    )
 
 
-def _show(found: Webhook) -> None:
+def _show(webhook: Webhook) -> None:
     columns = "id, url, description, events, run_id, tag, state, last_success_at, created_at"
-    print_facts(fields(found, columns, state=_state))
+    print_facts(fields(webhook, columns, state=_state))
 
 
 @webhook.command("list")
@@ -101,24 +103,24 @@ def rotate(client: Client, *, webhook_id: str, overlap_hours: float) -> WebhookW
     return client.webhooks.rotate_secret(webhook_id, overlap_hours * 3600)
 
 
-def _until(each: Delivery) -> str | None:
+def _until(message: Delivery) -> str | None:
     """Return the time until the next attempt."""
-    if each.waits_for is not None:
+    if message.waits_for is not None:
         return "when enabled"
-    if each.next_try_at is None:
+    if message.next_try_at is None:
         return None
-    seconds = (each.next_try_at - datetime.now(UTC)).total_seconds()
+    seconds = (message.next_try_at - datetime.now(UTC)).total_seconds()
     return f"in {span(seconds)}" if seconds > 0 else "now"
 
 
-def _show_delivery(each: DeliveryWithPayload) -> None:
-    print_facts(fields(each, "id, type, run_id, state, next_try, waits_for, payload", next_try=_until))
+def _show_delivery(message: DeliveryWithPayload) -> None:
+    print_facts(fields(message, "id, type, run_id, state, next_try, waits_for, payload", next_try=_until))
     echo()
     table(
         "attempt=number, ended=at, took, status, error or answer=answer",
         took=lambda attempt: f"{attempt.seconds:.2f} s",
         answer=lambda attempt: attempt.error or (attempt.response or "").strip()[:80],
-    )(each.log)
+    )(message.log)
 
 
 @webhook.command()
@@ -131,10 +133,6 @@ def test(client: Client, *, webhook_id: str, as_json: bool) -> None:
     print_answer(sent, _show_delivery, as_json=as_json)
     if sent.state != "succeeded":
         raise Failure("the test message did not arrive", Exit.REFUSED)
-
-
-def _last_answer(each: Delivery) -> int | str | None:
-    return each.log[-1].status or each.log[-1].error if each.log else None
 
 
 @webhook.command()
@@ -154,9 +152,13 @@ def deliveries(
 
     def show(found: list[Delivery]) -> None:
         columns = "id, type, run_id, made=created_at, state, attempts, next_try, last_answer"
-        table(columns, next_try=_until, last_answer=_last_answer)(found)
-        if held := next((each.waits_for for each in found if each.waits_for), None):
-            echo(f"Waiting: {held}", err=True)
+        table(
+            columns,
+            next_try=_until,
+            last_answer=lambda message: message.log[-1].status or message.log[-1].error if message.log else None,
+        )(found)
+        if waits_for := next((message.waits_for for message in found if message.waits_for), None):
+            echo(f"Waiting: {waits_for}", err=True)
             enable = f"`ludus webhook update {webhook_id} --enable`"
             echo(f"{enable} sends them. Events that happen before that are not sent.", err=True)
 

@@ -53,8 +53,8 @@ STARTED: dict[str, Counter[str]] = {
     # The thread's exceptions end the process, which is one of ours (`configure_logging`, or `ludus.cli.main`).
     "ludus/child_process.py": Counter(Thread=2),
     "ludus/cli/follow.py": Counter(Thread=1),
-    "ludus/cli/learn_players.py": Counter(Thread=1),
-    "ludus/cli/own_collector.py": Counter(Thread=1),
+    "ludus/cli/learn_run.py": Counter(Thread=1),
+    "ludus/cli/collect.py": Counter(Thread=1),
     "ludus/cli/simulate.py": Counter(Thread=1),
     "server/controller/controller.py": Counter(Thread=1),
     "server/kit/db/checks.py": Counter(Thread=1),

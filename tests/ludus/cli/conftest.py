@@ -16,11 +16,10 @@ Invoke = Callable[..., Result]
 LOOKS = (
     "ludus.client.client.SAVE_POLL_SECONDS",
     "ludus.client.runs.PAUSED_POLL_SECONDS",
-    "ludus.cli.assess.LOOK_SECONDS",
+    "ludus.cli.gate.LOOK_SECONDS",
     "ludus.cli.follow.REFRESH_SECONDS",
-    "ludus.cli.logs.REFRESH_SECONDS",
+    "ludus.cli.run_data.REFRESH_SECONDS",
     "ludus.cli.learn_run.POLL_SECONDS",
-    "ludus.cli.mirror.POLL_SECONDS",
 )
 """How often commands look at what they wait for: users have time, tests don't."""
 

@@ -6,10 +6,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from ludus.cli.assess import progress_line
 from ludus.cli.client import Failure
 from ludus.cli.exits import Exit
-from ludus.cli.gate import promote_to
+from ludus.cli.gate import progress_line, promote_to
 from ludus.client import Client
 from ludus.schemas import MatchResult
 from tests.factories import save_checkpoints

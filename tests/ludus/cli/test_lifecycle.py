@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ludus.cli.exits import Exit
-from ludus.cli.lifecycle import nested
+from ludus.cli.run import nested
 from ludus.schemas.states import RunState, StopReason
 from tests.factories import make_checkpoint
 from tests.ludus.cli.conftest import Invoke, as_json

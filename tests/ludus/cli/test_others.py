@@ -10,9 +10,8 @@ from click.testing import CliRunner
 import ludus.cli
 from ludus.cli import checkpoint, exits
 from ludus.cli.client import Failure
-from ludus.cli.options import DURATION
+from ludus.cli.options import DURATION, Requirement, parse_requirement
 from ludus.cli.render import number, size, span
-from ludus.cli.require import Requirement, parse_requirement
 from ludus.client import Client
 from ludus.schemas import CheckpointFile
 from tests.ludus.cli.conftest import Invoke, as_json
