@@ -71,7 +71,7 @@ def answering(text: Callable[[Any], str | None]) -> Callable[[Handler], Handler]
         @json_option
         @connected
         @functools.wraps(handler)
-        def command(client: Client, *args: Any, as_json: bool, **options: Any) -> None:
+        def command(client: Client, *args: object, as_json: bool, **options: object) -> None:
             print_answer(handler(client, *args, **options), text, as_json=as_json)
 
         return command
@@ -94,7 +94,7 @@ def connected(handler: Handler) -> Handler:
         help="Project of the command, for tokens that are bound to no project [LUDUS_PROJECT].",
     )
     @functools.wraps(handler)
-    def command(*args: Any, server: str, token: str | None, project: str | None, **options: Any) -> None:
+    def command(*args: object, server: str, token: str | None, project: str | None, **options: object) -> None:
         try:
             # A server that does not answer holds no request for longer than the command is to wait.
             timeout = click.get_current_context().params.get("timeout")

@@ -178,12 +178,12 @@ def _report(done: ConfigUpgrade, output: Path | None) -> Iterator[str]:
         yield f"! {where}{problem.path or '(document)'}: {problem.message}"
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     text = _value(value)
     return text if len(text) <= MAX_VALUE else f"{text[: MAX_VALUE - 1]}…"
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     return (
         yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10_000).removesuffix("...\n").strip()
     )

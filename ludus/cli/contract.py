@@ -5,6 +5,7 @@ import json
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -95,7 +96,7 @@ TICK_SECONDS: Final = 0.05
 WILDCARDS: Final = {"0.0.0.0", "::", "[::]"}  # noqa: S104  compared with
 
 
-def _read_script(file: str) -> tuple[Any, ...]:
+def _read_script(file: str) -> tuple[tuple[tuple[float, ...], tuple[int, ...]], ...]:
     """Read a file of actions, one JSON object in each line."""
     actions = []
     for number, line in enumerate(read_text(file).splitlines(), 1):
@@ -189,7 +190,7 @@ def fake_server(
     tls_certificate: Path | None,
     tls_key: Path | None,
     tls_client_ca: Path | None,
-    parameters: tuple[tuple[str, Any], ...],
+    parameters: tuple[tuple[str, object], ...],
     streams: int | None,
     quiet: bool,
     **settings: Any,
@@ -210,15 +211,16 @@ def fake_server(
         raise click.UsageError("--tls-certificate and --tls-key belong together, and --tls-client-ca to both")
     if advertise is None and host in WILDCARDS:
         advertise = socket.gethostname()
+    values = dict[str, float]()
     for name, value in parameters:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise click.UsageError(f"--parameter {name}: {value!r} is not a number")
+        values[name] = float(value)
     tls = None
     if tls_certificate is not None and tls_key is not None:
         authority = None if tls_client_ca is None else tls_client_ca.read_bytes()
         pair = (tls_key.read_bytes(), tls_certificate.read_bytes())
         tls = grpc.ssl_server_credentials([pair], authority, require_client_auth=authority is not None)
-    values = {name: float(value) for name, value in parameters}
     behaviour = Behaviour(advertise=advertise, parameters=values, tls=tls, **settings)
 
     def say(sentence: str) -> None:
@@ -228,7 +230,7 @@ def fake_server(
     sys.exit(asyncio.run(_serve(behaviour, say, host, port, streams)))
 
 
-async def _serve(behaviour: Behaviour, say: Any, host: str, port: int, streams: int | None) -> Exit:
+async def _serve(behaviour: Behaviour, say: Callable[[str], None], host: str, port: int, streams: int | None) -> Exit:
     """Serve until enough streams have ended, or until an interrupt."""
     interrupted = asyncio.Event()
     loop = asyncio.get_running_loop()

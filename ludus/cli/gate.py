@@ -70,7 +70,7 @@ class RunOptions:
     name: str | None
     tags: tuple[str, ...]
     seed: int | None
-    overrides: tuple[tuple[str, Any], ...]
+    overrides: tuple[tuple[str, object], ...]
     timeout: float | None
     as_json: bool
 
@@ -103,14 +103,14 @@ def games_options(handler: Command) -> Command:
     )
     @functools.wraps(handler)
     def command(
-        *args: Any,
+        *args: object,
         game: Source | None,
         game_behavior: str | None,
-        game_arguments: tuple[tuple[str, Any], ...],
+        game_arguments: tuple[tuple[str, object], ...],
         count: int,
         envs: int,
         gateway: str | None,
-        **others: Any,
+        **others: object,
     ) -> None:
         source = game and replace(game, behavior=game_behavior, arguments=dict(game_arguments))
         handler(*args, games=Games(source, count, envs, gateway), **others)
@@ -135,7 +135,7 @@ def run_options(handler: Command) -> Command:
     @json_option
     @report_options
     @functools.wraps(handler)
-    def command(*args: Any, **given: Any) -> None:
+    def command(*args: object, **given: Any) -> None:
         options = RunOptions(**{field.name: given.pop(field.name) for field in fields(RunOptions)})
         handler(*args, options=options, **given)
 
@@ -143,7 +143,7 @@ def run_options(handler: Command) -> Command:
 
 
 def run_assessment(
-    client: Client, section: str, settings: Mapping[str, Any], games: Games, options: RunOptions, report: Report
+    client: Client, section: str, settings: Mapping[str, object], games: Games, options: RunOptions, report: Report
 ) -> Assessed:
     """Create a run, wait for its end while its progress is printed, and report. A time-out cancels the run.
 

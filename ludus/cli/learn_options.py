@@ -105,7 +105,7 @@ class LearnSettings:
         }
 
 
-_SECTIONS: Final[Mapping[str, type[Any]]] = {
+_SECTIONS: Final[Mapping[str, type]] = {
     "env_settings": EnvironmentSettings,
     "engine_settings": EngineSettings,
     "checkpoint_settings": CheckpointSettings,
@@ -249,7 +249,7 @@ def _choose_beginning(section: dict[str, Any], flags: dict[str, Any], warnings: 
         warnings.append("Both resume and initialize_from are set; the run is resumed.")
 
 
-def _removed(flags: Mapping[str, Any]) -> Iterator[str]:
+def _removed(flags: Mapping[str, object]) -> Iterator[str]:
     """Yield warnings about flags that ML-Agents has removed."""
     if flags.get("train_model"):
         yield "The --train option has been deprecated. Train mode is now the default."
@@ -258,7 +258,7 @@ def _removed(flags: Mapping[str, Any]) -> Iterator[str]:
             yield f"The --{name} option was removed: PyTorch is the only framework."
 
 
-def _put_into(document: dict[str, Any], flags: Mapping[str, Any]) -> None:
+def _put_into(document: dict[str, Any], flags: Mapping[str, object]) -> None:
     """Write the flags that concern the server into the document."""
     if "torch_device" in flags:
         document["torch_settings"] = {**_mapping(document.get("torch_settings")), "device": flags["torch_device"]}
@@ -270,17 +270,17 @@ def _put_into(document: dict[str, Any], flags: Mapping[str, Any]) -> None:
             behavior["network_settings"] = {**_mapping(behavior.get("network_settings")), "deterministic": True}
 
 
-def _mapping(value: Any) -> dict[str, Any]:
+def _mapping(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _build(kind: type[Section], values: Mapping[str, Any]) -> Section:
+def _build(kind: type[Section], values: Mapping[str, object]) -> Section:
     """Return a section with its values converted as ML-Agents does."""
     hints = get_type_hints(kind)
     return kind(**{key: _convert(kind, key, hints[key], value) for key, value in values.items()})
 
 
-def _convert(kind: type[Any], key: str, hint: Any, value: Any) -> Any:
+def _convert(kind: type, key: str, hint: object, value: Any) -> Any:
     optional = type(None) in get_args(hint)
     if value is None and optional:
         return None

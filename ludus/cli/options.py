@@ -66,7 +66,7 @@ def parse_requirement(text: str) -> Requirement:
 class _Loader(yaml.SafeLoader):
     """SafeLoader with these two rules."""
 
-    def construct_number(self, node: Any) -> float:
+    def construct_number(self, node: yaml.ScalarNode) -> float:
         """Return the number behind a text with an exponent."""
         text = node.value.replace("_", "")
         number = float(text)
@@ -74,7 +74,7 @@ class _Loader(yaml.SafeLoader):
             raise ValueError(f"{node.value} is larger than any number")
         return int(number) if "." not in text and number.is_integer() else number
 
-    def construct_text(self, node: Any) -> str:
+    def construct_text(self, node: yaml.ScalarNode) -> str:
         """Return a text as it is written."""
         return str(self.construct_scalar(node))
 
@@ -96,11 +96,11 @@ def read_yaml(text: str) -> Any:
 class Parsed(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases of click
     """The type of a value that a function reads from its text. The message of its ValueError is the error."""
 
-    def __init__(self, name: str, read: Callable[[str], Any]) -> None:
+    def __init__(self, name: str, read: Callable[[str], object]) -> None:
         self.name = name
         self._read = read
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
         """Read the text; a default is a value already."""
         if not isinstance(value, str):
             return value
@@ -122,7 +122,7 @@ DURATION: Final = Parsed("duration", _read_duration)
 """A duration: `90`, `90s`, `30m`, `1h30m`. The value is in seconds."""
 
 
-def _read_assignment(text: str) -> tuple[str, Any]:
+def _read_assignment(text: str) -> tuple[str, object]:
     path, equals, value = text.partition("=")
     path = path.strip()
     if not equals or not path:

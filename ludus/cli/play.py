@@ -72,7 +72,7 @@ def play(
     sample: bool,
     separate: bool,
     teams: tuple[int, ...],
-    arguments: tuple[tuple[str, Any], ...],
+    arguments: tuple[tuple[str, object], ...],
     requirements: tuple[Requirement, ...],
     record: Path | None,
     as_json: bool,

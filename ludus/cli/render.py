@@ -47,12 +47,12 @@ def printable(text: str, kept: str = "") -> str:
     )
 
 
-def print_json(value: Any) -> None:
+def print_json(value: object) -> None:
     """Print records, or plain values, as JSON."""
     click.echo(_json(value, indent=2))
 
 
-def print_json_line(value: Any) -> None:
+def print_json_line(value: object) -> None:
     """Print one record as one line of JSON."""
     click.echo(_json(value))
 
@@ -63,7 +63,7 @@ def end_without_reader() -> None:
         sys.exit(READER_GONE)
 
 
-def _json(value: Any, indent: int | None = None) -> str:
+def _json(value: object, indent: int | None = None) -> str:
     text = json.dumps(value, default=_plain, indent=indent, ensure_ascii=not _takes_all())
     return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
@@ -116,7 +116,7 @@ def table(columns: str, **computed: Callable[[Any], object]) -> Callable[[Iterab
     return show
 
 
-def print_document(document: Any) -> None:
+def print_document(document: object) -> None:
     """Print a text that ends its lines itself, or a value as YAML."""
     text = (
         document if isinstance(document, str) else yaml.safe_dump(document, sort_keys=False, allow_unicode=_takes_all())

@@ -90,7 +90,7 @@ def create(
     *,
     file: Text | None,
     stored: str | None,
-    overrides: tuple[tuple[str, Any], ...],
+    overrides: tuple[tuple[str, object], ...],
     seed: int | None,
     validate_only: bool,
     idempotency_key: str | None,
@@ -384,7 +384,7 @@ def pause(client: Client, *, run: str, wait_: bool, timeout: float | None, as_js
     help="Change a behavior's key first, as in Walker.hyperparameters.learning_rate=1e-4. Can be given several times.",
 )
 @answering(state_of)
-def resume(client: Client, *, run: str, changes: tuple[tuple[str, Any], ...]) -> Run:
+def resume(client: Client, *, run: str, changes: tuple[tuple[str, object], ...]) -> Run:
     """Resume a paused run from its newest checkpoint."""
     return client.runs.resume(run, nested(changes) or None)
 
@@ -409,7 +409,7 @@ def checkpoint(client: Client, *, run: str, timeout: float | None) -> dict[str, 
 @click.argument("changes", nargs=-1, type=ASSIGNMENT, required=True, metavar="NAME.KEY=VALUE...")
 @json_option
 @connected
-def set_(client: Client, *, run: str, changes: tuple[tuple[str, Any], ...], as_json: bool) -> None:
+def set_(client: Client, *, run: str, changes: tuple[tuple[str, object], ...], as_json: bool) -> None:
     """Change hyperparameters or max_steps of behaviors in a RUN that has not ended.
 
     \b
@@ -463,7 +463,7 @@ def branch(
     client: Client,
     *,
     run: str,
-    overrides: tuple[tuple[str, Any], ...],
+    overrides: tuple[tuple[str, object], ...],
     wait_: bool,
     timeout: float | None,
     requirements: tuple[Requirement, ...],
@@ -481,7 +481,7 @@ _GROUPS: Final = frozenset({"hyperparameters", "divergence"})
 """Keys of a behavior's section whose own keys change one by one."""
 
 
-def nested(assignments: Iterable[tuple[str, Any]]) -> dict[str, dict[str, Any]]:
+def nested(assignments: Iterable[tuple[str, object]]) -> dict[str, dict[str, Any]]:
     """Return changes by behavior. Raises UsageError where a path does not name a behavior and a key of it."""
     sections: dict[str, dict[str, Any]] = {}
     for path, value in assignments:

@@ -251,7 +251,7 @@ def _fingerprint(client: Client, run: RunListed) -> dict[str, Any]:
     return facts | ({"simulators": sorted(kinds)} if kinds else {})
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return ", ".join(value)
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -150,7 +150,7 @@ def simulate(
     envs: int,
     token: str | None,
     ca_file: Path | None,
-    arguments: tuple[tuple[str, Any], ...],
+    arguments: tuple[tuple[str, object], ...],
     scripted: tuple[tuple[int, str], ...],
     seed: int | None,
     label: str | None,

@@ -45,7 +45,7 @@ class Source:
     library: Library
     name: str
     """The library's name of the game."""
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, object] = field(default_factory=dict)
     """Arguments of the game itself."""
     behavior: str | None = None
     separate: bool = False

@@ -177,7 +177,7 @@ class Configs(Resource):
     def create(
         self,
         name: str,
-        config: Mapping[str, Any] | str,
+        config: Mapping[str, object] | str,
         *,
         description: str = "",
         idempotency_key: str | None = None,
@@ -209,10 +209,10 @@ class Configs(Resource):
 
     def upgrade(
         self,
-        config: Mapping[str, Any] | str,
+        config: Mapping[str, object] | str,
         *,
-        curriculum: Mapping[str, Any] | str | None = None,
-        sampler: Mapping[str, Any] | str | None = None,
+        curriculum: Mapping[str, object] | str | None = None,
+        sampler: Mapping[str, object] | str | None = None,
     ) -> schemas.ConfigUpgrade:
         """Convert a configuration of an older ML-Agents to the present format; nothing is stored.
 
@@ -293,11 +293,11 @@ class EnvironmentParameters(Resource):
         """
         return self._change(run, parameter, {"lesson": lesson})
 
-    def set_value(self, run: str, parameter: str, value: float | Mapping[str, Any]) -> schemas.EnvironmentParameters:
+    def set_value(self, run: str, parameter: str, value: float | Mapping[str, object]) -> schemas.EnvironmentParameters:
         """Give the present lesson of a parameter another value, a number or a sampler, while the run continues."""
         return self._change(run, parameter, {"value": value})
 
-    def _change(self, run: str, parameter: str, change: Mapping[str, Any]) -> schemas.EnvironmentParameters:
+    def _change(self, run: str, parameter: str, change: Mapping[str, object]) -> schemas.EnvironmentParameters:
         return self._transport.patch(
             schemas.EnvironmentParameters,
             route("runs", run, "environment_parameters"),
@@ -415,7 +415,7 @@ class Ladders(Resource):
         The result is either `outcome`, that of the first player (`win`, `draw`, `loss`), or `scores`, one per player:
         higher is better. Repeating the call with the same `idempotency_key` stores one match.
         """
-        participants: list[dict[str, Any]] = [
+        participants: list[dict[str, object]] = [
             {"player": player, "team": index if teams is None else teams[index]} for index, player in enumerate(players)
         ]
         if scores is not None:
@@ -527,7 +527,7 @@ class Metrics(Resource):
         except ModuleNotFoundError as error:
             message = "a DataFrame needs pandas: pip install pandas (`series` and `compare` need nothing)"
             raise ModuleNotFoundError(message, name=error.name) from None
-        columns: dict[str, list[Any]] = {name: [] for name in FRAME}
+        columns: dict[str, list[object]] = {name: [] for name in FRAME}
         for series in self.compare(runs, keys, behavior, points, common_steps=False, **curve):
             for name, value in (("run_id", series.run_id), ("behavior", series.behavior), ("key", series.key)):
                 columns[name] += [value] * len(series.steps)
@@ -585,7 +585,7 @@ class Simulators(Resource):
         game: str,
         *,
         gateway: str | None = None,
-        show: Callable[[str], Any] | None = None,
+        show: Callable[[str], object] | None = None,
         **options: Unpack[SimulatorOptions],
     ) -> StartedSimulators:
         """Start `ludus simulate` on this machine: `count` processes with `envs` games each, until the run's end.

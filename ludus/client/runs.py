@@ -35,7 +35,7 @@ HELD_SHARE: Final = 0.9
 PAUSED_POLL_SECONDS: Final = 1.0
 """Pause between two requests of `wait` about a run that is PAUSED."""
 
-Changes = Mapping[str, Mapping[str, Any]]
+Changes = Mapping[str, Mapping[str, object]]
 """Parts of behaviors' sections by the behaviors' names: `{"Walker": {"max_steps": 800_000}}`."""
 
 
@@ -47,7 +47,7 @@ class StoredConfig:
     version: int | None = None
 
 
-Config = Mapping[str, Any] | str | StoredConfig
+Config = Mapping[str, object] | str | StoredConfig
 """The source of a run's configuration: a document, its YAML or JSON text, or a stored one."""
 
 
@@ -58,7 +58,7 @@ class Runs(Resource):
         self,
         config: Config,
         *,
-        overrides: Mapping[str, Any] | None = None,
+        overrides: Mapping[str, object] | None = None,
         name: str | None = None,
         tags: Sequence[str] = (),
         priority: int = 0,
@@ -78,7 +78,7 @@ class Runs(Resource):
         self,
         config: Config,
         *,
-        overrides: Mapping[str, Any] | None = None,
+        overrides: Mapping[str, object] | None = None,
         name: str | None = None,
         tags: Sequence[str] = (),
         priority: int = 0,
@@ -153,7 +153,7 @@ class Runs(Resource):
         self,
         run: str,
         behaviors: Changes | None = None,
-        environment_parameters: Mapping[str, Mapping[str, Any]] | None = None,
+        environment_parameters: Changes | None = None,
     ) -> Run:
         """Change hyperparameters, `max_steps` or environment parameters of a run that has not ended.
 
@@ -179,7 +179,7 @@ class Runs(Resource):
         self,
         run: str,
         behaviors: Changes | None = None,
-        environment_parameters: Mapping[str, Mapping[str, Any]] | None = None,
+        environment_parameters: Changes | None = None,
     ) -> Run:
         """Continue a paused run from its newest checkpoint, with changes as `change` makes them."""
         changes = without_none(behaviors=behaviors, environment_parameters=environment_parameters)
@@ -242,7 +242,7 @@ class Runs(Resource):
         run: str,
         checkpoint: str = "latest",
         *,
-        overrides: Mapping[str, Any] | None = None,
+        overrides: Mapping[str, object] | None = None,
         go_on: bool = False,
         name: str | None = None,
         tags: Sequence[str] = (),
@@ -270,7 +270,7 @@ def branched(
     return {**config, "checkpoint_settings": {**config.get("checkpoint_settings", {}), **begin}, "behaviors": sections}
 
 
-def _body(config: Config, overrides: Mapping[str, Any] | None, **described: Any) -> dict[str, Any]:
+def _body(config: Config, overrides: Mapping[str, object] | None, **described: object) -> dict[str, Any]:
     """Return the body of a request to create a run."""
     if isinstance(config, StoredConfig):
         described |= {"config_name": config.name, "config_version": config.version}

@@ -6,7 +6,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Final, Self, TypedDict, Unpack
+from typing import Final, Self, TypedDict, Unpack
 
 from ludus.child_process import ChildProcess
 from ludus.protocol.credentials import CLIENT_TOKEN, Credential
@@ -27,7 +27,7 @@ class SimulatorOptions(TypedDict, total=False):
     """Games of each process."""
     behavior: str | None
     """Name of the behavior in the run's configuration. None: the game's name."""
-    arguments: Mapping[str, Any]
+    arguments: Mapping[str, object]
     """Arguments of the game."""
     seed_parameter: str | None
     """Environment parameter of the run that is the seed of the episodes. None: there is none."""
@@ -42,7 +42,7 @@ class StartedSimulators:
         run: str,
         gateway: str,
         credential: Credential | None,
-        show: Callable[[str], Any] | None,
+        show: Callable[[str], object] | None,
         **options: Unpack[SimulatorOptions],
     ) -> None:
         """See `ludus.client.simulators.Simulators.start`."""

@@ -147,7 +147,7 @@ class Transport:
         self,
         kind: type[Record],
         path: str,
-        body: Mapping[str, Any] | None = None,
+        body: Mapping[str, object] | None = None,
         key: str | None = None,
         *,
         slow: bool = False,
@@ -155,11 +155,11 @@ class Transport:
         """Post a JSON object. `key` is the idempotency key; `slow` allows the server WORK_SECONDS for its answer."""
         return self._write(kind, "POST", path, body, key, timeout=self._slow() if slow else None)
 
-    def patch(self, kind: type[Record], path: str, body: Mapping[str, Any]) -> Record:
+    def patch(self, kind: type[Record], path: str, body: Mapping[str, object]) -> Record:
         """Change a resource."""
         return self._write(kind, "PATCH", path, body)
 
-    def put(self, kind: type[Record], path: str, body: Mapping[str, Any]) -> Record:
+    def put(self, kind: type[Record], path: str, body: Mapping[str, object]) -> Record:
         """Create or replace a resource."""
         return self._write(kind, "PUT", path, body)
 
@@ -216,7 +216,7 @@ class Transport:
             self._raise_for_problem(answer)
             yield answer
 
-    def read(self, kind: type[Record], data: Any) -> Record:
+    def read(self, kind: type[Record], data: object) -> Record:
         """Build a resource from its JSON form. Raises ServerUnreachable if it is none."""
         try:
             return read_record(kind, data)
@@ -248,7 +248,7 @@ class Transport:
         kind: type[Record],
         method: str,
         path: str,
-        body: Mapping[str, Any] | None,
+        body: Mapping[str, object] | None,
         key: str | None = None,
         *,
         timeout: httpx2.Timeout | None = None,
@@ -347,7 +347,7 @@ def texts(values: Sequence[str]) -> list[str]:
     return list(values)
 
 
-def without_none(**values: Any) -> dict[str, Any]:
+def without_none(**values: object) -> dict[str, Any]:
     """Return the arguments that are not None."""
     return {key: value for key, value in values.items() if value is not None}
 
@@ -357,7 +357,7 @@ def route(*segments: str | int) -> str:
     return "/v1/" + "/".join(quote(str(segment), safe="") for segment in segments)
 
 
-def as_json(value: Any, path: str = "") -> Any:
+def as_json(value: object, path: str = "") -> Any:
     """Return a value as JSON holds it: numbers, arrays and series of numpy, torch and pandas as numbers and lists.
 
     Raises NotSendable, with the path to it, for a value without such a form, and for a number that is not finite.
