@@ -79,11 +79,15 @@ def configure_logging(process: str, *, log_format: LogFormat = "json", level: st
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
+    renderers: list[Processor] = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
+    if log_format == "console":
+        in_colors, plain = sys.stderr.isatty(), structlog.dev.plain_traceback
+        renderers = [_on_one_line, structlog.dev.ConsoleRenderer(colors=in_colors, exception_formatter=plain)]
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[*shared, structlog.stdlib.ExtraAdder()],
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *_renderers(log_format)],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
         )
     )
     root = logging.getLogger()
@@ -118,14 +122,3 @@ def _on_one_line(_logger: WrappedLogger, _method: str, event: EventDict) -> Even
                 sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in value
             )
     return event
-
-
-def _renderers(log_format: LogFormat) -> list[Processor]:
-    if log_format == "console":
-        return [
-            _on_one_line,
-            structlog.dev.ConsoleRenderer(
-                colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
-            ),
-        ]
-    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]

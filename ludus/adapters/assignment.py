@@ -50,11 +50,11 @@ class View:
     bare: bool
     """Whether the observation proper is the entry `observation` beside the mask."""
 
-    def read(self, value: Any) -> Parts:
+    def read(self, value: object) -> Parts:
         """Copy the observation, without the mask. Raises GameMistake."""
         return self.encoder.read(entry(value, "observation", "the observation") if self.bare else value)
 
-    def mask(self, value: Any, info: Mapping[str, Any]) -> Bytes | None:
+    def mask(self, value: object, info: Mapping[str, object]) -> Bytes | None:
         """Return the action mask that comes with an observation, or None. Raises GameMistake."""
         allowed = entry(value, "action_mask", "the observation") if self.masked else info.get("action_mask")
         return mask(allowed, self.decoder.spec.discrete_branches)

@@ -241,7 +241,7 @@ class VectorSimulation(_GymnasiumSimulation):
         self._discrete[self._resetting] = 0
         answer = self._envs.step(self._decoder.batch(self._continuous, self._discrete))
         try:
-            self._played(builder, *_parts(answer, STEP))
+            self._played(builder, _parts(answer, STEP))
         except GameMistake as mistake:
             raise mistake.of(self._place(mistake, "step")) from None
 
@@ -249,10 +249,9 @@ class VectorSimulation(_GymnasiumSimulation):
         """Close the vector environment."""
         self._envs.close()
 
-    def _played(
-        self, builder: StepBuilder, observations: Any, rewards: Any, terminations: Any, truncations: Any, infos: Any
-    ) -> None:
+    def _played(self, builder: StepBuilder, answer: Sequence[Any]) -> None:
         """Report a step. Raises GameMistake."""
+        observations, rewards, terminations, truncations, infos = answer
         earned = float32_of(self._column(rewards, number, "the reward"), "the reward")
         terminated = self._column(terminations, flag, "the termination").astype(np.bool_)
         truncated = self._column(truncations, flag, "the truncation").astype(np.bool_)
@@ -288,7 +287,7 @@ class VectorSimulation(_GymnasiumSimulation):
                 raise GameMistake(str(mistake), agent) from None
         return np.array(numbers)
 
-    def _final_observations(self, observations: Any, infos: Any, done: EachEnvironment) -> Parts:
+    def _final_observations(self, observations: object, infos: object, done: EachEnvironment) -> Parts:
         """Return the last observations of the episodes that are done."""
         if self._mode is not AutoresetMode.SAME_STEP:
             return tuple(values[done] for values in self._encoder.batch(observations, len(done)))
@@ -312,8 +311,8 @@ class VectorSimulation(_GymnasiumSimulation):
         builder: StepBuilder,
         asking: EachEnvironment,
         earned: Floats,
-        observations: Any,
-        infos: Any,
+        observations: object,
+        infos: object,
     ) -> None:
         """Ask for actions. Raises GameMistake."""
         self._waiting = asking.copy()

@@ -188,7 +188,7 @@ class ObservationEncoder:
         """One per leaf."""
         return tuple(leaf.spec for leaf in self._leaves)
 
-    def read(self, value: Any) -> Parts:
+    def read(self, value: object) -> Parts:
         """Copy a value of the space, whose arrays the environment may use again. Raises GameMistake."""
         return tuple(array(leaf.at(value), leaf.shape, leaf.what).copy() for leaf in self._leaves)
 
@@ -197,7 +197,7 @@ class ObservationEncoder:
         columns = zip(*values, strict=True)
         return tuple(leaf.convert(np.stack(column)) for leaf, column in zip(self._leaves, columns, strict=True))
 
-    def batch(self, values: Any, count: int) -> tuple[Array, ...]:
+    def batch(self, values: object, count: int) -> tuple[Array, ...]:
         """Encode a value of the batched space, as vector environments of `count` return it. Raises GameMistake."""
         columns = (array(leaf.at(values), (count, *leaf.shape), leaf.what, is_batch=True) for leaf in self._leaves)
         return tuple(leaf.convert(column) for leaf, column in zip(self._leaves, columns, strict=True))
@@ -218,7 +218,7 @@ class _Leaf(ABC):
     def convert(self, values: Array) -> Array:
         """(N, *space.shape) -> (N, *spec.shape)."""
 
-    def at(self, value: Any) -> Any:
+    def at(self, value: object) -> object:
         """Return this part of an observation."""
         what = "the observation"
         for key in self._path:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Generator
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 from urllib.parse import unquote
 
 import grpc
@@ -32,8 +32,10 @@ _STATUSES: Final = {int(status.value[0]): status for status in grpc.StatusCode}
 _CLOSED: Final = "Socket closed"
 """Details of a call whose connection broke: gRPC's own words, which `ludus.sdk.errors` reads."""
 
-Serializer = Callable[[Any], bytes] | None
-Deserializer = Callable[[bytes], Any] | None
+Message: TypeAlias = Any
+"""A message of protobuf; bytes where no serializer is given."""
+Serializer = Callable[[Message], bytes] | None
+Deserializer = Callable[[bytes], Message] | None
 
 
 class ClientCall(Stream):
@@ -48,11 +50,11 @@ class ClientCall(Stream):
         self._trailing: Metadata = ()
         self._status: tuple[grpc.StatusCode, str] | None = None
 
-    def __await__(self) -> Generator[Any, Any, Any]:
+    def __await__(self) -> Generator[object, None, Message]:
         """Return the only answer. Raises AioRpcError."""
         return self._answer().__await__()
 
-    async def read(self) -> Any:
+    async def read(self) -> Message:
         """Return the next message, or `grpc.aio.EOF` at an end without an error. Raises AioRpcError."""
         message = await self._made_by.next_message(self)
         if message is not None:
@@ -62,7 +64,7 @@ class ClientCall(Stream):
             raise error
         return EOF
 
-    async def write(self, request: Any) -> None:
+    async def write(self, request: Message) -> None:
         """Send a message; wait where the server reads too slowly. Raises AioRpcError once the call is over."""
         if self.done():
             raise self._error() or asyncio.InvalidStateError("the call is over")
@@ -113,7 +115,7 @@ class ClientCall(Stream):
             self.ended = True
         self.wake()
 
-    async def _answer(self) -> Any:
+    async def _answer(self) -> Message:
         try:
             answer = await self.read()
             if answer is EOF or await self._made_by.next_message(self) is not None:
@@ -212,7 +214,7 @@ class Http2Channel:
     ) -> Callable[..., ClientCall]:
         """Return a function that begins a call with its request."""
 
-        def begin(request: Any, *, metadata: Metadata = ()) -> ClientCall:
+        def begin(request: Message, *, metadata: Metadata = ()) -> ClientCall:
             call = self._open(method, metadata, request_serializer, response_deserializer)
             connection = self._ready
             connection.put(call, request if request_serializer is None else request_serializer(request))

@@ -75,7 +75,7 @@ def info_of(value: object) -> Mapping[str, Any]:
     return value
 
 
-def entry(value: Any, key: Any, what: str) -> Any:
+def entry(value: Any, key: object, what: str) -> object:
     """Return a part of what a game gives in dictionaries, tuples or lists. Raises GameMistake."""
     try:
         return value[key]
@@ -107,7 +107,7 @@ def mask(value: Any, branches: Sequence[int]) -> Bytes | None:
 
 
 def array(
-    value: Any, shape: tuple[int, ...], what: str, *, says: tuple[int, ...] | None = None, is_batch: bool = False
+    value: object, shape: tuple[int, ...], what: str, *, says: tuple[int, ...] | None = None, is_batch: bool = False
 ) -> Array:
     """Return real numbers in an array of this shape; dimensions of 1 may be missing or too many.
 
