@@ -8,8 +8,8 @@ a reward before the first action belongs to no action and would be lost.
 `observation["action_mask"]`, or else `info["action_mask"]`, becomes the agent's action mask. When a game is over, whose
 rewards of all teams add up to 0, the players of this last moment get its outcome: won with a return above 0, lost
 below 0, else drawn. Environment parameters are handed to `reset` as `options`, but for the one that seeds episodes
-(`ludus.sdk.seeds`). `ludus.adapters.assignment` assigns teams. Observations are copied at the moment of the answer: games
-use their arrays again.
+(`ludus.sdk.seeds`). `ludus.adapters.assignment` assigns teams. Observations are copied at the moment of the answer:
+games use their arrays again.
 """
 
 import itertools

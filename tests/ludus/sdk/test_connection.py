@@ -52,6 +52,13 @@ def test_a_game_learns_its_seed_and_number_once_and_its_parameters_each_time() -
     ]
 
 
+def test_the_gateway_is_that_of_the_environment_where_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ScriptedServer(finish_after(3)) as server:
+        monkeypatch.setenv("LUDUS_SIMULATOR_SERVER", server.address)
+
+        assert connect(Catch(), run="catch").finished
+
+
 def test_a_game_begins_anew_after_a_reconnection() -> None:
     game = Catch()
     with ScriptedServer(close_for_rejoin, finish_after(3)) as server:
