@@ -43,7 +43,7 @@ from ludus.sdk.values import described, entry, flag, info_of, number
 STEP: Final = ("observations", "rewards", "terminations", "truncations", "infos")
 """What a parallel game returns from `step`: a dictionary of players each."""
 Facts: TypeAlias = Mapping[PlayerId, Any]
-"""One of these dictionaries."""
+"""A dictionary of players: one of these, or their actions."""
 Made = TypeVar("Made")
 
 
@@ -88,11 +88,11 @@ class Game(ABC):
         """Last observation of each player, for games that have none at the end."""
 
     @abstractmethod
-    def reset(self, seed: int | None, options: dict[str, Any] | None) -> Moment:
+    def reset(self, seed: int | None, options: dict[str, float] | None) -> Moment:
         """Abandon the game and begin it again. Raises GameMistake."""
 
     @abstractmethod
-    def play(self, actions: Mapping[PlayerId, Any]) -> Moment:
+    def play(self, actions: Facts) -> Moment:
         """Carry out the actions of all players that were asked, and continue. Raises GameMistake."""
 
     @property
@@ -129,13 +129,13 @@ class Game(ABC):
 class AECGame(Game):
     """A game in which one player acts at a time."""
 
-    def reset(self, seed: int | None, options: dict[str, Any] | None) -> Moment:
+    def reset(self, seed: int | None, options: dict[str, float] | None) -> Moment:
         """Begin, and continue to the first player."""
         self._observed.clear()
         self._env.reset(seed=seed, options=options)
         return self._play_on()
 
-    def play(self, actions: Mapping[PlayerId, Any]) -> Moment:
+    def play(self, actions: Facts) -> Moment:
         """Carry out the action of the player whose turn it is."""
         self._env.step(actions[self._env.agent_selection])
         return self._play_on()
@@ -174,7 +174,7 @@ class ParallelGame(Game):
         self._entered: set[PlayerId] = set()
         """All players of the game, including those that have left it."""
 
-    def reset(self, seed: int | None, options: dict[str, Any] | None) -> Moment:
+    def reset(self, seed: int | None, options: dict[str, float] | None) -> Moment:
         """Begin."""
         answer = self._env.reset(seed=seed, options=options)
         observations, infos = self._dictionaries("reset", answer, ("observations", "infos"))
@@ -183,7 +183,7 @@ class ParallelGame(Game):
         self._entered = set(self._observed)
         return Moment(asks)
 
-    def play(self, actions: Mapping[PlayerId, Any]) -> Moment:
+    def play(self, actions: Facts) -> Moment:
         """Carry out the actions of all players."""
         answer = self._dictionaries("step", self._env.step(dict(actions)), STEP)
         observations, rewards, terminations, truncations, infos = answer
@@ -250,7 +250,7 @@ def behavior_name(name: str) -> str:
     return re.sub(r"[-_]v\d+$", "", last)
 
 
-def make_environment(name: str, arguments: Mapping[str, Any] | None = None) -> Environment:
+def make_environment(name: str, arguments: Mapping[str, object] | None = None) -> Environment:
     """Make a game of PettingZoo, or of another package.
 
     `name` is a module with `env` or `parallel_env` (of PettingZoo: `classic.tictactoe_v3`; of any package:
@@ -265,7 +265,7 @@ def make_environment(name: str, arguments: Mapping[str, Any] | None = None) -> E
     return env
 
 
-def _make(factory: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+def _make(factory: Callable[..., Any], arguments: Mapping[str, object]) -> Any:
     try:
         return factory(**arguments)
     except FailedToImport as error:
@@ -279,7 +279,7 @@ def make_simulation(
     lineup: Lineup | None = None,
     seed: int | None = None,
     seed_parameter: str | None = None,
-    arguments: Mapping[str, Any] | None = None,
+    arguments: Mapping[str, object] | None = None,
 ) -> "PettingZooSimulation":
     """Make `count` games; `name` and errors as in `make_environment`, the rest as in `PettingZooSimulation`.
 
@@ -463,7 +463,7 @@ class _Table:
         self.game = game
         self.asked = 0
         """Number of players that have to act."""
-        self.answers: dict[PlayerId, Any] = {}
+        self.answers: dict[PlayerId, object] = {}
         """Actions of the players that have been answered."""
         self.playing: set[PlayerId] = set()
         """Players that were asked and have not ended."""

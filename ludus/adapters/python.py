@@ -54,7 +54,7 @@ def make_simulation(
     teams: tuple[int, ...] = (),
     seed: int | None = None,
     seed_parameter: str | None = None,
-    arguments: Mapping[str, Any] | None = None,
+    arguments: Mapping[str, object] | None = None,
 ) -> Simulation:
     """Make `count` games and return them as one simulation.
 
@@ -203,7 +203,7 @@ def _members(module: ModuleType) -> list[Any]:
     return [member for member in vars(module).values() if getattr(member, "__module__", None) == module.__name__]
 
 
-def _make(name: str, factory: Callable[..., Any], arguments: Mapping[str, Any] | None) -> Any:
+def _make(name: str, factory: Callable[..., Any], arguments: Mapping[str, object] | None) -> Any:
     game = guarded(name, factory, **(arguments or {}))
     if not _is_game_class(type(game)):
         raise GameNotMade(f"{name} makes a {type(game).__name__}, which is not {KINDS}")

@@ -41,7 +41,7 @@ _OK: Final = b"\x00\x0bgrpc-status\x010"
 """Trailing headers of a call that went well."""
 _UNKNOWN, _UNIMPLEMENTED = 2, 12
 
-Work: TypeAlias = Callable[[], Coroutine[Any, Any, Any]]
+Work: TypeAlias = Callable[[], Coroutine[object, None, object]]
 """Begins a handler."""
 
 

@@ -4,7 +4,7 @@ them.
 Needs onnxruntime, which is imported when a model is loaded.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -132,7 +132,7 @@ def _number(name: str) -> int:
     return int(number) if number.isdecimal() else -1
 
 
-def _actions(continuous: list[Any], branches: list[Any]) -> str:
+def _actions(continuous: Sequence[float], branches: Sequence[float]) -> str:
     parts = [f"{continuous[0]:g} continuous actions"] if continuous else []
     if branches:
         parts.append(f"branches of {', '.join(f'{size:g}' for size in branches)} choices")

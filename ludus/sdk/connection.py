@@ -251,7 +251,7 @@ class _Stream:
 
     def __init__(self, call: Any) -> None:
         self._call = call
-        self._reading: asyncio.Task[Any] | None = None
+        self._reading: asyncio.Task[pb.ConnectResponse] | None = None
         self._ended = False
         """Whether a write has failed."""
 
@@ -289,7 +289,7 @@ class _Stream:
         done, _ = await asyncio.wait({self._read_ahead()}, timeout=0)
         return await self.read() if done else None
 
-    def _read_ahead(self) -> asyncio.Task[Any]:
+    def _read_ahead(self) -> asyncio.Task[pb.ConnectResponse]:
         if self._reading is None:
             self._reading = asyncio.ensure_future(self._call.read())
         return self._reading

@@ -8,7 +8,6 @@ which float32, its type on the wire, has gaps. From the reset that brings it on,
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -41,7 +40,7 @@ class EpisodeSeeds:
         self._base = 0
         self._named: int | None = None
         self._begun: Counter[int] = Counter()
-        self.options: dict[str, Any] | None = None
+        self.options: dict[str, float] | None = None
         """Environment parameters that are not seeds, for the games' own `reset`."""
 
     def restart(self, start: ResetInfo) -> None:

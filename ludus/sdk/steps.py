@@ -47,7 +47,7 @@ class AgentRows:
     stack: Stack
     agents: list[int] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
-    observations: list[Any] = field(default_factory=list)
+    observations: list[object] = field(default_factory=list)
     groups: list[int] = field(default_factory=list)
     group_rewards: list[float] = field(default_factory=list)
     masks: dict[int, Bytes] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class AgentRows:
         self,
         agent: int,
         reward: float,
-        observation: Any,
+        observation: object,
         mask: Bytes | None = None,
         group: int = 0,
         group_reward: float = 0.0,
@@ -73,7 +73,7 @@ class AgentRows:
         self,
         agent: int,
         reward: float,
-        observation: Any,
+        observation: object,
         *,
         truncated: bool,
         outcome: Outcome = Outcome.UNSPECIFIED,
@@ -85,7 +85,7 @@ class AgentRows:
         self.truncated.append(truncated)
         self.outcomes.append(int(outcome))
 
-    def _add(self, agent: int, reward: float, observation: Any, group: int, group_reward: float) -> None:
+    def _add(self, agent: int, reward: float, observation: object, group: int, group_reward: float) -> None:
         self.agents.append(agent)
         self.rewards.append(reward)
         self.observations.append(observation)

@@ -134,7 +134,7 @@ def render(
     return str(yaml.safe_dump(document | user_keys, sort_keys=False, allow_unicode=True))
 
 
-def behavior_settings(resolved: Section, given: object = None) -> dict[str, Any]:
+def behavior_settings(resolved: Section, given: object = None) -> Section:
     """Return one behavior's settings with ML-Agents' keys in their order, the user's own others behind them."""
     wished = _mapping(given)
     settings = _ordered(resolved, _BEHAVIOR, wished)

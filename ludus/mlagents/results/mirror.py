@@ -10,7 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Self
+from typing import Self
 
 from ludus.client import TERMINAL_STATES, Client, NotFound
 from ludus.mlagents.results import console
@@ -194,7 +194,7 @@ class Mirror:
         self._say(console.info(f"Connected new brain: {name}"))
         self._say(console.hyperparameters_line(behavior, self._settings(behavior)))
 
-    def _settings(self, behavior: str) -> dict[str, Any]:
+    def _settings(self, behavior: str) -> Section:
         return behavior_settings(self._resolved(behavior), given_to(self._given, behavior))
 
     def _resolved(self, behavior: str) -> Section:

@@ -5,7 +5,7 @@ It refuses a message that a real server refuses, with the same functions and the
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from ludus.collector.spec_checks import UnsupportedSpec, check_actions, check_observations
 from ludus.protocol import simulation_pb2 as pb
@@ -50,7 +50,7 @@ def step_text(batches: Sequence[BehaviorBatch], stats: Sequence[StatValue]) -> I
         yield f"stats {shortened([f'{stat.key} {stat.value:g}' for stat in stats])}"
 
 
-def shortened(values: Sequence[Any]) -> str:
+def shortened(values: Sequence[object]) -> str:
     """Return the first MAX_SHOWN values, and the number of the others."""
     shown = [f"{value:g}" if isinstance(value, float) else str(value) for value in values[:MAX_SHOWN]]
     return ", ".join(shown) + (f" and {len(values) - MAX_SHOWN} more" if len(values) > MAX_SHOWN else "")
@@ -106,7 +106,7 @@ class ServedStream:
         self.last_step = step.step_id
         return decode_step(step, self.layouts)
 
-    def account(self, batch: BehaviorBatch, ignored: Callable[[str], Any] = lambda _: None) -> None:
+    def account(self, batch: BehaviorBatch, ignored: Callable[[str], object] = lambda _: None) -> None:
         """Record the agents that play and wait after a part of the last step; tell `ignored` what has no effect."""
         running, waiting = self.running[batch.behavior], self.waiting[batch.behavior]
         if batch.terminals is not None:
