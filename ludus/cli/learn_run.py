@@ -26,9 +26,8 @@ from ludus.client.backoff import OUTAGE_FACTOR, ServerBackoff
 from ludus.demonstrations import FOLDER_SUFFIXES
 from ludus.event_loop import run
 from ludus.games.builds import play
-from ludus.games.collecting import can_collect_here
 from ludus.games.process import ExecutableNotFound, find_executable
-from ludus.games.settings import EDITOR_PORT, GameSettings
+from ludus.games.settings import EDITOR_PORT, GameSettings, can_collect_here
 from ludus.mlagents.results import Folder, Mirror
 from ludus.mlagents.results.console import info, warning
 from ludus.mlagents.results.folder import Journal

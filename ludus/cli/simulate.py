@@ -38,7 +38,7 @@ from ludus.cli.options import (
 from ludus.cli.render import echo
 from ludus.cli.sources import GAME_METAVAR, RANDOM, SCRIPTED, SOURCE, Source, check, game_options
 from ludus.demonstrations import DemonstrationError, Recorder, inspect, read
-from ludus.games.collecting import Collect, collects_here, falls_back
+from ludus.games.settings import Collect, collects_here, falls_back
 from ludus.protocol.credentials import SIMULATOR_TOKEN
 from ludus.sdk.errors import Failure, SimulatorError
 from ludus.sdk.join import REPORT_SECONDS, JoinClient, RunEnd, Target, new_session_id

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Final
 
 from ludus.games import diagnostics
-from ludus.games.collecting import collects_here, falls_back
 from ludus.games.port import GamePort
 from ludus.games.process import (
     PORT_ARGUMENT,
@@ -26,7 +25,7 @@ from ludus.games.process import (
     find_executable,
 )
 from ludus.games.reporter import GameReporter, Refusal, RunReporter, game_reporters
-from ludus.games.settings import LAST_PORT, GameSettings
+from ludus.games.settings import LAST_PORT, GameSettings, collects_here, falls_back
 from ludus.games.unity.bridge import CLIENT, BridgeSession
 from ludus.sdk.errors import CannotConnect, Failure, SessionRefused, SimulatorError
 from ludus.sdk.join import JoinClient, RunEnd, client_name

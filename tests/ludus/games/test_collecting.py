@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 
-from ludus.games.collecting import collects_here, falls_back
+from ludus.games.settings import collects_here, falls_back
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.options import COLLECTOR_SERVICE, REASON_METADATA
 from ludus.sdk.errors import CannotConnect
