@@ -4,7 +4,7 @@ It is no module of `ludus.schemas`, because a collector does not need the resour
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from enum import Enum
 from functools import cache, partial
@@ -37,7 +37,16 @@ def _reader(hint: object) -> Reader:
     """Return the function that builds a value of a type from its JSON form, which is not null."""
     arguments = get_args(hint)
     if get_origin(hint) in {Union, UnionType}:
-        return _union_reader([member for member in arguments if member is not type(None)])
+        # The member whose `kind` a value has, else the first one.
+        members = [member for member in arguments if member is not type(None)]
+        first = _reader(members[0])
+        kinds = {
+            kind: _reader(member)
+            for member in members[1:]
+            if isinstance(member, type) and dataclasses.is_dataclass(member)
+            for kind in get_args(get_type_hints(member).get("kind"))
+        }
+        return lambda value: (kinds.get(value.get("kind"), first) if isinstance(value, Mapping) else first)(value)
     if get_origin(hint) is tuple:
         item = _nullable(arguments[0])
         return lambda value: tuple(map(item, value)) if isinstance(value, list) else value
@@ -67,15 +76,3 @@ def _reader(hint: object) -> Reader:
 def _nullable(hint: object) -> Reader:
     read = _reader(hint)
     return lambda value: None if value is None else read(value)
-
-
-def _union_reader(members: Sequence[object]) -> Reader:
-    """Read the member whose `kind` a value has, else the first one."""
-    first = _reader(members[0])
-    kinds = {
-        kind: _reader(member)
-        for member in members[1:]
-        if isinstance(member, type) and dataclasses.is_dataclass(member)
-        for kind in get_args(get_type_hints(member).get("kind"))
-    }
-    return lambda value: kinds.get(value.get("kind"), first)(value) if isinstance(value, Mapping) else first(value)

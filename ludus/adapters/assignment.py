@@ -87,7 +87,15 @@ def assign_agents(name: str, env: Any, lineup: Lineup) -> dict[PlayerId, Assignm
     players: Sequence[PlayerId] | None = getattr(env, "possible_agents", None)
     if not players:
         raise UnsupportedGame(f"{name} has no list of players: give the game a fixed list `possible_agents`")
-    views = {player: _view(env.observation_space(player), env.action_space(player)) for player in players}
+    views: dict[PlayerId, View] = {}
+    for player in players:
+        observations, actions, bare = env.observation_space(player), env.action_space(player), False
+        masked = isinstance(observations, spaces.Dict) and "action_mask" in observations.spaces
+        if masked:
+            parts = {key: space for key, space in observations.spaces.items() if key != "action_mask"}
+            bare = parts.keys() == {"observation"}
+            observations = parts["observation"] if bare else spaces.Dict(parts)
+        views[player] = View(ObservationEncoder(observations), ActionDecoder(actions), actions, masked, bare)
     behaviors = _behaviors(name, views, lineup)
     teams = _teams(name, behaviors, lineup)
     sizes = Counter(teams.values())
@@ -102,16 +110,6 @@ def assign_agents(name: str, env: Any, lineup: Lineup) -> dict[PlayerId, Assignm
         )
         for index, (player, view) in enumerate(views.items())
     }
-
-
-def _view(observations: Space, actions: Space) -> View:
-    masked = isinstance(observations, spaces.Dict) and "action_mask" in observations.spaces
-    bare = False
-    if isinstance(observations, spaces.Dict) and masked:
-        parts = {key: space for key, space in observations.spaces.items() if key != "action_mask"}
-        bare = parts.keys() == {"observation"}
-        observations = parts["observation"] if bare else spaces.Dict(parts)
-    return View(ObservationEncoder(observations), ActionDecoder(actions), actions, masked, bare)
 
 
 def _behaviors(name: str, views: Mapping[PlayerId, View], lineup: Lineup) -> dict[PlayerId, str]:

@@ -126,33 +126,29 @@ def _executable(settings: GameSettings) -> Path | None:
 
 
 async def _keep_playing(workers: "Sequence[Build | Editor]", settings: GameSettings) -> RunEnd:
-    """Run all workers until the run ends. Raises SimulatorError when the last one is given up."""
+    """Run all workers until the run ends; log why some were given up. Raises the SimulatorError of the last one."""
     tasks = [asyncio.create_task(worker.play()) for worker in workers]
+    logged, remaining = set[str](), len(tasks)
     try:
-        end = await _first_end(tasks)
-        # The others receive the end of the run themselves; then their games have time to quit.
-        await asyncio.wait(tasks, timeout=2 * settings.timeout_wait_seconds + KILL_SECONDS)
-        return end
+        for finished in asyncio.as_completed(tasks):
+            remaining -= 1
+            try:
+                end = await finished
+            except SimulatorError as error:
+                if not remaining:
+                    raise
+                if str(error) not in logged:
+                    logger.log(logging.ERROR, error)
+                logged.add(str(error))
+            else:
+                # The others receive the end of the run themselves; then their games have time to quit.
+                await asyncio.wait(tasks, timeout=2 * settings.timeout_wait_seconds + KILL_SECONDS)
+                return end
+        raise AssertionError("there is at least one game")
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _first_end(tasks: "list[asyncio.Task[RunEnd]]") -> RunEnd:
-    """Wait until one worker returns the run's end; log why others were given up. Raises the error of the last one."""
-    logged, remaining = set[str](), len(tasks)
-    for finished in asyncio.as_completed(tasks):
-        remaining -= 1
-        try:
-            return await finished
-        except SimulatorError as error:
-            if not remaining:
-                raise
-            if str(error) not in logged:
-                logger.log(logging.ERROR, error)
-            logged.add(str(error))
-    raise AssertionError("there is at least one game")
 
 
 class Build:

@@ -91,43 +91,40 @@ def decode_step(step: pb.Step, layouts: Mapping[str, BehaviorLayout]) -> list[Be
                     CloseCode.UNKNOWN_BEHAVIOR,
                     f"step {step.step_id} names behavior {name!r}, which was not announced ({_listed(layouts)})",
                 )
-            decisions = _decode_decisions(part.decisions, layout) if part.HasField("decisions") else None
-            terminals = _decode_terminals(part.terminals, layout) if part.HasField("terminals") else None
+            decisions: DecisionBatch | None = None
+            terminals: TerminalBatch | None = None
+            if part.HasField("decisions"):
+                asking = part.decisions
+                agent_ids, count = _agent_ids(asking.agent_ids, layout)
+                columns = _Columns(layout, "decisions", agent_ids, count)
+                decisions = DecisionBatch(
+                    agent_ids,
+                    columns.floats(asking.rewards, "rewards"),
+                    columns.observations(asking.observations),
+                    columns.masks(asking.action_masks) if asking.action_masks else None,
+                    columns.groups(asking.group_ids),
+                    columns.group_rewards(asking.group_rewards),
+                )
+                decisions = decisions if count else None
+            if part.HasField("terminals"):
+                ending = part.terminals
+                agent_ids, count = _agent_ids(ending.agent_ids, layout)
+                columns = _Columns(layout, "terminals", agent_ids, count)
+                outcomes = ending.outcomes
+                terminals = TerminalBatch(
+                    agent_ids,
+                    columns.floats(ending.rewards, "rewards"),
+                    columns.observations(ending.observations),
+                    columns.flags(ending.truncated, "truncated", highest=1).view(np.bool_),
+                    columns.groups(ending.group_ids),
+                    columns.group_rewards(ending.group_rewards),
+                    columns.flags(outcomes, "outcomes", highest=max(Outcome)) if outcomes else None,
+                )
+                terminals = terminals if count else None
             batches.append(BehaviorBatch(name, decisions, terminals))
     if len(batches) > 1 and len({batch.behavior for batch in batches}) < len(batches):
         raise ProtocolError(CloseCode.DUPLICATE_BEHAVIOR, f"step {step.step_id} has two entries for one behavior")
     return [batch for batch in batches if batch.decisions is not None or batch.terminals is not None]
-
-
-def _decode_decisions(message: pb.DecisionSteps, layout: BehaviorLayout) -> DecisionBatch | None:
-    agent_ids, count = _agent_ids(message.agent_ids, layout)
-    masks = message.action_masks
-    columns = _Columns(layout, "decisions", agent_ids, count)
-    batch = DecisionBatch(
-        agent_ids,
-        columns.floats(message.rewards, "rewards"),
-        columns.observations(message.observations),
-        columns.masks(masks) if masks else None,
-        columns.groups(message.group_ids),
-        columns.group_rewards(message.group_rewards),
-    )
-    return batch if count else None
-
-
-def _decode_terminals(message: pb.TerminalSteps, layout: BehaviorLayout) -> TerminalBatch | None:
-    agent_ids, count = _agent_ids(message.agent_ids, layout)
-    columns = _Columns(layout, "terminals", agent_ids, count)
-    outcomes = message.outcomes
-    batch = TerminalBatch(
-        agent_ids,
-        columns.floats(message.rewards, "rewards"),
-        columns.observations(message.observations),
-        columns.flags(message.truncated, "truncated", highest=1).view(np.bool_),
-        columns.groups(message.group_ids),
-        columns.group_rewards(message.group_rewards),
-        columns.flags(outcomes, "outcomes", highest=max(Outcome)) if outcomes else None,
-    )
-    return batch if count else None
 
 
 def _agent_ids(data: bytes, layout: BehaviorLayout) -> tuple[Ints, int]:

@@ -8,7 +8,7 @@ import asyncio
 import secrets
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
@@ -313,12 +313,13 @@ class FakeStream(ServedStream):
             if not rows.any():
                 continue
             continuous, discrete = self._act(name, decisions)
-            answer = ActionBatch(name, decisions.agent_ids[rows], continuous[rows], discrete[rows])
             self.stop_waiting(name, decisions.agent_ids[rows].tolist())
-            if self._behaviour.split:
-                parts += _one_by_one(answer)
-            else:  # like a real server, leave the agents out of an answer to all agents of a step
-                parts.append(answer._replace(agent_ids=None) if rows.all() else answer)
+            chosen = np.flatnonzero(rows)
+            # Like a real server, leave the agents out of an answer to all agents of a step.
+            names_agents = self._behaviour.split or not rows.all()
+            for part in reversed(np.split(chosen, len(chosen))) if self._behaviour.split else [chosen]:
+                ids = decisions.agent_ids[part] if names_agents else None
+                parts.append(ActionBatch(name, ids, continuous[part], discrete[part]))
         if not parts:
             return
         for message in [[part] for part in parts] if self._behaviour.split else [parts]:
@@ -531,14 +532,6 @@ class FakeServer:
         """Print and keep a violation of the contract."""
         self.violations.append(sentence)
         self.say(f"VIOLATION: {sentence}")
-
-
-def _one_by_one(batch: ActionBatch) -> Iterator[ActionBatch]:
-    """Yield the actions of each agent alone, the last one first."""
-    assert batch.agent_ids is not None
-    for row in reversed(range(len(batch.agent_ids))):
-        rows = slice(row, row + 1)
-        yield ActionBatch(batch.behavior, batch.agent_ids[rows], batch.continuous[rows], batch.discrete[rows])
 
 
 def metadata_of(context: UnaryCall) -> dict[str, str]:
