@@ -64,7 +64,7 @@ def make_simulation(
     return EnvironmentSimulation(envs, behavior or behavior_name(env_id), seed, seed_parameter)
 
 
-def _make(env_id: str, arguments: Mapping[str, object]) -> Environment:
+def _make(env_id: str, arguments: Mapping[str, Any]) -> Environment:
     try:
         return gymnasium.make(env_id, disable_env_checker=True, **arguments)
     except gymnasium.error.Error as error:  # no such environment, a missing package: words of Gymnasium's own
