@@ -92,7 +92,7 @@ class TokenRepository(Repository):
     def find_all(self, token_ids: Collection[str]) -> dict[str, Known]:
         """Return the existing ones of these tokens, by id, of any project."""
         rows = self._session.execute(select(Token, now()).where(Token.id.in_(token_ids)))
-        return {token.id: Known(token, at) for token, at in rows}
+        return {token.id: Known(token, read_at) for token, read_at in rows}
 
     def revoke(self, token_id: str) -> Token:
         """Revoke a token; one that was revoked before stays as it is. Raises TokenNotFound."""
@@ -145,7 +145,7 @@ class SessionRepository(Repository):
             .outerjoin(Token, Token.id == BrowserSession.token_id)
             .where(BrowserSession.id.in_(session_ids))
         )
-        return {session.id: KnownSession(session, token, at) for session, token, at in rows}
+        return {session.id: KnownSession(session, token, read_at) for session, token, read_at in rows}
 
     def end(self, session_id: str, digest: str | None = None) -> None:
         """End a session, if it has this digest (None: in any case). It stays as it is if it has ended before."""

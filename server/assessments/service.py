@@ -7,8 +7,8 @@ from typing import Any, Final
 from ludus.config.assessment import checkpoints_named
 from ludus.config.values import CHECKPOINT_ID
 from server.assessments.repository import AssessmentRepository
-from server.checkpoints.errors import AliasNotFound
 from server.checkpoints.models import Checkpoint
+from server.checkpoints.refs import AliasNotFound
 from server.checkpoints.repository import AliasRepository, CheckpointRepository, InitialCheckpoints
 from server.kit.db.database import Session
 from server.kit.errors import CheckpointNotFound, InvalidConfig, Problem, RunNotFound

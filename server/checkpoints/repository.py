@@ -8,7 +8,6 @@ from sqlalchemy import Select, delete, exists, func, select, update
 
 from ludus.schemas import ScoredBy
 from ludus.schemas.states import RunKind, RunState
-from server.checkpoints.errors import AliasNotFound, CheckpointRequestNotFound
 from server.checkpoints.models import (
     AliasMove,
     Checkpoint,
@@ -17,7 +16,7 @@ from server.checkpoints.models import (
     RunInitialCheckpoint,
     UploadedCheckpoint,
 )
-from server.checkpoints.refs import CheckpointRef, NewCheckpoint
+from server.checkpoints.refs import AliasNotFound, CheckpointRef, CheckpointRequestNotFound, NewCheckpoint
 from server.kit.artifacts.store import FileRef
 from server.kit.db.clock import now
 from server.kit.db.ids import new_id

@@ -9,16 +9,16 @@ from pydantic import Field as ModelField
 
 from ludus import schemas
 from ludus.validation import NO_NUL
-from server.checkpoints.errors import (
+from server.checkpoints.models import Checkpoint, CheckpointAlias, UploadedCheckpoint
+from server.checkpoints.refs import (
     AliasInvalid,
     AliasMoved,
     AliasNotFound,
     CheckpointInUse,
     CheckpointInvalid,
     CheckpointRequestNotFound,
+    damage,
 )
-from server.checkpoints.models import Checkpoint, CheckpointAlias, UploadedCheckpoint
-from server.checkpoints.refs import damage
 from server.checkpoints.repository import (
     AliasRepository,
     CheckpointRepository,

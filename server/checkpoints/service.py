@@ -12,9 +12,8 @@ from typing import Final
 from ludus.config.problems import Path, join_path
 from ludus.config.run import RunConfig
 from ludus.schemas.states import RunState
-from server.checkpoints.errors import AliasInvalid, AliasMoved, CheckpointInUse
 from server.checkpoints.models import Checkpoint, CheckpointAlias, CheckpointRequest, UploadedCheckpoint
-from server.checkpoints.refs import keep_best_of, overall_score
+from server.checkpoints.refs import AliasInvalid, AliasMoved, CheckpointInUse, keep_best_of, overall_score
 from server.checkpoints.repository import (
     AliasRepository,
     CheckpointRepository,

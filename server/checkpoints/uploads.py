@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from ludus.demonstrations.archives import DAMAGED, content, opened
-from server.checkpoints.errors import CheckpointInvalid
+from server.checkpoints.refs import CheckpointInvalid
 from server.kit.artifacts.store import ArtifactStore, Stored, published
 from server.kit.db.ids import new_id
 

@@ -69,7 +69,7 @@ class MetricReader:
         else:
             series = [Series.thin(*place, history, points) for place, history in histories.items()]
         if smoothing:
-            series = [one.smooth(curve, smoothing) for one, curve in zip(series, curves.values(), strict=True)]
+            series = [metric.smooth(curve, smoothing) for metric, curve in zip(series, curves.values(), strict=True)]
         return series
 
     def count(self, run_ids: Sequence[str], keys: Sequence[str], behavior: str | None) -> int:

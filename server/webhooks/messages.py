@@ -25,12 +25,12 @@ SECRET_BYTES: Final = 32
 
 def event_message(run: Mapping[str, object], event: Mapping[str, Any]) -> str:
     """Return the message for an event of a run; `event` has the fields of `ludus.schemas.Event`, `at` in seconds."""
-    at = rfc3339(event["at"])
-    event = {**event, "at": at}
-    text = _message(event["type"], at, {"run": run, "event": event})
+    timestamp = rfc3339(event["at"])
+    event = {**event, "at": timestamp}
+    text = _message(event["type"], timestamp, {"run": run, "event": event})
     if len(text.encode()) <= LARGEST_BYTES:
         return text
-    return _message(event["type"], at, {"run": run, "event": {**event, "data": {"left_out": "too large"}}})
+    return _message(event["type"], timestamp, {"run": run, "event": {**event, "data": {"left_out": "too large"}}})
 
 
 def test_message(webhook_id: str, at: float) -> str:

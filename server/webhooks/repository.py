@@ -172,12 +172,12 @@ class DeliveryQueue(Repository):
         message = self._locked(select(Delivery).where(Delivery.id == request.delivery_id))
         if webhook is None or message is None:
             return None  # deleted meanwhile
-        at = self.clock()
+        clock = self.clock()
         self._session.add(
             DeliveryAttempt(
                 delivery_id=request.delivery_id,
                 number=request.attempt,
-                at=at,
+                at=clock,
                 seconds=result.seconds,
                 status=result.status,
                 error=None if result.error is None else storable(result.error),
@@ -185,21 +185,21 @@ class DeliveryQueue(Repository):
             )
         )
         if result.succeeded:
-            webhook.failing_since, webhook.last_success_at = None, at
+            webhook.failing_since, webhook.last_success_at = None, clock
         else:
-            webhook.failing_since = webhook.failing_since or at
+            webhook.failing_since = webhook.failing_since or clock
         if message.attempts == request.attempt and message.state == DeliveryState.PENDING:
             if result.succeeded or pause is None:
                 message.state = DeliveryState.SUCCEEDED if result.succeeded else DeliveryState.FAILED
-                message.next_try_at, message.ended_at = None, at
+                message.next_try_at, message.ended_at = None, clock
             else:
-                message.next_try_at = at + pause
+                message.next_try_at = clock + pause
         if result.succeeded or pause is not None or request.test or not webhook.enabled:
             return None
         if not result.gone and (webhook.last_success_at or 0.0) >= message.created_at:
             return None
         reason = DisabledReason.GONE if result.gone else DisabledReason.FAILING
-        webhook.enabled, webhook.disabled_reason, webhook.updated_at = False, reason, at
+        webhook.enabled, webhook.disabled_reason, webhook.updated_at = False, reason, clock
         return reason
 
 
@@ -231,17 +231,17 @@ class DeliveryRepository(Repository):
 
     def insert_test(self, webhook_id: str, hold_seconds: float) -> Delivery:
         """Insert a test message, which is not due for `hold_seconds`: the request that asked for it sends it."""
-        at = self.clock()
+        clock = self.clock()
         message = Delivery(
             id=new_id("msg"),
             webhook_id=webhook_id,
             type=TEST_TYPE,
-            payload=test_message(webhook_id, at),
+            payload=test_message(webhook_id, clock),
             state=DeliveryState.PENDING,
             attempts=0,
             attempts_before=0,
-            next_try_at=at + hold_seconds,
-            created_at=at,
+            next_try_at=clock + hold_seconds,
+            created_at=clock,
         )
         self._session.add(message)
         self._session.flush()

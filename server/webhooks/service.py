@@ -85,7 +85,7 @@ class WebhookService:
 
     def create(self, new: WebhookCreate) -> Webhook:
         """Make a webhook; it receives the events from now on. Raises AddressInvalid, RunNotFound."""
-        at = self._webhooks.clock()
+        clock = self._webhooks.clock()
         return self._webhooks.save(
             Webhook(
                 id=new_id("whk"),
@@ -96,9 +96,9 @@ class WebhookService:
                 tag=new.tag,
                 secret=new_secret(),
                 enabled=True,
-                since=at,
-                created_at=at,
-                updated_at=at,
+                since=clock,
+                created_at=clock,
+                updated_at=clock,
             )
         )
 
@@ -137,10 +137,10 @@ class WebhookService:
     def rotate(self, webhook_id: str, overlap_seconds: float) -> Webhook:
         """Give a webhook a new secret, beside which the old one is good for so long. Raises WebhookNotFound."""
         webhook = self._webhooks.lock(webhook_id)
-        at = self._webhooks.clock()
-        webhook.former_secret, webhook.former_until = webhook.secret, at + overlap_seconds
+        clock = self._webhooks.clock()
+        webhook.former_secret, webhook.former_until = webhook.secret, clock + overlap_seconds
         webhook.secret = new_secret()
-        webhook.updated_at = at
+        webhook.updated_at = clock
         return webhook
 
     def redeliver(self, webhook_id: str, delivery_id: str) -> Delivery:

@@ -112,8 +112,8 @@ class RatingRepository(Repository):
         of_match: dict[int, list[Participant]] = defaultdict(list)
         for seq, player, rank, step in self._session.execute(participants):
             of_match[seq].append(Participant(player, rank, step))
-        for seq, at, scored in self._session.execute(matches):
-            yield Game(seq, at, scored, tuple(of_match[seq]))
+        for seq, played_at, scored in self._session.execute(matches):
+            yield Game(seq, played_at, scored, tuple(of_match[seq]))
 
     def earlier(self, ladder_id: str, player: int, step: int) -> Rating | None:
         """Return a player's ratings after its last match before a step; None if there is none."""

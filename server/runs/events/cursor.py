@@ -39,15 +39,15 @@ class Look:
     @classmethod
     def first(cls, events: EventRepository, since: float) -> "Look":
         """Look at the runs that changed at or after a time on the database's clock. All of them are new."""
-        at, heads = events.changed(since)
-        return cls(at, since, {head.run_id: head.seq for head in heads}, heads)
+        clock, heads = events.changed(since)
+        return cls(clock, since, {head.run_id: head.seq for head in heads}, heads)
 
     def next(self, events: EventRepository, margin_seconds: float = MARGIN_SECONDS) -> "Look":
         """Look at what has changed since this look."""
         since = self.at - margin_seconds
-        at, heads = events.changed(since)
+        clock, heads = events.changed(since)
         new = [head for head in heads if head.seq > self.seqs.get(head.run_id, 0)]
-        return Look(at, since, {head.run_id: head.seq for head in heads}, new)
+        return Look(clock, since, {head.run_id: head.seq for head in heads}, new)
 
     def events_behind(self, events: EventRepository, head: RunHead) -> Iterator[Event]:
         """Iterate over a run's events that this look did not see, up to the head of a later look."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from server.checkpoints.errors import CheckpointInvalid
+from server.checkpoints.refs import CheckpointInvalid
 from server.checkpoints.uploads import inspect
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from ludus.config.run import RunConfig
 from ludus.schemas.states import RunState, StopReason
-from server.checkpoints.errors import CheckpointInUse
+from server.checkpoints.refs import CheckpointInUse
 from server.checkpoints.repository import UploadedCheckpointRepository
 from server.checkpoints.retention.repository import held
 from server.checkpoints.service import CheckpointService

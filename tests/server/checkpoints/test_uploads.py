@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from server.checkpoints.errors import CheckpointInvalid
+from server.checkpoints.refs import CheckpointInvalid
 from server.checkpoints.uploads import inspect
 
 RESULTS = Path(__file__).parents[2] / "data" / "mlagents-results"

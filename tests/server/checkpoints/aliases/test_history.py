@@ -8,8 +8,8 @@ import httpx2
 import pytest
 from sqlalchemy import delete
 
-from server.checkpoints.errors import AliasMoved, AliasNotFound
 from server.checkpoints.models import AliasMove, CheckpointAlias
+from server.checkpoints.refs import AliasMoved, AliasNotFound
 from server.checkpoints.repository import AliasRepository
 from server.checkpoints.service import AliasService
 from server.kit.db.database import Database
