@@ -17,7 +17,7 @@ from sqlalchemy import Select, case, exists, select, text, update
 from server.checkpoints.models import Checkpoint, UploadedCheckpoint
 from server.checkpoints.refs import keep_best_of
 from server.checkpoints.repository import AliasRepository, InitialCheckpoints
-from server.demonstrations.repository import Demonstration
+from server.demonstrations.models import Demonstration
 from server.kit.artifacts.repository import GivenUpFileRepository
 from server.kit.db.clock import now
 from server.kit.db.database import Session

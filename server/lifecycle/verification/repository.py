@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from server.checkpoints.models import Checkpoint, UploadedCheckpoint
 from server.checkpoints.retention.job import orphans
-from server.demonstrations.repository import Demonstration
+from server.demonstrations.models import Demonstration
 from server.kit.artifacts.store import ArtifactStore, digest_of
 from server.kit.db.database import Database
 from server.kit.db.keyset import parts
