@@ -96,10 +96,10 @@ class TrainerConfig(Section):
     @field_validator("checkpoint_interval")
     @classmethod
     def _spread(cls, checkpoint_interval: int, info: ValidationInfo) -> int:
-        given = info.data
-        if not (given.get("even_checkpoints") and "max_steps" in given and "keep_checkpoints" in given):
+        data = info.data
+        if not (data.get("even_checkpoints") and "max_steps" in data and "keep_checkpoints" in data):
             return checkpoint_interval
-        max_steps, keep_checkpoints = given["max_steps"], given["keep_checkpoints"]
+        max_steps, keep_checkpoints = data["max_steps"], data["keep_checkpoints"]
         if keep_checkpoints > max_steps:
             raise config_error(
                 "contradiction",

@@ -308,15 +308,15 @@ def find_lesson(lessons: Sequence[Lesson], lesson: int | str) -> int:
 
     Digits as text are a number where no lesson has that name. Raises LessonUnknown.
     """
-    names = [each.name for each in lessons]
+    names = [candidate.name for candidate in lessons]
     if isinstance(lesson, str) and lesson in names:
         return names.index(lesson)
     number = int(lesson) if isinstance(lesson, int) or (lesson.isascii() and lesson.isdecimal()) else 0
     if 1 <= number <= len(lessons):
         return number - 1
-    there = ", ".join(f"{index} {show(name)}" for index, name in enumerate(names[:20], 1))
-    more = ", ..." if len(names) > 20 else ""
-    raise LessonUnknown(f"there is no lesson {show(lesson)}; lessons are counted from 1, there is {there}{more}")
+    listed = ", ".join(f"{index} {show(name)}" for index, name in enumerate(names[:20], 1))
+    listed += ", ..." if len(names) > 20 else ""
+    raise LessonUnknown(f"there is no lesson {show(lesson)}; lessons are counted from 1, there is {listed}")
 
 
 def _lesson_key(value: object) -> object:

@@ -136,5 +136,5 @@ class RewardSignals(Section):
             configured: SignalConfig | list[SignalConfig] | None = getattr(self, name)
             several = configured if isinstance(configured, list) else [configured]
             signals = [signal for signal in several if signal is not None]
-            named += [(f"{name}_{number}" if number > 1 else name, one) for number, one in enumerate(signals, 1)]
+            named += [(f"{name}_{number}" if number > 1 else name, signal) for number, signal in enumerate(signals, 1)]
         return named

@@ -252,13 +252,14 @@ class RunConfig(Section):
     @classmethod
     def _one_seed(cls, seed: int | None, info: ValidationInfo) -> int | None:
         environment = info.data.get("env_settings")
-        said = -1 if environment is None else environment.seed
-        if said in {-1, seed}:
+        game_seed = -1 if environment is None else environment.seed
+        if game_seed in {-1, seed}:
             return seed
         if seed is None:
-            return int(said)
+            return int(game_seed)
         raise config_error(
-            "contradiction", f"is {seed}, but env_settings.seed is {said}; both mean the run's seed: remove one of them"
+            "contradiction",
+            f"is {seed}, but env_settings.seed is {game_seed}; both mean the run's seed: remove one of them",
         )
 
     @field_validator("simulators", mode="before")
@@ -279,8 +280,10 @@ class RunConfig(Section):
 
     def trainers(self) -> dict[Path, BehaviorConfig]:
         """Return how behaviors are trained, by paths: the template of all first, if there is one."""
-        found: dict[Path, BehaviorConfig] = {("behaviors", name): each for name, each in self.behaviors.items()}
-        return found if self.default_settings is None else {("default_settings",): self.default_settings} | found
+        trainers: dict[Path, BehaviorConfig] = {
+            ("behaviors", name): section for name, section in self.behaviors.items()
+        }
+        return trainers if self.default_settings is None else {("default_settings",): self.default_settings} | trainers
 
     def demonstrations(self) -> Mapping[Path, list[str]]:
         """Return the ids of the demonstrations that are needed, by the paths of the keys that list them."""
@@ -292,18 +295,18 @@ class RunConfig(Section):
 
     def imitating(self) -> Mapping[Path, FromDemonstrations]:
         """Return the sections that need demonstrations, by their paths."""
-        return {path: each for top, section in self.trainers().items() for path, each in _imitating(section, top)}
+        return {path: inner for top, section in self.trainers().items() for path, inner in _imitating(section, top)}
 
     def initial_checkpoints(self) -> Mapping[Path, str]:
         """Return the ids of the checkpoints that the run begins with, and plays against, by the paths of the keys that
         name them."""
         resumed = self.checkpoint_settings.resume_from
-        found: dict[Path, str] = {
+        checkpoints: dict[Path, str] = {
             (*path, "initialize_from"): section.initialize_from
             for path, section in self.trainers().items()
             if section.initialize_from is not None
         }
-        found |= {
+        checkpoints |= {
             (*path, "self_play", "opponents", index): parse_opponent(opponent)[0]
             for path, section in self.trainers().items()
             if isinstance(section, ReinforcementConfig) and section.self_play is not None
@@ -311,11 +314,11 @@ class RunConfig(Section):
             if opponent != RANDOM
         }
         if resumed is not None:
-            found["checkpoint_settings", "resume_from"] = resumed
+            checkpoints["checkpoint_settings", "resume_from"] = resumed
         if self.assessment is not None:
             kind = "match" if self.match is not None else "evaluate"
-            found |= {(kind, key): each for key, each in checkpoints_of(self.assessment).items()}
-        return found
+            checkpoints |= {(kind, key): checkpoint for key, checkpoint in checkpoints_of(self.assessment).items()}
+        return checkpoints
 
     @property
     def name(self) -> str | None:
@@ -326,14 +329,14 @@ class RunConfig(Section):
     def lessons(self) -> dict[str, list[Lesson]]:
         """Return the lessons of each environment parameter; a plain value is the only lesson of its parameter."""
         return {
-            name: each.curriculum if isinstance(each, Curriculum) else [Lesson(name=name, value=each)]
-            for name, each in self.environment_parameters.items()
+            name: form.curriculum if isinstance(form, Curriculum) else [Lesson(name=name, value=form)]
+            for name, form in self.environment_parameters.items()
         }
 
     def first_lessons(self) -> dict[str, int]:
         """Return the index, from 0, of the lesson that each environment parameter begins with."""
         parameters = self.environment_parameters.items()
-        return {name: each.first if isinstance(each, Curriculum) else 0 for name, each in parameters}
+        return {name: form.first if isinstance(form, Curriculum) else 0 for name, form in parameters}
 
     def samplers(self, seed: int) -> dict[str, ParameterValue]:
         """Return what each environment parameter is at the beginning of the run: the value of its first lesson.
@@ -383,4 +386,4 @@ def _sections(value: object, path: Path) -> Iterator[tuple[Path, Section]]:
     if isinstance(value, Section):
         yield path, value
     elif isinstance(value, list):
-        yield from (((*path, index), each) for index, each in enumerate(value) if isinstance(each, Section))
+        yield from (((*path, index), item) for index, item in enumerate(value) if isinstance(item, Section))

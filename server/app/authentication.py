@@ -101,10 +101,10 @@ class Authentication:
         changes_by_session = principal.session_id is not None and scope["method"] not in READING
         if changes_by_session and not is_same_origin(headers, proxied=self._proxied):
             raise CrossOrigin
-        asked = headers.get(PROJECT_HEADER)
-        if asked is None and scope["method"] in READING:  # a link, as that of a download, has no headers
-            asked = QueryParams(scope["query_string"]).get("project")
-        return authenticated(principal, scope, asked)
+        project = headers.get(PROJECT_HEADER)
+        if project is None and scope["method"] in READING:  # a link, as that of a download, has no headers
+            project = QueryParams(scope["query_string"]).get("project")
+        return authenticated(principal, scope, project)
 
     async def _read(self, auth: AuthenticatedRequest, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request that only reads, while its token is valid: a longer answer is cut off.
@@ -189,9 +189,9 @@ class Authentication:
         return everything(ANONYMOUS)  # without a token, or with one of another server
 
     async def _check(self, checker: TokenChecker | SessionChecker, text: str, address: str) -> Principal:
-        known = checker.recall(text)
-        if known is not None:
-            return known
+        principal = checker.recall(text)
+        if principal is not None:
+            return principal
         limiter = self._suspects if self._attempts.suspects(address) else None
         return await anyio.to_thread.run_sync(self._attempts.check, checker, text, address, limiter=limiter)
 

@@ -72,10 +72,10 @@ def server_version() -> Version:
 @router.get("/problems/{code}", responses=problems(ProblemTypeNotFound))
 def problem_type(code: Annotated[str, Path(max_length=100, description="The code of a problem.")]) -> ProblemType:
     """Say what a problem means: the `type` of each problem is such a path."""
-    known = problem_types()
-    if code not in known:
+    types = problem_types()
+    if code not in types:
         raise ProblemTypeNotFound(code)
-    status, meaning = known[code]
+    status, meaning = types[code]
     return ProblemType(code=code, status=status, meaning=meaning)
 
 

@@ -45,9 +45,9 @@ def sign_in(
 
     Only the server's own pages can do this.
     """
-    wanted = body.read(SessionCreate, {})
-    principal = attempts.check(tokens, wanted.token.get_secret_value(), address_of(request.scope))
-    project = wanted.project or principal.home
+    request_body = body.read(SessionCreate, {})
+    principal = attempts.check(tokens, request_body.token.get_secret_value(), address_of(request.scope))
+    project = request_body.project or principal.home
     if not principal.sees(project):
         raise ProjectForbidden(project, principal.project)
     audit = RequestAudit(request.scope, principal)

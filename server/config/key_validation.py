@@ -168,8 +168,8 @@ def validate_keys(document: Values, *, local: bool = False) -> ValidatedKeys:
 def check_count(problems: list[Problem]) -> None:
     """Raise InvalidConfig if there are so many problems that a longer list is useless."""
     if len(problems) >= MAX_PROBLEMS:
-        more = Problem("", "too_many_problems", f"there may be more than these {MAX_PROBLEMS}; repair them first")
-        raise InvalidConfig([*problems[:MAX_PROBLEMS], more])
+        last = Problem("", "too_many_problems", f"there may be more than these {MAX_PROBLEMS}; repair them first")
+        raise InvalidConfig([*problems[:MAX_PROBLEMS], last])
 
 
 class _KeyValidation:
@@ -249,8 +249,8 @@ class _KeyValidation:
         if isinstance(name, str) and name in TRAINERS:
             return self.section(TRAINERS[name], written, path)
         if "trainer_type" in written:
-            *others, last = (repr(trainer) for trainer in TRAINERS)
-            message = f"must be {', '.join(others)} or {last}, but is {show(name)}"
+            *trainers, last = (repr(trainer) for trainer in TRAINERS)
+            message = f"must be {', '.join(trainers)} or {last}, but is {show(name)}"
             self._add((*path, "trainer_type"), "invalid_value", message)
         judged = {key: value for key, value in written.items() if key not in {"trainer_type", "hyperparameters"}}
         cleaned = {"trainer_type": "ppo", **self.section(PPOConfig, judged, path)}

@@ -226,8 +226,8 @@ def _path(location: Path, detail: ErrorDetails) -> Path:
                 tags = frozenset()
         if part != "[key]" and part not in tags:
             path = (*path, part)
-    at = detail.get("ctx", {}).get("at")
-    return path if at is None else (*path[:-1], *at.split("."))
+    key = detail.get("ctx", {}).get("at")
+    return path if key is None else (*path[:-1], *key.split("."))
 
 
 def _problem(path: Path, detail: ErrorDetails) -> Problem:

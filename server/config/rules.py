@@ -119,12 +119,12 @@ def _few_or_slow_updates(hyper: OnPolicyHyperparameters, max_steps: int) -> Iter
     factor = cost / _cost(**usual)
     if factor >= SLOW:
         key = min(values, key=lambda name: _cost(**{**values, name: usual[name]}))  # the change that gains most
-        given = ", ".join(f"{name} {value:,}" for name, value in values.items())
+        numbers = ", ".join(f"{name} {value:,}" for name, value in values.items())
         changes = " and ".join(f"{name} to {usual[name]:,}" for name in values if values[name] != usual[name])
         yield Futile(
             "updates_slow",
             ("hyperparameters", key),
-            f"Updates make the run about {factor:.0f} times slower than usual ({given}).",
+            f"Updates make the run about {factor:.0f} times slower than usual ({numbers}).",
             f"Set {changes}.",
             {"factor": round(factor, 1), **values},
         )

@@ -75,14 +75,14 @@ async def refuse_unknown_parameters(request: Request) -> None:
         _known[key] = dict(_query_parameters(route.dependant))
         if methods <= READING:
             _known[key]["project"] = False  # in a link, in place of the header
-    known = _known[key]
+    parameters = _known[key]
     names = [name for name, _ in request.query_params.multi_items()]
     mistakes = []
     for name in dict.fromkeys(names):
-        if name not in known:
-            legal = ", ".join(sorted(known)) or "none"
+        if name not in parameters:
+            legal = ", ".join(sorted(parameters)) or "none"
             words = f"is not a parameter of this request; there are: {legal}"
-        elif not known[name] and names.count(name) > 1:
+        elif not parameters[name] and names.count(name) > 1:
             words = "is given more than once"
         else:
             continue

@@ -128,8 +128,8 @@ async def on_validation_error(request: Request, error: Exception) -> JSONRespons
         for mistake in errors[:MAX_ERRORS]
     ]
     first = items[0]
-    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    detail = f"The request is not valid. {first.location} {first.path}: {first.message}{more}."
+    count = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    detail = f"The request is not valid. {first.location} {first.path}: {first.message}{count}."
     return _answer(request.scope, 422, "invalid_request", detail, items, {})
 
 
