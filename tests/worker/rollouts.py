@@ -223,3 +223,12 @@ def random_masks(rng: np.random.Generator, rows: int, branches: tuple[int, ...])
     for mask in masks:
         mask[np.arange(rows), rng.integers(0, mask.shape[1], rows)] = True
     return np.concatenate(masks, 1) if masks else np.zeros((rows, 0), bool)
+
+
+def equal_states(one: Any, other: Any) -> bool:
+    """Whether two nested states are equal, tensors bit for bit."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(equal_states(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(equal_states, one, other))
+    return torch.equal(one, other) if isinstance(one, Tensor) else bool(one == other)

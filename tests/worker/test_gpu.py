@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ludus.config.behavior import PPOConfig
 from ludus.demonstrations import write
-from tests.worker.learning.algorithms.sac_world import make_sac_config, random_round
+from tests.worker.learning.algorithms.off_policy_world import make_sac_config, random_round
 from tests.worker.learning.networks.kinds import OTHERS, make_actor, remember, see
 from tests.worker.rollouts import make_spec, random_rollout
 from tests.worker.test_variants import ACTIONS, DEMONSTRATION, SEES, Cell, demonstrate, play

@@ -16,13 +16,12 @@ from ludus.config.imitation import BehavioralCloningConfig
 from ludus.demonstrations import write
 from ludus.protocol.spec import BehaviorSpec
 from tests.ludus.demonstrations.shown import make_demonstration
-from tests.worker.learning.algorithms.sac_world import make_sac_config, random_round
+from tests.worker.learning.algorithms.off_policy_world import make_sac_config, random_round
 from tests.worker.rollouts import make_spec, random_rollout
 from worker.experience.rollout import Rollout
 from worker.learning.algorithms.algorithm import Algorithm
 from worker.learning.algorithms.numeric_check import Diverged
 from worker.learning.build import Demonstrations, build_algorithm
-from worker.learning.data_parallel import mean_weights, own_rows, process_group, shard, share
 from worker.trainer.parallel import Build, Group, _pickled
 
 pytestmark = pytest.mark.xdist_group("two learners")  # one second process for all
@@ -301,44 +300,6 @@ def test_a_changed_configuration_holds_in_all_processes(group: Group) -> None:
 
     assert measured is not None
     assert measured["Policy/Learning Rate"] == pytest.approx(1e-2, rel=1e-3)
-
-
-def test_shares_are_disjoint_and_cover_every_minibatch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
-    order = torch.arange(22)
-    parts = []
-    for rank in range(2):
-        monkeypatch.setattr(dist, "get_rank", lambda rank=rank: rank)
-        with process_group():
-            parts.append(share(order, 8))
-
-    assert share(order, 8) == (order, 8), "what is not done together is not shared"
-    assert [size for _, size in parts] == [4, 4]
-    assert parts[0][0].tolist() == [0, 1, 2, 3, 8, 9, 10, 11]
-    assert parts[1][0].tolist() == [4, 5, 6, 7, 12, 13, 14, 15]
-
-
-def test_rows_of_what_is_drawn_are_disjoint_and_those_of_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    def taken(processes: int, drawn: torch.Tensor, length: int = 1) -> list[list[int]]:
-        monkeypatch.setattr(dist, "get_world_size", lambda: processes)
-        parts = []
-        for rank in range(processes):
-            monkeypatch.setattr(dist, "get_rank", lambda rank=rank: rank)
-            with process_group():
-                parts.append(own_rows(drawn, length).tolist())
-        return parts
-
-    assert taken(2, torch.arange(8)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    assert taken(2, torch.arange(12), length=4) == [[0, 1, 2, 3], [4, 5, 6, 7]], "the third sequence is left out"
-    assert taken(3, torch.arange(2)) == [[0], [1], [0]], "nobody is left without"
-    assert own_rows(torch.arange(8)).tolist() == list(range(8)), "what is not done together is not shared"
-    assert shard(4) == (0, 4, 4, 1.0)
-
-
-def test_weights_of_a_mean_are_without_padding() -> None:
-    assert mean_weights(torch.tensor([True, False, True, True, False])).tolist() == pytest.approx(
-        [1 / 3, 0.0, 1 / 3, 1 / 3, 0.0]
-    )
 
 
 def test_the_result_of_imitation_beside_the_trainer_is_that_of_one_process(group: Group, tmp_path: Path) -> None:

@@ -216,7 +216,10 @@ class POCA(OnPolicy[TeamExperience, Minibatch]):
         The second part is its memories before each sequence: for the value, then for the baseline.
         """
         device, critic = self.device, self.critic
-        members = self._embed(pool, actions)
+        rows_at_once = critic.rows_at_once  # the encoders of the whole pool would not fit a GPU
+        chunks = zip(*(torch.split(part, rows_at_once) for part in (actions, *pool)), strict=True)
+        embedded = [critic.embed(list(observations), taken) for taken, *observations in chunks]
+        members = Members(*(torch.cat(parts) for parts in zip(*embedded, strict=True)))
         steps = torch.arange(rollout.steps, device=device)
         parts = _pieces(steps, *_on(teams.steps, device))
         embeddings = [critic.embed_teams(members, *part) for part in parts]
@@ -244,13 +247,6 @@ class POCA(OnPolicy[TeamExperience, Minibatch]):
         values, baselines = (critic.values_of(part, size) for part in unrolled.features.chunk(2, 1))
         features, _ = critic.recur(following.summary, unrolled.after.chunk(2, 1)[0], 1)
         return Estimates(values, critic.values_of(features, following.size), baselines), unrolled.before
-
-    def _embed(self, pool: Encoded, actions: Tensor) -> Members:
-        """Embed the whole pool, some rows at a time."""
-        rows = self.critic.rows_at_once
-        chunks = zip(torch.split(actions, rows), *(torch.split(part, rows) for part in pool), strict=True)
-        embedded = [self.critic.embed(list(observations), done) for done, *observations in chunks]
-        return Members(*(torch.cat(parts) for parts in zip(*embedded, strict=True)))
 
     # Steps ------------------------------------------------------------------------------------------------------
 

@@ -81,7 +81,8 @@ class StackedCritics(nn.Module):
         self.activation = layout.activation
         self._activate = torch_function(layout.activation)
         widths = [self._inputs + self._actions, *[layout.hidden_units] * layout.num_layers]
-        weights = [_kaiming_stack(before, after, generator) for before, after in pairwise(widths)]
+        # from N(0, 1 / inputs), as `kaiming_dense`
+        weights = [torch.randn(3, *pair, generator=generator) / math.sqrt(pair[0]) for pair in pairwise(widths)]
         weights[0][V] *= math.sqrt(widths[0] / self._inputs)  # V's fan-in is without the action
         weights.append(_xavier_stack(layout.hidden_units, signals, self._choices, generator))
         self.weights = nn.ParameterList(nn.Parameter(weight) for weight in weights)
@@ -196,11 +197,6 @@ class StackedCritics(nn.Module):
             )
             self._cached.append(views)
         return self._cached[0]
-
-
-def _kaiming_stack(inputs: int, outputs: int, generator: torch.Generator) -> Float[Tensor, "3 I U"]:
-    """Return weights from `N(0, 1 / inputs)`."""
-    return torch.randn(3, inputs, outputs, generator=generator) / math.sqrt(inputs)
 
 
 def _xavier_stack(inputs: int, signals: int, choices: int, generator: torch.Generator) -> Float[Tensor, "3 U SK"]:

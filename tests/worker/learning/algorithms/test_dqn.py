@@ -10,13 +10,16 @@ from torch import Tensor
 
 from ludus.collector.segments import SegmentEnd
 from ludus.collector.spec_checks import UnsupportedSpec
-from tests.worker.learning.algorithms.dqn_world import fix_q, make_dqn, make_dqn_config, one_episode
-from tests.worker.learning.algorithms.sac_world import random_round
-from tests.worker.learning.algorithms.test_sac import equal_states
-from tests.worker.rollouts import make_spec
+from tests.worker.learning.algorithms.off_policy_world import (
+    fix_q,
+    make_dqn,
+    make_dqn_config,
+    one_episode,
+    random_round,
+)
+from tests.worker.rollouts import equal_states, make_spec
 from worker.learning.algorithms.dqn import DQN, Batch, n_step_returns
 from worker.learning.algorithms.numeric_check import Diverged
-from worker.learning.networks.q_values import dueling_q
 
 ALL = {"double": True, "dueling": True, "n_step": 3, "prioritized": True}
 TWO_SIGNALS = {"extrinsic": {"gamma": 0.5}, "curiosity": {"gamma": 0.9}}
@@ -110,14 +113,6 @@ def test_weights_scale_the_losses_of_their_rows() -> None:
     assert dqn.loss(two)[0].item() == pytest.approx(0.5 * 2.0 + 0.25 * 0.5)
 
 
-def test_dueling_adds_the_advantages_without_their_mean_branch_by_branch() -> None:
-    values = torch.tensor([[10.0, 20.0]])
-    advantages = torch.tensor([[1.0, 2.0, 3.0, 5.0, 7.0]])
-
-    # means 2 and 6
-    assert dueling_q(values, advantages, (3, 2)).tolist() == [[9.0, 10.0, 11.0, 19.0, 21.0]]
-
-
 def test_several_branches_are_independent_heads() -> None:
     spec = make_spec(observations=(1,), branches=(3, 2))
     dqn = make_dqn(spec)
@@ -130,16 +125,6 @@ def test_several_branches_are_independent_heads() -> None:
     # y = 1 + 0.5 * (4, 10) = (3, 6); errors 1 and 1; Huber 0.5 and 0.5
     assert loss.item() == pytest.approx(0.5)
     assert errors.item() == pytest.approx(1.0)
-
-
-def test_signals_have_values_of_their_own_and_the_sum_chooses() -> None:
-    dqn = make_dqn(config=make_dqn_config(signals=TWO_SIGNALS))
-    # signal 0: 1 2 3; signal 1: 9 0 0. The sum 10 2 3 chooses 0
-    fix_q(dqn, [1.0, 2.0, 3.0, 9.0, 0.0, 0.0], [4.0, 5.0, 6.0, 7.0, 8.0, 9.0])
-
-    assert dqn.following_values(make_batch()).tolist() == [[[4.0], [7.0]]]
-    dqn.model.fold()
-    assert dqn.actor.head.bias.tolist() == [10.0, 2.0, 3.0]
 
 
 def test_the_return_sums_the_rewards_of_real_steps() -> None:
@@ -271,20 +256,6 @@ def test_epsilon_follows_its_schedule_and_is_published_with_the_weights() -> Non
 
     # 0.8 of the way from 0.9 down to 0.1: a quarter, a half, all of it
     assert published == pytest.approx([0.9, 0.7, 0.5, 0.1])
-
-
-def test_the_actor_acts_by_the_networks_values() -> None:
-    spec = make_spec(observations=(3, 2), branches=(3, 2))
-    dqn = make_dqn(spec, make_dqn_config(signals=TWO_SIGNALS, **ALL))
-    rng = np.random.default_rng(1)
-    for step in (16, 32, 48):
-        dqn.update(random_round(spec, rng, episodes=[step] * 3), step)
-    observations = [torch.randn(20, 3), torch.randn(20, 2)]
-
-    encoded = dqn.actor.encode(observations)
-    head, _ = dqn.actor(encoded)
-
-    torch.testing.assert_close(head, dqn.model.q(encoded).sum(1), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("signals", [None, TWO_SIGNALS], ids=["plain", "with-curiosity"])

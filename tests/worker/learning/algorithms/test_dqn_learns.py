@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ludus.collector.segments import SegmentEnd
-from tests.worker.learning.algorithms.dqn_world import make_dqn, make_dqn_config, one_episode
+from tests.worker.learning.algorithms.off_policy_world import make_dqn, make_dqn_config, one_episode
 from tests.worker.rollouts import make_spec
 from tests.worker.toys import Bandit, Identity, OneStepToy, TwoBranches, play
 from worker.collectors.acting import POLICIES

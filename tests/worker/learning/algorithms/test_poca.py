@@ -12,8 +12,8 @@ from ludus.config.behavior import POCAConfig
 from ludus.protocol.spec import BehaviorSpec
 from tests.toys.drills import Recall
 from tests.toys.playing import training
-from tests.worker.learning.algorithms.test_ppo import equal_states, poisoned
-from tests.worker.rollouts import make_rollout, make_spec, random_rollout
+from tests.worker.learning.algorithms.test_on_policy import poisoned
+from tests.worker.rollouts import equal_states, make_rollout, make_spec, random_rollout
 from worker.experience.groups import teams_of
 from worker.experience.rollout import Rollout
 from worker.learning.algorithms.numeric_check import Diverged
@@ -21,7 +21,6 @@ from worker.learning.algorithms.poca import POCA, TeamExperience
 from worker.learning.build import Demonstrations, build_algorithm
 from worker.learning.functional.distributions import joint_distribution
 from worker.learning.functional.prediction import flat_actions
-from worker.trainer import checkpoint
 
 CPU = torch.device("cpu")
 MEMORY = {"memory": {"sequence_length": 4, "memory_size": 8}}
@@ -329,37 +328,6 @@ def test_a_value_that_is_not_finite_is_named_and_the_update_taken_back(column: s
     after = poca.state_dict()
     del before["generator"], after["generator"]  # the order of minibatches was drawn
     assert equal_states(before, after)
-
-
-@pytest.mark.parametrize("network", [{"normalize": True}, MEMORY], ids=["plain", "recurrent"])
-def test_training_goes_on_from_a_checkpoint_bit_for_bit(tmp_path: Any, network: dict[str, Any]) -> None:
-    spec = make_spec(observations=(3,), continuous=1, branches=(2,))
-    signals = {"extrinsic": {}, "curiosity": {"network_settings": {"hidden_units": 8}}}
-    rollouts = [
-        random_rollout(
-            spec,
-            [5, 4, 8, 3],
-            np.random.default_rng(seed),
-            memory_size=8 if "memory" in network else 0,
-            group_size=2,
-            sequences=[seed] * 4,
-            ending=SegmentEnd.CUT,
-        )
-        for seed in range(4)
-    ]
-    through, first = (make_poca(spec, network=network, signals=signals, batch_size=8) for _ in range(2))
-    for rollout in rollouts:
-        through.update(rollout, step=0)
-    for rollout in rollouts[:2]:
-        first.update(rollout, step=0)
-
-    checkpoint.save(tmp_path, {"poca": first.state_dict()})
-    second = make_poca(spec, network=network, signals=signals, batch_size=8, seed=77)
-    second.load_state_dict(checkpoint.load(tmp_path)["poca"])
-    for rollout in rollouts[2:]:
-        second.update(rollout, step=0)
-
-    assert equal_states(through.state_dict(), second.state_dict())
 
 
 def test_normalizer_merges_the_rollout_after_the_update() -> None:

@@ -17,7 +17,6 @@ from worker.experience.transitions import sequences_of
 from worker.learning.algorithms.batch import Batch
 from worker.learning.algorithms.numeric_check import Diverged
 from worker.learning.algorithms.ppo import PPO
-from worker.trainer import checkpoint
 
 CPU = torch.device("cpu")
 AGENTS = 8
@@ -261,24 +260,6 @@ def test_signals_learn_from_steps_and_not_from_padding() -> None:
 
     assert sorted(minibatch.steps.tolist()) == list(range(10))
     assert len(minibatch.advantage) == 16
-
-
-def test_training_goes_on_from_a_checkpoint_bit_for_bit(tmp_path: Any) -> None:
-    run = make_training()
-    run.run(3)
-    assert len(ppo_of(run).state_dict()["memories"]["values"]), "no episode goes on: nothing is remembered"
-    checkpoint.save(tmp_path, {"ppo": run.algorithm.state_dict()})
-    second = ppo_of(make_training(length=3))
-    second.load_state_dict(checkpoint.load(tmp_path)["ppo"])
-    rollout = collect(run)
-
-    metrics, again = run.algorithm.update(rollout, 0), second.update(rollout, 0)
-
-    assert metrics == again
-    assert np.array_equal(run.algorithm.flat_weights(), second.flat_weights())
-    one, other = run.algorithm.state_dict(), second.state_dict()
-    assert torch.equal(one["memories"]["values"], other["memories"]["values"])
-    assert all(torch.equal(tensor, other["model"][name]) for name, tensor in one["model"].items())
 
 
 def test_an_update_that_diverged_forgets_nothing() -> None:

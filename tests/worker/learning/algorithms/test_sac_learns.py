@@ -13,7 +13,7 @@ from ludus.protocol.spec import BehaviorSpec
 from tests.toys.drills import Drill, Errand, Market, Recall, Spotlight
 from tests.toys.playing import Arcade, Training
 from tests.toys.shapes import shapes_checked_now_and_then
-from tests.worker.learning.algorithms.sac_world import make_sac, make_sac_config
+from tests.worker.learning.algorithms.off_policy_world import make_sac, make_sac_config
 from tests.worker.rollouts import make_rollout, make_spec
 from tests.worker.toys import Bandit, Identity, OneStepToy, Target, TwoBranches, play
 from worker.collectors.acting import POLICIES

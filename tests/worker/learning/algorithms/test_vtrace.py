@@ -8,8 +8,7 @@ import torch
 
 from ludus.config.behavior import PPOConfig
 from tests.worker.learning.algorithms.test_poca import make_poca
-from tests.worker.learning.algorithms.test_ppo import equal_states
-from tests.worker.rollouts import make_spec, random_rollout
+from tests.worker.rollouts import equal_states, make_spec, random_rollout
 from worker.experience.rollout import Rollout
 from worker.learning.algorithms.on_policy import OnPolicy
 from worker.learning.build import Demonstrations, build_algorithm

@@ -14,7 +14,7 @@ from ludus.config.behavior import PPOConfig, SACConfig
 from ludus.config.network import NetworkSettings
 from ludus.protocol.spec import BehaviorSpec
 from tests.examples import examples
-from tests.worker.learning.algorithms.sac_world import make_sac_config, random_round
+from tests.worker.learning.algorithms.off_policy_world import make_sac_config, random_round
 from tests.worker.rollouts import make_config, make_spec, random_rollout
 from worker.learning.algorithms.ppo import PPO
 from worker.learning.algorithms.sac import SAC

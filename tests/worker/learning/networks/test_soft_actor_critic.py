@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.worker.learning.algorithms.sac_world import make_sac_config
+from tests.worker.learning.algorithms.off_policy_world import make_sac_config
 from tests.worker.rollouts import make_spec
 from worker.learning.fast.adam import FlatAdam
 from worker.learning.fast.critics import StackedCritics

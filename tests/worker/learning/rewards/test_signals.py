@@ -15,7 +15,7 @@ from ludus.config.rewards import (
 )
 from ludus.protocol.spec import BehaviorSpec
 from tests.worker.learning.rewards.steps import CPU, Expert, random_transitions
-from tests.worker.rollouts import make_spec
+from tests.worker.rollouts import equal_states, make_spec
 from worker.learning.algorithms.numeric_check import Diverged
 from worker.learning.algorithms.training_state import TrainingState
 from worker.learning.rewards.curiosity import CuriosityReward
@@ -58,13 +58,6 @@ def make_signals(names: tuple[str, ...], spec: BehaviorSpec, seed: int = 1) -> S
         ],
         CPU,
     )
-
-
-def equal(one: Any, other: Any) -> bool:
-    """Whether two nested states are equal, tensors bit for bit."""
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
-    return torch.equal(one, other) if isinstance(one, torch.Tensor) else bool(one == other)
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS.keys())
@@ -110,10 +103,10 @@ def test_a_restored_set_goes_on_bit_for_bit(spec: BehaviorSpec) -> None:
 
     second.load_state_dict(through.state_dict())
 
-    assert equal(through.state_dict(), second.state_dict())
+    assert equal_states(through.state_dict(), second.state_dict())
     assert torch.equal(through.evaluate(steps), second.evaluate(steps))
-    assert equal(through.update(steps), second.update(steps))
-    assert equal(through.state_dict(), second.state_dict())
+    assert equal_states(through.update(steps), second.update(steps))
+    assert equal_states(through.state_dict(), second.state_dict())
 
 
 def test_a_state_is_a_copy() -> None:
@@ -123,8 +116,8 @@ def test_a_state_is_a_copy() -> None:
 
     signals.update(random_transitions(SPECS["everything"]))
 
-    assert equal(before, state)
-    assert not equal(before, signals.state_dict())
+    assert equal_states(before, state)
+    assert not equal_states(before, signals.state_dict())
 
 
 def test_an_update_can_be_taken_back() -> None:
@@ -156,8 +149,8 @@ def test_a_spoiled_signal_is_named(name: str) -> None:
 def test_equal_seeds_give_equal_signals() -> None:
     spec = SPECS["everything"]
 
-    assert equal(make_signals(NAMES, spec).state_dict(), make_signals(NAMES, spec).state_dict())
-    assert not equal(make_signals(NAMES, spec).state_dict(), make_signals(NAMES, spec, seed=2).state_dict())
+    assert equal_states(make_signals(NAMES, spec).state_dict(), make_signals(NAMES, spec).state_dict())
+    assert not equal_states(make_signals(NAMES, spec).state_dict(), make_signals(NAMES, spec, seed=2).state_dict())
 
 
 def test_extrinsic_alone_is_the_games_rewards() -> None:

@@ -1,4 +1,4 @@
-"""Makers for tests of SAC: learners, rounds of random experience, and the objective as the paper has it."""
+"""Makers for tests of SAC and DQN: learners, rounds of experience, and SAC's objective as the paper has it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,20 +8,34 @@ import torch
 from torch import Tensor
 from torch.distributions.transforms import TanhTransform
 
-from ludus.config.behavior import SACConfig
+from ludus.collector.segments import SegmentEnd
+from ludus.config.behavior import DQNConfig, SACConfig
 from ludus.protocol.spec import BehaviorSpec
-from tests.worker.rollouts import make_spec, random_rollout
+from tests.worker.rollouts import make_rollout, make_spec, random_rollout
 from worker.experience.rollout import Rollout
+from worker.learning.algorithms.dqn import DQN
 from worker.learning.algorithms.off_policy import Batch
 from worker.learning.algorithms.sac import SAC
 from worker.learning.build import Demonstrations, build_signals
 from worker.learning.fast.critics import StackedCritics
 from worker.learning.functional.distributions import masked_logits
 from worker.learning.networks.soft_actor_critic import ModularCritics
+from worker.learning.rewards.signals import SignalSet
 
 CPU = torch.device("cpu")
 SPACES = [(2, ()), (0, (3,)), (0, (3, 2)), (2, (3, 2))]
 """Columns and branches."""
+
+
+def _section(
+    trainer: str, gamma: float, network: dict[str, Any] | None, signals: dict[str, Any] | None
+) -> dict[str, Any]:
+    return {
+        "trainer_type": trainer,
+        "hyperparameters": {"batch_size": 16, "buffer_size": 500, "steps_per_update": 4.0, "learning_rate": 3e-3},
+        "network_settings": {"hidden_units": 16, "num_layers": 2, **(network or {})},
+        "reward_signals": signals or {"extrinsic": {"gamma": gamma}},
+    }
 
 
 def make_sac_config(
@@ -33,17 +47,18 @@ def make_sac_config(
     **hyper: Any,
 ) -> SACConfig:
     """A small network, and `hyper`parameters that let every round learn."""
-    section: dict[str, Any] = {
-        "trainer_type": "sac",
-        "hyperparameters": {"batch_size": 16, "buffer_size": 500, "steps_per_update": 4.0, "learning_rate": 3e-3}
-        | hyper,
-        "network_settings": {"hidden_units": 16, "num_layers": 2, **(network or {})},
-        "reward_signals": signals or {"extrinsic": {"gamma": 0.9}},
-        "max_steps": max_steps,
-    }
-    if cloning is not None:
-        section["behavioral_cloning"] = cloning
-    return SACConfig.model_validate(section)
+    section = _section("sac", 0.9, network, signals)
+    section["hyperparameters"] |= hyper
+    return SACConfig.model_validate({**section, "max_steps": max_steps, "behavioral_cloning": cloning})
+
+
+def make_dqn_config(
+    *, network: dict[str, Any] | None = None, signals: dict[str, Any] | None = None, max_steps: int = 1000, **hyper: Any
+) -> DQNConfig:
+    """A small network, and `hyper`parameters that let every round learn."""
+    section = _section("dqn", 0.5, network, signals)
+    section["hyperparameters"] |= hyper
+    return DQNConfig.model_validate({**section, "max_steps": max_steps})
 
 
 def make_sac(
@@ -57,9 +72,19 @@ def make_sac(
     """A learner of a behavior that sees two vectors and has two columns, unless another one is given."""
     spec = make_spec(observations=(3, 2), continuous=2) if spec is None else spec
     config = make_sac_config(**hyper) if config is None else config
+    return SAC(config, spec, CPU, seed, _signals(config, spec, seed), expert)
+
+
+def make_dqn(spec: BehaviorSpec | None = None, config: DQNConfig | None = None, *, seed: int = 1, **hyper: Any) -> DQN:
+    """A learner of a behavior that sees a number and has a branch of three choices, unless another one is given."""
+    spec = make_spec(observations=(1,), branches=(3,)) if spec is None else spec
+    config = make_dqn_config(**hyper) if config is None else config
+    return DQN(config, spec, CPU, seed, _signals(config, spec, seed))
+
+
+def _signals(config: SACConfig | DQNConfig, spec: BehaviorSpec, seed: int) -> SignalSet:
     generator = torch.Generator().manual_seed(seed + 1000)
-    signals = build_signals(config.reward_signals, spec, CPU, generator, Demonstrations({}))
-    return SAC(config, spec, CPU, seed, signals, expert)
+    return build_signals(config.reward_signals, spec, CPU, generator, Demonstrations({}))
 
 
 def random_round(
@@ -172,3 +197,38 @@ def reference_gradient(sac: SAC, batch: Batch, noise: Tensor | None) -> Tensor:
         by_critics = torch.autograd.grad(value_loss, parameters[actor:-1], materialize_grads=True)
         by_alpha = torch.autograd.grad(entropy_loss, parameters[-1:])
     return torch.cat([part.reshape(-1) for part in (*by_actor, *by_critics, *by_alpha)])
+
+
+def fix_q(dqn: DQN, q: list[float], target: list[float]) -> None:
+    """Let both networks give the same values for every observation."""
+    network = dqn.model
+    with torch.no_grad():
+        for heads, values in ((network.heads, q), (network.target_heads, target)):
+            heads.advantages.weight.zero_()
+            heads.advantages.bias.copy_(torch.tensor(values))
+            if heads.values is not None:
+                heads.values.weight.zero_()
+                heads.values.bias.zero_()
+
+
+def one_episode(
+    rewards: list[float],
+    ending: SegmentEnd,
+    *,
+    discrete: list[list[int]] | None = None,
+    masks: np.ndarray | None = None,
+    **segment: Any,
+) -> Rollout:
+    """An episode whose observations are 0, 1, 2, ...; choices are 0 unless given."""
+    steps = len(rewards)
+    return make_rollout(
+        observations=[np.arange(steps, dtype=np.float32)[:, None]],
+        next_observations=[np.array([[float(steps)]])],
+        rewards=np.array(rewards),
+        discrete=np.zeros((steps, 1)) if discrete is None else np.array(discrete),
+        log_probs=np.zeros((steps, 1 if discrete is None else len(discrete[0]))),
+        masks=masks,
+        ending=[ending],
+        lengths=[steps],
+        **segment,
+    )
