@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from jaxtyping import Bool, Float, Int, UInt8
+from torch import Tensor
 
 from ludus.collector.arena import Arena
 from ludus.collector.segments import Segments
@@ -16,50 +18,49 @@ class Rollout:
     """N steps in B segments. Segment `b` owns `lengths[b]` rows, behind those of the segments before it.
 
     The tensors are copies, contiguous and in ordinary memory: the arena's blocks may be reclaimed once it exists.
+    Integers are int64, other numbers float32.
     """
 
-    observations: list[torch.Tensor]
+    observations: list[Tensor]
     """One per ObservationSpec: (N, *shape), float32 or uint8 as announced."""
-    next_observations: list[torch.Tensor]
+    next_observations: list[Tensor]
     """One per ObservationSpec: (B, *shape), what followed each segment's last step; the final observation at an end."""
-    continuous: torch.Tensor
-    """(N, C) float32: the unclipped sample."""
-    discrete: torch.Tensor
-    """(N, D) int64: the choice of each branch."""
-    log_probs: torch.Tensor
-    """(N, C + D) float32: of each continuous dimension, then of each branch, when the step was acted."""
-    action_masks: torch.Tensor | None
-    """(N, M) bool, True = allowed; None without discrete branches."""
-    rewards: torch.Tensor
-    """(N,) float32: the reward that followed the action."""
-    group_rewards: torch.Tensor
-    """(N,) float32."""
-    versions: torch.Tensor
-    """(N,) int64: the policy version that acted."""
-    lengths: torch.Tensor
-    """(B,) int64: steps of each segment, each at least 1."""
-    endings: torch.Tensor
-    """(B,) uint8: values of `SegmentEnd`."""
-    starts_episode: torch.Tensor
-    """(B,) bool: whether the segment begins with an episode's first step."""
-    memories: torch.Tensor | None
-    """(N, memory_size) float32: the actor's memory before each step; None without a recurrent actor."""
-    ticks: torch.Tensor
-    """(N,) int64: number of the message that asked for the action (see `Arena.ticks`)."""
-    successor_ticks: torch.Tensor
-    """(B,) int64: number of the message that brought what followed each segment's last step."""
-    simulators: torch.Tensor
-    """(B,) int64: number of the simulator."""
-    agents: torch.Tensor
-    """(B,) int64: the simulator's id of the agent."""
-    groups: torch.Tensor
-    """(B,) int64: group id at the segment's end, 0 = none."""
-    episodes: torch.Tensor
-    """(B,) int64: counts the agent's episodes from 0, within its session."""
-    sequences: torch.Tensor
-    """(B,) int64: counts the segments of the episode from 0."""
-    mates_alive: torch.Tensor
-    """(B,) bool: whether some other agent of the group was in an episode that went on when the segment ended."""
+    continuous: Float[Tensor, "N C"]
+    """The unclipped sample."""
+    discrete: Int[Tensor, "N D"]
+    log_probs: Float[Tensor, "N C+D"]
+    """Of each continuous dimension, then of each branch, when the step was acted."""
+    action_masks: Bool[Tensor, "N M"] | None
+    """True = allowed; None without discrete branches."""
+    rewards: Float[Tensor, " N"]
+    """The reward that followed the action."""
+    group_rewards: Float[Tensor, " N"]
+    versions: Int[Tensor, " N"]
+    """The policy version that acted."""
+    lengths: Int[Tensor, " B"]
+    """Steps of each segment, each at least 1."""
+    endings: UInt8[Tensor, " B"]
+    """Values of `SegmentEnd`."""
+    starts_episode: Bool[Tensor, " B"]
+    """Whether the segment begins with an episode's first step."""
+    memories: Float[Tensor, "N memory"] | None
+    """The actor's memory before each step; None without a recurrent actor."""
+    ticks: Int[Tensor, " N"]
+    """Number of the message that asked for the action (see `Arena.ticks`)."""
+    successor_ticks: Int[Tensor, " B"]
+    """Number of the message that brought what followed each segment's last step."""
+    simulators: Int[Tensor, " B"]
+    """Number of the simulator."""
+    agents: Int[Tensor, " B"]
+    """The simulator's id of the agent."""
+    groups: Int[Tensor, " B"]
+    """Group id at the segment's end, 0 = none."""
+    episodes: Int[Tensor, " B"]
+    """Counts the agent's episodes from 0, within its session."""
+    sequences: Int[Tensor, " B"]
+    """Counts the segments of the episode from 0."""
+    mates_alive: Bool[Tensor, " B"]
+    """Whether some other agent of the group was in an episode that went on when the segment ended."""
 
     @property
     def steps(self) -> int:
@@ -72,21 +73,21 @@ class Rollout:
         return self.lengths.shape[0]
 
     @property
-    def firsts(self) -> torch.Tensor:
-        """(B,) int64: row of each segment's first step."""
+    def firsts(self) -> Int[Tensor, " B"]:
+        """Row of each segment's first step."""
         return self.lengths.cumsum(0) - self.lengths
 
     @property
-    def lasts(self) -> torch.Tensor:
-        """(B,) int64: row of each segment's last step."""
+    def lasts(self) -> Int[Tensor, " B"]:
+        """Row of each segment's last step."""
         return self.lengths.cumsum(0) - 1
 
     @property
-    def keys(self) -> torch.Tensor:
-        """(B, 4) int64: simulator, agent, episode and place in it of each segment."""
+    def keys(self) -> Int[Tensor, "B 4"]:
+        """Simulator, agent, episode and place in it of each segment."""
         return torch.stack((self.simulators, self.agents, self.episodes, self.sequences), 1)
 
-    def pool(self) -> list[torch.Tensor]:
+    def pool(self) -> list[Tensor]:
         """Return each observation's (N + B, *shape): all steps, then the successors. No copy after `gather`."""
         return [_join(*pair) for pair in zip(self.observations, self.next_observations, strict=True)]
 
@@ -161,12 +162,12 @@ def gather(arena: Arena, segments: Segments) -> Rollout:
     )
 
 
-def _column(segments: Segments, name: str) -> torch.Tensor:
+def _column(segments: Segments, name: str) -> Tensor:
     """Return a field of all segments, (B,) int64."""
     return torch.from_numpy(segments.column(name))
 
 
-def _take(column: npt.NDArray[np.generic], rows: npt.NDArray[np.int64]) -> torch.Tensor:
+def _take(column: npt.NDArray[np.generic], rows: npt.NDArray[np.int64]) -> Tensor:
     """Copy rows of a column into a tensor of its own."""
     return torch.from_numpy(column.take(rows, axis=0))
 
@@ -182,7 +183,7 @@ def _cat(parts: list[Any]) -> Any:
             return torch.cat(parts)
 
 
-def _join(steps: torch.Tensor, successors: torch.Tensor) -> torch.Tensor:
+def _join(steps: Tensor, successors: Tensor) -> Tensor:
     """Put rows one behind the other: as a view where they lie like that in memory, else by a copy."""
     same = steps.untyped_storage().data_ptr() == successors.untyped_storage().data_ptr()
     if same and steps.data_ptr() + steps.nbytes == successors.data_ptr() and steps.is_contiguous():

@@ -7,6 +7,8 @@ steps.
 from typing import NamedTuple
 
 import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
 
 from ludus.collector.heads.head import Head
 from ludus.collector.segments import SegmentEnd
@@ -21,26 +23,23 @@ class Transitions(NamedTuple):
     second one's observation is what followed the first.
     """
 
-    observations: list[torch.Tensor]
+    observations: list[Tensor]
     """The pool, one per ObservationSpec: (P, *shape), raw; uint8 stays uint8."""
-    index: torch.Tensor  # type: ignore[assignment]  # hides tuple.index, which is not used
-    """(N,) int64: row in the pool of each step's observation."""
-    next_index: torch.Tensor
-    """(N,) int64: row of the observation that followed; the final one at an episode's end."""
-    continuous: torch.Tensor
-    """(N, C) float32: as the environment got it, in [-1, 1]."""
-    discrete: torch.Tensor
-    """(N, D) int64: the choice of each branch."""
-    rewards: torch.Tensor
-    """(N,) float32."""
-    group_rewards: torch.Tensor
-    """(N,) float32."""
-    terminated: torch.Tensor
-    """(N,) bool: the task ended with this step."""
-    ended: torch.Tensor
-    """(N,) bool: the episode ended with this step, because the task did or because it was truncated."""
+    index: Int[Tensor, " N"]  # type: ignore[assignment]  # hides tuple.index, which is not used
+    """Row in the pool of each step's observation."""
+    next_index: Int[Tensor, " N"]
+    """Row of the observation that followed; the final one at an episode's end."""
+    continuous: Float[Tensor, "N C"]
+    """As the environment got it, in [-1, 1]."""
+    discrete: Int[Tensor, "N D"]
+    rewards: Float[Tensor, " N"]
+    group_rewards: Float[Tensor, " N"]
+    terminated: Bool[Tensor, " N"]
+    """The task ended with this step."""
+    ended: Bool[Tensor, " N"]
+    """The episode ended with this step, because the task did or because it was truncated."""
 
-    def select(self, rows: torch.Tensor) -> "Transitions":
+    def select(self, rows: Tensor) -> "Transitions":
         """Take some steps; the pool stays."""
         return Transitions(self.observations, *(column[rows] for column in self[1:]))
 
@@ -81,24 +80,24 @@ class Sequences(NamedTuple):
     by repeating its last step. Padded rows are no experience: mask them out.
     """
 
-    rows: torch.Tensor
-    """(Q, L) int64: row of each step; behind a sequence's end its last row again."""
-    mask: torch.Tensor
-    """(Q, L) bool: whether it is a step, and no padding. The first one of a sequence always is."""
-    segments: torch.Tensor
-    """(Q,) int64: the segment that the sequence is a piece of."""
+    rows: Int[Tensor, "Q L"]
+    """Row of each step; behind a sequence's end its last row again."""
+    mask: Bool[Tensor, "Q L"]
+    """Whether it is a step, and no padding. The first one of a sequence always is."""
+    segments: Int[Tensor, " Q"]
+    """The segment that the sequence is a piece of."""
 
     @property
-    def first(self) -> torch.Tensor:
-        """(Q,) int64: row of the first step of each sequence, whose memory is where the network starts."""
+    def first(self) -> Int[Tensor, " Q"]:
+        """Row of the first step of each sequence, whose memory is where the network starts."""
         return self.rows[:, 0]
 
-    def select(self, which: torch.Tensor) -> "Sequences":
+    def select(self, which: Tensor) -> "Sequences":
         """Take some sequences."""
         return Sequences(self.rows[which], self.mask[which], self.segments[which])
 
 
-def sequences_of(lengths: torch.Tensor, length: int) -> Sequences:
+def sequences_of(lengths: Tensor, length: int) -> Sequences:
     """Cut segments of some lengths (B,), which lie one behind the other, into sequences of `length` steps."""
     pieces = (lengths + length - 1) // length  # (B,)
     segments = torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), pieces)  # (Q,)

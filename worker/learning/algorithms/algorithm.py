@@ -21,7 +21,6 @@ class Algorithm(ABC):
     version: int
     """Number of the weights that `flat_weights` returns; it grows with each change of them."""
     actor: Actor
-    """The policy network."""
 
     @abstractmethod
     def round_steps(self) -> int:

@@ -35,7 +35,6 @@ class Stateful(Protocol):
 
 Stored: TypeAlias = Stateful | torch.Generator | Tensor
 Changed: TypeAlias = Restorable | Stored
-"""Something that an update changes."""
 
 
 class TrainingState:
