@@ -5,8 +5,9 @@
 Both servers are processes of their own, and so is the client: a raw grpc.aio client that sends messages built
 beforehand, each as soon as the answer to the previous one has arrived: the figures measure the server and the
 transport. Echo and collector run in turn (A B A B ...) against the same client code; the figures are medians, and the
-result is their ratio. The collector does all of its work: it checks, acts with a 2 x 128 network, writes the arena,
-cuts segments, and its pool (in this process) takes them and grants rounds of 12,000 steps.
+result is their ratio. The collector does all of its work: it checks, acts with a 2 x 128 network (or one that sees
+pictures, or has a memory), writes the arena, cuts segments, and its pool (in this process) takes them and grants rounds
+of 12,000 steps.
 """
 
 import argparse
@@ -25,29 +26,34 @@ from typing import Any
 import grpc
 import grpc.aio
 import numpy as np
+import numpy.typing as npt
+import torch
 import uvloop
 
 from ludus.collector.arena import Arena
 from ludus.collector.commands import PolicySpec
-from ludus.collector.layout import ActorLayout
 from ludus.collector.messages import BehaviorAnnounced
 from ludus.collector.service import METHOD
 from ludus.collector.settings import CollectorSettings
-from ludus.config.network import NetworkSettings
+from ludus.config.network import MemorySettings, NetworkSettings
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codec import array_to_tensor
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from ludus.protocol.specs import spec_to_message
 from worker.collectors.events import RoundCollected, SegmentsDelivered
 from worker.collectors.pool import CollectorPool
+from worker.learning.networks.actor import Actor
+from worker.onnx.graph import acting_graph
 
 NETWORK = NetworkSettings(hidden_units=128, num_layers=2, normalize=True)
 ROUND = 12_000
 HORIZON = 64
 EPISODE = 50
 """Messages from one end of an agent's episode to the next."""
+MEMORY = NETWORK.model_copy(update={"memory": MemorySettings(memory_size=128)})
 DISCRETE = BehaviorSpec("Bench", (ObservationSpec((4,)),), ActionSpec(0, (2,)))
 CONTINUOUS = BehaviorSpec("Bench", (ObservationSpec((8,)),), ActionSpec(2))
+PICTURE = BehaviorSpec("Bench", (ObservationSpec((3, 84, 84), dtype="uint8"),), ActionSpec(0, (2,)))
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,11 @@ class Scenario:
     spec: BehaviorSpec
     frozen: int = 0
     """Simulators that take an action and never come back."""
+    network: NetworkSettings = NETWORK
+    round: int = ROUND
+    """Steps."""
+    rate: int = 0
+    """Messages of a simulator in a second, at most; 0: by their number."""
 
 
 SCENARIOS = (
@@ -69,6 +80,8 @@ SCENARIOS = (
     Scenario("16 x 1 discrete", 16, 1, DISCRETE),
     Scenario("16 x 12 discrete", 16, 12, DISCRETE),
     Scenario("256 x 1, one frozen", 256, 1, DISCRETE, frozen=1),
+    Scenario("1 x 4 pictures", 1, 4, PICTURE, round=1_000, rate=800),
+    Scenario("1 x 12 memory", 1, 12, CONTINUOUS, network=MEMORY),
 )
 
 
@@ -119,10 +132,13 @@ def _messages(scenario: Scenario, count: int) -> list[bytes]:
     rng = np.random.default_rng(1)
     agents, spec = scenario.agents, scenario.spec
     ids = np.arange(agents, dtype=np.int32)
-    size = spec.observations[0].size
+    (observed,) = spec.observations
     built = []
     for step in range(1, count + 1):
-        observations = rng.standard_normal((agents, size), np.float32)
+        if observed.dtype == "uint8":
+            observations: npt.NDArray[Any] = rng.integers(0, 256, (agents, *observed.shape), np.uint8)
+        else:
+            observations = rng.standard_normal((agents, *observed.shape), np.float32)
         part = pb.BehaviorStep(
             behavior=spec.name,
             decisions=pb.DecisionSteps(
@@ -212,7 +228,7 @@ async def _client(scenario: Scenario, port: int, *, greet: bool, messages: list[
 
 def run_client(scenario: Scenario, turns: Any, answers: Any, seconds: float) -> None:
     """Play on request, in a process of its own: receives (port, whether to send Hello), returns counts of answers."""
-    rate = 12_000 if scenario.simulators == 1 else 30_000 // scenario.simulators + 1_000
+    rate = scenario.rate or (12_000 if scenario.simulators == 1 else 30_000 // scenario.simulators + 1_000)
     messages = _messages(scenario, int(rate * (seconds + 2)))
     answers.send("ready")
     while (turn := turns.recv()) is not None:
@@ -240,7 +256,9 @@ class _Bench:
         self._client.start()
         self._answers.recv()
         self.echo_port = port.value
-        self._arena = Arena.create(scenario.spec, 2 * ROUND)
+        generator = torch.Generator().manual_seed(0)
+        self._actor = Actor(scenario.spec, scenario.network, generator)
+        self._arena = Arena.create(scenario.spec, 2 * scenario.round, memory_size=self._actor.memory_size)
         self._round = 0
 
     def turn(self, *, collector: bool) -> list[int]:
@@ -256,16 +274,16 @@ class _Bench:
         name = self.scenario.spec.behavior
         match notice:
             case BehaviorAnnounced():
-                size = ActorLayout.of(self.scenario.spec, NETWORK).flat_size
-                weights = np.abs(np.random.default_rng(0).standard_normal(size, np.float32)) * np.float32(0.1)
-                self._pool.admit(notice.spec, PolicySpec(NETWORK, size, HORIZON), self._arena)
+                weights = self._actor.flatten()
+                policy = PolicySpec(self.scenario.network, weights.size, HORIZON, graph=acting_graph(self._actor))
+                self._pool.admit(notice.spec, policy, self._arena)
                 self._pool.publish(name, 1, weights)
-                self._pool.grant(name, self._round, ROUND)
+                self._pool.grant(name, self._round, self.scenario.round)
             case SegmentsDelivered():
                 self._pool.reclaim(name, notice.segments)
             case RoundCollected():
                 self._round += 1
-                self._pool.grant(name, self._round, ROUND)
+                self._pool.grant(name, self._round, self.scenario.round)
 
     def close(self) -> None:
         """End every process."""

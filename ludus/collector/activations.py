@@ -1,8 +1,8 @@
 """Activations of hidden layers. Each is described once, as an expression of its input `x`.
 
-numpy acting (`policy`, `stacked`), torch (`worker.learning.networks.dense`) and ONNX (`worker.onnx.graph`) evaluate the
-expression, each with its own operations; gradients are autograd's. Where one of them has a faster form of a whole
-expression it may use that (`FUSED` there): a test holds both equal.
+Acting in numpy (`ludus.collector.policy`), torch (`worker.learning.networks.dense`) and ONNX (`worker.onnx.graph`)
+evaluate the expression, each with its own operations; gradients are autograd's. Where one of them has a faster form of
+a whole expression it may use that (`FUSED` there): a test holds both equal.
 
 To add an activation, add a line to `ACTIVATIONS`, and its name to `ludus.config.network.Activation`.
 """

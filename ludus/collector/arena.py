@@ -10,8 +10,12 @@ t`.
 
 The learner creates an arena and gathers rollouts from it; collectors attach to it and write the blocks that they own
 (`blocks.py`). Needs no torch, since collectors start without it.
+
+Processes of one host share memory by descriptors, which needs Linux. A collector at the edge imports this module, and
+calls nothing of it.
 """
 
+import contextlib
 import mmap
 import os
 from dataclasses import dataclass, replace
@@ -22,8 +26,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ludus.collector.segments import Segments
-from ludus.collector.shared_memory import shared_memory
 from ludus.protocol.spec import BehaviorSpec
+
+with contextlib.suppress(ImportError):  # Windows
+    import fcntl
 
 DEFAULT_ROWS = 64
 BLOCK_BYTES = 1 << 18
@@ -185,3 +191,29 @@ class Arena:
         last = segments.blocks[segments.column("blocks").cumsum() - 1].astype(np.int64)
         rows: npt.NDArray[np.int64] = last * self.layout.stride + (segments.column("length") - 1) % self.layout.rows + 1
         return rows
+
+
+def shared_memory(name: str, size: int) -> int:
+    """Return the descriptor of an anonymous file of a sealed size: shrinking it would kill other processes."""
+    fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, size)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+    return fd
+
+
+def freeze(weights: npt.NDArray[np.float32]) -> int:
+    """Return the descriptor of an anonymous file of weights that can't be changed any more."""
+    fd = os.memfd_create("ludus-frozen-policy", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    data = memoryview(weights.tobytes())
+    while data:
+        data = data[os.write(fd, data) :]
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+    return fd
+
+
+def unfreeze(fd: int) -> npt.NDArray[np.float32]:
+    """Return the weights of such a file, mapped into this process, and give the descriptor back."""
+    try:
+        return np.frombuffer(mmap.mmap(fd, 0, access=mmap.ACCESS_READ), np.float32)
+    finally:
+        os.close(fd)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ludus.collector.arena import ArenaLayout
+from ludus.collector.layout import NetworkGraph
 from ludus.collector.messages import Message
 from ludus.config.network import NetworkSettings
 from ludus.protocol.environment_parameters import ParameterValue
@@ -20,6 +21,8 @@ class NetworkSpec:
     network_settings: NetworkSettings
     head: str
     """The kind of its last layer: a key of `ludus.collector.heads.HEADS`."""
+    graph: NetworkGraph | None = None
+    """That of a network that is not dense (`ludus.collector.layout`): it acts with ONNX Runtime on a CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,9 @@ class PolicySpec:
     pink_noise: bool = False
     """Whether the noise of continuous actions is pink (`ludus.collector.exploration`)."""
     device: str = "cpu"
-    """Where policies act that need torch: `cpu`, `cuda` or `cuda:N`."""
+    """Where policies act that are not plain: `cpu`, `cuda` or `cuda:N`."""
+    graph: NetworkGraph | None = None
+    """As `NetworkSpec.graph`."""
     self_play: bool = False
     """Whether one team learns and the others play frozen policies: no agent is answered before `Opponents` came."""
     evaluated: tuple[NetworkSpec, ...] = ()

@@ -1,48 +1,53 @@
-"""Which networks a behavior gets, and how the actor's weights lie in one flat vector. Needs no torch.
+"""Which networks a behavior gets, and how the weights of an actor in numpy lie in one flat vector. Needs no torch.
 
 `BodyLayout` is the shape of a network body, from a spec's observations and the network's settings; `ActorLayout` adds
 the actions. Specs that no network handles are refused (`ludus.collector.spec_checks`).
 
-
-The flat vector of an actor follows `ActorLayout.sections`, so collectors, which act in numpy, and the learner, which
-has torch modules (`worker.learning.networks.actor`), know no more about each other than this:
+A layout is *dense* where every observation is a float32 vector and no hypernetwork is needed: collectors act in numpy
+then (`ludus.collector.policy`). It is *plain* if it has no memory either: learners then have derivatives by hand
+(`worker.learning.fast`). The flat vector of a dense actor follows `ActorLayout.sections`:
 
     normalizer mean (O), normalizer standard deviation (O)      only with `normalize`
-    encoders: each picture's, then those of entities            only with pictures or entities
-    hidden layers: weight (out, in), bias (out) of each         with goals also those of the hypernetwork
+    hidden layers: weight (out, in), bias (out) of each
     LSTM: weights (4 U, in), (4 U, U), two biases (4 U)         only with memory
     head weight (H, features), head bias (H)                    outputs for continuous columns, then for choices
     parameters of the head, as log_sigma (C)                    see `ludus.collector.heads`
 
-Names and order are those of the torch modules' parameters.
-
-A layout is *plain* where every observation is a float32 vector, without memory and without a hypernetwork: learners
-then have derivatives by hand (`worker.learning.networks.dense`), and collectors a shorter way
-(`ludus.collector.policy`).
+Names and order are those of the parameters of the learner's modules (`worker.learning.networks.actor`). Other actors
+have more parts between the normalizer and the head; the graph that they act with says where these lie.
 
 Dimensions: `O` elements of all vector observations together, `C` continuous columns, `M` choices of all branches,
 `H` columns of the head: `C + M`, or `2 C + M` where deviations are columns, too; `U` width of the LSTM's output.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
+from typing import ClassVar
 
-from ludus.collector.heads import HEADS
-from ludus.collector.heads.head import Head
-from ludus.collector.heads.squashed import Squashed
-from ludus.collector.networks.convolutions import Shape, kernels, output_shape
+from ludus.collector.activations import FloatArray
+from ludus.collector.heads import HEADS, Head, Squashed
 from ludus.collector.spec_checks import ObservationKind, check_actions, check_observations, is_goal
 from ludus.config.network import NetworkSettings
 from ludus.protocol.spec import BehaviorSpec, ObservationSpec
 
-EMBEDDING_SIZE = 128
-"""Width of the embedding of entities, and of what attention makes of them."""
-HYPER_LAYERS = 2
-"""Hidden layers of a hypernetwork."""
+NORMALIZED_LIMIT = 5.0
+"""Normalised vectors are clipped to `[-NORMALIZED_LIMIT, NORMALIZED_LIMIT]`, as in ML-Agents."""
 Section = tuple[str, tuple[int, ...]]
 """A part of a flat vector: its name and shape."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkGraph:
+    """A network that is not dense, as ONNX Runtime takes it: from observations, and a memory, to the head's columns."""
+
+    WEIGHTS: ClassVar[str] = "weights"
+    """The file in which the model's external data lies: the flat vector."""
+    model: str
+    """Without weights, in base64: it travels in a message."""
+    weights_size: int
+    """Number of float32 values in the flat vector."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +89,7 @@ class BodyLayout:
 
     def of_kind(self, kind: ObservationKind) -> tuple[int, ...]:
         """Return the indices of the observations of a kind, in the spec's order."""
-        return tuple(index for index, own in enumerate(self.kinds) if own is kind)
+        return tuple(index for index, observed in enumerate(self.kinds) if observed is kind)
 
     @property
     def vector_sizes(self) -> tuple[int, ...]:
@@ -97,9 +102,14 @@ class BodyLayout:
         return sum(self.vector_sizes)
 
     @property
+    def dense(self) -> bool:
+        """Whether there are float32 vectors only, and no hypernetwork."""
+        return {*self.kinds} == {ObservationKind.VECTOR} and not self.conditioned
+
+    @property
     def plain(self) -> bool:
         """Whether there are float32 vectors only, no memory and no hypernetwork."""
-        return {*self.kinds} == {ObservationKind.VECTOR} and not self.memory_size and not self.conditioned
+        return self.dense and not self.memory_size
 
     @property
     def features(self) -> int:
@@ -109,72 +119,6 @@ class BodyLayout:
     def is_goal(self, index: int) -> bool:
         """Return whether an observation is a goal that conditions the network."""
         return self.conditioned and is_goal(self.observations[index])
-
-    @property
-    def encoded_size(self) -> int:
-        """Width of what the encoders make of observations, where entities are left out."""
-        return self.vector_size + self.hidden_units * len(self.of_kind(ObservationKind.VISUAL))
-
-    @property
-    def input_size(self) -> int:
-        """Width of what the hidden layers get."""
-        return self.encoded_size + (EMBEDDING_SIZE if ObservationKind.ENTITIES in self.kinds else 0)
-
-    def goal_columns(self) -> list[tuple[int, int]]:
-        """Return where the encodings of goals lie in what the hidden layers get: from, to."""
-        columns, start = {}, 0
-        for kind in (ObservationKind.VECTOR, ObservationKind.VISUAL):
-            for index in self.of_kind(kind):
-                size = self.observations[index].size if kind is ObservationKind.VECTOR else self.hidden_units
-                columns[index] = (start, start + size)
-                start += size
-        return [columns[index] for index in range(len(self.kinds)) if self.is_goal(index)]
-
-    @property
-    def goal_size(self) -> int:
-        """Width of all goals' encodings."""
-        return sum(stop - start for start, stop in self.goal_columns())
-
-    def picture_shape(self, index: int) -> Shape:
-        """Return the channels, height and width of a visual observation."""
-        channels, height, width = self.observations[index].shape
-        return channels, height, width
-
-    def sections(self) -> Iterator[Section]:
-        """Yield the name and shape of each part of the flat vector, in order, without the normalizer's."""
-        yield from self._encoder_sections()
-        units, inputs = self.hidden_units, self.input_size
-        if not self.conditioned:
-            yield from _dense_sections("hidden", [inputs, *[units] * self.num_layers])
-        else:
-            yield "hidden.bias", (units,)
-            yield from _dense_sections("hidden.before", [inputs, *[units] * (self.num_layers - 1)])
-            yield from _dense_sections("hidden.hyper", [self.goal_size, *[units] * HYPER_LAYERS])
-            yield from _linear("hidden.weights", units, units * (units if self.num_layers > 1 else inputs))
-        if self.memory_size:
-            gates = 4 * self.features
-            yield "memory.input_weight", (gates, units)
-            yield "memory.hidden_weight", (gates, self.features)
-            yield "memory.input_bias", (gates,)
-            yield "memory.hidden_bias", (gates,)
-
-    def _encoder_sections(self) -> Iterator[Section]:
-        for place, index in enumerate(self.of_kind(ObservationKind.VISUAL)):
-            name, shape = f"encoder.visuals.{place}", self.picture_shape(index)
-            yield from _linear(f"{name}.dense", prod(output_shape(self.visual_encoder, shape)), self.hidden_units)
-            for layer, kernel in kernels(self.visual_encoder, shape[0]):
-                yield f"{name}.layers.{layer}.weight", kernel
-                yield f"{name}.layers.{layer}.bias", kernel[:1]
-        entities = self.of_kind(ObservationKind.ENTITIES)
-        embedded = 0
-        if entities and self.encoded_size:
-            yield from _linear("encoder.own_embedding", self.encoded_size, EMBEDDING_SIZE)
-            embedded = EMBEDDING_SIZE
-        for place, index in enumerate(entities):
-            inputs = embedded + self.observations[index].shape[1]
-            yield from _linear(f"encoder.embeddings.{place}.dense", inputs, EMBEDDING_SIZE)
-        for layer in ("query", "key", "value", "out") if entities else ():
-            yield from _linear(f"encoder.attention.{layer}", EMBEDDING_SIZE, EMBEDDING_SIZE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +151,11 @@ class ActorLayout:
         return isinstance(self.kind.continuous, Squashed)
 
     @property
+    def dense(self) -> bool:
+        """Whether there are float32 vectors only, and no hypernetwork."""
+        return self.body.dense
+
+    @property
     def plain(self) -> bool:
         """Whether there are float32 vectors only, no memory and no hypernetwork."""
         return self.body.plain
@@ -228,18 +177,30 @@ class ActorLayout:
         return self.logits_start + sum(self.discrete_branches)
 
     def sections(self) -> Iterator[Section]:
-        """Yield the name and shape of each part of the flat vector, in order."""
-        if self.body.normalize:
-            yield "normalizer.mean", (self.body.vector_size,)
-            yield "normalizer.std", (self.body.vector_size,)
-        yield from ((f"body.{name}", shape) for name, shape in self.body.sections())
-        yield from _linear("head", self.body.features, self.head_size)
+        """Yield the name and shape of each part of the flat vector of a dense actor, in order."""
+        body = self.body
+        if body.normalize:
+            yield "normalizer.mean", (body.vector_size,)
+            yield "normalizer.std", (body.vector_size,)
+        for layer, widths in enumerate(pairwise([body.vector_size, *[body.hidden_units] * body.num_layers])):
+            yield from _linear(f"body.hidden.layers.{layer}", *widths)
+        if body.memory_size:
+            gates = 4 * body.features
+            yield "body.memory.input_weight", (gates, body.hidden_units)
+            yield "body.memory.hidden_weight", (gates, body.features)
+            yield "body.memory.input_bias", (gates,)
+            yield "body.memory.hidden_bias", (gates,)
+        yield from _linear("head", body.features, self.head_size)
+        yield from self.head_sections()
+
+    def head_sections(self) -> Iterator[Section]:
+        """Yield the parts behind the head's bias, which are the last ones of every actor's flat vector."""
         for parameter in self.kind.parameters(self.continuous_size):
             yield parameter.name, (parameter.size,)
 
     @property
     def flat_size(self) -> int:
-        """Number of float32 values in the flat vector."""
+        """Number of float32 values in the flat vector of a dense actor."""
         return sum(prod(shape) for _, shape in self.sections())
 
 
@@ -248,6 +209,13 @@ def _linear(name: str, inputs: int, outputs: int) -> Iterator[Section]:
     yield f"{name}.bias", (outputs,)
 
 
-def _dense_sections(name: str, widths: Sequence[int]) -> Iterator[Section]:
-    for place, (inputs, outputs) in enumerate(pairwise(widths)):
-        yield from _linear(f"{name}.layers.{place}", inputs, outputs)
+def split(sections: Iterable[Section], flat: FloatArray) -> dict[str, FloatArray]:
+    """Return the parts of a flat vector, `(n,)`, by name; views of it.
+
+    Of `P` flat vectors, `(P, n)`, each part has a first dimension of `P`.
+    """
+    parts, start = dict[str, FloatArray](), 0
+    for name, shape in sections:
+        parts[name] = flat[..., start : start + prod(shape)].reshape(*flat.shape[:-1], *shape)
+        start += prod(shape)
+    return parts

@@ -18,8 +18,8 @@ from ludus.collector.acted import Acted
 from ludus.collector.activations import FloatArray
 from ludus.collector.agent_queue import Batch, Staged
 from ludus.collector.agents import AgentIndex, Agents, Slots
+from ludus.collector.policy import StackedPolicies
 from ludus.collector.runners import PolicyRunner
-from ludus.collector.stacked import StackedPolicies
 from ludus.protocol.batches import Array, Bytes, Floats, Outcome
 
 NO_POLICY, MIXED = -(1 << 62), 1 << 62

@@ -31,10 +31,10 @@ import uvloop
 
 from ludus.child_process import end_with_parent
 from ludus.collector import commands, messages
-from ludus.collector.acting import PolicyFactory
 from ludus.collector.carriers.local import LocalConnection
 from ludus.collector.channel import Channel, ChannelClosedError, Frame
 from ludus.collector.messages import Kind, read
+from ludus.collector.policy import PolicyFactory
 from ludus.collector.server import CollectorServer
 from ludus.collector.service import SimulationHandler, join_handler, make_server, relayed
 from ludus.collector.settings import CollectorSettings

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ludus.collector.acting import PolicyFactory
 from ludus.collector.activations import FloatArray
 from ludus.collector.arena import Arena
 from ludus.collector.commands import Admit, Settings
 from ludus.collector.evaluation import EvaluationEpisodes, EvaluationRunner
 from ludus.collector.exploration import PinkNoise
 from ludus.collector.opponents import OpponentRunner, Opponents
+from ludus.collector.policy import PolicyFactory
 from ludus.collector.recorder import TrajectoryRecorder
 from ludus.collector.runners import LearningRunner, PolicyRunner
 from ludus.collector.settings import CollectorSettings
@@ -38,14 +38,16 @@ class RunnerFactory:
             request_turn=self.request_turn,
             low_blocks=message.low_blocks,
             ticks=(start.generation * settings.count + start.index) << 32,
-            policy=self.policies.policy(spec, policy.network_settings, policy.head, policy.device),
+            policy=self.policies.policy(spec, policy.network_settings, policy.head, policy.device, policy.graph),
             noise=PinkNoise(spec.actions.continuous_size) if policy.pink_noise else None,
         )
 
     def opponents(self, message: Admit, arena: Arena) -> OpponentRunner:
         """Make the runner of teams that do not learn."""
         start, policy, spec = self.start, message.policy, arena.layout.spec
-        opponents = Opponents(self.policies.stacked(spec, policy.network_settings, policy.head, policy.device))
+        opponents = Opponents(
+            self.policies.stacked(spec, policy.network_settings, policy.head, policy.device, policy.graph)
+        )
         return OpponentRunner(
             number=message.runner,
             behavior=spec.behavior,
@@ -63,7 +65,7 @@ class RunnerFactory:
         policies = []
         for network, flat in zip(message.policy.evaluated, weights, strict=True):
             device = message.policy.device
-            policies.append(self.policies.policy(spec, network.network_settings, network.head, device))
+            policies.append(self.policies.policy(spec, network.network_settings, network.head, device, network.graph))
             policies[-1].load(flat)
         seed = [settings.seed, settings.attempt, start.index, start.generation, message.runner]
         episode_batches = EvaluationEpisodes()

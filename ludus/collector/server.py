@@ -16,7 +16,6 @@ import numpy as np
 import structlog
 
 from ludus.collector import commands, messages
-from ludus.collector.acting import PolicyFactory
 from ludus.collector.agent_waits import CHECKPOINT, LEARNER, NETWORK, STRAGGLERS, WaitReason
 from ludus.collector.behaviors import Behaviors
 from ludus.collector.carriers.connection import LearnerConnection
@@ -24,6 +23,7 @@ from ludus.collector.channel import Frame
 from ludus.collector.host import Host
 from ludus.collector.messages import Kind, read, unpack_numbered
 from ludus.collector.native import NativeSession
+from ludus.collector.policy import PolicyFactory
 from ludus.collector.runner_factory import RunnerFactory
 from ludus.collector.runners import LearningRunner
 from ludus.collector.session import CONNECTION_LOST, DISCONNECTED, Session, SessionListener

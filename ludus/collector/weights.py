@@ -16,7 +16,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from ludus.collector.shared_memory import shared_memory
+from ludus.collector.arena import shared_memory
 
 STAMP_BYTES = 64
 """The stamps lie in cache lines of their own."""

@@ -20,6 +20,7 @@ from ludus.protocol.spec import BehaviorSpec
 from tests.ludus.collector.runners import learning_runner
 from tests.segments import Segment, columns_of, rows_of
 from tests.toys.shapes import shapes_checked_now_and_then
+from tests.worker.learning.networks.kinds import graph_of
 from worker.collectors.acting import POLICIES
 from worker.experience.rollout import Rollout, gather
 from worker.learning.algorithms.algorithm import Algorithm
@@ -71,7 +72,7 @@ class Arcade:
 
     def __post_init__(self) -> None:
         spec, settings = self.game.spec, self.config.network_settings
-        policy = POLICIES.policy(spec, settings, head=self.config.head)
+        policy = POLICIES.policy(spec, settings, self.config.head, graph=graph_of(spec, settings, self.config.head))
         self.console, self.quota = Console(), StepQuota()
         self.arena = Arena.create(spec, 4 * self.steps, memory_size=policy.memory_size)
         self.agent_index = AgentIndex(1, 0, spec.name)

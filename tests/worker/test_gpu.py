@@ -24,6 +24,7 @@ from worker.host.gpus import find_gpus
 from worker.learning.algorithms.algorithm import Algorithm
 from worker.learning.build import Demonstrations, build_algorithm
 from worker.onnx.export import export_onnx
+from worker.onnx.graph import acting_graph
 from worker.trainer import checkpoint
 from worker.trainer.learner import Sample
 from worker.trainer.precision import bf16_pictures
@@ -128,7 +129,9 @@ def test_acting_is_that_of_the_cpu(name: str, device: str) -> None:
     observations, masks = see(kind.spec, 20)
     memory = remember(actor, 20)
 
-    here, there = (POLICIES.policy(kind.spec, kind.network, kind.head, where) for where in ("cpu", device))
+    here, there = (
+        POLICIES.policy(kind.spec, kind.network, kind.head, where, acting_graph(actor)) for where in ("cpu", device)
+    )
     acted = []
     for policy in (here, there):
         policy.load(actor.flatten())

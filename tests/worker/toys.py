@@ -7,7 +7,8 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from ludus.collector.policy import Acted, ActingPolicy, Policy
+from ludus.collector.acted import Acted
+from ludus.collector.policy import ActingPolicy, Policy
 from ludus.collector.segments import SegmentEnd
 from ludus.config.behavior import PPOConfig
 from ludus.protocol.spec import BehaviorSpec

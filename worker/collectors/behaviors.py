@@ -11,11 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ludus.collector import commands, messages
-from ludus.collector.arena import Arena, ArenaLayout
+from ludus.collector.arena import Arena, ArenaLayout, freeze
 from ludus.collector.commands import OpponentAssignment, PolicySpec
 from ludus.collector.messages import Kind, pack_numbered
 from ludus.collector.segments import Segments
-from ludus.collector.shared_memory import freeze
 from ludus.collector.weights import WeightBuffers
 from ludus.protocol.environment_parameters import ParameterValue
 from ludus.protocol.spec import BehaviorSpec

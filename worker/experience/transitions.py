@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ludus.collector.heads.head import Head
+from ludus.collector.heads import Head
 from ludus.collector.segments import SegmentEnd
 from worker.experience.rollout import Rollout
 from worker.learning.networks.head_operations import TORCH

@@ -46,10 +46,10 @@ from ludus.schemas import OnnxModel, OnnxTensor
 from worker.learning.functional.distributions import branch_bounds, masked_logits
 from worker.learning.networks.actor import Actor
 from worker.learning.networks.visual import scaled
-from worker.onnx.graph import FLOAT, Graph, add_body
+from worker.onnx.graph import FLOAT, IR_VERSION, OPSET, Form, Graph, add_body
 from worker.onnx.head_operations import GraphOperations, Node
 
-OPSET, IR_VERSION, MODEL_VERSION = 9, 4, 3.0
+MODEL_VERSION = 3.0
 PENALTY = 1e8
 """Subtracted from the logit of a forbidden choice."""
 TOLERANCE = 1e-4
@@ -92,10 +92,6 @@ def exporter(
     return lambda path: export_onnx(copied, spec, path, observations, masks)
 
 
-Form = tuple[int, list[str | int]]
-"""Type and shape of an input or output."""
-
-
 def inputs_of(layout: ActorLayout) -> dict[str, Form]:
     """Return the inputs of a model by name, in order."""
     number = int(TensorProto.FLOAT)
@@ -131,18 +127,12 @@ def _build(actor: Actor, spec: BehaviorSpec) -> onnx.ModelProto:
     for name, number in (("version_number", MODEL_VERSION), ("memory_size", float(layout.memory_size))):
         graph.node("Identity", [graph.constant(f"{name}.value", [number])], name)
     features, on = add_body(graph, actor.body), GraphOperations(graph)
-    head = Node(on, graph.linear(features, "head", actor.head.weight, actor.head.bias))
+    head = Node(on, graph.linear(features, "head", actor.head))
     if layout.continuous_size:
         _continuous(graph, actor, head, on)
     if layout.discrete_branches:
         _discrete(graph, actor, head, on)
-    inputs, outputs = (
-        [helper.make_tensor_value_info(name, *form) for name, form in forms.items()]
-        for forms in (inputs_of(layout), outputs_of(layout))
-    )
-    proto = helper.make_graph(graph.nodes, spec.behavior, inputs, outputs, initializer=graph.initializers)
-    opset = helper.make_opsetid("", OPSET)
-    return helper.make_model(proto, opset_imports=[opset], ir_version=IR_VERSION, producer_name="ludus")
+    return graph.model(spec.behavior, inputs_of(layout), outputs_of(layout))
 
 
 def _described(model: onnx.ModelProto, spec: BehaviorSpec) -> OnnxModel:

@@ -3,10 +3,13 @@
 What its importer (Sentis 2.1) does not take, or ML-Agents avoids for it, is not used: no Split, no Expand, no constant
 on the left of a subtraction, no transposition that moves more than two dimensions. Every method returns the name of a
 tensor. Weights keep the names that they have in the actor, so that a model can be read beside its checkpoint.
+
+Collectors act with the same nodes (`acting_graph`), but for the weights: theirs come with each version.
 """
 
+import base64
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import count
 from typing import Any
@@ -15,12 +18,13 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 from torch import Tensor, nn
 
 from ludus.collector.activations import ACTIVATIONS
-from ludus.collector.layout import BodyLayout
-from ludus.collector.networks.normalizer import NORMALIZED_LIMIT
+from ludus.collector.layout import NORMALIZED_LIMIT, BodyLayout, NetworkGraph
 from ludus.collector.spec_checks import ObservationKind
+from worker.learning.networks.actor import Actor
 from worker.learning.networks.attention import (
     EPSILON,
     NO_NUMBER,
@@ -35,13 +39,14 @@ from worker.learning.networks.dense import Dense, DenseBody
 from worker.learning.networks.encoder import ObservationEncoder
 from worker.learning.networks.memory import Memory
 from worker.learning.networks.normalizer import Normalizer
-from worker.learning.networks.visual import ResidualBlock, VisualEncoder
+from worker.learning.networks.visual import BRIGHTEST, ResidualBlock, VisualEncoder
 
+OPSET, IR_VERSION = 9, 4
 FLOAT = int(TensorProto.FLOAT)
+Form = tuple[int, list[str | int]]
+"""Type and shape of an input or output."""
 ONNX_GATES = (0, 3, 1, 2)
 """Where ONNX' gates (input, output, forget, cell) lie among torch's (input, forget, cell, output)."""
-
-
 OPERATIONS = {"mul": "Mul", "tanh": "Tanh", "sigmoid": "Sigmoid", "relu": "Relu"}
 """The operations of activations in opset 9."""
 
@@ -49,37 +54,69 @@ OPERATIONS = {"mul": "Mul", "tanh": "Tanh", "sigmoid": "Sigmoid", "relu": "Relu"
 class Graph:
     """Nodes and constants of a model under construction."""
 
-    def __init__(self) -> None:
+    def __init__(self, offsets: Mapping[str, int] | None = None) -> None:
+        """`offsets`: where each weight lies in a flat vector that comes later; None: the model has its weights."""
         self.nodes: list[onnx.NodeProto] = []
-        self.initializers: list[onnx.TensorProto] = []
-        self._named: set[str] = set()
+        self._initializers: dict[str, onnx.TensorProto] = {}
+        self._offsets = offsets
 
     def constant(self, name: str, value: Tensor | NDArray[np.float32] | Sequence[float] | float) -> str:
         """Add a float32 constant; one that exists is used again."""
         array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
         return self._initializer(name, np.ascontiguousarray(array, np.float32).reshape(array.shape))
 
+    def weight(self, name: str, values: Tensor) -> str:
+        """Add a part of the actor's flat vector by its name there."""
+        if self._offsets is None:
+            return self.constant(name, values)
+        tensor = TensorProto(name=name, data_type=FLOAT, dims=values.shape, data_location=TensorProto.EXTERNAL)
+        place = {"location": NetworkGraph.WEIGHTS, "offset": 4 * self._offsets[name], "length": 4 * values.numel()}
+        for key, value in place.items():
+            tensor.external_data.add(key=key, value=str(value))
+        self._initializers[name] = tensor
+        return name
+
+    def folded(self, operation: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
+        """Add the result of an operation on constants; where weights come later, the operation."""
+        if self._offsets is not None:
+            return self.node(operation, inputs, output, **attributes)  # ONNX Runtime folds it for each session
+        node = helper.make_node(operation, inputs, [output], **attributes)
+        arrays = {name: numpy_helper.to_array(self._initializers[name]) for name in inputs}
+        results = ReferenceEvaluator(node).run(None, arrays)
+        assert isinstance(results, list)
+        return self._initializer(output, results[0])
+
     def node(self, operation: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
         """Add an operation with one output, of the same name as its node."""
         self.nodes.append(helper.make_node(operation, list(inputs), [output], name=output, **attributes))
         return output
 
-    def linear(self, inputs: str, name: str, weight: Tensor, bias: Tensor) -> str:
+    def linear(self, inputs: str, name: str, layer: nn.Linear) -> str:
         """Add a linear layer over rows."""
-        constants = [self.constant(f"{name}.weight", weight), self.constant(f"{name}.bias", bias)]
-        return self.node("Gemm", [inputs, *constants], f"{name}/linear", transB=1)
+        return self.product(inputs, name, *self.layer(name, layer))
 
-    def each(self, inputs: str, name: str, weight: Tensor, bias: Tensor | None) -> str:
+    def layer(self, name: str, layer: nn.Linear) -> tuple[str, str]:
+        """Add the weights and the bias of a linear layer."""
+        return self.weight(f"{name}.weight", layer.weight), self.weight(f"{name}.bias", layer.bias)
+
+    def product(self, inputs: str, name: str, weight: str, bias: str) -> str:
+        """Add `inputs @ weight.T + bias` over rows."""
+        return self.node("Gemm", [inputs, weight, bias], f"{name}/linear", transB=1)
+
+    def each(self, inputs: str, name: str, weight: str, bias: str | None) -> str:
         """Add a linear layer over each entity of each row."""
-        product = self.node("MatMul", [inputs, self.constant(f"{name}.weight", weight.t())], f"{name}/product")
-        if bias is None:
-            return product
-        return self.node("Add", [product, self.constant(f"{name}.bias", bias)], f"{name}/linear")
+        transposed = self.folded("Transpose", [weight], f"{name}/transposed", perm=[1, 0])
+        product = self.node("MatMul", [inputs, transposed], f"{name}/product")
+        return product if bias is None else self.node("Add", [product, bias], f"{name}/linear")
 
     def reshape(self, inputs: str, output: str, shape: Sequence[int]) -> str:
         """Give rows another shape; -1 stands for how many there are."""
-        name = self._initializer(f"shape/{'x'.join(map(str, shape))}", np.array(shape, np.int64))
+        name = self.indices(f"shape/{'x'.join(map(str, shape))}", shape)
         return self.node("Reshape", [inputs, name], output)
+
+    def indices(self, name: str, numbers: Sequence[int] | NDArray[np.int64]) -> str:
+        """Add integers; those that exist are used again."""
+        return self._initializer(name, np.asarray(numbers, np.int64))
 
     def slice(self, inputs: str, output: str, axis: int, start: int, stop: int) -> str:
         """Take some columns."""
@@ -113,11 +150,58 @@ class Graph:
         guarded = self.node("Add", [variance, self.constant("norm_epsilon", NORM_EPSILON)], f"{name}/guarded")
         return self.node("Div", [centred, self.node("Sqrt", [guarded], f"{name}/deviation")], f"{name}/normed")
 
-    def _initializer(self, name: str, array: NDArray[Any]) -> str:
-        if name not in self._named:
-            self._named.add(name)
-            self.initializers.append(numpy_helper.from_array(array, name))
+    def model(self, name: str, inputs: Mapping[str, Form], outputs: Mapping[str, Form]) -> onnx.ModelProto:
+        """Return the model, with the constants that its nodes use."""
+        used = {name for node in self.nodes for name in node.input}
+        proto = helper.make_graph(
+            self.nodes,
+            name,
+            [helper.make_tensor_value_info(name, *form) for name, form in inputs.items()],
+            [helper.make_tensor_value_info(name, *form) for name, form in outputs.items()],
+            initializer=[tensor for name, tensor in self._initializers.items() if name in used],
+        )
+        opset = helper.make_opsetid("", OPSET)
+        return helper.make_model(proto, opset_imports=[opset], ir_version=IR_VERSION, producer_name="ludus")
+
+    def _initializer(self, name: str, array: NDArray[np.generic]) -> str:
+        if name not in self._initializers:
+            self._initializers[name] = numpy_helper.from_array(array, name)
         return name
+
+
+def acting_graph(actor: Actor) -> NetworkGraph | None:
+    """Return the graph with which collectors act; None for a dense actor, which acts in numpy.
+
+    Its inputs are the observations as simulators send them.
+    """
+    if actor.layout.dense:
+        return None
+    body, offsets, starts, start = actor.body, dict[str, int](), dict[int, int](), 0
+    if actor.normalizer is not None:
+        offsets = {"normalizer.mean": 0, "normalizer.std": body.layout.vector_size}
+        start = 2 * body.layout.vector_size
+    for parameter in (*body.parameters(), *actor.head.parameters()):
+        starts[id(parameter)] = start
+        start += parameter.numel()
+    for name, parameter in actor.named_parameters(remove_duplicate=False):  # the last layer of pictures has two names
+        if id(parameter) in starts:
+            offsets[name] = starts[id(parameter)]
+    graph, inputs = Graph(offsets), dict[str, Form]()
+    for index, observation in enumerate(body.layout.observations):
+        shape: list[str | int] = ["batch", *observation.shape]
+        if observation.dtype == "uint8":
+            inputs[f"bytes_{index}"] = int(TensorProto.UINT8), shape
+            floats = graph.node("Cast", [f"bytes_{index}"], f"floats_{index}", to=FLOAT)
+            graph.node("Div", [floats, graph.constant("brightest", BRIGHTEST)], f"obs_{index}")
+        else:
+            inputs[f"obs_{index}"] = FLOAT, shape
+    outputs: dict[str, Form] = {}
+    columns = graph.linear(add_body(graph, body), "head", actor.head)
+    outputs[columns] = FLOAT, ["batch", actor.layout.head_size]
+    if actor.memory_size:
+        inputs["recurrent_in"] = outputs["recurrent_out"] = FLOAT, ["batch", 1, actor.memory_size]
+    model = graph.model("policy", inputs, outputs).SerializeToString()
+    return NetworkGraph(base64.b64encode(model).decode(), actor.flat_size)
 
 
 def add_body(graph: Graph, body: NetworkBody) -> str:
@@ -149,8 +233,8 @@ def _encoding(graph: Graph, encoder: ObservationEncoder, normalizer: Normalizer 
 
 
 def _normalized(graph: Graph, normalizer: Normalizer, inputs: str) -> str:
-    mean = graph.constant("normalizer.mean", normalizer.mean)
-    std = graph.constant("normalizer.std", normalizer.std())
+    mean = graph.weight("normalizer.mean", normalizer.mean)
+    std = graph.weight("normalizer.std", normalizer.std())
     scaled = graph.node("Div", [graph.node("Sub", [inputs, mean], "centred"), std], "scaled")
     return graph.node("Clip", [scaled], "normalized", min=-NORMALIZED_LIMIT, max=NORMALIZED_LIMIT)
 
@@ -158,7 +242,7 @@ def _normalized(graph: Graph, normalizer: Normalizer, inputs: str) -> str:
 def _dense(graph: Graph, body: DenseBody, hidden: str, name: str, activation: str) -> str:
     for index, layer in enumerate(body.layers):
         assert isinstance(layer, Dense)
-        linear = graph.linear(hidden, f"{name}.layers.{index}", layer.weight, layer.bias)
+        linear = graph.linear(hidden, f"{name}.layers.{index}", layer)
         hidden = graph.activation(activation, linear, f"{name}.layers.{index}")
     return hidden
 
@@ -186,7 +270,7 @@ def _picture(graph: Graph, layers: nn.Module, inputs: str, prefix: str) -> str:
                 assert isinstance(dense, Dense)
                 inputs = graph.reshape(inputs, f"{name}/flat", [-1, dense.in_features])
             case Dense():
-                inputs = graph.linear(inputs, name, layer.weight, layer.bias)
+                inputs = graph.linear(inputs, name, layer)
             case _:
                 raise TypeError(f"no ONNX form of {type(layer).__name__}")
     return inputs
@@ -194,10 +278,10 @@ def _picture(graph: Graph, layers: nn.Module, inputs: str, prefix: str) -> str:
 
 def _convolution(graph: Graph, layer: nn.Conv2d, inputs: str, name: str) -> str:
     assert layer.bias is not None
-    constants = [graph.constant(f"{name}.weight", layer.weight), graph.constant(f"{name}.bias", layer.bias)]
+    weights = [graph.weight(f"{name}.weight", layer.weight), graph.weight(f"{name}.bias", layer.bias)]
     return graph.node(
         "Conv",
-        [inputs, *constants],
+        [inputs, *weights],
         f"{name}/conv",
         dilations=[1, 1],
         group=1,
@@ -221,9 +305,8 @@ def _attention(
     """Add embeddings of all entities and the attention over them; `own` is what the agent knows of itself."""
     prefix, agent = "body.encoder", None
     if encoder.own_embedding is not None:
-        embedding = encoder.own_embedding
         name = f"{prefix}.own_embedding"
-        linear = graph.linear(graph.join(own, "own"), name, embedding.weight, embedding.bias)
+        linear = graph.linear(graph.join(own, "own"), name, encoder.own_embedding)
         agent = graph.activation("swish", linear, name)
     embedded, padding, count = [], [], 0
     for place, index in enumerate(layout.of_kind(ObservationKind.ENTITIES)):
@@ -240,14 +323,20 @@ def _attention(
 
 
 def _embedding(graph: Graph, layer: EntityEmbedding, entities: str, agent: str | None, name: str) -> str:
-    weight, bias, width = layer.dense.weight, layer.dense.bias, layer.dense.out_features
+    weight, bias = graph.layer(f"{name}.dense", layer.dense)
     if agent is None:
         linear = graph.each(entities, f"{name}.dense", weight, bias)
     else:
-        shared = graph.linear(agent, f"{name}.dense.own", weight[:, : layer.self_size], bias)
+        size, width = layer.self_size, layer.dense.out_features
+        of_agent = graph.folded("Slice", [weight], f"{name}.dense.own/weight", axes=[1], starts=[0], ends=[size])
+        of_entity = graph.folded(
+            "Slice", [weight], f"{name}.dense.entity/weight", axes=[1], starts=[size], ends=[layer.dense.in_features]
+        )
+        shared = graph.product(agent, f"{name}.dense.own", of_agent, bias)
         shared = graph.reshape(shared, f"{name}/shared", [-1, 1, width])
-        own = graph.each(entities, f"{name}.dense.entity", weight[:, layer.self_size :], None)
-        linear = graph.node("Add", [own, shared], f"{name}/linear")
+        linear = graph.node(
+            "Add", [graph.each(entities, f"{name}.dense.entity", of_entity, None), shared], f"{name}/linear"
+        )
     return graph.activation("swish", linear, name)
 
 
@@ -257,7 +346,7 @@ def _self_attention(graph: Graph, attention: ResidualSelfAttention, entities: st
     normed = graph.norm(entities, f"{name}/before", axis=2)
 
     def heads_of(layer: Dense, part: str) -> str:
-        linear = graph.each(normed, f"{name}.{part}", layer.weight, layer.bias)
+        linear = graph.each(normed, f"{name}.{part}", *graph.layer(f"{name}.{part}", layer))
         split = graph.reshape(linear, f"{name}.{part}/heads", [-1, count, heads, width // heads])
         return graph.node("Transpose", [split], f"{name}.{part}/by_head", perm=[0, 2, 1, 3])  # (batch, heads, E, head)
 
@@ -274,7 +363,7 @@ def _self_attention(graph: Graph, attention: ResidualSelfAttention, entities: st
     attended = graph.node("MatMul", [weights, value], f"{name}/attended")
     attended = graph.node("Transpose", [attended], f"{name}/joined", perm=[0, 2, 1, 3])
     attended = graph.reshape(attended, f"{name}/flat", [-1, count, width])
-    out = graph.each(attended, f"{name}.out", attention.out.weight, attention.out.bias)
+    out = graph.each(attended, f"{name}.out", *graph.layer(f"{name}.out", attention.out))
     result = graph.norm(graph.node("Add", [out, normed], f"{name}/residual"), f"{name}/after", axis=2)
 
     weight = graph.reshape(real, f"{name}/real_rows", [-1, count, 1])
@@ -290,11 +379,11 @@ def _conditional(graph: Graph, body: ConditionalBody, encoding: str, goal: str, 
     hidden = _dense(graph, body.before, encoding, f"{name}.before", activation)
     hyper = _dense(graph, body.hyper, goal, f"{name}.hyper", activation)
     normed = graph.norm(hyper, f"{name}/hyper", axis=1)
-    flat = graph.linear(normed, f"{name}.weights", body.weights.weight, body.weights.bias)
+    flat = graph.linear(normed, f"{name}.weights", body.weights)
     weights = graph.reshape(flat, f"{name}/weights", [-1, inputs, units])
     row = graph.reshape(hidden, f"{name}/row", [-1, 1, inputs])
     product = graph.reshape(graph.node("MatMul", [row, weights], f"{name}/product"), f"{name}/flat", [-1, units])
-    linear = graph.node("Add", [product, graph.constant(f"{name}.bias", body.bias)], f"{name}/linear")
+    linear = graph.node("Add", [product, graph.weight(f"{name}.bias", body.bias)], f"{name}/linear")
     return graph.activation(activation, linear, name)
 
 
@@ -302,30 +391,35 @@ def _memory(graph: Graph, memory: Memory, features: str) -> str:
     """Add the LSTM between `recurrent_in` and `recurrent_out`, both (batch, 1, [h | c])."""
     units, inputs = memory.units, memory.input_weight.shape[1]
 
-    def gates(parameter: Tensor) -> Tensor:
-        blocks = parameter.detach().chunk(4)
-        return parameter.new_tensor(np.concatenate([blocks[gate].cpu().numpy() for gate in ONNX_GATES]))
+    rows = np.concatenate([np.arange(gate * units, (gate + 1) * units) for gate in ONNX_GATES])
+    order = graph.indices("memory/gates", rows)
 
-    before = graph.node("Transpose", ["recurrent_in"], "memory/before", perm=[1, 0, 2])  # (1, batch, S)
+    def gates(name: str, parameter: Tensor) -> str:
+        return graph.folded("Gather", [graph.weight(f"body.memory.{name}", parameter), order], f"memory/{name}", axis=0)
+
+    def forward(name: str, *shape: int) -> str:
+        """Put the dimension of directions, of which there is one, before the others."""
+        sizes = graph.indices(f"shape/{name}", [1, *shape])
+        return graph.folded("Reshape", [name, sizes], f"{name}/forward")
+
+    weight = forward(gates("input_weight", memory.input_weight), 4 * units, inputs)
+    recurrent = forward(gates("hidden_weight", memory.hidden_weight), 4 * units, units)
+    biases = [gates("input_bias", memory.input_bias), gates("hidden_bias", memory.hidden_bias)]
+    bias = forward(graph.folded("Concat", biases, "memory/bias", axis=0), 8 * units)
+    before = graph.reshape("recurrent_in", "memory/before", [1, -1, 2 * units])
     hidden = graph.slice(before, "memory/hidden", 2, 0, units)
     cell = graph.slice(before, "memory/cell", 2, units, 2 * units)
-    steps = graph.reshape(features, "memory/step", [-1, 1, inputs])
-    steps = graph.node("Transpose", [steps], "memory/steps", perm=[1, 0, 2])  # (1, batch, I)
-    weight = graph.constant("body.memory.input_weight", gates(memory.input_weight)[None])
-    recurrent = graph.constant("body.memory.hidden_weight", gates(memory.hidden_weight)[None])
-    biases = np.concatenate([gates(bias).cpu().numpy() for bias in (memory.input_bias, memory.hidden_bias)])
+    steps = graph.reshape(features, "memory/steps", [1, -1, inputs])  # one step of each row
     outputs = ["memory/outputs", "memory/hidden_after", "memory/cell_after"]
     graph.nodes.append(
         helper.make_node(
             "LSTM",
-            [steps, weight, recurrent, graph.constant("body.memory.bias", biases[None]), "", hidden, cell],
+            [steps, weight, recurrent, bias, "", hidden, cell],
             outputs,
             name="memory/lstm",
             hidden_size=units,
         )
     )
     after = graph.node("Concat", outputs[1:], "memory/after", axis=2)
-    graph.node("Transpose", [after], "recurrent_out", perm=[1, 0, 2])
-    squeezed = graph.node("Squeeze", [outputs[0]], "memory/squeezed", axes=[1])  # (1, batch, U)
-    turned = graph.node("Transpose", [squeezed], "memory/turned", perm=[1, 0, 2])
-    return graph.reshape(turned, "memory/features", [-1, units])
+    graph.reshape(after, "recurrent_out", [-1, 1, 2 * units])
+    return graph.reshape(outputs[0], "memory/features", [-1, units])

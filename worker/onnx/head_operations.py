@@ -44,7 +44,7 @@ def _unary(operation: str) -> "Callable[[GraphOperations, Node], Node]":
 
 
 class GraphOperations:
-    """Implements `ludus.collector.heads.head.Operations`."""
+    """Implements `ludus.collector.heads.Operations`."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph

@@ -29,6 +29,7 @@ from worker.evaluation.evaluation import EpisodeEvaluator
 from worker.evaluation.match import MatchEvaluator
 from worker.learning.build import choose_collector_device, count_gpus
 from worker.learning.networks.actor import Actor
+from worker.onnx.graph import acting_graph
 from worker.trainer.attempt import Attempt
 from worker.trainer.initialization import InitializationError, load_policy
 from worker.trainer.messages import Assessed, Finished, MatchesPlayed, MatchesResumed
@@ -96,7 +97,7 @@ class Assessment:
             self._attempt.refuse(spec, CloseCode.BEHAVIOR_NOT_CONFIGURED, reason)
             return
         try:
-            policies = [self._policy(key, each, spec) for key, each in checkpoints_of(settings).items()]
+            policies = [self._policy(key, checkpoint, spec) for key, checkpoint in checkpoints_of(settings).items()]
         except (InitializationError, UnsupportedSpec) as error:
             self._attempt.refuse(spec, CloseCode.BAD_SPEC, str(error))
             self.unusable = Finished.invalid_config(str(error))
@@ -129,7 +130,7 @@ class Assessment:
             self._steps[checkpoint] = load_policy(actor, spec.behavior, Path(folder))
         except InitializationError as error:
             raise InitializationError(f"{where}: {error}") from error
-        return actor, NetworkSpec(settings, head)
+        return actor, NetworkSpec(settings, head, acting_graph(actor))
 
     def started(self, event: SimulatorStarted) -> None:
         """Give a simulator its first batch, if it brings the teams that are needed."""

@@ -30,6 +30,7 @@ from worker.collectors.pool import CollectorPool
 from worker.experience.demonstrations import DemonstrationBuffer
 from worker.learning.algorithms.bc import Cloning
 from worker.onnx.export import exporter
+from worker.onnx.graph import acting_graph
 from worker.trainer.base_learner import SAMPLE_ROWS, Learner, Rollbacks, next_multiple
 from worker.trainer.recorder import Recorder
 
@@ -120,6 +121,7 @@ class CloneLearner(Learner):
             weights_size=self.algorithm.flat_weights().size,
             time_horizon=1,
             device=device,
+            graph=acting_graph(self.algorithm.actor),
         )
         self._collectors.admit(announced, policy, Arena.create(announced, 1))
         self._registered = True

@@ -27,6 +27,7 @@ from worker.learning.build import (
     choose_device,
     count_gpus,
 )
+from worker.onnx.graph import acting_graph
 from worker.selfplay.ghost import Ghost
 from worker.trainer.attempt import Attempt
 from worker.trainer.base_learner import Learner
@@ -137,6 +138,7 @@ class BehaviorRegistry:
             head=algorithm.actor.layout.head,
             pink_noise=self._is_pink(config, spec),
             device=self._collector_device,
+            graph=acting_graph(algorithm.actor),
             self_play=in_selfplay,
         )
         attempt.pool.admit(spec, policy, arena)

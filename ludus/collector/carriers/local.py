@@ -4,13 +4,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from ludus.collector.activations import FloatArray
-from ludus.collector.arena import Arena
+from ludus.collector.arena import Arena, unfreeze
 from ludus.collector.carriers.connection import AdmittedMemory, LearnerConnection
 from ludus.collector.channel import Channel, ChannelClosedError, Frame
 from ludus.collector.commands import Admit, Weights
 from ludus.collector.messages import Kind, pack_numbered
 from ludus.collector.segments import Segments
-from ludus.collector.shared_memory import unfreeze
 from ludus.collector.weights import WeightBuffers, WeightsLayout
 
 

@@ -2,5 +2,5 @@
 
 from typing import Final
 
-VERSION: Final = 5
+VERSION: Final = 6
 """Of the messages between an edge collector and its attempt. Both speak the same one, or the collector is refused."""

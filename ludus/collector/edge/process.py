@@ -17,13 +17,13 @@ import structlog
 from threadpoolctl import threadpool_limits
 
 from ludus.collector import commands
-from ludus.collector.acting import PolicyFactory
 from ludus.collector.carriers.choice import choose_carrier
 from ludus.collector.carriers.frames import BadFrame
 from ludus.collector.carriers.local import LocalConnection
 from ludus.collector.carriers.stream import EdgeConnection, StreamEnded
 from ludus.collector.edge import VERSION
 from ludus.collector.messages import Failed, Introduction, Listening, read
+from ludus.collector.policy import PolicyFactory
 from ludus.collector.server import CollectorServer
 from ludus.collector.service import METHOD, SimulationHandler, join_handler, make_server, relayed
 from ludus.collector.snapshots.state import unpack

@@ -11,6 +11,7 @@ from typing import TypeVar
 import grpc
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from ludus.collector.arena import Arena
 from ludus.collector.commands import NetworkSpec, OpponentAssignment, PolicySpec
@@ -25,10 +26,11 @@ from ludus.protocol.options import TICKET_METADATA
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from ludus.protocol.specs import spec_to_message
 from tests.segments import columns_of, rows_of
-from worker.collectors.acting import POLICIES
 from worker.collectors.events import CollectorEvent, RoundCollected, SegmentsDelivered
 from worker.collectors.pool import CollectorPool
 from worker.experience.rollout import Rollout, gather
+from worker.learning.networks.actor import Actor
+from worker.onnx.graph import acting_graph
 
 SPEC = BehaviorSpec("Cart", (ObservationSpec((4,)),), ActionSpec(0, (2,)))
 NETWORK = NetworkSettings(hidden_units=8, num_layers=1)
@@ -123,16 +125,18 @@ class Learner:
         if self.configured is not None and spec.behavior not in self.configured:
             self.pool.refuse(spec.behavior, "behavior_not_configured", "the run's configuration has no such behavior")
             return
-        policy = POLICIES.policy(spec, self.network, self.head)
-        arena = self.arenas[spec.behavior] = Arena.create(spec, 4 * self.size, memory_size=policy.memory_size)
+        actor = self._actor(spec)
+        graph = acting_graph(actor)
+        arena = self.arenas[spec.behavior] = Arena.create(spec, 4 * self.size, memory_size=actor.memory_size)
         program = PolicySpec(
             self.network,
-            policy.flat_size,
+            actor.flat_size,
             self.horizon,
             self.head,
             device=self.device,
+            graph=graph,
             self_play=self.assignment is not None,
-            evaluated=(NetworkSpec(self.network, self.head),) if self.evaluated else (),
+            evaluated=(NetworkSpec(self.network, self.head, graph),) if self.evaluated else (),
         )
         if self.evaluated:
             self.pool.admit(spec, program, arena, [self.weights(spec)])
@@ -147,8 +151,10 @@ class Learner:
             self.pool.grant(spec.behavior, 0, self.size)
 
     def weights(self, spec: BehaviorSpec) -> npt.NDArray[np.float32]:
-        size = POLICIES.policy(spec, self.network, self.head).flat_size
-        return np.random.default_rng(3).standard_normal(size, np.float32) / 4
+        return np.random.default_rng(3).standard_normal(self._actor(spec).flat_size, np.float32) / 4
+
+    def _actor(self, spec: BehaviorSpec) -> Actor:
+        return Actor(spec, self.network, torch.Generator(), head=self.head)
 
     def heard(self, kind: type[NoticeT]) -> list[NoticeT]:
         with self._heard:

@@ -34,8 +34,8 @@ def test_every_form_is_that_of_the_expression(name: str) -> None:
     in_torch = torch_function(name)(torch.from_numpy(inputs)).numpy()
     unfused = ACTIVATIONS[name].evaluate(inputs, NUMPY)
 
-    for found in (in_numpy, in_torch, unfused):
-        np.testing.assert_allclose(found, expected, rtol=2e-6, atol=1e-6)
+    for values in (in_numpy, in_torch, unfused):
+        np.testing.assert_allclose(values, expected, rtol=2e-6, atol=1e-6)
 
 
 def test_relu_has_a_value_for_both_signs() -> None:
@@ -52,14 +52,17 @@ def squared_relu(monkeypatch: pytest.MonkeyPatch) -> NetworkSettings:
 
 def test_a_new_one_acts_in_numpy_as_in_torch_and_exports(squared_relu: NetworkSettings, tmp_path: Path) -> None:
     actor = Actor(SPEC, squared_relu, torch.Generator().manual_seed(1))
-    policy = ActingPolicy(SPEC, squared_relu)
+    policy = ActingPolicy(SPEC, squared_relu.model_copy(update={"deterministic": True}))
     policy.load(actor.flatten())
     observations = np.random.default_rng(1).normal(size=(5, 3)).astype(np.float32)
 
+    acted = policy.act([observations], None, None, np.random.default_rng(1))
     with torch.no_grad():
-        expected, _ = actor([torch.from_numpy(observations)])
+        means, _, logits = actor.parts(actor([torch.from_numpy(observations)])[0])
 
-    np.testing.assert_allclose(policy._head([observations]), expected.numpy(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(acted.continuous_sample, means.numpy(), rtol=1e-5, atol=1e-6)
+    chosen = logits.log_softmax(1).gather(1, torch.from_numpy(acted.discrete).long())
+    np.testing.assert_allclose(acted.log_probs[:, 2:], chosen.numpy(), rtol=1e-5, atol=1e-6)
     export_onnx(actor, SPEC, tmp_path / "policy.onnx")  # checks the model's answers against torch's
 
 

@@ -15,6 +15,7 @@ from ludus.protocol.batches import DecisionBatch, TerminalBatch
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec
 from ludus.sdk import Actions, ResetInfo, Simulation, StepBuilder, connect
 from tests.ludus.collector.stack import learner
+from tests.worker.learning.networks.kinds import graph_of
 from worker.collectors.acting import POLICIES
 from worker.collectors.behaviors import block_chunk
 from worker.collectors.events import RoundCollected
@@ -125,7 +126,7 @@ def test_what_the_games_showed_is_what_the_learner_sees(collected: Collected) ->
 
 
 def test_memory_is_what_the_policy_made_of_all_that_its_agent_saw_in_the_episode(collected: Collected) -> None:
-    policy = POLICIES.policy(SPEC, NETWORK)
+    policy = POLICIES.policy(SPEC, NETWORK, graph=graph_of(SPEC, NETWORK))
     policy.load(collected.weights)
     behind: dict[tuple[int, ...], npt.NDArray[np.float32]] = {}
     """(simulator, agent, episode, sequence) -> the memory with which that segment should begin."""

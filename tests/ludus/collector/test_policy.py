@@ -1,8 +1,9 @@
-"""The policies that act, in numpy and torch, against the actor that learns."""
+"""The policies that act, alone and several at once, against the actor that learns."""
 
 import subprocess
 import sys
 from dataclasses import astuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,21 +13,26 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.distributions import Categorical, Normal, TanhTransform, TransformedDistribution
 
-from ludus.collector.policy import Acted, ActingPolicy, Policy, sample
-from ludus.config.network import NetworkSettings
-from tests.worker.learning.networks.kinds import KINDS, OTHERS, PLAIN, Kind, make_actor, remember, see
+from ludus.collector.acted import Acted
+from ludus.collector.policy import ActingPolicy, NetworkPolicy, Policy, StackedActing, sample
+from ludus.collector.spec_checks import UnsupportedSpec
+from ludus.config.network import MemorySettings, NetworkSettings
+from ludus.protocol.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
+from tests.worker.learning.networks.kinds import KINDS, OTHERS, PLAIN, Kind, graph_of, make_actor, remember, see
 from tests.worker.rollouts import make_spec, random_masks
 from worker.collectors.acting import POLICIES
 from worker.learning.functional.distributions import branch_bounds, masked_logits
 from worker.learning.networks.actor import Actor
 from worker.learning.networks.head_operations import TORCH
 from worker.learning.networks.torch_policy import TorchPolicy
+from worker.onnx.graph import acting_graph
 
 
 def make_pair(kind: Kind, *, deterministic: bool = False) -> tuple[Actor, Policy]:
     """An actor and a policy with its weights."""
     settings = kind.network.model_copy(update={"deterministic": deterministic})
-    actor, policy = make_actor(kind), POLICIES.policy(kind.spec, settings, kind.head)
+    actor = make_actor(kind)
+    policy = POLICIES.policy(kind.spec, settings, kind.head, graph=acting_graph(actor))
     policy.load(actor.flatten())
     return actor, policy
 
@@ -108,12 +114,12 @@ def test_acting_does_not_change_what_it_is_given(name: str) -> None:
     actor, policy = make_pair(KINDS[name])
     observations, masks = see(KINDS[name].spec, 9)
     memory = remember(actor, 9)
-    given_ = [part.clone() for part in observations]
+    before = [part.clone() for part in observations]
     remembered = None if memory is None else memory.clone()
 
     act(policy, observations, masks, memory)
 
-    assert all(torch.equal(part, before) for part, before in zip(observations, given_, strict=True))
+    assert all(map(torch.equal, observations, before))
     assert memory is None or (remembered is not None and torch.equal(memory, remembered))
 
 
@@ -243,12 +249,39 @@ def test_the_noise_that_is_given_drives_the_columns_and_takes_nothing_from_the_g
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_all_actors_act_in_numpy_on_a_cpu(name: str) -> None:
+def test_actors_that_see_vectors_alone_act_in_numpy_and_all_others_with_onnx_runtime(name: str) -> None:
     _, policy = make_pair(KINDS[name])
 
-    assert type(policy).__name__ == ("ActingPolicy" if name in PLAIN else "NetworkPolicy")
+    in_numpy = name in PLAIN or name in {"memory", "memory, squashed"}
+    assert type(policy).__name__ == ("ActingPolicy" if in_numpy else "NetworkPolicy")
     assert policy.memory_size == (12 if "memory" in KINDS[name].settings else 0)
     assert set(OTHERS) | set(PLAIN) == set(KINDS)
+
+
+FLOATS = ObservationSpec((4, 21, 20))
+MIXED = BehaviorSpec("Mixed", (ObservationSpec((3, 22, 21), dtype="uint8"), FLOATS), ActionSpec(2, (3, 2)))
+
+
+@pytest.mark.parametrize("kind", [*OTHERS.values(), Kind(MIXED, {})], ids=[*OTHERS, "pictures of bytes and of floats"])
+@pytest.mark.parametrize("rows", [0, 1, 7])
+def test_collectors_and_torch_give_the_same_columns_and_memory_step_after_step(kind: Kind, rows: int) -> None:
+    actor, policy = make_pair(kind)
+    assert isinstance(policy, (ActingPolicy, NetworkPolicy))
+    reference = TorchPolicy(kind.spec, kind.network, head=kind.head)
+    reference.load(actor.flatten())
+    assert policy.flat_size == reference.flat_size
+
+    memory = expected_memory = None
+    for step in range(3):
+        observations = [part.numpy() for part in see(kind.spec, rows, seed=step)[0]]
+        columns, memory = policy.forward(observations, memory)
+        expected, expected_memory = reference.forward(observations, expected_memory)
+
+        assert columns.shape == expected.shape
+        np.testing.assert_allclose(columns, expected, rtol=1e-4, atol=1e-4)
+        assert (memory is None) == (expected_memory is None) == (policy.memory_size == 0)
+        if memory is not None and expected_memory is not None:
+            np.testing.assert_allclose(memory, expected_memory, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -282,18 +315,50 @@ def test_acting_in_torch_is_the_actor_and_the_sampling_bit_by_bit(name: str) -> 
         np.testing.assert_array_equal(column, wanted)
 
 
-@pytest.mark.parametrize("observation", ["ObservationSpec((4,))", "ObservationSpec((3, 20, 20), dtype='uint8')"])
-def test_acting_needs_no_torch(observation: str) -> None:
-    code = f"""
+def run_alone(program: str) -> int:
+    return subprocess.run([sys.executable, "-c", program], check=False).returncode
+
+
+def test_an_actor_that_sees_vectors_alone_needs_neither_torch_nor_onnx_runtime() -> None:
+    program = """
 import sys
 from ludus.config.network import NetworkSettings
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from worker.collectors.acting import POLICIES
-POLICIES.policy(BehaviorSpec("Walker", ({observation},), ActionSpec(2)), NetworkSettings(), 'squashed')
+POLICIES.policy(BehaviorSpec("Walker", (ObservationSpec((4,)),), ActionSpec(2)), NetworkSettings(), 'squashed')
+sys.exit('torch' in sys.modules or 'onnxruntime' in sys.modules)
+"""
+    assert run_alone(program) == 0
+
+
+def test_a_network_that_is_not_plain_needs_no_torch() -> None:
+    kind = OTHERS["picture simple"]
+    actor, _ = make_pair(kind)
+    program = f"""
+import sys
+import numpy as np
+from ludus.collector.layout import NetworkGraph
+from ludus.config.network import NetworkSettings
+from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
+from worker.collectors.acting import POLICIES
+spec = BehaviorSpec("Walker", (ObservationSpec((3, 40, 37), dtype="uint8"),), ActionSpec(0, (3,)))
+settings = NetworkSettings(hidden_units=16)
+policy = POLICIES.policy(spec, settings, graph={acting_graph(actor)!r})
+policy.load(np.zeros(policy.flat_size, np.float32))
+policy.act([np.zeros((2, 3, 40, 37), np.uint8)], None, None, np.random.default_rng(1))
 sys.exit('torch' in sys.modules)
 """
+    assert run_alone(program) == 0
 
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+def test_without_onnx_runtime_the_refusal_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+
+    with pytest.raises(UnsupportedSpec, match=r"pip install 'ludus\[play\]'") as refused:
+        make_pair(OTHERS["goal"])
+
+    assert refused.value.code == "onnxruntime_missing"
+    make_pair(OTHERS["memory"])
 
 
 def test_epsilon_of_the_choices_are_random_among_the_allowed_and_each_branch_explores_by_itself() -> None:
@@ -318,3 +383,132 @@ def test_epsilon_of_the_choices_are_random_among_the_allowed_and_each_branch_exp
     both = np.mean((acted.discrete[:, 0] != 3) & (acted.discrete[:, 1] != 0))
     assert both == pytest.approx(0.2 * 0.15, abs=0.005)
     np.testing.assert_allclose(np.exp(acted.log_probs[acted.discrete[:, 0] == 3][0, 0]), 0.8, rtol=1e-4)
+
+
+# Several policies at once ----------------------------------------------------------------------------------------
+
+VECTORS = (ObservationSpec((3,)), ObservationSpec((2,)))
+PICTURE = (ObservationSpec((3, 20, 20), dtype="uint8"), ObservationSpec((2,)))
+ENTITIES = (
+    ObservationSpec(
+        (4, 3),
+        "entities",
+        "float32",
+        ObservationType.DEFAULT,
+        (DimensionProperty.VARIABLE_SIZE, DimensionProperty.NONE),
+    ),
+)
+CONTINUOUS, DISCRETE, HYBRID = ActionSpec(2), ActionSpec(0, (3, 2)), ActionSpec(1, (4,))
+DETERMINISTIC = NetworkSettings(hidden_units=8, deterministic=True)
+RECURRENT = DETERMINISTIC.model_copy(update={"memory": MemorySettings(memory_size=6)})
+SEVERAL = {
+    "continuous": (VECTORS, CONTINUOUS, DETERMINISTIC, "gaussian"),
+    "normalised": (VECTORS, CONTINUOUS, DETERMINISTIC.model_copy(update={"normalize": True}), "gaussian"),
+    "squashed": (VECTORS, CONTINUOUS, DETERMINISTIC, "squashed"),
+    "discrete": (VECTORS, DISCRETE, DETERMINISTIC, "gaussian"),
+    "epsilon-greedy": (VECTORS, DISCRETE, DETERMINISTIC, "epsilon_greedy"),
+    "hybrid": (VECTORS, HYBRID, DETERMINISTIC, "gaussian"),
+    "squashed-hybrid": (VECTORS, HYBRID, DETERMINISTIC, "squashed"),
+    "recurrent": (VECTORS, HYBRID, RECURRENT, "gaussian"),
+    "recurrent-squashed": (VECTORS, CONTINUOUS, RECURRENT, "squashed"),
+    "picture": (PICTURE, DISCRETE, DETERMINISTIC, "gaussian"),
+    "entities": (ENTITIES, HYBRID, DETERMINISTIC, "gaussian"),
+}
+
+
+def observations_of(spec: BehaviorSpec, rows: int, rng: np.random.Generator) -> list[Any]:
+    return [
+        rng.integers(0, 256, (rows, *observation.shape), np.uint8)
+        if observation.dtype == "uint8"
+        else rng.standard_normal((rows, *observation.shape), np.float32)
+        for observation in spec.observations
+    ]
+
+
+def weights_of(size: int, count: int) -> list[Any]:
+    rng = np.random.default_rng(5)
+    return [np.abs(rng.standard_normal(size, np.float32)) * 0.3 * (1 + place) for place in range(count)]
+
+
+@pytest.mark.parametrize("case", SEVERAL)
+@pytest.mark.parametrize("which", [[0, 1, 2, 0, 1, 2, 2], [1, 1, 1], [2], [0, 2, 2, 0], [2, 2, 2, 2, 0]], ids=str)
+def test_each_row_is_answered_by_the_policy_that_it_names(case: str, which: list[int]) -> None:
+    observations, actions, network, head = SEVERAL[case]
+    spec = BehaviorSpec("Player", observations, actions)
+    graph = graph_of(spec, network, head)
+    alone, stacked = (
+        POLICIES.policy(spec, network, head, graph=graph),
+        POLICIES.stacked(spec, network, head, graph=graph),
+    )
+    weights = weights_of(alone.flat_size, 3)
+    stacked.load(weights)
+    rng = np.random.default_rng(1)
+    seen = observations_of(spec, len(which), rng)
+    memory = rng.standard_normal((len(which), alone.memory_size), np.float32) if alone.memory_size else None
+    masks = None
+    if actions.mask_size:
+        masks = rng.integers(0, 2, (len(which), actions.mask_size)).astype(np.uint8)
+
+    acted = stacked.act(np.array(which, np.intp), seen, masks, memory, rng)
+
+    for policy in set(which):
+        rows = np.flatnonzero(np.array(which) == policy)
+        alone.load(weights[policy])
+        expected = alone.act(
+            [part[rows] for part in seen],
+            None if masks is None else masks[rows],
+            None if memory is None else memory[rows],
+            rng,
+        )
+        np.testing.assert_allclose(acted.continuous_env[rows], expected.continuous_env, atol=1e-5)
+        np.testing.assert_array_equal(acted.discrete[rows], expected.discrete)
+        np.testing.assert_allclose(acted.log_probs[rows], expected.log_probs, atol=1e-4)
+        assert (acted.memory is None) == (expected.memory is None)
+        if acted.memory is not None and expected.memory is not None:
+            np.testing.assert_allclose(acted.memory[rows], expected.memory, atol=1e-5)
+
+
+def test_draws_of_each_row_have_the_deviation_of_its_own_policy() -> None:
+    spec = BehaviorSpec("Player", (ObservationSpec((1,)),), ActionSpec(1))
+    network = NetworkSettings(hidden_units=1, num_layers=1)
+    stacked = StackedActing(spec, network)
+    narrow, wide = np.zeros(5, np.float32), np.zeros(5, np.float32)
+    narrow[-1], wide[-1] = np.log(0.1), np.log(2.0)
+    stacked.load([narrow, wide])
+    which = np.repeat([0, 1], 4000)
+
+    drawn = stacked.act(which, [np.zeros((8000, 1), np.float32)], None, None, np.random.default_rng(1))
+
+    assert drawn.continuous_sample[:4000].std() == pytest.approx(0.1, rel=0.05)
+    assert drawn.continuous_sample[4000:].std() == pytest.approx(2.0, rel=0.05)
+
+
+def test_a_forbidden_choice_is_taken_by_no_policy() -> None:
+    spec = BehaviorSpec("Player", VECTORS, ActionSpec(0, (3,)))
+    stacked = POLICIES.stacked(spec, NetworkSettings(hidden_units=4, num_layers=1))
+    size = POLICIES.policy(spec, NetworkSettings(hidden_units=4, num_layers=1)).flat_size
+    stacked.load(weights_of(size, 2))
+    rng = np.random.default_rng(1)
+    masks = np.tile(np.array([1, 0, 1], np.uint8), (200, 1))
+
+    acted = stacked.act(np.arange(200) % 2, observations_of(spec, 200, rng), masks, None, rng)
+
+    assert set(acted.discrete[:, 0].tolist()) == {0, 2}
+
+
+def test_weights_replace_those_of_before_whatever_their_number() -> None:
+    for network in (DETERMINISTIC, RECURRENT):
+        spec = BehaviorSpec("Player", VECTORS, CONTINUOUS)
+        graph = graph_of(spec, network)
+        alone, stacked = POLICIES.policy(spec, network, graph=graph), POLICIES.stacked(spec, network, graph=graph)
+        first, second, third = weights_of(alone.flat_size, 3)
+        rng = np.random.default_rng(1)
+        seen = observations_of(spec, 1, rng)
+        memory = np.zeros((1, alone.memory_size), np.float32) if alone.memory_size else None
+        for loaded in ([first, second, third], [third], [second, third]):
+            stacked.load(loaded)
+            acted = stacked.act(np.array([len(loaded) - 1]), seen, None, memory, rng)
+            alone.load(loaded[-1])
+            np.testing.assert_allclose(
+                acted.continuous_env, alone.act(seen, None, memory, rng).continuous_env, atol=1e-5
+            )

@@ -7,9 +7,9 @@ import numpy as np
 import psutil
 import pytest
 
+from ludus.collector.arena import freeze, unfreeze
 from ludus.collector.commands import OpponentAssignment
 from ludus.collector.messages import MatchesEnded, SimulatorStarted, StepsPlayed
-from ludus.collector.shared_memory import freeze, unfreeze
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codec import array_to_tensor
 from tests.ludus.collector.match_world import NETWORK, spec_of, weights_of

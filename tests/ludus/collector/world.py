@@ -12,9 +12,9 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from ludus.collector.acted import Acted
 from ludus.collector.agents import AgentIndex
 from ludus.collector.arena import Arena
-from ludus.collector.policy import Acted
 from ludus.collector.runners import LearningRunner, RunnerReport
 from ludus.collector.segments import SegmentEnd
 from ludus.collector.step_quota import StepQuota

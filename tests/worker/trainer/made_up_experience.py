@@ -13,6 +13,7 @@ from ludus.protocol.spec import BehaviorSpec
 from worker.collectors.acting import POLICIES
 from worker.experience.rollout import Rollout
 from worker.learning.algorithms.algorithm import Algorithm
+from worker.onnx.graph import acting_graph
 
 AGENTS = 6
 GROUP = 3
@@ -29,7 +30,7 @@ def make_round(
     half = min(max(algorithm.round_steps() // (2 * AGENTS), FEWEST_STEPS // 2), MOST_STEPS // 2, config.time_horizon)
     actor = algorithm.actor
     settings = config.network_settings
-    policy = POLICIES.policy(spec, settings, head=actor.layout.head)
+    policy = POLICIES.policy(spec, settings, actor.layout.head, graph=acting_graph(actor))
     policy.load(algorithm.flat_weights())
     steps, segments = 2 * half * AGENTS, 2 * AGENTS
     observations = [_observed(shape.shape, shape.dtype, steps, rng) for shape in spec.observations]

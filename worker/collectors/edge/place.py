@@ -16,6 +16,7 @@ import numpy as np
 import structlog
 
 from ludus.collector import commands, messages
+from ludus.collector.arena import unfreeze
 from ludus.collector.carriers.columns import scatter
 from ludus.collector.carriers.frames import BadFrame, FrameAssembler, pack
 from ludus.collector.carriers.neighbor import ChannelOffer
@@ -23,7 +24,6 @@ from ludus.collector.channel import Channel, ChannelClosedError, Frame
 from ludus.collector.messages import Kind, Message, pack_numbered, unpack_numbered
 from ludus.collector.segments import Segments
 from ludus.collector.settings import CollectorSettings
-from ludus.collector.shared_memory import unfreeze
 from ludus.http2.calls import BROKEN, EOF, StreamCall
 from worker.collectors.collector_process import NUMBERS
 from worker.collectors.edge.checks import (

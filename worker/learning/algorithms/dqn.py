@@ -17,7 +17,7 @@ Each gradient step draws transitions and lets, with `y` frozen,
 
 and Q_target moves the part `tau` of its way to Q, every `target_update_interval` gradient steps. `huber` has a slope of
 at most 1: Mnih et al. clip the error. The policy takes the best choice, or with probability `epsilon` any
-(`ludus.collector.heads.epsilon_greedy`); `epsilon` follows its schedule and is published with the weights.
+(`ludus.collector.heads.EpsilonGreedy`); `epsilon` follows its schedule and is published with the weights.
 
 Details:
  1. Every reward signal has a Q of its own with its own gamma. The policy takes the choice with the largest sum over

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ludus.collector.heads.head import FORBIDDEN, HALF_LOG_TWO_PI
+from ludus.collector.heads import FORBIDDEN, HALF_LOG_TWO_PI
 
 
 class Branch(NamedTuple):

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ludus.collector.heads.gaussian import LIMIT
+from ludus.collector.heads import LIMIT
 from worker.learning.functional.distributions import branch_bounds, masked_logits
 
 

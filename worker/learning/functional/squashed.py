@@ -17,8 +17,7 @@ import torch.nn.functional as F  # noqa: N812  (its usual name)
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ludus.collector.heads.head import HALF_LOG_TWO_PI
-from ludus.collector.heads.squashed import LOG_SIGMA_LIMITS, LOG_TWO
+from ludus.collector.heads import HALF_LOG_TWO_PI, LOG_SIGMA_LIMITS, LOG_TWO
 
 
 class Squashed(NamedTuple):

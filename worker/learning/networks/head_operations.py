@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 class TorchOperations:
-    """Implements `ludus.collector.heads.head.Operations`."""
+    """Implements `ludus.collector.heads.Operations`."""
 
     exp = staticmethod(torch.exp)
     log = staticmethod(torch.log)

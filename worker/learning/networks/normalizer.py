@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ludus.collector.networks.normalizer import NORMALIZED_LIMIT
+from ludus.collector.layout import NORMALIZED_LIMIT
 from worker.learning.data_parallel import total
 
 

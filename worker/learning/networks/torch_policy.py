@@ -12,15 +12,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ludus.collector.acted import Acted
 from ludus.collector.activations import FloatArray
-from ludus.collector.policy import Acted, sample
+from ludus.collector.policy import sample
 from ludus.config.network import NetworkSettings
 from ludus.protocol.spec import BehaviorSpec
 from worker.learning.networks.actor import Actor
 
 
 class TorchPolicy:
-    """Any actor, in torch, on one device (`networks.policy.Policy`)."""
+    """Any actor, in torch, on one device (`ludus.collector.policy.Policy`)."""
 
     def __init__(
         self,
@@ -37,13 +38,13 @@ class TorchPolicy:
         self.layout = self.actor.layout
         self.flat_size = self.actor.flat_size
         self.memory_size = self.actor.memory_size
-        self.sections: dict[str, FloatArray] = {}
+        self.parameters: dict[str, FloatArray] = {}
         """The head's parameters by name."""
 
     def load(self, flat: FloatArray) -> None:
         """Take a copy of the weights; the buffer may change afterwards."""
         self.actor.load_flat(flat)
-        self.sections = {name: values.cpu().numpy() for name, values in self.actor.head_parameters().items()}
+        self.parameters = {name: values.cpu().numpy() for name, values in self.actor.head_parameters().items()}
 
     def act(
         self,
@@ -55,7 +56,7 @@ class TorchPolicy:
     ) -> Acted:
         """Draw an action for each of `B` agents (`Policy.act`)."""
         head, state = self.forward(observations, memory)
-        return sample(self.layout, head, self.sections, masks, rng, noise, state)
+        return sample(self.layout, head, self.parameters, masks, rng, noise, state)
 
     def forward(
         self, observations: Sequence[NDArray[np.generic]], memory: FloatArray | None

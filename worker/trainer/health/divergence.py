@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from torch import Tensor
 
-from ludus.collector.heads.head import HALF_LOG_TWO_PI
+from ludus.collector.heads import HALF_LOG_TWO_PI
 from ludus.config.behavior import ReinforcementConfig
 from ludus.protocol.spec import BehaviorSpec
 from worker.learning.functional.distributions import branch_bounds

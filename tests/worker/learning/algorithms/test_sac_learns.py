@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from ludus.collector.policy import Acted
+from ludus.collector.acted import Acted
 from ludus.collector.segments import SegmentEnd
 from ludus.protocol.spec import BehaviorSpec
 from tests.toys.drills import Drill, Errand, Market, Recall, Spotlight

@@ -6,10 +6,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ludus.collector.layout import NetworkGraph
 from ludus.config.network import NetworkSettings
 from ludus.protocol.spec import BehaviorSpec
 from tests.worker.rollouts import make_spec, random_masks, random_observation
 from worker.learning.networks.actor import Actor
+from worker.onnx.graph import acting_graph
 
 
 class Kind(NamedTuple):
@@ -97,3 +99,8 @@ def remember(actor: Actor, rows: int, seed: int = 3) -> Tensor | None:
     """Memories before a step; None where there are none."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(rows, actor.memory_size, generator=generator) if actor.memory_size else None
+
+
+def graph_of(spec: BehaviorSpec, settings: NetworkSettings, head: str = "gaussian") -> NetworkGraph | None:
+    """The graph that a learner of the behavior sends to its collectors."""
+    return acting_graph(Actor(spec, settings, torch.Generator(), head=head))

@@ -7,12 +7,10 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from onnx import TensorProto, helper
 
-from ludus.collector.heads import HEADS
-from ludus.collector.heads.numpy_operations import NUMPY
+from ludus.collector.heads import HEADS, NUMPY
 from worker.learning.networks.head_operations import TORCH
-from worker.onnx.graph import Graph
+from worker.onnx.graph import FLOAT, Graph
 from worker.onnx.head_operations import GraphOperations, Node
 
 VALUES = np.array([[-30.0, -1.5, 0.25], [2.0, 3.5, 40.0]], np.float32)
@@ -38,10 +36,7 @@ def in_a_model(values: np.ndarray, expression: Callable[[Any, Any], Any]) -> np.
     on = GraphOperations(graph)
     result = expression(on, Node(on, "x"))
     graph.node("Identity", [result.name], "y")
-    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", values.shape[1]])]
-    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
-    proto = helper.make_graph(graph.nodes, "one", inputs, outputs, initializer=graph.initializers)
-    model = helper.make_model(proto, opset_imports=[helper.make_opsetid("", 9)], ir_version=4)
+    model = graph.model("one", {"x": (FLOAT, ["batch", values.shape[1]])}, {"y": (FLOAT, ["batch", "columns"])})
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     (answer,) = session.run(["y"], {"x": values})
     return np.asarray(answer)
