@@ -54,8 +54,7 @@ from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, DatabaseDep, ServicesDep
 from server.kit.http.uploads import FILE_BODY, UploadCommandDep, UploadDep
 from server.kit.listing import ListQuery, Page
-from server.runs.errors import RunNotRunning
-from server.runs.repository import RunRepository
+from server.runs.repository import RunNotRunning, RunRepository
 
 router = APIRouter(prefix="/v1/runs/{run:name}/checkpoints", tags=["checkpoints"])
 uploads = APIRouter(prefix="/v1/checkpoints", tags=["checkpoints"])

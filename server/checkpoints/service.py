@@ -27,9 +27,8 @@ from server.kit.artifacts.store import Stored
 from server.kit.db.clock import now
 from server.kit.db.database import Session, after_commit
 from server.kit.errors import CheckpointDeleted, InvalidConfig, Problem
-from server.runs.errors import RunNotRunning
 from server.runs.events.repository import Note, ask, lock_run, record
-from server.runs.repository import RunRepository
+from server.runs.repository import RunNotRunning, RunRepository
 
 
 class CheckpointService:

@@ -9,7 +9,8 @@ import functools
 import random
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, ExitStack, nullcontext
 from contextvars import ContextVar
@@ -35,7 +36,6 @@ from ludus.protocol.options import (
 from ludus.protocol.tickets import TicketClaims, sign
 from ludus.schemas.tokens import Scope
 from server.access.checker import TokenChecker, watch_credentials
-from server.gateway.balancer import Balancer
 from server.gateway.errors import (
     CollectorLost,
     NoBridge,
@@ -46,7 +46,6 @@ from server.gateway.errors import (
     TooManyFailures,
     abort,
 )
-from server.gateway.health import Health
 from server.gateway.relay import COLLECT, CollectorLine, Context, Relay, going_away, read_ticket
 from server.gateway.waiting import Question, WaitingJoins
 from server.kit.db.projects import EVERY
@@ -62,6 +61,81 @@ from server.kit.waking import on_loop
 from server.simulators.repository import Assigned, JoinAnswer, NotReady, Placement
 
 _log = structlog.get_logger(__name__)
+
+
+MEMORY_SECONDS = 10.0
+"""Time for which an assignment counts before the database must list the simulator as connected."""
+
+
+class Balancer:
+    """Chooses a collector for each simulator: the least loaded, the same one for the same session id.
+
+    Remembers its last choices, because a hundred simulators may join before the first of them is seen connected.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._choices: dict[tuple[str, int], dict[str, tuple[int, float]]] = {}
+        """(run, attempt number) -> session id -> index of the collector, and when it was chosen; the oldest first."""
+
+    def choose(self, assigned: Assigned, session_id: str) -> Mapping[str, Any]:
+        """Return the endpoint of a collector of the attempt."""
+        now = self._clock()
+        for attempt, choices in list(self._choices.items()):
+            while choices and now - choices[oldest := next(iter(choices))][1] >= MEMORY_SECONDS:
+                del choices[oldest]
+            if not choices:
+                del self._choices[attempt]
+        recent = self._choices.setdefault((assigned.run_id, assigned.attempt), {})
+        endpoints = {int(endpoint["index"]): endpoint for endpoint in assigned.endpoints}
+        choice = recent.get(session_id)
+        if choice is None or choice[0] not in endpoints:
+            promised = Counter(index for index, _ in recent.values())
+            least = min(sorted(endpoints), key=lambda index: assigned.load.get(index, 0) + promised[index])
+            choice = recent[session_id] = (least, now)
+        return endpoints[choice[0]]
+
+
+SERVING: Final = b"\x08\x01"
+"""HealthCheckResponse{status: SERVING}."""
+NOT_SERVING: Final = b"\x08\x02"
+SERVICE_UNKNOWN: Final = b"\x08\x03"
+
+
+class Health:
+    """Answers for the whole server ("") and for one service."""
+
+    def __init__(self, service: str) -> None:
+        name = service.encode()
+        self._known = {b"", b"\x0a\x00", b"\x0a" + bytes([len(name)]) + name}
+        """Encoded HealthCheckRequests that name us: field 1, a string."""
+        self._stopping = asyncio.Event()
+
+    def handler(self) -> Any:
+        """Return the handler of Check and Watch."""
+        methods: Any = {
+            "Check": grpc.unary_unary_rpc_method_handler(self._check),
+            "Watch": grpc.unary_stream_rpc_method_handler(self._watch),
+        }
+        return grpc.method_handlers_generic_handler("grpc.health.v1.Health", methods)
+
+    def stop(self) -> None:
+        """Answer NOT_SERVING from now on."""
+        self._stopping.set()
+
+    async def _check(self, request: bytes, context: Any) -> bytes:
+        if request not in self._known:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "no such service is served here")
+        return NOT_SERVING if self._stopping.is_set() else SERVING
+
+    async def _watch(self, request: bytes, context: Any) -> None:
+        if request not in self._known:
+            await context.write(SERVICE_UNKNOWN)
+        elif not self._stopping.is_set():
+            await context.write(SERVING)
+        await self._stopping.wait()
+        if request in self._known:
+            await context.write(NOT_SERVING)
 
 
 IDLE_SECONDS: Final = 600.0

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Self
 
 from fastapi import APIRouter, Depends, Path, Query, Response
-from pydantic import StringConstraints
+from pydantic import Field, StringConstraints, model_validator
 
 from ludus import schemas
 from ludus.config.problems import join_path
@@ -31,7 +31,7 @@ from server.kit.errors import (
 from server.kit.http.auth import AuthDep, named_in_query
 from server.kit.http.bodies import EXAMPLE, BodyDep, declare_body
 from server.kit.http.errors import TooManyWaiters, deleted, problems
-from server.kit.http.fields import Name, Tag
+from server.kit.http.fields import Document, Name, RunName, Tag, Write
 from server.kit.http.idempotency import BODY_PROBLEMS, COMMAND_PROBLEMS, Answer, json_command, merge_patch
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.parameters import RunKey
@@ -47,10 +47,47 @@ from server.metrics.repository import MetricRepository, values_by_run
 from server.runs.amendments.service import AmendmentService, RunChanges, RunUpdate
 from server.runs.models import Run
 from server.runs.repository import METRIC, NewRun, RunRepository
-from server.runs.requests import RunCreate
 from server.runs.stored_configs.repository import ConfigRepository
 from server.runs.stored_configs.service import ConfigService
 from server.runs.waits import MAX_SECONDS, Waits, states_of
+
+
+class RunCreate(Write):
+    """A run to be queued. Its configuration is `config`, or a stored one, named by `config_name`."""
+
+    config: Document | None = None
+    """A configuration as ML-Agents has it (`behaviors: {Name: {trainer_type: ppo, ...}}`): an object, or its text as
+    YAML or JSON.
+    """
+    config_name: Name | None = None
+    """Name of a stored configuration."""
+    config_version: int | None = Field(default=None, ge=1, le=2**31 - 1)
+    """The newest one by default."""
+    overrides: dict[str, Any] = Field(default={}, examples=[{"behaviors.CartPole.max_steps": 100000}])
+    """Changes to the configuration by dotted path."""
+    name: RunName | None = None
+    """Called like its id by default."""
+    tags: list[Tag] = Field(default=[], max_length=50)
+    """For filters."""
+    priority: int = Field(default=0, ge=-1000, le=1000)
+    """Of a project's runs, those with a higher one are trained first."""
+    owner: Annotated[str, StringConstraints(max_length=200), NO_NUL] = ""
+    """A label: of the runs that one token created, those of the owner with fewer in training go first. Quotas count by
+    project and token, not by owner.
+    """
+    kind: RunKind | None = None
+    """Default: the kind that the configuration implies; another kind is refused."""
+    validate_only: bool = False
+    """Only check, and answer the run without queuing it."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.config is None) == (self.config_name is None):
+            raise ValueError("give either config or config_name")
+        if self.config_version is not None and self.config_name is None:
+            raise ValueError("config_version needs config_name")
+        return self
+
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 

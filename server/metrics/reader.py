@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from server.checkpoints.repository import Takeover
-from server.kit.artifacts.seekable import SeekableFile
-from server.kit.artifacts.store import ArtifactStore
+from server.kit.artifacts.store import ArtifactStore, SeekableFile
 from server.kit.db.database import Database
 from server.kit.errors import ArtifactNotFound, StorageUnavailable
 from server.metrics import parquet

@@ -30,13 +30,26 @@ from server.kit.db.ids import new_id
 from server.kit.db.keyset import Columns, compare, in_page, last_without, opaque, parts, rarest, select_page
 from server.kit.db.projects import project_of
 from server.kit.db.repository import Repository
-from server.kit.errors import LogNotFound, Problem, RunEnded, RunNotFound, TooManyTags
+from server.kit.errors import Conflict, LogNotFound, Problem, RunEnded, RunNotFound, TooManyTags
 from server.kit.listing import Condition, ListQuery, Operator, Order, Page
 from server.kit.states import TERMINAL, Intent
 from server.runs.bottleneck.diagnosis import TimeSpent
 from server.runs.events.repository import Note, lock_run, move, record
 from server.runs.models import BEHIND, BEING_DELETED, Attempt, Lease, Log, Run, RunTag
 from server.runs.scheduling.demand import Demand
+
+
+class RunNotRunning(Conflict, code="run_not_running"):
+    """Something was asked of a run that only one that is running does."""
+
+    run_id: str
+    state: str
+    action: str
+    """A verb with its object."""
+    hint: str = ""
+    details = ("run_id", "state")
+    sentence = "Run {run_id} is {state}: only a RUNNING run can {action}. Wait for RUNNING (`?wait=RUNNING`){hint}."
+
 
 Found = TypeVar("Found")
 Values = TypeVarTuple("Values")

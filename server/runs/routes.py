@@ -25,9 +25,8 @@ from server.kit.http.services import CommandDep, DatabaseDep, EditDep, ServicesD
 from server.runs.amendments.repository import AmendmentRepository
 from server.runs.bottleneck.diagnosis import TimeSpent, diagnose
 from server.runs.environment_parameters.service import EnvironmentParametersUpdate, ParameterService
-from server.runs.errors import RunNotRunning
 from server.runs.profiles.repository import ProfileNotFound, ProfileRepository
-from server.runs.repository import RunRepository
+from server.runs.repository import RunNotRunning, RunRepository
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 

@@ -25,10 +25,9 @@ from server.lifecycle.leases.repository import LeaseRepository
 from server.lifecycle.service import RunEnding, RunNotPaused, RunService
 from server.runs.amendments.repository import AmendmentRepository
 from server.runs.amendments.service import AmendmentService, RunChanges
-from server.runs.errors import RunNotRunning
 from server.runs.events.repository import EventRepository
 from server.runs.models import Run
-from server.runs.repository import RunRepository
+from server.runs.repository import RunNotRunning, RunRepository
 from server.simulators.repository import NotReady, Placement
 from tests.factories import RecordingWakeUp, make_checkpoint, make_claim, make_ledger, make_run, read_run
 

@@ -33,10 +33,9 @@ from server.lifecycle.claims.repository import RunQueue
 from server.lifecycle.leases.repository import LeaseRepository
 from server.lifecycle.service import RunEnding, RunNotPaused, RunService
 from server.runs.amendments.service import AmendmentService, RunChanges
-from server.runs.errors import RunNotRunning
 from server.runs.events.repository import EventRepository
 from server.runs.models import Run
-from server.runs.repository import RunRepository
+from server.runs.repository import RunNotRunning, RunRepository
 from server.simulators.models import RunClosed
 from server.simulators.repository import Placement
 from tests.conftest import NEEDS_POSTGRESQL, postgresql_database
