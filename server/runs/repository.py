@@ -118,7 +118,11 @@ class RunRepository(Repository):
 
     def ids_of(self, runs: Sequence[str]) -> Sequence[str]:
         """Return the ids of several runs by their ids or names, each once. Raises RunNotFound."""
-        ids = {run_id for part in parts(runs) for run_id in self._session.scalars(_ids_among(part))}
+        ids = {
+            run_id
+            for part in parts(runs)
+            for run_id in self._session.scalars(select(Run.id).where(Run.id.in_(part), _SHOWN))
+        }
         return list(dict.fromkeys(run if run in ids else self.id_of(run) for run in runs))
 
     def without_config(self, run: str) -> Run:
@@ -357,10 +361,6 @@ def _but(columns: Columns, indexed: Collection[str]) -> Columns:
 
 def _without_behind() -> list[Any]:
     return [defer(column, raiseload=True) for column in BEHIND]
-
-
-def _ids_among(ids: Sequence[str]) -> Select[str]:
-    return select(Run.id).where(Run.id.in_(ids), _SHOWN)
 
 
 def _newest_of(query: Select[*Values], name: str) -> Select[*Values]:

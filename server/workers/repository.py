@@ -91,7 +91,8 @@ class WorkerRepository(Repository):
 
     def alive(self, within_seconds: float) -> Sequence[Worker]:
         """Return the workers that were heard of within so many seconds and have not stopped."""
-        return self._session.scalars(select(Worker).where(_alive(within_seconds)).order_by(Worker.id)).all()
+        heard = Worker.stopped_at.is_(None) & (Worker.heartbeat_at > now() - within_seconds)
+        return self._session.scalars(select(Worker).where(heard).order_by(Worker.id)).all()
 
     def slots(self, within_seconds: float) -> Counter[Slot]:
         """Return the live slots: how many there are that are the same. Reads all of them, and returns a row of each."""
@@ -217,11 +218,6 @@ class CordonRepository(Repository):
         """Lift cordons."""
         for part in parts(names):
             self._session.execute(delete(Cordon).where(Cordon.name.in_(part)))
-
-
-def _alive(within_seconds: float) -> ColumnElement[bool]:
-    """Select the workers that were heard of within so many seconds and have not stopped."""
-    return Worker.stopped_at.is_(None) & (Worker.heartbeat_at > now() - within_seconds)
 
 
 class QueueRepository(Repository):

@@ -43,11 +43,15 @@ class FolderStore:
         with _translated_errors(path, lambda: sum(file.stat().st_size for _, file in files_of(source))):
             target.parent.mkdir(parents=True, exist_ok=True)
             try:
-                files = _copy(source, temporary)
+                folder = source.is_dir()
+                files = _copy_folder(source, temporary) if folder else [_copy_file(source, temporary, source.name)]
                 self._appear(temporary, target, files)
             finally:
                 _remove(temporary)
-            _sync_folders(target.parent, self._root)
+            for parent in target.parents:  # up to the root: they may all be new
+                if not parent.is_relative_to(self._root):
+                    break
+                _sync(parent)
         return files
 
     def open(self, path: str, start: int = 0) -> io.BufferedReader:
@@ -100,7 +104,7 @@ class FolderStore:
             for name in leftovers:
                 path = Path(folder, name)
                 with _translated_errors(name), suppress(FileNotFoundError):
-                    if max(_touched(path), path.stat().st_mtime) < oldest:
+                    if max(item.stat().st_mtime for item in (path, *path.rglob("*"))) < oldest:
                         _remove(path)
                         swept += 1
         return swept
@@ -168,10 +172,6 @@ def _translated_errors(
         raise
 
 
-def _copy(source: Path, target: Path) -> list[FileRef]:
-    return _copy_folder(source, target) if source.is_dir() else [_copy_file(source, target, source.name)]
-
-
 def _copy_folder(source: Path, target: Path) -> list[FileRef]:
     files = []
     target.mkdir()
@@ -201,11 +201,6 @@ def _copy_file(source: Path, target: Path, name: str) -> FileRef:
     return FileRef(name, size, digest.hexdigest())
 
 
-def _touched(path: Path) -> float:
-    """Return when anything in a folder was written to last."""
-    return max((item.stat().st_mtime for item in path.rglob("*")), default=0.0)
-
-
 def _list(folder: Path) -> list[FileRef]:
     """Describe the files of a published folder, by name."""
     files = []
@@ -215,13 +210,6 @@ def _list(folder: Path) -> list[FileRef]:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             files.append(FileRef(item.relative_to(folder).as_posix(), item.stat().st_size, digest))
     return sorted(files, key=lambda file: file.name)
-
-
-def _sync_folders(folder: Path, root: Path) -> None:
-    """Sync a folder and its parents up to the root, which may all be new."""
-    while folder.is_relative_to(root):
-        _sync(folder)
-        folder = folder.parent
 
 
 def _sync(folder: Path) -> None:

@@ -45,13 +45,15 @@ class FleetMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics."""
         fleet = self._fresh()
-        yield GaugeMetricFamily(
-            "ludus_database_up", "Whether the database answered when it was last asked (1 or 0).", float(bool(fleet))
-        )
-        yield GaugeMetricFamily(
-            "ludus_broker_up", "Whether the broker answered when it was last asked (1 or 0).", float(self._broker_up)
-        )
-        yield from self._connections()
+        answered = "answered when it was last asked (1 or 0)."
+        yield _family("ludus_database_up", f"Whether the database {answered}", bool(fleet))
+        yield _family("ludus_broker_up", f"Whether the broker {answered}", self._broker_up)
+        pools = self._database.connections() | ({} if self._server is None else {"server": self._server})
+        used, limits = ({pool: numbers[place] for pool, numbers in pools.items()} for place in (0, 1))
+        text = "Connections of this process that are in use; pool `server`: of the database with all its clients."
+        yield _family("ludus_database_connections_used", text, used, "pool")
+        text = "Connections that this process may have; pool `server`: that the database may have."
+        yield _family("ludus_database_connections_limit", text, limits, "pool")
         if fleet is not None:
             yield from _metrics(fleet, self._policy.pools)
 
@@ -79,85 +81,46 @@ class FleetMetrics(Collector):
                 self._read_at = time.monotonic()
             return self._fleet
 
-    def _connections(self) -> Iterator[Metric]:
-        used = GaugeMetricFamily(
-            "ludus_database_connections_used",
-            "Connections of this process that are in use; pool `server`: of the database with all its clients.",
-            labels=["pool"],
-        )
-        most = GaugeMetricFamily(
-            "ludus_database_connections_limit",
-            "Connections that this process may have; pool `server`: that the database may have.",
-            labels=["pool"],
-        )
-        pools = self._database.connections() | ({} if self._server is None else {"server": self._server})
-        for pool, (in_use, limit) in pools.items():
-            used.add_metric([pool], in_use)
-            most.add_metric([pool], limit)
-        yield used
-        yield most
-
 
 def _metrics(fleet: Fleet, pools: Iterable[str]) -> Iterator[Metric]:
-    yield _labelled(GaugeMetricFamily, "ludus_runs", "Runs by state.", "state", fleet.runs)
     waiting = {Demand().name: 0} if not fleet.queue else {}
     waiting |= {queued.demand.name: queued.runs for queued in fleet.queue[:DEMANDS]}
     if remaining := sum(queued.runs for queued in fleet.queue[DEMANDS:]):
         waiting["other"] = remaining
-    yield _labelled(
-        GaugeMetricFamily, "ludus_queue_runs", "Runs that wait for a worker, by their demand.", "demand", waiting
-    )
     missing = Counter(dict.fromkeys((*pools, "none"), 0))
     for queued in fleet.queue:
         missing[queued.pool or "none"] += queued.missing_slots
-    yield _labelled(
-        GaugeMetricFamily,
-        "ludus_queue_missing_slots",
-        "Slots that waiting runs lack beyond the idle ones, by declared pool.",
-        "pool",
-        missing,
-    )
-    yield GaugeMetricFamily(
-        "ludus_queue_oldest_seconds", "How long the run has waited that waits longest.", fleet.oldest_queued_seconds
-    )
     workers = {"busy": fleet.workers_busy, "idle": fleet.workers_idle, "cordoned": fleet.workers_cordoned}
-    yield _labelled(GaugeMetricFamily, "ludus_workers", "Worker slots that are alive.", "state", workers)
-    yield GaugeMetricFamily(
-        "ludus_workers_silent",
-        "Worker slots that fell silent within the last hour, and that no slot of their host has followed.",
-        fleet.workers_silent,
-    )
-    yield GaugeMetricFamily("ludus_simulators_connected", "Simulators that play in runs.", fleet.simulators)
-    yield GaugeMetricFamily("ludus_attempts_live", "Attempts that hold a lease.", fleet.attempts_live)
-    yield GaugeMetricFamily(
-        "ludus_heartbeat_oldest_seconds",
-        "Since the last heartbeat of the live attempt that was silent longest.",
-        fleet.oldest_heartbeat_seconds,
-    )
-    yield _labelled(
-        CounterMetricFamily,
-        "ludus_attempts_ended_total",
-        "Attempts that have ended, by outcome; lease_expired are lost leases.",
-        "outcome",
-        {"lease_expired": 0} | dict(fleet.attempts_ended),
-    )
-    yield CounterMetricFamily("ludus_agent_steps_total", "Agent steps of all attempts.", fleet.agent_steps)
-    yield GaugeMetricFamily(
-        "ludus_webhook_deliveries_pending",
-        "Messages for enabled webhooks that have not arrived.",
-        fleet.deliveries_pending,
-    )
-    yield GaugeMetricFamily(
-        "ludus_webhook_oldest_due_seconds", "How late the message is that is due longest.", fleet.oldest_due_seconds
-    )
+    ended = {"lease_expired": 0} | dict(fleet.attempts_ended)
     disabled = {"user": 0, "gone": 0, "failing": 0} | dict(fleet.webhooks_disabled)
-    yield _labelled(GaugeMetricFamily, "ludus_webhooks_disabled", "Disabled webhooks, by reason.", "reason", disabled)
+    yield _family("ludus_runs", "Runs by state.", fleet.runs, "state")
+    yield _family("ludus_queue_runs", "Runs that wait for a worker, by their demand.", waiting, "demand")
+    text = "Slots that waiting runs lack beyond the idle ones, by declared pool."
+    yield _family("ludus_queue_missing_slots", text, missing, "pool")
+    text = "How long the run has waited that waits longest."
+    yield _family("ludus_queue_oldest_seconds", text, fleet.oldest_queued_seconds)
+    yield _family("ludus_workers", "Worker slots that are alive.", workers, "state")
+    text = "Worker slots that fell silent within the last hour, and that no slot of their host has followed."
+    yield _family("ludus_workers_silent", text, fleet.workers_silent)
+    yield _family("ludus_simulators_connected", "Simulators that play in runs.", fleet.simulators)
+    yield _family("ludus_attempts_live", "Attempts that hold a lease.", fleet.attempts_live)
+    text = "Since the last heartbeat of the live attempt that was silent longest."
+    yield _family("ludus_heartbeat_oldest_seconds", text, fleet.oldest_heartbeat_seconds)
+    text = "Attempts that have ended, by outcome; lease_expired are lost leases."
+    yield _family("ludus_attempts_ended_total", text, ended, "outcome")
+    yield _family("ludus_agent_steps_total", "Agent steps of all attempts.", fleet.agent_steps)
+    text = "Messages for enabled webhooks that have not arrived."
+    yield _family("ludus_webhook_deliveries_pending", text, fleet.deliveries_pending)
+    text = "How late the message is that is due longest."
+    yield _family("ludus_webhook_oldest_due_seconds", text, fleet.oldest_due_seconds)
+    yield _family("ludus_webhooks_disabled", "Disabled webhooks, by reason.", disabled, "reason")
 
 
-def _labelled(
-    kind: type[GaugeMetricFamily | CounterMetricFamily], name: str, text: str, label: str, values: Mapping[str, int]
-) -> Metric:
-    family = kind(name, text, labels=[label])
+def _family(name: str, text: str, values: float | Mapping[str, float], *labels: str) -> Metric:
+    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+    if not isinstance(values, Mapping):
+        return kind(name, text, values)
+    family = kind(name, text, labels=labels)
     for value, count in values.items():
         family.add_metric([value], count)
     return family
