@@ -40,7 +40,7 @@ from server.runs.bottleneck.diagnosis import TimeSpent
 from server.runs.repository import NewRun
 from server.workers.repository import WorkerInfo, WorkerRegistry
 from tests.factories import RecordingWakeUp
-from tests.server.runs.test_bottleneck import SPENT
+from tests.server.runs.test_diagnosis import SPENT
 from tests.worker.host.supervisor.supervising import Threaded
 from worker.host.supervisor.loop import Supervisor
 from worker.trainer.connection import TrainerConnection

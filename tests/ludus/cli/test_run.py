@@ -18,7 +18,7 @@ from server.simulators.repository import EdgeCollectorRef
 from tests.ludus.cli.conftest import Invoke, as_json, printed
 from tests.server.app.world import CARTPOLE, World
 from tests.server.runs.health.test_health import ENDLESS, ZERO
-from tests.server.runs.test_bottleneck import SPENT
+from tests.server.runs.test_diagnosis import SPENT
 from tests.waiting import eventually, never
 
 REWARD = "Environment/Cumulative Reward"

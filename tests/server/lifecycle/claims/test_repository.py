@@ -24,7 +24,7 @@ from server.workers.repository import WorkerInfo, WorkerRegistry, WorkerReposito
 from server.workers.service import WorkerService
 from tests.conftest import POSTGRESQL_ONLY
 from tests.factories import CONFIG, make_checkpoint, make_claim, make_run, read_run
-from tests.server.runs.scheduling.test_claims import demanding
+from tests.server.runs.scheduling.test_repository import demanding
 from tests.waiting import eventually
 
 WAITING_CLAIMS = text(

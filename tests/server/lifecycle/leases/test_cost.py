@@ -26,7 +26,7 @@ from server.lifecycle.claims.repository import RunQueue
 from server.metrics.points import CHUNK_POINTS, Points
 from tests.conftest import POSTGRESQL_ONLY
 from tests.factories import make_checkpoint, make_claim, make_ledger, make_run
-from tests.server.runs.test_bottleneck import SPENT
+from tests.server.runs.test_diagnosis import SPENT
 
 pytestmark = pytest.mark.parametrize("database_url", POSTGRESQL_ONLY, indirect=True)
 

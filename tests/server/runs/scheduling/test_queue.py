@@ -13,7 +13,7 @@ from server.kit.scheduling import SchedulingSettings
 from server.runs.scheduling.demand import Demand, Offer, Slot, leaves, pool_of
 from server.runs.scheduling.order import Account, InTraining, obstacle
 from server.runs.scheduling.queue import DemandSlots, QueuedDemand, WaitingGroup, queue_by_demand
-from tests.server.runs.scheduling.test_fit import DEMANDS, SLOTS
+from tests.server.runs.scheduling.test_demand import DEMANDS, SLOTS
 
 NOW = 1000.0
 LABELS = st.frozensets(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}", fullmatch=True), max_size=8)
