@@ -103,7 +103,10 @@ SERVICE_UNKNOWN: Final = b"\x08\x03"
 
 
 class Health:
-    """Answers for the whole server ("") and for one service."""
+    """The standard health service, `grpc.health.v1.Health`: answers for the whole server ("") and for one service.
+
+    Its two messages have one field each, so they are written out here instead of bringing in another package.
+    """
 
     def __init__(self, service: str) -> None:
         name = service.encode()
@@ -165,7 +168,13 @@ class _Line:
 
 
 class CallRelay:
-    """The calls that this gateway forwards."""
+    """Forwards the calls of Unity games' bridges to collectors, byte for byte.
+
+    ML-Agents' protocol has one unary call for everything, so there is no stream to forward: a channel is kept for each
+    session id instead, found by the ticket that each of its calls repeats. A ticket is checked when its channel is
+    opened; later calls belong to a session that is open already, which a ticket's expiry does not end. The end of the
+    token does that the bridge joined with.
+    """
 
     def __init__(self, ticket_key: bytes, line: CollectorLine, watcher: TokenWatcher) -> None:
         self._key = ticket_key

@@ -46,7 +46,12 @@ class LoopHeartbeat:
 
 @dataclass(frozen=True)
 class Probes:
-    """The answers of a process to probes."""
+    """The answers of a process to probes: `/healthz` and `/readyz`, on the port of its metrics.
+
+    `/healthz` says whether the process works, and asks nothing outside it: an orchestrator that ended processes because
+    the database is away would add a second outage to the first one. `/readyz` says whether it can do what it is asked
+    for.
+    """
 
     is_alive: Callable[[], bool]
     is_ready: Callable[[], bool]

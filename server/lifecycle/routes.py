@@ -1,4 +1,4 @@
-"""Runs over HTTP: queue, read, wait, pause, resume, end, delete."""
+"""Runs over HTTP: queue, read, wait, pause, resume, end, delete, compare."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

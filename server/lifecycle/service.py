@@ -1,4 +1,4 @@
-"""Commands of users on runs: create, pause, resume, stop, cancel. One object per request, inside its transaction.
+"""Commands of users on runs: create, pause, resume, stop, cancel, delete. One object per request, in its transaction.
 
 If a worker holds the run, its supervisor reads the intent with its next heartbeat (at most 2 s later) and pauses or
 ends the run itself; a waiting run is paused or ended at once.
@@ -181,7 +181,14 @@ ROWS = 1000
 
 
 class DeletionService:
-    """Deletes runs. The session's owner commits."""
+    """Deletes runs that have ended. The session's owner commits.
+
+    In one transaction: the users of the run are looked for, webhooks get its last event, and a row of `deleted_runs`
+    takes the run's place: from the commit on it is not found any more. So a process that is killed anywhere leaves the
+    whole run, or none of it. The same transaction deletes up to `ROWS` rows of the run, which are all of a small one.
+    The controller deletes the rest, as many at a time (`server.lifecycle.retention.job`), the run's own row last, and
+    then the files (`server.checkpoints.retention.job`).
+    """
 
     def __init__(self, session: Session) -> None:
         self._session = session

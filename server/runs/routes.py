@@ -1,4 +1,4 @@
-"""What hangs on a run: amendments, parameters of its environment, health, profiles, where its time goes."""
+"""A run over HTTP: its amendments, environment parameters, health, bottleneck, profiles, attempts and logs."""
 
 from hashlib import sha256
 from io import BytesIO

@@ -1,4 +1,4 @@
-"""Assigns joining simulators to a run's live attempt, and records connections."""
+"""Assigns joining simulators to a run's live attempt, records connections, and why games leave; reads collectors."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence

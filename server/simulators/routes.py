@@ -1,4 +1,4 @@
-"""Simulators of one run, or of all runs: connected and former ones, and why those left."""
+"""Simulators of one run, or of all runs: connected and former ones, and why those left; collectors of a run."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The simulators that an attempt writes: who is connected, and why sessions ended."""
+"""The simulators and edge collectors that an attempt writes: who is connected, and why sessions ended."""
 
 from collections.abc import Sequence
 from dataclasses import asdict

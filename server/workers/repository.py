@@ -1,4 +1,4 @@
-"""Workers: registered slots, their heartbeats, their present runs, and cordons."""
+"""Workers: registered slots, their heartbeats, their present runs, and cordons; the queue by demand."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Workers over HTTP: slots and their present runs; cordon, uncordon, drain."""
+"""Workers over HTTP: slots and their present runs; cordon, uncordon, drain; the queue, which an autoscaler reads."""
 
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any

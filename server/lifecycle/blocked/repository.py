@@ -1,4 +1,14 @@
-"""The reasons for which runs wait, computed when they are read: nothing is stored, so nothing is out of date."""
+"""The reasons for which runs wait, computed when they are read: nothing is stored, so nothing is out of date.
+
+A run needs a person when it will not go on by itself:
+
+- it is PAUSED. One that a simulator wakes (`simulators.auto_resume`) counts after `SETTLE_SECONDS`: simulators that
+  have received the pause ask again at once, and may wake it in the same second.
+- a worker holds it, but it has no simulator, its configuration sets no limit to that (`startup_grace_seconds: null`),
+  and `FAIR_CHANCE_SECONDS` have passed. A run with a limit pauses by itself, and counts then.
+- it is queued, and for `FAIR_CHANCE_SECONDS` neither a live worker nor a declared pool could serve it: hosts that are
+  started on demand take minutes.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

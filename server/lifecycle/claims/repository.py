@@ -1,4 +1,4 @@
-"""The queue that hands runs to workers."""
+"""The queue that hands runs to workers, and a claim: the data that a worker gets with a run."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence

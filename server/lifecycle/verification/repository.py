@@ -1,4 +1,4 @@
-"""Which files the database names, and which folders of the store it knows."""
+"""Compares all artifacts with the database: after a restore, or after damage to a disk."""
 
 import math
 from collections.abc import Collection, Iterator

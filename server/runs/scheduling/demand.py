@@ -1,7 +1,17 @@
-"""Demands of a run on a slot, and offers of a slot.
+"""Demands of a run on a slot, offers of a slot, and which slot leaves a run to another one. Pure.
 
 A demand is stored with the run as one short text (`1;a100,linux`: one GPU and two labels), so that runs that demand the
 same form a group in an index, and a slot looks only into the groups that it serves.
+
+Best fit: a slot leaves a run to another slot if
+
+- an idle slot with fewer GPUs serves it: a GPU that no run uses is not taken by one that another slot serves;
+- the run demands no GPU, this is the last idle slot with GPUs, and a slot without GPUs serves it, even a busy one: the
+  next run that demands a GPU finds one.
+
+Among idle slots there is always one that no rule keeps from the run, unless a slot without GPUs is to take it when its
+present run ends. So that such a run does not wait for as long as another one trains, and no idle slot is trusted that
+takes nothing, the caller stops leaving a run after a while (`LUDUS_SCHEDULING__BEST_FIT_SECONDS`).
 """
 
 import hashlib
