@@ -77,8 +77,8 @@ class Released(NamedTuple):
 
 Observed = Renewed | Listening | SimulatorChanged | Recorded | CheckpointCopied | CheckpointSaved | Moved | Released
 Observer = Callable[[Observed], None]
-"""Called after the commit of a write: `worker.host.telemetry` counts, `worker.host.tracing` sends spans. It must neither
-raise nor wait."""
+"""Called after the commit of a write: `worker.host.telemetry` counts, `worker.host.tracing` sends spans. It must
+neither raise nor wait."""
 
 
 class AttemptFence:
