@@ -23,6 +23,8 @@ log = structlog.get_logger(__name__)
 
 RING_SIZE = 256
 BACK_OFF_SECONDS = 1.0
+LAST_SECONDS = 5.0
+"""Longest wait for the last look."""
 
 
 @dataclass(frozen=True)
@@ -110,13 +112,16 @@ class Tailer:
         return self._thread is not None
 
     def close(self) -> None:
-        """Wake all watchers, which leave, and end the thread."""
+        """Wake all watchers, which leave, and end the thread; wait for its last look, which may have a connection."""
         with self._changed:
             self.closed = True
+            thread = self._thread
             self._changed.notify_all()
             wakers = [wake for feed in self._feeds.values() for wake in feed.wakers]
         for wake in wakers:
             wake()
+        if thread is not None:
+            thread.join(LAST_SECONDS)
 
     def _run(self) -> None:
         pause = 0.0
