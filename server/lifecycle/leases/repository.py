@@ -140,8 +140,7 @@ _RENEWED: Final = (
     )
     .returning(
         select(Run.intent).where(Run.id == _OF_RUN).scalar_subquery(),
-        # An api of the release before `0027` raises no `requests`; it records an event.
-        select(Run.requests + Run.event_seq).where(Run.id == _OF_RUN).scalar_subquery(),
+        select(Run.requests).where(Run.id == _OF_RUN).scalar_subquery(),
     )
 )
 """Made once: half of the processor time of a beat was that of putting it together."""

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import select
 
 from ludus.schemas.states import RunKind, RunState
 from server.checkpoints.models import Checkpoint
@@ -24,7 +24,7 @@ from server.runs.amendments.service import AmendmentService, RunChanges
 from server.runs.bottleneck.diagnosis import TimeSpent
 from server.runs.environment_parameters.repository import ParameterRepository
 from server.runs.events.repository import EventRepository, Note, ask
-from server.runs.models import Attempt, Run
+from server.runs.models import Attempt
 from server.simulators.repository import Placement
 from tests.factories import RecordingWakeUp, make_claim, make_run, read_run
 from tests.waiting import eventually
@@ -226,9 +226,8 @@ def test_what_is_wanted_of_an_attempt_that_still_fetches_its_checkpoint_comes_tr
     assert not (tmp_path / "scratch").exists()
 
 
-@pytest.mark.parametrize("api", ["this release", "the release before 0027, which raises no number"])
 def test_a_request_is_read_with_the_first_beat_after_it_and_other_beats_read_none(
-    database: Database, tmp_path: Path, api: str
+    database: Database, tmp_path: Path
 ) -> None:
     run = make_run(database, name="run").id
     begun, read, asked = [0], dict[int, int](), list[int]()
@@ -252,9 +251,6 @@ def test_a_request_is_read_with_the_first_beat_after_it_and_other_beats_read_non
     def waits_for_an_amendment(connection: TrainerConnection, job: Job) -> None:
         eventually(lambda: begun[0] >= 5, "a few beats without a request")
         change(database, run, 1000)
-        if api != "this release":
-            with database.write() as session:
-                session.execute(update(Run).values(requests=Run.requests - 1))
         asked.append(begun[0])
         eventually(lambda: any(isinstance(each, Amend) for each in connection.commands()), "the trainer has it")
         trainers.finishes(connection, job)
