@@ -245,7 +245,7 @@ def measure(arm: Arm, seconds: float) -> dict[str, float]:
 
         eventually(lambda: step() >= WARM_STEPS, "the run is warm", 240)
         trainer = stack.processes("worker.trainer")
-        beside = stack.processes("worker.collectors") + stack.processes("worker.collectors.edge")
+        beside = stack.processes("worker.collectors") + stack.processes("worker.collectors.edge.reader")
         before = step()
         eventually(lambda: step() > before, "a round is learned from", 60)
         begin, at = step(), time.monotonic()
@@ -281,7 +281,7 @@ def crowd(collectors: int, seconds: float) -> None:
             eventually(lambda: client.runs.get(run).step >= WARM_STEPS, "the run is warm", 600)
             parts = {
                 "learner": stack.processes("worker.trainer"),
-                "reader": stack.processes("worker.collectors.edge"),
+                "reader": stack.processes("worker.collectors.edge.reader"),
                 "gateway": [stack.children()["gateway"]],
             }
             for _ in range(11):

@@ -50,8 +50,7 @@ from server.kit.tracing import Tracer
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.claims.repository import RunQueue
 from tests.factories import RecordingWakeUp, make_checkpoint, make_run
-from worker.host.telemetry import AttemptMeasurement, WorkerTelemetry
-from worker.host.tracing import AttemptSpans
+from worker.host.telemetry import AttemptMeasurement, AttemptSpans, WorkerTelemetry
 
 COLLECTOR = """
 import sys

@@ -47,7 +47,7 @@ MOST_SECONDS = 300.0
 ROLES = {
     str(PLAYER): "players",
     "worker.trainer": "learner",
-    "worker.collectors.edge": "edge reader",
+    "worker.collectors.edge.reader": "edge reader",
     "worker.collectors": "collector",
     "ludus.collector": "collector",
     "ludus.cli learn": "ludus learn",

@@ -18,7 +18,7 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 import pytest
 
 from ludus.collector.channel import Channel
-from worker.collectors.collector_process import EDGE_MODULE, MODULE, ONE_THREAD, WarmCollector
+from worker.collectors.processes import EDGE_MODULE, MODULE, ONE_THREAD, WarmCollector
 
 SPAWN = WarmCollector.__dict__["spawn"]
 
@@ -56,7 +56,7 @@ class ForkedProcess:
 def fork_server() -> ForkServerContext:
     """Return a context whose processes have the modules of a worker's collector."""
     context = multiprocessing.get_context("forkserver")
-    modules = ["worker.collectors.__main__", "worker.collectors.edge.__main__", "worker.learning.networks.torch_policy"]
+    modules = ["worker.collectors.__main__", "worker.collectors.edge.reader", "worker.learning.networks.torch_policy"]
     context.set_forkserver_preload(modules)
     return context
 

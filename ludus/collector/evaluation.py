@@ -1,4 +1,4 @@
-"""Assessments in a collector: frozen policies that play, and the games that count (`worker.evaluation.episodes`).
+"""Assessments in a collector: frozen policies that play, and the games that count (`worker.evaluation.evaluation`).
 
 One runner answers all agents of the behavior; it records nothing. In a match the candidate answers the team that
 the simulator's episode batch names, the champion the other one. Games before the first batch and between two do not

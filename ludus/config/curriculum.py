@@ -1,7 +1,7 @@
 """Where the environment parameters of a run are in their lessons, in numbers and in a sentence for people.
 
-The trainer keeps the numbers (`worker.trainer.curriculum`); the API answers with them. Lessons are counted from 1 here,
-as in "lesson 2 of 4". ML-Agents' `lesson_num`, in the metric and in training_status.json, counts from 0.
+The trainer keeps the numbers (`worker.trainer.environment_parameters`); the API answers with them. Lessons are counted
+from 1 here, as in "lesson 2 of 4". ML-Agents' `lesson_num`, in the metric and in training_status.json, counts from 0.
 """
 
 from collections.abc import Sequence

@@ -85,7 +85,7 @@ class WakeUpQueue:
         with self._lock:
             if self._looking is None:
                 # Counting takes milliseconds. A connection that a network element has forgotten must not be noticed
-                # later than a stall of the consumer's (`worker.host.watchdog`).
+                # later than a stall of the consumer's (`worker.host.ending`).
                 self._looking = self._celery.connection_for_read(transport_options={"socket_timeout": COUNT_SECONDS})
             try:
                 queue = self._looking.default_channel.queue_declare(queue_name(kind))

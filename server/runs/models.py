@@ -219,7 +219,7 @@ class Attempt(Base):
     resume_step: Mapped[int] = mapped_column(BigInteger, default=0)
     """Step of that checkpoint; 0 from the beginning. A checkpoint beyond it is progress."""
     fingerprint: Mapped[dict[str, Any] | None] = mapped_column(Json)
-    """Its platform: release, commit, libraries and hardware of the worker (`worker.host.fingerprint`)."""
+    """Its platform: release, commit, libraries and hardware of the worker (`worker.host.gpus`)."""
     outcome: Mapped[str | None] = mapped_column(String(32))
     """The reason of its end: a StopReason, `paused`, `lease_expired`, or the supervisor's when it released the run."""
     detail: Mapped[str | None] = mapped_column(Text)

@@ -115,7 +115,7 @@ def test_a_run_that_says_nothing_of_edge_collectors_takes_and_lists_those_that_a
     run = client.runs.create(cartpole(10**7), name="edge-by-default")
     play(run.id)
     before = wait_for_step(client, run, 100)
-    assert not stack.processes("worker.collectors.edge")
+    assert not stack.processes("worker.collectors.edge.reader")
 
     with collecting(stack, run.id) as (address, process):
         play(run.id, "--server", address)
@@ -189,7 +189,7 @@ def test_unity_games_whose_actions_are_computed_here_bring_the_same_bits_as_thos
     assert all(np.array_equal(found["here"][name], values) for name, values in found["there"].items())
 
 
-@pytest.mark.parametrize("victim", ["worker.collectors.edge", "worker.trainer"])
+@pytest.mark.parametrize("victim", ["worker.collectors.edge.reader", "worker.trainer"])
 def test_unity_games_go_on_when_what_they_collect_for_is_killed(
     stack: LudusUp, client: Client, tmp_path: Path, victim: str
 ) -> None:

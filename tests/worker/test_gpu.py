@@ -19,15 +19,15 @@ from tests.worker.learning.networks.kinds import OTHERS, make_actor, remember, s
 from tests.worker.rollouts import make_spec, random_rollout
 from tests.worker.test_variants import ACTIONS, DEMONSTRATION, SEES, Cell, demonstrate, play
 from worker.collectors.acting import POLICIES
-from worker.host.gpu_meter import GpuMeter
 from worker.host.gpus import find_gpus
+from worker.host.resources import GpuMeter
 from worker.learning.algorithms.algorithm import Algorithm
 from worker.learning.build import Demonstrations, build_algorithm
 from worker.onnx.export import export_onnx
 from worker.onnx.graph import acting_graph
 from worker.trainer import checkpoint
-from worker.trainer.learner import Sample
-from worker.trainer.precision import bf16_pictures
+from worker.trainer.compilation import bf16_pictures
+from worker.trainer.learner import sample_of
 
 CPU = torch.device("cpu")
 NEEDS_GPU = (pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here"))
@@ -155,9 +155,9 @@ def test_a_policy_is_exported_from_the_device_on_which_it_learns(
     cell = Cell(trainer, "extrinsic", "hybrid", "visual", memory)
     algorithm, rollout = build(cell, device, tmp_path), play(cell, 1)
     algorithm.update(rollout, 24)
-    sample = Sample.of(rollout)
+    observations, masks = sample_of(rollout)
 
-    export_onnx(algorithm.actor, cell.spec, tmp_path / "model.onnx", sample.observations, sample.masks)
+    export_onnx(algorithm.actor, cell.spec, tmp_path / "model.onnx", observations, masks)
 
     assert (tmp_path / "model.onnx").stat().st_size > 0
     assert algorithm.actor.head.weight.device.type == device

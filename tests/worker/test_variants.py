@@ -24,7 +24,7 @@ from worker.learning.algorithms.sac import SAC
 from worker.learning.build import Demonstrations, LearningConfig, build_algorithm
 from worker.onnx.export import export_onnx
 from worker.trainer import checkpoint
-from worker.trainer.learner import Sample
+from worker.trainer.learner import sample_of
 
 CPU = torch.device("cpu")
 ACTIONS: dict[str, dict[str, Any]] = {
@@ -195,8 +195,8 @@ def test_every_variant_builds_learns_survives_a_checkpoint_and_exports(
     assert equal_states(algorithm.state_dict(), twin.state_dict()), "equal seeds learn alike"
     assert resumed.round_steps() == algorithm.round_steps()
 
-    sample = Sample.of(rollout)
-    export_onnx(algorithm.actor, spec, tmp_path / "model.onnx", sample.observations, sample.masks)
+    observations, masks = sample_of(rollout)
+    export_onnx(algorithm.actor, spec, tmp_path / "model.onnx", observations, masks)
     assert (tmp_path / "model.onnx").stat().st_size > 0
 
 

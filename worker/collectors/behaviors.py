@@ -18,8 +18,7 @@ from ludus.collector.segments import Segments
 from ludus.collector.weights import WeightBuffers
 from ludus.protocol.environment_parameters import ParameterValue
 from ludus.protocol.spec import BehaviorSpec
-from worker.collectors.collector_process import Collector
-from worker.collectors.processes import CollectorProcesses
+from worker.collectors.processes import Collector, CollectorProcesses
 from worker.collectors.step_quota import Grant, StepQuota
 from worker.experience.blocks import BlockLedger
 
@@ -66,12 +65,11 @@ class RegisteredBehavior:
         self._offered: dict[int, int] = {}
         """Collector -> newest version that was offered to it."""
         self._chunk = block_chunk(arena.layout)
-        """Blocks that are lent at a time."""
         self._starving: set[int] = set()
         """Collectors that asked for blocks when none was free."""
-        self._recorded = not self._policy.evaluated
+        self._recorded = not policy.evaluated
         self._assignment: OpponentAssignment | None = None
-        self._frozen = {key: freeze(each) for key, each in enumerate(evaluated)}
+        self._frozen = {key: freeze(weights) for key, weights in enumerate(evaluated)}
         """Key -> descriptor of the weights, of all policies that the assignment names, or that an assessment is about.
         """
 
@@ -112,8 +110,6 @@ class RegisteredBehavior:
         for fd in self._frozen.values():
             os.close(fd)
 
-    # Weights ----------------------------------------------------------------------------------------------------
-
     def publish(self, version: int, weights: npt.NDArray[np.float32]) -> None:
         """Make newer weights act."""
         self._index = self._weights.write(version, weights)
@@ -137,8 +133,6 @@ class RegisteredBehavior:
         self._reading[child.index] = self._index
         self._offered[child.index] = self._version
         self._children.send_message(child, commands.Weights(self._runner, self._index, self._version), later=later)
-
-    # Rounds -----------------------------------------------------------------------------------------------------
 
     def grant(self, number: int, steps: int) -> None:
         """Begin a round."""
@@ -168,8 +162,6 @@ class RegisteredBehavior:
             )
             self._children.send_message(self._children[grant.collector], message)
 
-    # Blocks -----------------------------------------------------------------------------------------------------
-
     def delivered(self, child: Collector, segments: Segments) -> Segments:
         """Take segments over; return them, each with the round that it counts into."""
         self.ledger.deliver(child.index, segments.blocks.tolist())
@@ -191,21 +183,19 @@ class RegisteredBehavior:
         else:
             self._starving.add(child.index)
 
-    # Frozen policies --------------------------------------------------------------------------------------------
-
     def assign_opponents(self, assignment: OpponentAssignment, weights: Mapping[int, npt.NDArray[np.float32]]) -> None:
         """Set the learning team and the policies of the others; `weights` has those that are new."""
-        named, known = assignment.keys, self._frozen
+        named, frozen = assignment.keys, self._frozen
         expected = self._policy.weights_size
-        for key in named - known.keys():
+        for key in named - frozen.keys():
             if weights[key].shape != (expected,):
                 raise ValueError(f"policy {key} has {weights[key].size} weights, {self.name} takes {expected}")
-        fresh = {key: freeze(weights[key]) for key in sorted(named - known.keys())}
-        self._children.retire([known[key] for key in known if key not in named])
-        self._frozen = {key: fd for key, fd in (known | fresh).items() if key in named}
+        new = {key: freeze(weights[key]) for key in sorted(named - frozen.keys())}
+        self._children.retire([frozen[key] for key in frozen if key not in named])
+        self._frozen = {key: fd for key, fd in (frozen | new).items() if key in named}
         self._assignment = assignment
         for child in self._children.listening:
-            self._send_assignment(child, assignment, fresh)
+            self._send_assignment(child, assignment, new)
 
     def begin_evaluation(
         self, session_id: str, episode_batch: int, team: int | None, parameters: Mapping[str, ParameterValue]

@@ -5,26 +5,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ludus.collector.messages import (
-    BehaviorAnnounced,
-    CollectorLags,
-    EvaluationEnded,
-    MatchesEnded,
-    SimulatorConnected,
-    SimulatorLeft,
-    SimulatorProblem,
-    SimulatorStarted,
-    StatsReported,
-    StepsPlayed,
-    TimesMeasured,
-)
+from ludus.collector import messages
 from ludus.collector.segments import Segments
 from ludus.collector.snapshots.state import State
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a collector listens."""
+    """Where a collector listens. As an event: one that was started again after a death; `start` returns the first
+    ones."""
 
     index: int
     """Number of the collector, from 0."""
@@ -39,13 +28,6 @@ class Endpoint:
     def port(self) -> int:
         """The port of the address."""
         return int(self.address.rpartition(":")[2])
-
-
-@dataclass(frozen=True, slots=True)
-class CollectorListening:
-    """A collector serves simulators: one that was started again after a death, as `start` reports the first ones."""
-
-    endpoint: Endpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,25 +128,25 @@ class HandedOver:
 
 
 CollectorEvent = (
-    CollectorListening
+    Endpoint
     | CollectorDied
     | EdgeCollectorJoined
     | EdgeCollectorLeft
     | EdgeReaderFailed
-    | CollectorLags
-    | BehaviorAnnounced
+    | messages.CollectorLags
+    | messages.BehaviorAnnounced
     | TeamAnnounced
-    | SimulatorConnected
-    | SimulatorStarted
-    | SimulatorLeft
-    | SimulatorProblem
+    | messages.SimulatorConnected
+    | messages.SimulatorStarted
+    | messages.SimulatorLeft
+    | messages.SimulatorProblem
     | SegmentsDelivered
     | RoundCollected
     | EpisodesEnded
-    | StepsPlayed
-    | MatchesEnded
-    | EvaluationEnded
-    | StatsReported
-    | TimesMeasured
+    | messages.StepsPlayed
+    | messages.MatchesEnded
+    | messages.EvaluationEnded
+    | messages.StatsReported
+    | messages.TimesMeasured
     | HandedOver
 )

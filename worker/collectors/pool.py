@@ -23,39 +23,25 @@ from ludus.collector import commands, messages
 from ludus.collector.arena import Arena
 from ludus.collector.channel import Frame
 from ludus.collector.commands import OpponentAssignment, PolicySpec
-from ludus.collector.messages import (
-    Kind,
-    Message,
-    SimulatorConnected,
-    SimulatorLeft,
-    SimulatorProblem,
-    SimulatorStarted,
-    unpack_numbered,
-)
 from ludus.collector.segments import Segments
 from ludus.collector.settings import CollectorSettings
 from ludus.collector.snapshots.state import State, pack, unpack
 from ludus.protocol.environment_parameters import ParameterValue
 from ludus.protocol.spec import BehaviorSpec
+from worker.collectors import events
 from worker.collectors.behaviors import RegisteredBehavior
-from worker.collectors.collector_process import Child, Collector, EdgePlace, EdgeReader, HostProcess, WarmCollector
-from worker.collectors.events import (
-    CollectorDied,
-    CollectorEvent,
-    CollectorListening,
-    EdgeCollectorJoined,
-    EdgeCollectorLeft,
-    EdgeReaderFailed,
-    Endpoint,
-    EpisodesEnded,
-    HandedOver,
-    RoundCollected,
-    SegmentsDelivered,
-    TeamAnnounced,
+from worker.collectors.processes import (
+    START_SECONDS,
+    Child,
+    ChildListener,
+    Collector,
+    CollectorProcesses,
+    EdgePlace,
+    EdgeReader,
+    HostProcess,
+    WarmCollector,
 )
-from worker.collectors.kept_snapshots import OWNER, KeptSnapshots
-from worker.collectors.processes import START_SECONDS, ChildListener, CollectorProcesses
-from worker.collectors.sessions import SimulatorSessions
+from worker.collectors.sessions import OWNER, KeptSnapshots, SimulatorSessions
 
 log = structlog.get_logger()
 
@@ -69,12 +55,12 @@ class CollectorPool:
 
     def __init__(self, settings: CollectorSettings, warm: Sequence[WarmCollector] = ()) -> None:
         self._settings = settings
-        self._lock = threading.Condition()
+        self.lock = threading.Condition()
         """Notified when an event has come, and when a collector listens or has failed."""
         listener = ChildListener(self._launched, self._received, self._died, self._reader_failed)
-        self._children = CollectorProcesses(settings.count, settings.edge_places, warm, listener, self._lock)
-        self._sessions = SimulatorSessions(self._children, self._report)
-        self._events: deque[CollectorEvent] = deque()
+        self.children = CollectorProcesses(settings.count, settings.edge_places, warm, listener, self.lock)
+        self._sessions = SimulatorSessions(self.children, self._report)
+        self._events: deque[events.CollectorEvent] = deque()
         self._behaviors: dict[str, RegisteredBehavior] = {}
         self._runners: list[RegisteredBehavior] = []
         self._announced: set[str] = set()
@@ -82,20 +68,15 @@ class CollectorPool:
         self._refusals: dict[str, commands.Refuse] = {}
         self._kept = KeptSnapshots()
 
-    # The learner's methods --------------------------------------------------------------------------------------
-
-    def start(self, timeout: float = START_SECONDS) -> list[Endpoint]:
-        """Start the processes and return where they listen: local collectors; without any, the edge reader.
-
-        Raises CollectorStartError (no free port, ...).
-        """
-        with self._lock:
-            self._children.start()
+    def start(self, timeout: float = START_SECONDS) -> list[events.Endpoint]:
+        """Start the processes; return where local ones, else the edge reader, listen. Raises CollectorStartError."""
+        with self.lock:
+            self.children.start()
             self._kept.forget_local_sessions()
             deadline = time.monotonic() + timeout
-            processes = self._children.of_host
+            processes = self.children.of_host
             while any(child.endpoint is None and child.failure is None for child in processes):
-                if not self._lock.wait(deadline - time.monotonic()):
+                if not self.lock.wait(deadline - time.monotonic()):
                     break
             failed = [child for child in processes if child.endpoint is None]
             endpoints = [child.endpoint for child in processes if child.endpoint is not None]
@@ -107,46 +88,43 @@ class CollectorPool:
     def open_places(self) -> None:
         """Open the places for edge collectors: start the edge reader, unless it was started. Never waits.
 
-        `CollectorListening` reports its endpoint, `EdgeReaderFailed` that it can't serve here.
+        An `Endpoint` is reported when it listens, `EdgeReaderFailed` when it can't serve here.
         """
-        with self._lock:
-            self._children.start_reader()
+        with self.lock:
+            self.children.start_reader()
 
     def restore(self, collectors: Sequence[State]) -> None:
         """Restore simulators that come back: states of `HandedOver` of an earlier attempt. Before `start`."""
         self._kept = KeptSnapshots(collectors)
         sessions = list(self._kept.sessions())
         self._sessions.restore({session["session_id"]: owner for session, owner in sessions})
-        self._children.number_from([session["number"] for session, _ in sessions])
-        for place in self._children.places:
+        self.children.number_from([session["number"] for session, _ in sessions])
+        for place in self.children.places:
             place.former = self._kept.owner(place.index)
 
     def hold(self, timeout: float) -> set[int]:
-        """Stop all answers and request snapshots (`HandedOver`); return which collectors will send one.
-
-        Simulators that can go back are waited for as long as `timeout`, in seconds.
-        """
-        with self._lock:
-            self._children.broadcast(commands.Hold(timeout))
-            return {child.index for child in self._children.listening}
+        """Stop all answers; return which collectors will send `HandedOver`, once simulators went back, or `timeout`."""
+        with self.lock:
+            self.children.broadcast(commands.Hold(timeout))
+            return {child.index for child in self.children.listening}
 
     def release(self) -> None:
         """Resume answering after `hold`."""
-        with self._lock:
-            self._children.broadcast(commands.Release())
+        with self.lock:
+            self.children.broadcast(commands.Release())
 
     def delivered_before(self, behavior: str, round_number: int, delivered: Sequence[tuple[int, int]]) -> None:
         """Count steps of a round, and later ones, that the learner has already: (round, steps). Before `grant`."""
-        with self._lock:
+        with self.lock:
             advance = self._kept.advance(behavior, self._settings.count)
             self._behaviors[behavior].quota.restore(round_number, delivered, advance)
 
-    def poll(self, timeout: float) -> list[CollectorEvent]:
+    def poll(self, timeout: float) -> list[events.CollectorEvent]:
         """Return the events since the last call, waiting at most `timeout` seconds for the first one."""
-        with self._lock:
-            self._children.flush()
+        with self.lock:
+            self.children.flush()
             if not self._events and timeout > 0:
-                self._lock.wait_for(lambda: bool(self._events), timeout)
+                self.lock.wait_for(lambda: bool(self._events), timeout)
             events = list(self._events)
             self._events.clear()
             return events
@@ -155,34 +133,34 @@ class CollectorPool:
         self, spec: BehaviorSpec, policy: PolicySpec, arena: Arena, evaluated: Sequence[npt.NDArray[np.float32]] = ()
     ) -> None:
         """Accept an announced behavior. Its agents are answered once weights are published and steps are granted."""
-        with self._lock:
-            behavior = RegisteredBehavior(len(self._runners), spec, policy, arena, self._children, evaluated)
+        with self.lock:
+            behavior = RegisteredBehavior(len(self._runners), spec, policy, arena, self.children, evaluated)
             self._runners.append(behavior)
             self._behaviors[spec.behavior] = behavior
-            for child in self._children.listening:
+            for child in self.children.listening:
                 behavior.introduce(child)
 
     def refuse(self, behavior: str, code: str, reason: str) -> None:
         """End the sessions that announced the behavior, now and later."""
-        with self._lock:
+        with self.lock:
             self._refusals[behavior] = commands.Refuse(behavior, code, reason)
-            self._children.broadcast(self._refusals[behavior])
+            self.children.broadcast(self._refusals[behavior])
 
     def publish(self, behavior: str, version: int, weights: npt.NDArray[np.float32]) -> None:
         """Make newer weights act, from the next `grant` or `poll` on. A later grant is only used with them or newer."""
-        with self._lock:
+        with self.lock:
             self._behaviors[behavior].publish(version, weights)
 
     def grant(self, behavior: str, round_number: int, steps: int) -> None:
         """Permit `steps` more answers, all counted into the round. Rounds count up by one from any number."""
-        with self._lock:
+        with self.lock:
             entry = self._behaviors[behavior]
             entry.grant(round_number, steps)
             self._report_collected(entry)
 
     def grant_unrecorded(self, behavior: str) -> None:
         """Answer this behavior from now on without a limit and without recording its steps (its training is over)."""
-        with self._lock:
+        with self.lock:
             self._behaviors[behavior].stop_recording()
 
     def assign_opponents(
@@ -193,7 +171,7 @@ class CollectorPool:
         `weights` has every policy that is named, at least those that were not named the last time. Call `reset` after a
         change of the team that learns: simulators' agents are forgotten by it. Never blocks.
         """
-        with self._lock:
+        with self.lock:
             self._behaviors[behavior].assign_opponents(assignment, weights)
 
     def begin_evaluation(
@@ -209,44 +187,34 @@ class CollectorPool:
         The candidate plays `team`, the champion the others; None: the candidate plays alone, -1: the champion does.
         Only this simulator gets `parameters`. If the simulator leaves, the batch is dropped. Never blocks.
         """
-        with self._lock:
+        with self.lock:
             self._behaviors[behavior].begin_evaluation(session_id, episode_batch, team, parameters)
 
     def reclaim(self, behavior: str, segments: Segments) -> None:
         """Free the blocks of delivered segments, after `Arena.gather`."""
-        with self._lock:
+        with self.lock:
             self._behaviors[behavior].reclaim(segments)
 
-    def reset(
-        self, environment_parameters: Mapping[str, ParameterValue] | None = None, parameter_set: int | None = None
-    ) -> None:
-        """Make every simulator begin new episodes with these parameters; all partial segments are dropped.
-
-        `parameter_set` is the number that these episodes carry (`EpisodesEnded.records`). Parameters and number
-        are by default those of the episodes before; simulators that come later get these parameters, too.
-        """
-        settings = self._settings
-        self.send_parameters(
-            settings.environment_parameters if environment_parameters is None else environment_parameters,
-            settings.parameter_set if parameter_set is None else parameter_set,
-            reset=True,
-        )
+    def reset(self) -> None:
+        """Make every simulator begin new episodes, with the present parameters; all partial segments are dropped."""
+        self.send_parameters(self._settings.environment_parameters, self._settings.parameter_set, reset=True)
 
     def send_parameters(self, values: Mapping[str, ParameterValue], parameter_set: int, *, reset: bool = False) -> None:
-        """Send every simulator other parameters with its next answer, and later ones at once; see `reset`."""
-        with self._lock:
+        """Send every simulator other parameters with its next answer, and later ones at once; see `reset`.
+
+        `parameter_set` is the number that episodes with them carry (`EpisodesEnded.records`).
+        """
+        with self.lock:
             self._settings = replace(self._settings, environment_parameters=dict(values), parameter_set=parameter_set)
-            self._children.broadcast(commands.Parameters(dict(values), parameter_set, reset))
+            self.children.broadcast(commands.Parameters(dict(values), parameter_set, reset))
 
     def close(self, code: str, reason: str, *, rejoin: bool) -> None:
         """Send Close to every simulator, and end the processes for certain. Safe to call twice."""
-        if self._children.closing:
+        if self.children.closing:
             return
-        self._children.close(commands.CloseAll(code, reason, rejoin))
+        self.children.close(commands.CloseAll(code, reason, rejoin))
         for behavior in self._runners:
             behavior.close()
-
-    # The life of collectors: `CollectorProcesses` calls these with the lock held --------------------------------------
 
     def _launched(self, child: Child) -> None:
         """Send a new process its settings, or the edge collector that has taken a place."""
@@ -257,16 +225,16 @@ class CollectorPool:
             restored = self._kept.take(child) if child.generation == 0 else None
         settings = self._settings.to_json()
         message = commands.Settings(child.index, child.generation, *numbers, settings, restored is not None)
-        self._children.send_message(child, message)
+        self.children.send_message(child, message)
         if restored is not None:
-            self._children.send(child, Kind.RESTORED, pack(restored))
+            self.children.send(child, messages.Kind.RESTORED, pack(restored))
 
     def _reader_failed(self, reader: EdgeReader) -> None:
         """Report that the edge reader could not be started."""
         assert reader.failure is not None, "the dead have a reason"
-        if not self._children.closing:
+        if not self.children.closing:
             log.warning("edge_reader_failed", reason=reader.failure)
-            self._report(EdgeReaderFailed(reader.failure))
+            self._report(events.EdgeReaderFailed(reader.failure))
 
     def _died(self, child: Child, exit_code: int) -> None:
         """Take back the blocks and quotas of a collector, and report its end."""
@@ -276,45 +244,45 @@ class CollectorPool:
             lost = sum(behavior.forget(child) for behavior in self._runners)
             self._sessions.lose(child)
         if isinstance(child, EdgePlace):
-            if child.joined and not self._children.closing:
-                self._report(EdgeCollectorLeft(child.index, child.failure, lost))
-            child.joined, child.taken = False, None
-        if self._children.closing or not isinstance(child, HostProcess):
+            if child.joined and not self.children.closing:
+                self._report(events.EdgeCollectorLeft(child.index, child.failure, lost))
+            child.take(None)
+        if self.children.closing or not isinstance(child, HostProcess):
             return
         log.warning("collector_died", index=child.index, reason=child.failure, lost_steps=lost)
         if child.failure != child.reported:
-            self._report(CollectorDied(child.index, exit_code, child.failure, lost, child.killed_after))
+            self._report(events.CollectorDied(child.index, exit_code, child.failure, lost, child.killed_after))
             child.reported = child.failure
-        self._lock.notify_all()
+        self.lock.notify_all()
 
     def _received(self, child: Child, frame: Frame) -> None:
         """Handle a frame of a child."""
         if not isinstance(child, Collector):
             self._handle_life(child, messages.read(frame))
             return
-        match Kind(frame.kind):
-            case Kind.SEGMENTS:
-                number, payload = unpack_numbered(frame.payload)
+        match messages.Kind(frame.kind):
+            case messages.Kind.SEGMENTS:
+                number, payload = messages.unpack_numbered(frame.payload)
                 behavior = self._runners[number]
                 segments = behavior.delivered(child, Segments.unpack(payload))
-                self._report(SegmentsDelivered(behavior.name, child.index, segments))
+                self._report(events.SegmentsDelivered(behavior.name, child.index, segments))
                 self._report_collected(behavior)
-            case Kind.EPISODES:
-                number, payload = unpack_numbered(frame.payload)
+            case messages.Kind.EPISODES:
+                number, payload = messages.unpack_numbered(frame.payload)
                 records = np.frombuffer(payload, messages.EPISODE_DTYPE)
-                self._report(EpisodesEnded(self._runners[number].name, child.index, records))
-            case Kind.SNAPSHOTS:
+                self._report(events.EpisodesEnded(self._runners[number].name, child.index, records))
+            case messages.Kind.SNAPSHOTS:
                 state = unpack(frame.payload)
                 if isinstance(child, EdgePlace):
                     sessions = [
                         session for session in state["sessions"] if self._sessions.belongs(child, session["session_id"])
                     ]
                     state |= {"sessions": sessions, OWNER: child.identity}
-                self._report(HandedOver(child.index, state))
+                self._report(events.HandedOver(child.index, state))
             case _:
                 self._handle(child, messages.read(frame))
 
-    def _handle(self, child: Collector, message: Message) -> None:
+    def _handle(self, child: Collector, message: messages.Message) -> None:
         """Handle a control message of a collector; most are passed on to the learner as they are."""
         match message:
             case messages.EvaluationEnded() if message.session_id not in child.simulators:
@@ -335,16 +303,30 @@ class CollectorPool:
             case messages.WantBlocks():
                 self._runners[message.runner].lend_blocks(child)
             case messages.BehaviorAnnounced():
-                self._behavior_announced(child, message)
-            case SimulatorConnected() | SimulatorStarted() | SimulatorLeft() | SimulatorProblem():
+                spec = message.spec
+                if spec.behavior in self._refusals:
+                    self.children.send_message(child, self._refusals[spec.behavior])
+                    return
+                if spec.behavior not in self._behaviors and spec.behavior not in self._announced:
+                    self._announced.add(spec.behavior)
+                    self._report(message)
+                if (spec.behavior, spec.team) not in self._teams:
+                    self._teams.add((spec.behavior, spec.team))
+                    self._report(events.TeamAnnounced(spec.behavior, spec.team))
+            case (
+                messages.SimulatorConnected()
+                | messages.SimulatorStarted()
+                | messages.SimulatorLeft()
+                | messages.SimulatorProblem()
+            ):
                 self._sessions.take(child, message)
             case messages.PlaceTaken() if isinstance(child, EdgePlace):
-                child.taken = message
+                child.take(message)
                 self._launched(child)
             case _:
                 self._handle_life(child, message)
 
-    def _handle_life(self, child: Child, message: Message) -> None:
+    def _handle_life(self, child: Child, message: messages.Message) -> None:
         match message:
             case messages.Alive():
                 pass
@@ -353,60 +335,44 @@ class CollectorPool:
             case messages.Failed():
                 child.failure = message.reason
                 log.error("collector_failed", index=child.index, reason=child.failure)
-                self._lock.notify_all()
+                self.lock.notify_all()
             case _:
                 raise ValueError(f"a collector sent {type(message).__name__}")
 
-    def _report(self, event: CollectorEvent) -> None:
+    def _report(self, event: events.CollectorEvent) -> None:
         self._events.append(event)
-        self._lock.notify_all()
+        self.lock.notify_all()
 
     def _listens(self, child: Child, port: int) -> None:
         host = self._settings.advertise_host
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         is_reader = isinstance(child, EdgeReader)
-        child.endpoint = Endpoint(child.index, address, is_reader or isinstance(child, EdgePlace), child.generation)
-        again, child.has_served = child.has_served, True
+        child.endpoint = events.Endpoint(
+            child.index, address, is_reader or isinstance(child, EdgePlace), child.generation
+        )
+        had_served, child.has_served = child.has_served, True
         if isinstance(child, HostProcess):
             child.reported = None
         if isinstance(child, Collector):
-            self._introduce_all(child)
+            if child.parameter_set != self._settings.parameter_set:  # they changed while it started
+                parameters, number = self._settings.environment_parameters, self._settings.parameter_set
+                self.children.send_message(child, commands.Parameters(parameters, number, reset=False))
+            for behavior in self._runners:
+                behavior.introduce(child)
+            for refusal in self._refusals.values():
+                self.children.send_message(child, refusal)
         else:
-            self._children.open_places()
+            self.children.open_places()
         if isinstance(child, EdgePlace) and child.taken is not None:
             child.joined = True
-            self._report(EdgeCollectorJoined(child.index, child.taken.host, child.taken.peer))
-        elif again or (is_reader and self._settings.count > self._settings.edge_places):  # `start` returns the others
-            self._report(CollectorListening(child.endpoint))
-        self._lock.notify_all()
-
-    def _introduce_all(self, child: Collector) -> None:
-        if child.parameter_set != self._settings.parameter_set:  # they changed while it started
-            parameters = self._settings.environment_parameters
-            self._children.send_message(
-                child, commands.Parameters(parameters, self._settings.parameter_set, reset=False)
-            )
-        for behavior in self._runners:
-            behavior.introduce(child)
-        for refusal in self._refusals.values():
-            self._children.send_message(child, refusal)
+            self._report(events.EdgeCollectorJoined(child.index, child.taken.host, child.taken.peer))
+        elif had_served or (
+            is_reader and self._settings.count > self._settings.edge_places
+        ):  # `start` returns the others
+            self._report(child.endpoint)
+        self.lock.notify_all()
 
     def _report_collected(self, behavior: RegisteredBehavior) -> None:
         collected = behavior.collected()
         if collected is not None:
-            self._report(RoundCollected(behavior.name, *collected))
-
-    # Simulators -------------------------------------------------------------------------------------------------
-
-    def _behavior_announced(self, child: Collector, message: messages.BehaviorAnnounced) -> None:
-        spec = message.spec
-        refusal = self._refusals.get(spec.behavior)
-        if refusal is not None:
-            self._children.send_message(child, refusal)
-            return
-        if spec.behavior not in self._behaviors and spec.behavior not in self._announced:
-            self._announced.add(spec.behavior)
-            self._report(message)
-        if (spec.behavior, spec.team) not in self._teams:
-            self._teams.add((spec.behavior, spec.team))
-            self._report(TeamAnnounced(spec.behavior, spec.team))
+            self._report(events.RoundCollected(behavior.name, *collected))

@@ -108,7 +108,7 @@ class StepQuota:
         self._granted.clear()
         self._progress.clear()
         weights = self._weights()
-        self._idle = {each for each, delivered in self._contributed.items() if not delivered}
+        self._idle = {collector for collector, delivered in self._contributed.items() if not delivered}
         if len(self._idle) == len(self._contributed):
             self._idle.clear()
         self._contributed = Counter(dict.fromkeys(self._collectors, 0))
@@ -133,11 +133,11 @@ class StepQuota:
         if not used:
             return []
         extension = self._lacking
-        busy = [each for each in self._collectors if each not in self._idle or self._progress[each]]
+        busy = [index for index in self._collectors if index not in self._idle or self._progress[index]]
         if len(busy) > 1:
             # Steps that have returned to collectors and are not delivered yet will come without another grant.
             delivered = self._delivered[number]
-            coming = sum(max(count - delivered[other], 0) for other, count in self._progress.items())
+            coming = sum(max(count - delivered[index], 0) for index, count in self._progress.items())
             extension = max((self._lacking - coming) // (2 * len(busy)), min(self._lacking, FEWEST_STEPS))
         return [self._grant(collector, extension)]
 
@@ -189,8 +189,8 @@ class StepQuota:
 
     def _weights(self) -> dict[int, float]:
         """Return how the next round is divided: by what each collector delivered last, a new one like the average."""
-        known = [self._contributed[collector] for collector in self._collectors & self._contributed.keys()]
-        average = sum(known) / len(known) if any(known) else 1.0
+        contributions = [self._contributed[collector] for collector in self._collectors & self._contributed.keys()]
+        average = sum(contributions) / len(contributions) if any(contributions) else 1.0
         return {
             collector: max(float(self._contributed.get(collector, average)), average / SMALLEST_PART)
             for collector in sorted(self._collectors)

@@ -10,15 +10,15 @@ the k-th episodes of both are one game, which the policy with the higher return 
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, field
+from typing import Literal
 
 from ludus.collector.commands import CHAMPION_ALONE
 from ludus.collector.messages import EndedGame
 from ludus.config.assessment import MatchSettings
 from ludus.protocol.batches import Outcome
-from worker.evaluation.elo import estimate
-from worker.evaluation.episodes import Counted, EvaluationBatch, Evaluator, Verdict, seed_of
-from worker.evaluation.sprt import SPRT
+from worker.evaluation.evaluation import Counted, EvaluationBatch, Verdict, seed_of
+from worker.evaluation.sprt import SPRT, estimate
 
 HALF_POINTS = {Outcome.LOSS: 0, Outcome.DRAW: 1, Outcome.WIN: 2}
 OUTCOMES: tuple[Literal["loss", "draw", "win"], ...] = ("loss", "draw", "win")
@@ -27,12 +27,28 @@ REPORTED = {"behavior", "candidate", "champion", "elo0", "elo1", "alpha", "beta"
 """Settings that a result repeats."""
 
 
-class MatchEvaluator(Evaluator):
-    """Counts the games of a match."""
+@dataclass
+class _Games:
+    """What is counted: the state with which another attempt continues."""
 
-    def __init__(self, settings: MatchSettings, seed: int, saved: Mapping[str, Any] | None = None) -> None:
+    next_episode_batch: int = 0
+    games: list[int] = field(default_factory=lambda: [0] * 3)
+    """Losses, draws, wins."""
+    pairs: list[int] = field(default_factory=lambda: [0] * 5)
+    """By the half points that the candidate won in both games."""
+    waiting: list[float] = field(default_factory=list)
+    """Half points, or returns, of the games whose other halves come with the next batch."""
+    returns: list[float] = field(default_factory=lambda: [0.0] * 3)
+    """Sums of the candidate's returns, of the champion's, and of the squares of their differences."""
+
+
+class MatchEvaluator:
+    """Assigns the sides of a match, counts its games, and decides when there are enough."""
+
+    def __init__(self, settings: MatchSettings, seed: int, saved: Mapping[str, object] | None = None) -> None:
         """`seed` is the run's; `saved` is the `state` of an earlier attempt."""
         self._settings = settings
+        self._seed = seed
         self._test = SPRT(settings.elo0, settings.elo1, settings.alpha, settings.beta)
         self._alone = settings.compare == "return"
         """Whether the policies play in turn, each alone."""
@@ -40,36 +56,23 @@ class MatchEvaluator(Evaluator):
         self.paired = self._seeded and not self._alone
         """Whether games count in pairs."""
         self.teams = 1 if self._alone else 2
-        nothing: dict[str, Any] = {
-            "next_episode_batch": 0,
-            "games": [0, 0, 0],
-            "pairs": [0] * 5,
-            "waiting": [],
-            "returns": [0.0] * 3,
-        }
-        saved = nothing | dict(saved or {})
-        super().__init__(seed, saved["next_episode_batch"])
-        self._games: list[int] = list(saved["games"])
-        """Losses, draws, wins."""
-        self._pairs: list[int] = list(saved["pairs"])
-        """By the half points that the candidate won in both games."""
-        self._waiting: list[float] = list(saved["waiting"])
-        """Half points, or returns, of the games whose other halves come with the next batch."""
-        self._returns: list[float] = list(saved["returns"])
-        """Sums of the candidate's returns, of the champion's, and of the squares of their differences."""
+        """How many teams a simulator must bring."""
+        self._counted = _Games(**(saved or {}))  # type: ignore[arg-type]  # as `state` has written it
+
+    @property
+    def next_batch(self) -> int:
+        """Number of the batch that is to be counted next."""
+        return self._counted.next_episode_batch
 
     @property
     def games(self) -> int:
         """Games that count."""
-        return sum(self._games)
+        return sum(self._counted.games)
 
     @property
     def verdict(self) -> Verdict | None:
         """The verdict once the games suffice for one; `undecided` if `max_games` do not."""
-        decided = self._test.decide(self._counts)
-        if decided is not None:
-            return decided
-        return "undecided" if self.games >= self._settings.max_games else None
+        return self._test.decide(self._results) or ("undecided" if self.games >= self._settings.max_games else None)
 
     def batch(self, number: int) -> EvaluationBatch:
         """Return the batch of this number: sides are swapped from one to the next."""
@@ -78,60 +81,60 @@ class MatchEvaluator(Evaluator):
         return EvaluationBatch(number, team, seed)
 
     def count(self, batch: EvaluationBatch, games: Sequence[EndedGame]) -> list[Counted]:
-        """Count the games of `next_batch`, as far as the verdict is not known before the last of them."""
+        """Count the games of `next_batch`, up to a verdict; return those that were against the other policy."""
         assert batch.number == self.next_batch, "batches are counted in order"
-        self.next_batch += 1
+        self._counted.next_episode_batch += 1
         if self._alone:
             self._compare(batch, [game.episode_return for game in games])
-            return []  # no game was against the other policy
+            return []
         points = [HALF_POINTS[game.outcome] for game in games]
         counted: list[Counted] = []
         if not self.paired:
-            for each in points:
+            for half_points in points:
                 if self.verdict is None:
-                    counted += [self._count(each, batch.number % 2)]
+                    counted += [self._count(half_points, batch.number % 2)]
         elif batch.number % 2 == 0:
-            self._waiting = [*points]
+            self._counted.waiting = [*points]
         else:
-            for first, second in zip(map(int, self._waiting), points, strict=False):
+            for first, second in zip(map(int, self._counted.waiting), points, strict=False):
                 if self.verdict is None:
                     counted += [self._count(first, 0), self._count(second, 1)]
-                    self._pairs[first + second] += 1
-            self._waiting = []
+                    self._counted.pairs[first + second] += 1
+            self._counted.waiting = []
         return counted
 
     def _compare(self, batch: EvaluationBatch, returns: Sequence[float]) -> None:
         """Count the returns of both policies, once the champion's are there, too."""
+        counted = self._counted
         if batch.team is None:
-            self._waiting = [*returns]
+            counted.waiting = [*returns]
             return
-        for candidate, champion in zip(self._waiting, returns, strict=False):
+        for candidate, champion in zip(counted.waiting, returns, strict=False):
             if self.verdict is None:
-                self._games[1 + (candidate > champion) - (candidate < champion)] += 1
-                sums = (candidate, champion, (candidate - champion) ** 2)
-                self._returns = [total + each for total, each in zip(self._returns, sums, strict=True)]
-        self._waiting = []
+                counted.games[1 + (candidate > champion) - (candidate < champion)] += 1
+                for index, value in enumerate((candidate, champion, (candidate - champion) ** 2)):
+                    counted.returns[index] += value
+        counted.waiting = []
+
+    def _count(self, points: int, place: int) -> Counted:
+        self._counted.games[points] += 1
+        return self.games, place, OUTCOMES[points]
 
     def _means(self) -> dict[str, float | None]:
         """Return the means of both policies, and the 95 % interval of their difference (normal approximation)."""
         names = ("mean", "champion_mean", "difference_low", "difference_high")
         if not self._alone or not self.games:
             return dict.fromkeys(names)
-        mean, champion, square = (total / self.games for total in self._returns)
+        mean, champion, square = (total / self.games for total in self._counted.returns)
         difference = mean - champion
         wide = 1.96 * math.sqrt(max(square - difference**2, 0.0) / max(self.games - 1, 1))
-        known = self.games > 1
-        ends = (difference - wide, difference + wide) if known else (None, None)
+        ends = (difference - wide, difference + wide) if self.games > 1 else (None, None)
         return dict(zip(names, (mean, champion, *ends), strict=True))
 
-    def _count(self, points: int, place: int) -> Counted:
-        self._games[points] += 1
-        return self.games, place, OUTCOMES[points]
-
-    def result(self) -> dict[str, Any]:
-        """Return the present result."""
-        losses, draws, wins = self._games
-        lead = estimate(self._counts)
+    def result(self) -> dict[str, object]:
+        """Return the present result, for people and programs: JSON values."""
+        losses, draws, wins = self._counted.games
+        lead = estimate(self._results)
         return {
             "kind": "match",
             "verdict": self.verdict,
@@ -142,42 +145,34 @@ class MatchEvaluator(Evaluator):
             "losses": losses,
             "paired": self.paired or (self._alone and self._seeded),
             **self._means(),
-            "pairs": self._pairs if self.paired else None,
+            "pairs": self._counted.pairs if self.paired else None,
             "score": (wins + draws / 2) / self.games if self.games else None,
             "elo": lead.elo,
             "elo_low": lead.low,
             "elo_high": lead.high,
-            "llr": self._test.llr(self._counts),
+            "llr": self._test.llr(self._results),
             "llr_lower": self._test.lower,
             "llr_upper": self._test.upper,
         }
 
-    def state(self) -> dict[str, Any]:
-        """Return the counts."""
-        return {
-            "next_episode_batch": self.next_batch,
-            "games": list(self._games),
-            "pairs": list(self._pairs),
-            "waiting": list(self._waiting),
-            "returns": list(self._returns),
-        }
+    def state(self) -> dict[str, object]:
+        """Return the state with which another attempt continues: JSON values."""
+        return asdict(self._counted)
 
     def sentence(self) -> str:
         """Return the result as a sentence."""
-        losses, draws, wins = self._games
-        settings = self._settings
-        said = {
-            "pass": f"the candidate passes: a lead of {settings.elo1:g} Elo explains its games better than one of "
-            f"{settings.elo0:g}",
-            "fail": f"the candidate fails: a lead of {settings.elo0:g} Elo explains its games better than one of "
-            f"{settings.elo1:g}",
+        losses, draws, wins = self._counted.games
+        elo0, elo1 = self._settings.elo0, self._settings.elo1
+        verdict = {
+            "pass": f"the candidate passes: a lead of {elo1:g} Elo explains its games better than one of {elo0:g}",
+            "fail": f"the candidate fails: a lead of {elo0:g} Elo explains its games better than one of {elo1:g}",
             "undecided": f"undecided after {self.games} games, the most that are played",
             None: "no verdict yet",
         }[self.verdict]
         mean, champion, *_ = self._means().values()
         returns = "" if mean is None or champion is None else f"; mean returns {mean:.4g} and {champion:.4g}"
-        return f"{said} ({wins} won, {draws} drawn, {losses} lost{returns})"
+        return f"{verdict} ({wins} won, {draws} drawn, {losses} lost{returns})"
 
     @property
-    def _counts(self) -> list[int]:
-        return self._pairs if self.paired else self._games
+    def _results(self) -> list[int]:
+        return self._counted.pairs if self.paired else self._counted.games

@@ -86,24 +86,21 @@ def worker(ctx: click.Context, slots: int | None, once: bool, idle_exit: float |
     from worker.host.tasks import HostResources, build  # noqa: PLC0415
 
     configure_logging("worker", log_format=settings.log.format, level=settings.log.level)
-    with one_sentence_errors():
-        check_database(settings.database)
-    settings.worker.scratch.mkdir(parents=True, exist_ok=True)
     # Celery warns of root because of pickled messages; here no message is unpickled.
     warnings.filterwarnings("ignore", message="You're running the worker with superuser privileges")
     # Numerical libraries in the slots' own processes never compute; trainers set their threads themselves.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    resources = HostResources.find(settings.worker)
-    if not settings.worker.share_gpus:
-        with one_sentence_errors():
+    with one_sentence_errors():
+        check_database(settings.database)
+        settings.worker.scratch.mkdir(parents=True, exist_ok=True)
+        resources = HostResources.find(settings.worker)
+        if not settings.worker.share_gpus:
             check_free([gpu for slot in resources.gpus or () for gpu in slot])
-    if settings.database.await_schema_seconds:
-        from server.kit.db.migrate import await_schema  # noqa: PLC0415  Alembic, which workers do not need otherwise
+        if settings.database.await_schema_seconds:
+            from server.kit.db.migrate import await_schema  # noqa: PLC0415  Alembic, which workers rarely need
 
-        with one_sentence_errors():
             await_schema(settings.database)
-    else:
-        with one_sentence_errors():
+        else:
             check_migrated(settings.database)
     shared = SharedState(resources.slots)
     try:
@@ -120,10 +117,10 @@ def worker(ctx: click.Context, slots: int | None, once: bool, idle_exit: float |
             ]
         )
     finally:
-        if shared.restarting:
+        if shared.flags.restarting:
             # The process keeps its id, so that its service manager sees no exit.
             os.execv(sys.executable, [sys.executable, "-m", "ludus.cli", "worker", *options])  # noqa: S606
-    if shared.lost:
+    if shared.flags.lost:
         ctx.exit(1)
 
 

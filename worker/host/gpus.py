@@ -1,19 +1,110 @@
-"""The GPUs of a worker host: discovery, assignment to slots, and locks against other workers.
+"""The GPUs of a worker host, with locks against other workers; and the fingerprint of an attempt.
 
 A slot's trainer sees its GPUs alone (`CUDA_VISIBLE_DEVICES`). They are named by UUID where `nvidia-smi` tells: numbers
 mean different GPUs to different programs. A GPU is locked by a file for as long as a process has it: the slot, and its
 trainers, which inherit the descriptor, so that the successor of a killed worker does not begin beside its leftovers.
+
+The fingerprint is kept with every attempt, so that two runs that differ can be compared by more than their
+configurations: release and commit of Ludus, libraries, hardware. Unknown values are left out; no error here keeps an
+attempt from beginning. torch is not imported: this runs in the slot's process, which never does.
 """
 
 import os
+import platform
 import re
+import shutil
+import subprocess
 import tempfile
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
+from typing import Any
+
+import structlog
 
 from server.kit.ports import CannotStart
 from server.kit.processes import AlreadyLocked, FileLock
-from worker.host.fingerprint import output_of
+
+log = structlog.get_logger()
+
+_ANSWER_SECONDS = 20.0
+_CUDA = re.compile(r"^cuda\b.*=\s*'([\d.]+)'", re.MULTILINE)
+
+
+def fingerprint(gpus: Sequence[str], commit: str = "") -> dict[str, Any]:
+    """Describe this host to a slot that has these GPUs, by their UUIDs; without `commit` the repository is asked."""
+    facts: dict[str, Any] = {
+        "release": version("ludus"),
+        "commit": commit or _commit(Path(__file__).parents[2]),
+        "python": platform.python_version(),
+        "torch": _version("torch"),
+        "numpy": _version("numpy"),
+        "cuda": _cuda(),
+        "platform": platform.platform(),
+        "cpu": _cpu(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+    }
+    if gpus:
+        devices = _gpus()
+        facts["gpus"] = [devices.get(gpu, (gpu, ""))[0] for gpu in gpus]
+        facts["driver"] = next((devices[gpu][1] for gpu in gpus if gpu in devices), None)
+    return {name: value for name, value in facts.items() if value}
+
+
+def _commit(root: Path) -> str | None:
+    """Return the commit that is checked out, with `-dirty` where files differ from it; None outside a repository."""
+    if not (root / ".git").exists():
+        return None
+    answer = output_of("git", "-C", str(root), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty")
+    return answer.strip() or None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _cuda() -> str | None:
+    """Return the version of CUDA that torch was built for; None for a build without it."""
+    try:
+        text = Path(str(distribution("torch").locate_file("torch/version.py"))).read_text(encoding="utf-8")
+    except (PackageNotFoundError, OSError):
+        return None
+    match = _CUDA.search(text)
+    return None if match is None else match[1]
+
+
+def _cpu() -> str | None:
+    """Return the processor's model; on machines that do not name it, its architecture."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return platform.machine() if match is None else match[1].strip()
+
+
+def _gpus() -> dict[str, tuple[str, str]]:
+    """Return name and driver version of the host's GPUs by their UUIDs."""
+    answer = output_of("nvidia-smi", "--query-gpu=uuid,name,driver_version", "--format=csv,noheader")
+    rows = [[part.strip() for part in line.split(",")] for line in answer.splitlines()]
+    return {row[0]: (row[1], row[2]) for row in rows if len(row) == 3}
+
+
+def output_of(*command: str) -> str:
+    """Return the output of a program; nothing where it is missing, fails or hangs."""
+    if shutil.which(command[0]) is None:
+        return ""
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        log.warning("program_failed", program=command[0], error=str(error))
+        return ""
+    return answer.stdout if answer.returncode == 0 else ""
+
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 LOCK_TIMEOUT_SECONDS = 10.0
@@ -32,24 +123,22 @@ class GpuInUse(CannotStart):
 
 
 def find_gpus(wanted: Sequence[int | str] | None) -> list[str] | None:
-    """Return the ids of the GPUs to use: those wanted, else those of CUDA_VISIBLE_DEVICES, else all of the host.
-
-    None where nothing is known of GPUs: then trainers look for themselves.
-    """
+    """Return those wanted, else those of CUDA_VISIBLE_DEVICES, else all; None: trainers look for themselves."""
     listed = dict(_LISTED.findall(output_of("nvidia-smi", "-L")))
-    if wanted is None and (visible := os.environ.get(VISIBLE)) is not None:
-        wanted = [name.strip() for name in visible.split(",") if name.strip()]
-    if wanted is None:
+    names = wanted
+    if names is None and (visible := os.environ.get(VISIBLE)) is not None:
+        names = [name.strip() for name in visible.split(",") if name.strip()]
+    if names is None:
         return list(listed.values()) if listed else None
-    return [listed.get(str(name), str(name)) for name in wanted]
+    return [listed.get(str(name), str(name)) for name in names]
 
 
 def assign(gpus: Sequence[str], slots: int) -> list[tuple[str, ...]]:
     """Assign GPUs to slots, evenly and in order; slots beyond their number get none."""
-    share, rest = divmod(len(gpus), slots)
+    share, surplus = divmod(len(gpus), slots)
     dealt, begin = [], 0
     for slot in range(slots):
-        end = begin + share + (slot < rest)
+        end = begin + share + (slot < surplus)
         dealt.append(tuple(gpus[begin:end]))
         begin = end
     return dealt
@@ -61,12 +150,9 @@ def lock_gpus(gpus: Sequence[str], owner: str) -> list[FileLock]:
     for gpu in gpus:
         try:
             locks.append(FileLock.take(lock_path(gpu), owner, LOCK_TIMEOUT_SECONDS))
-        except AlreadyLocked as error:
+        except (AlreadyLocked, PermissionError) as error:
             _release(locks)
-            raise GpuInUse(gpu, error.owner) from None
-        except PermissionError:
-            _release(locks)
-            raise GpuInUse(gpu, "of another user") from None
+            raise GpuInUse(gpu, error.owner if isinstance(error, AlreadyLocked) else "of another user") from None
     return locks
 
 

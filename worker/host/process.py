@@ -41,21 +41,18 @@ class TrainerProcess:
 
     @classmethod
     def spawn(cls, environment: Mapping[str, str] | None = None, descriptors: Sequence[int] = ()) -> Self:
-        """Start an interpreter that imports the trainer and then waits for its job.
-
-        `environment` is added to this process's own; the trainer keeps the open files `descriptors`.
-        """
-        ours, theirs = socket.socketpair()
+        """Start an interpreter that imports the trainer and waits; it gets more variables, and keeps open files."""
+        supervisor_end, trainer_end = socket.socketpair()
         errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `end`)
-        with theirs:
+        with trainer_end:
             process = ChildProcess(
-                [sys.executable, "-m", "worker.trainer", "--channel", str(theirs.fileno())],
-                descriptors=(theirs.fileno(), *descriptors),
+                [sys.executable, "-m", "worker.trainer", "--channel", str(trainer_end.fileno())],
+                descriptors=(trainer_end.fileno(), *descriptors),
                 environment={**os.environ, **(environment or {})},
                 own_group=True,
                 stderr=errors,
             )
-        return cls(process, SupervisorConnection(ours), errors)
+        return cls(process, SupervisorConnection(supervisor_end), errors)
 
     def exit_status(self) -> str | None:
         """Return how the trainer ended ("exit code 1", "signal SIGKILL"), None while it lives. Does not reap it."""
@@ -64,8 +61,8 @@ class TrainerProcess:
 
     def last_line(self) -> str | None:
         """Return the last line on standard error before the trainer had a log: why an import failed."""
-        lines = self._early_errors().split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), None)
+        lines = self._early_errors().strip().splitlines()
+        return lines[-1].strip() if lines else None
 
     def _early_errors(self) -> str:
         if self._errors is None:
@@ -73,18 +70,14 @@ class TrainerProcess:
         size = os.fstat(self._errors.fileno()).st_size
         return os.pread(self._errors.fileno(), size, 0).decode(errors="replace")
 
-    def start(self, job: Job) -> None:
-        """Send the job. Raises `ConnectionClosed` if the process died while it waited."""
-        self.connection.send(job)
-
     @contextmanager
     def heartbeat(self, seconds: float) -> Iterator[None]:
         """Send the trainer heartbeats, on a thread of their own, so that a slow database does not end it."""
-        over = threading.Event()
+        ended = threading.Event()
 
         def beat() -> None:
             with suppress(ConnectionClosed):  # `receive` raises it
-                while not over.wait(seconds):
+                while not ended.wait(seconds):
                     self.connection.send(Heartbeat())
 
         thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
@@ -92,7 +85,7 @@ class TrainerProcess:
         try:
             yield
         finally:
-            over.set()
+            ended.set()
             thread.join()
 
     def end(self) -> None:
@@ -138,12 +131,12 @@ class WarmTrainer:
         with self._lock:
             trainer, self._waiting = self._waiting or self._spawn(), None
         try:
-            trainer.start(job)
+            trainer.connection.send(job)
         except ConnectionClosed:
             trainer.end()
             trainer = self._spawn()
             try:
-                trainer.start(job)
+                trainer.connection.send(job)
             except ConnectionClosed as error:
                 reason = trainer.last_line() or str(error)
                 trainer.end()

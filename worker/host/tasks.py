@@ -7,7 +7,7 @@ one by itself, because a message that arrived while all slots were busy is gone.
 Each prefork child is one slot. It has GPUs of its own, keeps a warm trainer (a fresh interpreter, never a fork of this
 process), announces itself in the `workers` table, and dies with its parent. The parent asks its children to hand their
 runs back through shared memory. A slot that sees its parent leave messages in the queue restarts the parent
-(`worker.host.watchdog`). A slot that does not take a run which another idle slot serves wakes that one.
+(`worker.host.ending`). A slot that does not take a run which another idle slot serves wakes that one.
 """
 
 import os
@@ -37,16 +37,12 @@ from server.lifecycle.claims.repository import AnotherSlot, Claim, RunQueue
 from server.runs.attempts.repository import Observer
 from server.runs.scheduling.demand import Offer
 from server.workers.repository import WorkerInfo, WorkerRegistry
-from worker.host.alive import FRESH_SECONDS, touch
-from worker.host.ending import Limits, SharedState, WorkerEnd
-from worker.host.fingerprint import fingerprint
-from worker.host.gpus import VISIBLE, GpuInUse, assign, find_gpus, lock_gpus
+from worker.host.ending import FRESH_SECONDS, Limits, SharedState, Watchdog, WorkerEnd, touch
+from worker.host.gpus import VISIBLE, GpuInUse, assign, find_gpus, fingerprint, lock_gpus
 from worker.host.process import WarmTrainer
 from worker.host.supervisor.loop import Supervisor
 from worker.host.supervisor.scratch import sweep
-from worker.host.telemetry import AttemptMeasurement, WorkerTelemetry, serve_slots
-from worker.host.tracing import AttemptSpans
-from worker.host.watchdog import Watchdog
+from worker.host.telemetry import AttemptMeasurement, AttemptSpans, WorkerTelemetry, serve_slots
 
 log = structlog.get_logger()
 
@@ -116,9 +112,9 @@ class Slot:
         self.worker_id = f"{socket.gethostname()[:HOST_CHARACTERS]}/{os.getpid()}/{self._started:.0f}"
         os.environ[WORKER_VARIABLE] = self.worker_id  # trainers and collectors say whose they are
         bind_process(worker_id=self.worker_id)
-        if self._shared.taken:
+        if self._shared.flags.taken:
             log.error("slot_killed", reason="The process of the slot died with its run: another worker resumes it.")
-            self._shared.lose()
+            self._shared.finish(lost=True)
         self._number = number = current_process().index
         self._shared.set_busy(number, busy=False)  # the child before this one may have died with a run
         self._gpus = self._resources.of(number)
@@ -167,7 +163,7 @@ class Slot:
 
     def stopping(self) -> bool:
         """Whether the worker shall hand its runs back."""
-        return self._shared.stopping
+        return self._shared.flags.stopping
 
     def work(self, hint: str) -> None:
         """Execute runs until none is eligible; `hint` is the one that rang."""
@@ -176,32 +172,32 @@ class Slot:
         try:
             self._execute(hint)
         except Unavailable as error:
-            self._shared.set_taken(taken=False)
+            self._shared.flags.taken = False
             log.warning("run_not_claimed", error=str(error))  # the controller wakes a slot for it again
         finally:
             self._busy = False
 
     def _execute(self, hint: str) -> None:
-        wanted: str | None = hint
+        preferred: str | None = hint
         self._known.wait(BEAT_SECONDS)  # the worker must be in the database before it holds a run
-        while not self.stopping() and not self._shared.finished:
-            self._shared.set_taken(taken=self._limits.once)  # first: this process may be killed as soon as it has it
+        while not self.stopping() and not self._shared.flags.finished:
+            self._shared.flags.taken = self._limits.once  # first: this process may be killed as soon as it has it
             claim = self._queue.claim(
-                self.worker_id, self._settings.worker.lease_seconds, wanted, self._offer, self._fingerprint
+                self.worker_id, self._settings.worker.lease_seconds, preferred, self._offer, self._fingerprint
             )
             if claim is None:
-                self._shared.set_taken(taken=False)
+                self._shared.flags.taken = False
                 self._pass_on(self._queue.for_another)
                 return
-            wanted = None
+            preferred = None
             self._shared.set_busy(self._number, busy=True)
             try:
                 self._train(claim)
             finally:
                 self._shared.set_busy(self._number, busy=False)
-                if self._limits.once and not self._has_lent(claim):
+                if self._limits.once and not has_lent(self._queue, claim):
                     self._shared.finish()
-            if not self._shared.finished:
+            if not self._shared.flags.finished:
                 self._warm.prepare()
 
     def _train(self, claim: Claim) -> None:
@@ -227,18 +223,12 @@ class Slot:
             finally:
                 self._supervisor = None
 
-    def _has_lent(self, claim: Claim) -> bool:
-        """Return whether a run only lent its slot, which takes the other one next."""
-        try:
-            return self._queue.has_lent(claim)
-        except LudusError as error:
-            log.warning("queue_not_read", error=str(error))
-            return False
-
     def _pass_on(self, another: AnotherSlot | None) -> None:
         """Wake another slot for a run that it serves: this one has received the wake-up, and does not take the run."""
         now = time.monotonic()
-        self._passed_on = {run_id: at for run_id, at in self._passed_on.items() if now - at < PASS_ON_SECONDS}
+        self._passed_on = {
+            run_id: moment for run_id, moment in self._passed_on.items() if now - moment < PASS_ON_SECONDS
+        }
         if another is None or another.run_id in self._passed_on:
             return
         self._passed_on[another.run_id] = now
@@ -254,7 +244,7 @@ class Slot:
         except LudusError as error:
             log.warning("queue_not_read", error=str(error))
             return
-        if run_id is not None and not self._shared.finished:
+        if run_id is not None and not self._shared.flags.finished:
             self._wake_ups.wake(run_id, self._offer.kind)
 
     def _beat(self) -> None:
@@ -262,10 +252,10 @@ class Slot:
 
         A database that is a restored one ends the attempt; the slot enters the list again after that.
         """
-        known = False
-        while not self._over.wait(BEAT_SECONDS if known else 0.0):
+        listed = False
+        while not self._over.wait(BEAT_SECONDS if listed else 0.0):
             try:
-                if not known:
+                if not listed:
                     self._registry.register(
                         WorkerInfo(
                             self.worker_id,
@@ -279,20 +269,16 @@ class Slot:
                     self._known.set()
                 supervisor = self._supervisor
                 if supervisor is None or not supervisor.lease.fresh:
-                    known = self._registry.beat(self.worker_id)
+                    listed = self._registry.beat(self.worker_id)
                 self._watch_queue()
             except LudusError as error:
                 log.warning("worker_beat_failed", error=str(error))
                 self._over.wait(BEAT_SECONDS)
-            self._give_sign()
-
-    def _give_sign(self) -> None:
-        """Touch the worker's file if this slot gets on, and every other one of the host does."""
-        supervisor = self._supervisor
-        if supervisor is None or supervisor.lease.kept:
-            self._shared.turn(self._number)
-            if self._shared.all_turn(FRESH_SECONDS):
-                touch(self._settings.worker.alive_file)
+            supervisor = self._supervisor
+            if supervisor is None or supervisor.lease.kept:
+                self._shared.turn(self._number)
+                if self._shared.all_turn(FRESH_SECONDS):  # every slot of the host gets on
+                    touch(self._settings.worker.alive_file)
 
     def _watch_queue(self) -> None:
         """Restart the parent if it leaves messages in the queue while this slot is idle."""
@@ -301,7 +287,7 @@ class Slot:
         if not self._watchdog.stalled(idle=idle, pending=pending):
             return
         log.error("queue_stalled", seconds=self._settings.worker.stall_seconds)
-        self._shared.restart()
+        self._shared.flags.restarting = True
         os.kill(os.getppid(), signal.SIGTERM)
         seconds = self._settings.worker.stop_seconds + RESTART_SECONDS
         if not self._over.wait(seconds):
@@ -309,10 +295,19 @@ class Slot:
             os.kill(os.getppid(), signal.SIGKILL)  # and this process with it
 
 
+def has_lent(queue: RunQueue, claim: Claim) -> bool:
+    """Return whether a run only lent its slot, which takes the other one next; False where the queue can't tell."""
+    try:
+        return queue.has_lent(claim)
+    except LudusError as error:
+        log.warning("queue_not_read", error=str(error))
+        return False
+
+
 def end_by_itself(shared: SharedState, end: WorkerEnd) -> None:
     """Stop this process as SIGTERM does once there is a reason. The body of a thread of the parent."""
-    while not shared.stopping:
-        reason = end.reason(busy=shared.busy, finished=shared.finished, lost=shared.lost)
+    while not shared.flags.stopping:
+        reason = end.reason(busy=shared.busy, finished=shared.flags.finished, lost=shared.flags.lost)
         if reason is not None:
             log.info("worker_ends", reason=reason)
             os.kill(os.getpid(), signal.SIGTERM)
@@ -348,6 +343,6 @@ def build(settings: Settings, resources: HostResources, shared: SharedState, lim
 
     @worker_shutting_down.connect(weak=False)  # type: ignore[untyped-decorator]
     def _hand_back(**_: object) -> None:
-        shared.stop()
+        shared.flags.stopping = True
 
     return celery

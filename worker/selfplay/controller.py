@@ -18,8 +18,7 @@ from ludus.protocol.batches import Outcome
 from server.ladders.refs import Outcome as Result
 from server.ladders.refs import PlayedMatch, PlayedParticipant
 from worker.collectors.pool import CollectorPool
-from worker.selfplay.ghost import Ghost
-from worker.selfplay.ratings import rate
+from worker.selfplay.ghost import Ghost, rate
 from worker.trainer.messages import EventRecord
 from worker.trainer.recorder import Aggregation
 
@@ -28,11 +27,7 @@ LEARNING_TEAM = "Self-play/Learning Team"
 OPPONENT_ELO_MEAN = "Self-play/Opponent ELO Mean"
 OPPONENT_ELO_STD = "Self-play/Opponent ELO Std"
 SCORES = {Outcome.WIN: 1.0, Outcome.DRAW: 0.5, Outcome.LOSS: 0.0}
-OUTCOMES: dict[Outcome, Result] = {
-    Outcome.WIN: "win",
-    Outcome.DRAW: "draw",
-    Outcome.LOSS: "loss",
-}
+OUTCOMES: dict[Outcome, Result] = {Outcome.WIN: "win", Outcome.DRAW: "draw", Outcome.LOSS: "loss"}
 
 
 class GhostController:
@@ -41,10 +36,7 @@ class GhostController:
     def __init__(
         self, collectors: CollectorPool, simulators: Sized, report: Callable[[EventRecord], None], grace: float = 60.0
     ) -> None:
-        """`simulators` are those that are connected.
-
-        The controller waits `grace` seconds for a simulator to play the team that learns, then passes the turn on.
-        """
+        """`simulators` are connected. The turn of a team that none plays passes on after `grace` seconds."""
         self._collectors = collectors
         self._simulators = simulators
         self._report = report
@@ -84,8 +76,6 @@ class GhostController:
     def metrics(self, behavior: str) -> dict[str, float]:
         """Return the metrics of each summary of a behavior: the learning team, if it is in self-play."""
         return {} if self.learning is None or behavior not in self._ghosts else {LEARNING_TEAM: self.learning}
-
-    # Behaviors and teams ----------------------------------------------------------------------------------------
 
     def join(self, ghost: Ghost, saved: dict[str, Any] | None) -> None:
         """Add a behavior whose ghost has begun, or was restored with the turns of `state`."""
@@ -135,8 +125,6 @@ class GhostController:
         elif team != self.learning and team not in self._queue:
             self._queue.append(team)
 
-    # Turns ------------------------------------------------------------------------------------------------------
-
     def has_turn(self, behavior: str) -> bool:
         """Whether a team of the behavior learns now."""
         return self._begun and self.learning is not None and behavior in self._teams.get(self.learning, ())
@@ -145,7 +133,8 @@ class GhostController:
         """Count the steps of teams that do not learn; exchange their policies where that is due."""
         ghost = self._ghosts[behavior]
         ghost.counters.ghost_steps += steps
-        self._swap_if_due(ghost)
+        if ghost.swap_due:
+            self._swap(ghost)
 
     def learned(self, behavior: str, step: int, *, done: bool) -> None:
         """Change turns, snapshots and opponents where that is due, after the policy has learned from a round."""
@@ -167,8 +156,8 @@ class GhostController:
             ghost.save()
         if change:
             self._begin_turn(step)
-        else:
-            self._swap_if_due(ghost)
+        elif ghost.swap_due:
+            self._swap(ghost)
 
     def watch(self, now: float) -> None:
         """Pass the turn on when no simulator has played the team that learns for a while. Called in each loop.
@@ -176,8 +165,8 @@ class GhostController:
         `now` is in seconds, of any clock. If no simulator plays another team either, the turn stays where it is.
         """
         learning = self.learning
-        over = learning in self._teams and self._is_done(learning)
-        if not self._begun or learning is None or over or self._is_played(learning):
+        is_done = learning in self._teams and self._is_done(learning)
+        if not self._begun or learning is None or is_done or self._is_played(learning):
             self._missed_since = None
         elif self._missed_since is None:
             self._missed_since = now
@@ -247,10 +236,6 @@ class GhostController:
         """Return whether all behaviors that learn in a team's turn are done."""
         return team is not None and all(self._ghosts[behavior].done for behavior in self._teams.get(team, ()))
 
-    def _swap_if_due(self, ghost: Ghost) -> None:
-        if ghost.swap_due:
-            self._swap(ghost)
-
     def _swap(self, ghost: Ghost) -> None:
         teams = {team for team, behaviors in self._teams.items() if ghost.behavior in behaviors}
         ghost.swap(teams, self.learning, len(self._simulators))
@@ -266,8 +251,6 @@ class GhostController:
 
     def _event(self, name: str, message: str, **data: object) -> None:
         self._report(EventRecord(name=name, level="warning", message=message, data=data))
-
-    # Matches ----------------------------------------------------------------------------------------------------
 
     def ended(self, event: MatchesEnded, step: int, at: float) -> list[PlayedMatch]:
         """Rate matches and return them for the ledger; `step` is how far the behavior is, `at` the time (UTC)."""
@@ -295,12 +278,12 @@ class GhostController:
         participants = [PlayedParticipant(behavior=ghost.behavior, team=match.team, snapshot=None, step=ghost.step)]
         opponents = []
         for behavior, team, key in match.opponents:
-            other = self._ghosts[behavior]
+            opponent = self._ghosts[behavior]
             snapshot = None if key < 0 else key
-            participants.append(_frozen_participant(other, team, key))
-            opponents.append((other.ratings, snapshot))
+            participants.append(_frozen_participant(opponent, team, key))
+            opponents.append((opponent.ratings, snapshot))
             if counts and snapshot is not None:
-                other.payoffs.played(snapshot, SCORES[outcome])
+                opponent.payoffs.played(snapshot, SCORES[outcome])
         rated = counts and rate(ghost.ratings, opponents, SCORES[outcome])
         if counts:
             ghost.recorder.measure(ELO, ghost.ratings.current)
@@ -318,15 +301,10 @@ class GhostController:
             elo=ghost.ratings.current,
         )
 
-    # Checkpoints ------------------------------------------------------------------------------------------------
-
     def state(self, behavior: str) -> dict[str, Any]:
         """Return the state of a behavior and of the turns for a checkpoint; `join` continues from it."""
-        return {
-            "learning": self.learning,
-            "queue": list(self._queue),
-            "ghost": self._ghosts[behavior].state_dict(),
-        }
+        ghost = self._ghosts[behavior].state_dict()
+        return {"learning": self.learning, "queue": list(self._queue), "ghost": ghost}
 
 
 def _frozen_participant(ghost: Ghost, team: int, key: int) -> PlayedParticipant:

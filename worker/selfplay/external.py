@@ -4,6 +4,7 @@ An external opponent is drawn, served and rated like a snapshot, but it stays fo
 Its weights are part of every checkpoint, so that a run resumes against the same opponents after theirs are deleted.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass
@@ -17,9 +18,54 @@ from ludus.config.selfplay import RANDOM, Opponent, parse_opponent
 from worker.learning.networks.actor import Actor
 from worker.mlagents.algorithms import Misfit
 from worker.mlagents.file import Unreadable
-from worker.selfplay.pool import Snapshot
 from worker.trainer.checkpoint import CheckpointDamaged, load
 from worker.trainer.initialization import InitializationError, Sources, behavior_of, fitting_policy
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One version of a policy."""
+
+    number: int
+    """Counted from 0 over the whole run."""
+    step: int
+    """Agent steps that it had learned from."""
+    weights: NDArray[np.float32]
+    """Flat, with the normaliser's statistics, as collectors load them."""
+
+
+class SnapshotPool:
+    """The newest `window` snapshots, oldest first."""
+
+    def __init__(self, window: int) -> None:
+        self._ring: deque[Snapshot] = deque(maxlen=window)
+        self._saved = 0
+
+    def save(self, step: int, weights: NDArray[np.float32]) -> Snapshot:
+        """Keep a version; the oldest one goes if there are too many."""
+        snapshot = Snapshot(self._saved, step, weights)
+        self._ring.append(snapshot)
+        self._saved += 1
+        return snapshot
+
+    @property
+    def snapshots(self) -> tuple[Snapshot, ...]:
+        """Those that are kept."""
+        return tuple(self._ring)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that `load_state_dict` needs."""
+        snapshots = [
+            {"number": snapshot.number, "step": snapshot.step, "weights": snapshot.weights} for snapshot in self._ring
+        ]
+        return {"saved": self._saved, "snapshots": snapshots}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken; of a larger window the newest remain."""
+        self._saved = state["saved"]
+        self._ring.clear()
+        self._ring.extend(Snapshot(**snapshot) for snapshot in state["snapshots"])
+
 
 FIRST_KEY: Final = 1 << 48
 """The key of the first external opponent (`ludus.collector.opponents`): no snapshot's number is as large."""
@@ -64,17 +110,17 @@ class ExternalOpponents:
         `actor` is the network of the behavior, which theirs must equal; `section` is the path of its configuration.
         Raise `InitializationError`.
         """
-        known = {opponent.name for opponent in self.opponents}
-        fresh = []
+        present = {opponent.name for opponent in self.opponents}
+        added = []
         for index, name in enumerate(names):
-            if name not in known:
+            if name not in present:
                 try:
                     opponent = _read(FIRST_KEY + len(self.opponents), name, sources, behavior, actor)
                 except InitializationError as error:
                     raise InitializationError(f"{section}.self_play.opponents[{index}]: {error}") from error
                 self.opponents.append(opponent)
-                fresh.append(opponent)
-        return fresh
+                added.append(opponent)
+        return added
 
     def state_dict(self) -> list[dict[str, Any]]:
         """Return everything that `load_state_dict` needs."""
@@ -82,7 +128,7 @@ class ExternalOpponents:
 
     def load_state_dict(self, state: Sequence[dict[str, Any]]) -> None:
         """Load the result of `state_dict`."""
-        self.opponents = [ExternalOpponent(**one) for one in state]
+        self.opponents = [ExternalOpponent(**opponent) for opponent in state]
 
 
 def _read(key: int, name: Opponent, sources: Sources, behavior: str, actor: Actor) -> ExternalOpponent:
@@ -92,9 +138,9 @@ def _read(key: int, name: Opponent, sources: Sources, behavior: str, actor: Acto
     checkpoint, number = parse_opponent(name)
     problems: list[str] = []
     try:
-        theirs, saved = behavior_of(load(sources.folder(checkpoint)), behavior)
+        name_there, saved = behavior_of(load(sources.folder(checkpoint)), behavior)
         policy = fitting_policy(actor.state_dict(), saved["algorithm"], problems)
-        taken = None if number is None else _snapshot(saved, theirs, number)
+        taken = None if number is None else _snapshot(saved, name_there, number)
     except (CheckpointDamaged, Unreadable) as error:
         raise InitializationError(f"checkpoint {name} can't be an opponent of {behavior!r}: {error}") from error
     if problems:
@@ -107,7 +153,7 @@ def _read(key: int, name: Opponent, sources: Sources, behavior: str, actor: Acto
         twin.load_state_dict(policy)
         taken = int(saved["progress"]["step"]), twin.flatten()
     step, weights = taken
-    return ExternalOpponent(key, step, weights, checkpoint, theirs, number)
+    return ExternalOpponent(key, step, weights, checkpoint, name_there, number)
 
 
 def _random(actor: Actor) -> NDArray[np.float32]:
@@ -122,8 +168,8 @@ def _random(actor: Actor) -> NDArray[np.float32]:
 def _snapshot(saved: dict[str, Any], behavior: str, number: int) -> tuple[int, NDArray[np.float32]]:
     """Return for how many steps a snapshot in a checkpoint's pool had learned, and its weights. Raise `Unreadable`."""
     pool = saved["self_play"]["ghost"]["pool"]["snapshots"] if "self_play" in saved else []
-    for one in pool:
-        if one["number"] == number:
-            return int(one["step"]), one["weights"]
-    kept = ", ".join(str(one["number"]) for one in pool) or "none at all"
-    raise Unreadable(f"it has no snapshot {number} of {behavior!r}, but {kept}")
+    for snapshot in pool:
+        if snapshot["number"] == number:
+            return int(snapshot["step"]), snapshot["weights"]
+    numbers = ", ".join(str(snapshot["number"]) for snapshot in pool) or "none at all"
+    raise Unreadable(f"it has no snapshot {number} of {behavior!r}, but {numbers}")

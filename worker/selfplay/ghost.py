@@ -6,9 +6,9 @@ arrives. Each simulator, up to `MAX_DRAWS`, plays against draws of its own; with
 ML-Agents does. An opponent is exchanged when an episode of it begins, not in the middle.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, assert_never
 from zlib import crc32
 
 import numpy as np
@@ -16,16 +16,146 @@ import structlog
 from numpy.typing import NDArray
 
 from ludus.collector.commands import OpponentAssignment
-from ludus.config.selfplay import SelfPlaySettings
+from ludus.config.selfplay import OpponentSelection, SelfPlaySettings
+from server.ladders import elo
 from worker.learning.networks.actor import Actor
-from worker.selfplay.external import ExternalOpponents
-from worker.selfplay.pool import Snapshot, SnapshotPool
-from worker.selfplay.ratings import Ratings
-from worker.selfplay.selection import Payoffs, draw
+from worker.selfplay.external import ExternalOpponents, Snapshot, SnapshotPool
 from worker.trainer.initialization import Sources
 from worker.trainer.recorder import Recorder
 
 log = structlog.get_logger()
+
+
+class Ratings:
+    """Elo ratings of a behavior's policies: of the one that learns, and of its snapshots (`server.ladders.elo`).
+
+    As in ML-Agents a snapshot begins with the rating that the policy has when it is taken. Matches conserve the sum:
+    what the learning side gains, its opponents lose. Against several opponents each counts an equal part of a match;
+    ML-Agents compares with the last team only and changes the ratings of all, so that there the sum drifts.
+    """
+
+    def __init__(self, initial: float) -> None:
+        self.current = initial
+        """Of the policy that learns."""
+        self._snapshots: dict[int, float] = {}
+
+    def enter(self, number: int, rating: float) -> None:
+        """Begin the rating of an opponent with a given value."""
+        self._snapshots[number] = rating
+
+    def of(self, snapshot: int | None) -> float | None:
+        """Return the rating of a snapshot, or (None) of the policy that learns; None if it is forgotten."""
+        return self.current if snapshot is None else self._snapshots.get(snapshot)
+
+    def add(self, snapshot: int | None, change: float) -> None:
+        """Change the rating of a snapshot, or (None) of the policy that learns."""
+        if snapshot is None:
+            self.current += change
+        else:
+            self._snapshots[snapshot] += change
+
+    def forget_before(self, number: int) -> None:
+        """Forget older snapshots."""
+        self._snapshots = {snapshot: rating for snapshot, rating in self._snapshots.items() if snapshot >= number}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that `load_state_dict` needs."""
+        return {
+            "current": self.current,
+            "snapshots": {str(snapshot): rating for snapshot, rating in self._snapshots.items()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken."""
+        self.current = state["current"]
+        self._snapshots = {int(snapshot): rating for snapshot, rating in state["snapshots"].items()}
+
+
+def rate(own: Ratings, opponents: Sequence[tuple[Ratings, int | None]], score: float) -> bool:
+    """Rate a match of the policy that learns: `score` is 1, 1/2 or 0; an opponent is a snapshot, or a learning policy.
+
+    Return whether it changed anything: it does not where a rating is forgotten, and where a policy plays itself.
+    """
+    ratings = [where.of(snapshot) for where, snapshot in opponents]
+    differs = [where is not own or snapshot is not None for where, snapshot in opponents]
+    present = [rating for rating in ratings if rating is not None]
+    if len(present) < len(ratings) or not any(differs):
+        return False
+    changes = [elo.change(score, own.current, rating) / len(present) for rating in present]
+    for (where, snapshot), change in zip(opponents, changes, strict=True):
+        if where is not own or snapshot is not None:
+            where.add(snapshot, -change)
+            own.add(None, change)
+    return True
+
+
+MEMORY = 0.99
+"""Factor of a game's weight for each later game against the same snapshot: the policy that learns changes."""
+
+
+class Payoffs:
+    """How the policy that learns fares against each snapshot."""
+
+    def __init__(self) -> None:
+        self._counts: dict[int, tuple[float, float]] = {}
+        """Number of the snapshot -> games, points; both fade."""
+
+    def played(self, number: int, score: float) -> None:
+        """Record a game: 1 for a win of the policy that learns, 1/2 for a draw, 0 for a loss."""
+        games, points = self._counts.get(number, (0.0, 0.0))
+        self._counts[number] = (MEMORY * games + 1.0, MEMORY * points + score)
+
+    def share(self, number: int) -> float | None:
+        """Return the share of points, between 0 and 1; None before the first game."""
+        games, points = self._counts.get(number, (0.0, 0.0))
+        return points / games if games else None
+
+    def forget_before(self, number: int) -> None:
+        """Forget older snapshots."""
+        self._counts = {snapshot: counts for snapshot, counts in self._counts.items() if snapshot >= number}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that `load_state_dict` needs."""
+        return {str(number): list(counts) for number, counts in self._counts.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken."""
+        self._counts = {int(number): (games, points) for number, (games, points) in state.items()}
+
+
+def probabilities(selection: OpponentSelection, shares: list[float | None]) -> NDArray[np.float64]:
+    """Return the probability of each snapshot, given the shares of points against them; None: not played yet.
+
+    Uniform over the window is ML-Agents'. Prioritised fictitious self-play (Vinyals et al. 2019, AlphaStar, methods,
+    "Prioritized fictitious self-play") prefers opponents by how the policy fared against them, with `p` its share of
+    points (1 for a win, 1/2 for a draw): `(1 - p)^2` those it loses to, `p (1 - p)` its equals. Against whom it has not
+    played yet, `p` is the value with the greatest probability, so that each opponent is tried.
+    """
+    match selection:
+        case "uniform":
+            weights = np.ones(len(shares))
+        case "pfsp_hard":
+            weights = (1.0 - np.array([0.0 if share is None else share for share in shares])) ** 2
+        case "pfsp_variance":
+            points = np.array([0.5 if share is None else share for share in shares])
+            weights = points * (1.0 - points)
+        case _:
+            assert_never(selection)
+    if not weights.any():  # it always wins, or (variance) always loses: all are equal
+        weights = np.ones(len(shares))
+    normalized: NDArray[np.float64] = weights / weights.sum()
+    return normalized
+
+
+def draw(
+    settings: SelfPlaySettings, snapshots: tuple[Snapshot, ...], payoffs: Payoffs, rng: np.random.Generator
+) -> Snapshot | None:
+    """Draw an opponent: a snapshot, or None for the newest policy (`play_against_latest_model_ratio`)."""
+    if rng.random() >= 1.0 - settings.play_against_latest_model_ratio:
+        return None
+    shares = [payoffs.share(snapshot.number) for snapshot in snapshots]
+    return snapshots[int(rng.choice(len(snapshots), p=probabilities(settings.opponent_selection, shares)))]
+
 
 MAX_DRAWS = 8
 REMEMBERED = 64
@@ -96,8 +226,6 @@ class Ghost:
         for opponent in self.external.add(self.settings.opponents, sources, self.behavior, actor, section):
             self.ratings.enter(opponent.number, self.settings.initial_elo)
 
-    # Snapshots and opponents ------------------------------------------------------------------------------------
-
     @property
     def candidates(self) -> tuple[Snapshot, ...]:
         """The policies that can be drawn as opponents: the behavior's own snapshots, and policies of other runs."""
@@ -122,7 +250,7 @@ class Ghost:
         """Save the present policy as a snapshot."""
         snapshot = self.pool.save(self.step, self._weights())
         log.debug("snapshot_saved", behavior=self.behavior, number=snapshot.number, step=self.step)
-        self.ratings.saved(snapshot.number)
+        self.ratings.enter(snapshot.number, self.ratings.current)
         self._steps[snapshot.number] = self.step
         self.counters.last_save = self.step
         oldest = self.pool.snapshots[0].number - REMEMBERED
@@ -159,11 +287,9 @@ class Ghost:
         """Return for how many steps a frozen policy of its own had learned; None if it is forgotten."""
         return -1 - key if key < 0 else self._steps.get(key)
 
-    # Checkpoints ------------------------------------------------------------------------------------------------
-
     def state_dict(self) -> dict[str, Any]:
         """Return the whole state of self-play of this behavior."""
-        kept = {snapshot.number for snapshot in self.candidates}
+        numbers = {snapshot.number for snapshot in self.candidates}
         return {
             "counters": asdict(self.counters),
             "pool": self.pool.state_dict(),
@@ -173,7 +299,7 @@ class Ghost:
             "payoffs": self.payoffs.state_dict(),
             "teams": {str(team): keys for team, keys in self._teams.items()},
             "others": self._others,
-            "copies": {str(key): weights for key, weights in self.frozen.items() if key not in kept},
+            "copies": {str(key): weights for key, weights in self.frozen.items() if key not in numbers},
             "rng": self._rng.bit_generator.state,
         }
 
@@ -187,8 +313,8 @@ class Ghost:
         self.payoffs.load_state_dict(state["payoffs"])
         self._teams = {int(team): keys for team, keys in state["teams"].items()}
         self._others = state["others"]
-        kept = {snapshot.number: snapshot.weights for snapshot in self.candidates}
-        known = kept | {int(key): weights for key, weights in state["copies"].items()}
+        frozen = {snapshot.number: snapshot.weights for snapshot in self.candidates}
+        policies = frozen | {int(key): weights for key, weights in state["copies"].items()}
         drawn = self.assignment(None).keys
-        self.frozen = {key: known[key] for key in sorted(drawn)}
+        self.frozen = {key: policies[key] for key in sorted(drawn)}
         self._rng.bit_generator.state = state["rng"]

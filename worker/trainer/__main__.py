@@ -20,23 +20,13 @@ from server.config.document import located, parse_document
 from server.config.resolution import review
 from server.config.rules import refuse_unsupported
 from server.kit.errors import InvalidConfig, Problem
-from worker.collectors.collector_process import WarmCollector
 from worker.collectors.pool import CollectorStartError
+from worker.collectors.processes import WarmCollector
 from worker.learning.build import DeviceMissing
+from worker.trainer import messages
 from worker.trainer.checkpoint import CheckpointDamaged
 from worker.trainer.connection import ConnectionClosed, TrainerConnection
 from worker.trainer.loop import Trainer
-from worker.trainer.messages import (
-    CheckpointCommitted,
-    CheckpointWritten,
-    Command,
-    Finished,
-    Job,
-    Message,
-    Order,
-    describe,
-)
-from worker.trainer.supervisor_port import SupervisorPort
 
 log = structlog.get_logger()
 
@@ -45,23 +35,23 @@ class Console:
     """The supervisor port of a trainer that runs alone: prints reports, acknowledges checkpoints, stops on Ctrl-C."""
 
     def __init__(self) -> None:
-        self._inbox: list[Order] = []
+        self._inbox: list[messages.Order] = []
 
-    def post(self, message: Message) -> None:
+    def post(self, message: messages.Message) -> None:
         """Print a report. A checkpoint stays where it is and counts as stored."""
-        sys.stdout.write(describe(message) + "\n")
+        sys.stdout.write(messages.describe(message) + "\n")
         sys.stdout.flush()
-        if isinstance(message, CheckpointWritten):
-            self._inbox.append(CheckpointCommitted(folder=message.folder))
+        if isinstance(message, messages.CheckpointWritten):
+            self._inbox.append(messages.CheckpointCommitted(folder=message.folder))
 
-    def commands(self) -> list[Order]:
+    def commands(self) -> list[messages.Order]:
         """Return acknowledgements, and `stop` after Ctrl-C."""
         taken, self._inbox = self._inbox, []
         return taken
 
     def interrupt(self) -> None:
         """Ask the trainer to finish with a checkpoint."""
-        self._inbox.append(Command(action="stop"))
+        self._inbox.append(messages.Command(action="stop"))
 
 
 def run_supervised(connection: socket.socket) -> int:
@@ -105,7 +95,7 @@ def run_alone(config: Path, scratch: Path, port: int) -> int:
         log.warning("config_doubted", path=warning.path, code=warning.code, message=warning.message)
     scratch.mkdir(parents=True, exist_ok=True)
     run_config = run_config.with_seed(run_config.seed or 0)
-    job = Job(
+    job = messages.Job(
         run_id="alone",
         attempt=1,
         config=run_config,
@@ -120,7 +110,7 @@ def run_alone(config: Path, scratch: Path, port: int) -> int:
     return 0 if finished.outcome == "succeeded" else 1
 
 
-def _execute(job: Job, supervisor: SupervisorPort, warm: list[WarmCollector]) -> Finished:
+def _execute(job: messages.Job, supervisor: messages.SupervisorPort, warm: list[WarmCollector]) -> messages.Finished:
     """Run the trainer; turn an exception into its last message, with the traceback in the log."""
     # Half of the CPUs that this process may use, four at most: ML-Agents' rule.
     torch.set_num_threads(max(1, min(len(os.sched_getaffinity(0)) // 2, 4)))
@@ -129,17 +119,17 @@ def _execute(job: Job, supervisor: SupervisorPort, warm: list[WarmCollector]) ->
         return Trainer(job, supervisor, warm).run()
     except DeviceMissing as error:
         log.warning("device_missing", reason=str(error))
-        return Finished.invalid_config(str(error))
+        return messages.Finished.invalid_config(str(error))
     except CheckpointDamaged as error:
         log.exception("checkpoint_damaged")
-        return Finished(outcome="failed", reason=StopReason.TRAINER_ERROR, detail=str(error))
+        return messages.Finished(outcome="failed", reason=StopReason.TRAINER_ERROR, detail=str(error))
     except CollectorStartError as error:
         log.warning("collectors_not_started", reason=str(error))
-        return Finished(outcome="lost", detail=str(error))
+        return messages.Finished(outcome="lost", detail=str(error))
     except Exception as error:
         log.exception("trainer_failed")
         detail = f"{type(error).__name__}: {error}"
-        return Finished(outcome="lost", reason=StopReason.TRAINER_ERROR, detail=detail)
+        return messages.Finished(outcome="lost", reason=StopReason.TRAINER_ERROR, detail=detail)
 
 
 def _die(reason: str) -> None:

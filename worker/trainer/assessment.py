@@ -1,6 +1,6 @@
 """The assessment of one attempt, a `match` or an `evaluate` run: frozen policies play and are evaluated.
 
-Simulators are given batches one after the other (`worker.evaluation.episodes`). They are counted in the order of their
+Simulators are given batches one after the other (`worker.evaluation.evaluation`), which count in the order of their
 numbers, whichever ends first. A batch that a simulator leaves unfinished is played again by the next one. So an attempt
 continues where an earlier one has stopped counting, and no game counts twice.
 """
@@ -24,15 +24,14 @@ from ludus.protocol.environment_parameters import Constant
 from ludus.protocol.spec import BehaviorSpec, team_of
 from ludus.schemas.states import StopReason
 from server.ladders.refs import PlayedMatch, PlayedParticipant
-from worker.evaluation.episodes import Counted, EvaluationBatch, Evaluator
-from worker.evaluation.evaluation import EpisodeEvaluator
+from worker.evaluation.evaluation import Counted, EpisodeEvaluator, EvaluationBatch
 from worker.evaluation.match import MatchEvaluator
 from worker.learning.build import choose_collector_device, count_gpus
 from worker.learning.networks.actor import Actor
 from worker.onnx.graph import acting_graph
 from worker.trainer.attempt import Attempt
 from worker.trainer.initialization import InitializationError, load_policy
-from worker.trainer.messages import Assessed, Finished, MatchesPlayed, MatchesResumed
+from worker.trainer.messages import Assessed, EventRecord, Finished, MatchesPlayed, MatchesResumed
 
 REPORT_SECONDS: Final = 0.5
 ARENA_STEPS: Final = 256
@@ -45,7 +44,7 @@ class Assessment:
     def __init__(self, attempt: Attempt, settings: AssessmentSettings) -> None:
         self._attempt = attempt
         self._settings = settings
-        self._evaluator: Evaluator
+        self._evaluator: MatchEvaluator | EpisodeEvaluator
         if isinstance(settings, MatchSettings):
             self._evaluator = MatchEvaluator(settings, attempt.job.seed, attempt.job.assessed)
         else:
@@ -74,23 +73,21 @@ class Assessment:
     def resumed(self) -> None:
         """Report which games earlier attempts have counted: those that they played beyond are played again."""
         if self._on_ladder:
-            counted = int(self._evaluator.result()["games"])
-            self._attempt.supervisor.post(MatchesResumed(newest={self._settings.behavior: counted}))
+            newest = {self._settings.behavior: self._evaluator.games}
+            self._attempt.supervisor.post(MatchesResumed(newest=newest))
 
     def finished(self) -> Finished | None:
         """Return the end of the attempt once the verdict is known, or nothing can be evaluated; None before."""
         if self.unusable is not None or self._evaluator.verdict is None:
             return self.unusable
         sentence = self._evaluator.sentence()
-        data = self._evaluator.result()
-        self._attempt.report("assessment_decided", f"{sentence[:1].upper()}{sentence[1:]}.", **data)
+        message = f"{sentence[:1].upper()}{sentence[1:]}."
+        event = EventRecord(name="assessment_decided", message=message, data=self._evaluator.result())
+        self._attempt.report_event(event)
         return Finished(outcome="succeeded", reason=StopReason.COMPLETED, detail=sentence)
 
-    # Behaviors and simulators ------------------------------------------------------------------------------------
-
     def register(self, spec: BehaviorSpec) -> None:
-        """Register the behavior whose policies are evaluated, if they fit the announced spec; refuse every other
-        one."""
+        """Register the behavior whose policies are evaluated, if they fit the announced spec; refuse others."""
         settings = self._settings
         if spec.behavior != settings.behavior:
             reason = f"the run evaluates policies of {settings.behavior!r}, and has none for {spec.behavior!r}"
@@ -115,7 +112,7 @@ class Assessment:
             evaluated=tuple(network for _, network in policies),
         )
         self._attempt.pool.admit(spec, policy, Arena.create(spec, ARENA_STEPS, memory_size=memory), weights)
-        names = ", ".join(f"{each} (step {self._steps[each]})" for each in checkpoints_of(settings).values())
+        names = ", ".join(f"{checkpoint} (step {step})" for checkpoint, step in self._steps.items())
         self._attempt.report("behavior_admitted", f"Behavior {spec.behavior} is played by {names}")
 
     def _policy(self, key: str, checkpoint: str, spec: BehaviorSpec) -> tuple[Actor, NetworkSpec]:
@@ -147,13 +144,13 @@ class Assessment:
 
     def _misfit(self, teams: list[int]) -> None:
         """Report a simulator with too few or too many teams; fail the run where no other has played."""
-        there = f"team{'s' if len(teams) > 1 else ''} {', '.join(map(str, teams))} of {self._settings.behavior}"
+        brought = f"team{'s' if len(teams) > 1 else ''} {', '.join(map(str, teams))} of {self._settings.behavior}"
         if self._evaluator.teams == 1:
-            message = f"A simulator brings {there}: the games of this assessment have one side"
+            message = f"A simulator brings {brought}: the games of this assessment have one side"
         else:
             message = (
-                f"A simulator brings {there}: a match is between two. Let the game announce both sides (`NAME?team=0`, "
-                "`NAME?team=1`; Unity: Team Id in Behavior Parameters), and play neither of them itself"
+                f"A simulator brings {brought}: a match is between two. Let the game announce both sides "
+                "(`NAME?team=0`, `NAME?team=1`; Unity: Team Id in Behavior Parameters), and play neither of them itself"
             )
         self._attempt.report("simulator_unfit", message, level="warning", teams=teams)
         if not self._teams and not self._evaluator.next_batch:
@@ -165,8 +162,6 @@ class Assessment:
         batch = self._playing.pop(session_id, None)
         if batch is not None:
             heapq.heappush(self._unfinished, batch.number)
-
-    # Batches ----------------------------------------------------------------------------------------------------
 
     def _assign(self, session_id: str) -> None:
         """Give a simulator the next batch."""
@@ -194,7 +189,7 @@ class Assessment:
             _, _, teams = self._arrived.pop(self._evaluator.next_batch - 1)
             self._news = True
             if self._on_ladder:
-                self._matches += [self._match(each, teams) for each in counted]
+                self._matches += [self._match(game, teams) for game in counted]
         if self._evaluator.verdict is None:
             self._assign(event.session_id)
 
@@ -203,20 +198,23 @@ class Assessment:
         number, place, outcome = counted
         settings = self._settings
         assert isinstance(settings, MatchSettings)
-        sides = (settings.candidate, teams[place]), (settings.champion, teams[1 - place])
-        participants = [
+        participants = tuple(
             PlayedParticipant(
-                behavior=settings.behavior, team=team, snapshot=None, step=self._steps[each], checkpoint=each
+                behavior=settings.behavior,
+                team=team,
+                snapshot=None,
+                step=self._steps[checkpoint],
+                checkpoint=checkpoint,
             )
-            for each, team in sides
-        ]
+            for checkpoint, team in ((settings.candidate, teams[place]), (settings.champion, teams[1 - place]))
+        )
         return PlayedMatch(
             number=number,
             behavior=settings.behavior,
             simulator=None,
             at=time.time(),
             step=0,
-            participants=tuple(participants),
+            participants=participants,
             outcome=outcome,
             truncated=False,
             rated=True,
@@ -232,6 +230,6 @@ class Assessment:
         if self._matches:
             self._attempt.supervisor.post(MatchesPlayed(matches=self._matches))
             self._matches = []
-        result = self._evaluator.result()
-        games = int(result.get("games", result.get("episodes", 0)))
-        self._attempt.supervisor.post(Assessed(games=games, result=result, state=self._evaluator.state()))
+        evaluator = self._evaluator
+        report = Assessed(games=evaluator.games, result=evaluator.result(), state=evaluator.state())
+        self._attempt.supervisor.post(report)

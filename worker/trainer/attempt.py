@@ -1,23 +1,82 @@
-"""The state that the parts of one attempt share."""
+"""The state that the parts of one attempt share: its configuration, learners, simulators and edge collectors."""
 
-from dataclasses import dataclass, field, fields
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import structlog
 
+from ludus.collector.messages import CollectorLags, SimulatorLeft
 from ludus.collector.settings import CollectorSettings
 from ludus.config.run import RunConfig
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.side_channels import EngineConfiguration
 from ludus.protocol.spec import BehaviorSpec
+from ludus.schemas.states import StopReason
+from server.config.amendment import apply_changes
+from server.runs.amendments.repository import AmendmentRef
+from server.simulators.repository import EdgeCollectorRef
+from worker.collectors.events import EdgeCollectorJoined, EdgeCollectorLeft, EdgeReaderFailed
 from worker.collectors.pool import CollectorPool
-from worker.trainer.base_learner import Learner
 from worker.trainer.checkpoint import behavior_states
-from worker.trainer.messages import EventRecord, Job, Level
-from worker.trainer.simulators import ConnectedSimulators
-from worker.trainer.supervisor_port import SupervisorPort
+from worker.trainer.clone import CloneLearner
+from worker.trainer.learner import BehaviorLearner, InferenceLearner
+from worker.trainer.messages import (
+    Amended,
+    EdgeCollectors,
+    EventRecord,
+    Job,
+    Level,
+    Outcome,
+    SupervisorPort,
+)
 
 log = structlog.get_logger()
+
+Learner = BehaviorLearner | CloneLearner | InferenceLearner
+"""Trains one behavior, or plays it."""
+
+
+class ConnectedSimulators:
+    """Counts the connected simulators; `len` is their number. Only the trainer's main thread uses it."""
+
+    def __init__(self) -> None:
+        self._behaviors: dict[str, set[str]] = {}
+        """Session id -> the behaviors that the simulator plays; empty before its first step."""
+        self.absent_since = time.monotonic()
+        """When the last simulator left; before the first one came, when the attempt began to listen."""
+        self.any_came = False
+        """Whether a simulator has connected in this attempt."""
+
+    def __len__(self) -> int:
+        """Return the number of connected simulators."""
+        return len(self._behaviors)
+
+    @property
+    def any_plays(self) -> bool:
+        """Whether a simulator has sent its first step."""
+        return any(self._behaviors.values())
+
+    def is_played(self, behavior: str) -> bool:
+        """Whether a simulator has begun to play a behavior."""
+        return any(behavior in behaviors for behaviors in self._behaviors.values())
+
+    def connected(self, session_id: str) -> None:
+        """Add a simulator that has opened its session."""
+        self._behaviors[session_id] = set()
+        self.any_came = True
+
+    def started(self, session_id: str, names: Sequence[str]) -> None:
+        """Set the names of behaviors (`NAME?team=N`) that a simulator has announced by now."""
+        self._behaviors[session_id] = {name.partition("?")[0] for name in names}
+
+    def left(self, event: SimulatorLeft) -> bool:
+        """Remove a simulator. Return False for one that was refused before it was connected."""
+        was_connected = self._behaviors.pop(event.session_id, None) is not None
+        if was_connected:
+            self.absent_since = time.monotonic()
+        return was_connected
 
 
 @dataclass
@@ -26,7 +85,7 @@ class Attempt:
 
     job: Job
     config: RunConfig
-    """The present configuration; `Amendments` replaces it when a user changes it."""
+    """The present configuration; `amend` replaces it when a user changes it."""
     supervisor: SupervisorPort
     pool: CollectorPool
     restored: dict[str, Any]
@@ -36,6 +95,8 @@ class Attempt:
     simulators: ConnectedSimulators = field(default_factory=ConnectedSimulators)
     refusals: dict[str, str] = field(default_factory=dict)
     """Why behaviors were refused that simulators have announced in this attempt, by behavior."""
+    amended: int = 0
+    """Number of the newest amendment that was reported: a checkpoint contains the effect of all up to it."""
 
     def report(self, name: str, message: str, /, level: Level = "info", **data: object) -> None:
         """Report an event of the run: its name for programs, a sentence for people, and the facts in the sentence."""
@@ -65,7 +126,7 @@ class Attempt:
         """
         saved = behavior_states(self.restored)
         names = sorted({*self.config.behaviors, *saved, *self.learners})
-        found = [] if names else ["any behavior"]
+        unfinished = [] if names else ["any behavior"]
         for name in names:
             config = self.config.behavior(name)
             if config is None:
@@ -76,8 +137,8 @@ class Attempt:
                 has_spec = not self.is_inference and name in saved and "spec" in saved[name]
                 done = has_spec and saved[name]["progress"]["step"] >= config.max_steps
             if not done:
-                found.append(name)
-        return found
+                unfinished.append(name)
+        return unfinished
 
     @property
     def step(self) -> int:
@@ -85,13 +146,38 @@ class Attempt:
         restored = sum(int(state["progress"]["step"]) for state in behavior_states(self.restored).values())
         return restored + sum(learner.step for learner in self.learners.values())
 
+    def begin_amended(self) -> None:
+        """Report users' changes that are in the configuration from the beginning, and that the checkpoint lacks."""
+        for amendment in self.job.amendments:
+            if amendment.seq > self.amended:
+                self._report_amended(amendment, self.step)
+
+    def amend(self, amendment: AmendmentRef) -> list[str]:
+        """Change the configuration, once; return the behaviors that were done and need a new attempt to learn on."""
+        if amendment.seq <= self.amended:
+            return []
+        before, learners = self.config, self.learners
+        self.config = apply_changes(before, {change["path"]: change["new"] for change in amendment.changes})
+        restart = [
+            name
+            for name, section in self.config.behaviors.items()
+            if section != before.behaviors[name] and name in learners and not learners[name].reconfigure(section)
+        ]
+        self._report_amended(amendment, sum(learner.learned for learner in learners.values()))
+        return restart
+
+    def _report_amended(self, amendment: AmendmentRef, step: int) -> None:
+        self.amended = amendment.seq
+        log.info("hyperparameters_changed", seq=amendment.seq, paths=[change["path"] for change in amendment.changes])
+        self.supervisor.post(Amended(amendment=amendment, step=step))
+
 
 def collector_settings(job: Job, config: RunConfig) -> CollectorSettings:
     """Return the settings of the collectors, without environment parameters: the pool sends those."""
     simulators = config.simulators
     places = simulators.collectors
     local = job.collectors if places.local is None else places.local
-    shared = Job.model_fields.keys() & {each.name for each in fields(CollectorSettings)} - {"ticket_key"}
+    shared = Job.model_fields.keys() & {setting.name for setting in fields(CollectorSettings)} - {"ticket_key"}
     return CollectorSettings(
         **job.model_dump(include=set(shared)),
         count=local + places.edge,
@@ -105,3 +191,133 @@ def collector_settings(job: Job, config: RunConfig) -> CollectorSettings:
         num_areas=config.env_settings.num_areas,
         unity_port=simulators.unity_port,
     )
+
+
+class EdgeCollectorReports:
+    """Reports the edge collectors of one attempt: events of the run, and the list that the supervisor publishes."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        self._present: dict[int, EdgeCollectorRef] = {}
+        """By place."""
+
+    def handle(self, event: EdgeCollectorJoined | EdgeCollectorLeft | CollectorLags | EdgeReaderFailed) -> None:
+        """Report what has happened to one."""
+        report, facts = self._attempt.report, asdict(event)
+        match event:
+            case EdgeCollectorJoined():
+                self._present[event.index] = EdgeCollectorRef(event.index, event.host, event.peer, time.time())
+                report("collector_joined", f"Edge collector {event.index} collects on {event.host}", **facts)
+            case EdgeCollectorLeft():
+                self._present.pop(event.index, None)
+                report(
+                    "collector_left",
+                    f"Edge collector {event.index} left ({event.reason}); {event.lost_steps} steps are lost",
+                    level="warning",
+                    **facts,
+                )
+            case CollectorLags():
+                collector = self._present.get(event.collector)
+                if collector is not None:
+                    lagging = replace(collector, lagged_at=time.time(), waiting_bytes=event.waiting)
+                    self._present[event.collector] = lagging
+                report(
+                    "collector_lags",
+                    f"Edge collector {event.collector} lags: {event.waiting >> 20} MiB wait for its network, which is "
+                    "slower than its games. They play on when half of it is sent",
+                    level="warning",
+                    **facts,
+                )
+            case EdgeReaderFailed():
+                self._attempt.supervisor.post(event)
+                return
+        self._attempt.supervisor.post(
+            EdgeCollectors(collectors=[self._present[place] for place in sorted(self._present)])
+        )
+
+
+Ending = tuple[Outcome, StopReason, str]
+"""How the attempt ends: outcome, reason, sentence."""
+
+
+class WaitingLimits:
+    """When a run pauses for want of simulators: the grace periods of `simulators` in the configuration."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        self._idle_since: float | None = None
+        """Since when simulators play, but none plays a behavior that has something left to learn."""
+
+    def without_simulators(self) -> Ending | None:
+        """Return the end after too long without a simulator; None while to wait, or while something can be learned."""
+        attempt, simulators = self._attempt, self._attempt.simulators
+        learners = attempt.learners.values()
+        if simulators or any(learner.ready for learner in learners):
+            return None
+        if any(isinstance(learner, CloneLearner) and not learner.done for learner in learners):
+            return None  # its evaluation waits for a simulator, with a limit of its own
+        limits = attempt.config.simulators
+        grace = limits.grace_seconds if simulators.any_came else limits.startup_grace_seconds
+        if grace is None or time.monotonic() - simulators.absent_since < grace:
+            return None
+        if attempt.is_inference and simulators.any_came:
+            return "succeeded", StopReason.COMPLETED, "no simulator plays any more, and the run does not learn"
+        if simulators.any_came:
+            why = f"all simulators have been gone for {grace:g} s (simulators.grace_seconds)"
+        else:
+            why = f"no simulator has come within {grace:g} s (simulators.startup_grace_seconds)"
+        run = attempt.job.run_id
+        start = f"start one (`ludus simulate GAME --run {run}` or `ludus unity {run}`)"
+        resume = f"`ludus run resume {run}`"
+        if limits.unity_port is not None:  # the port is closed while the run is paused: no build can wake it
+            remedy = f"{resume}, then let the build connect to port {limits.unity_port} of the worker"
+        elif limits.auto_resume:
+            remedy = f"{start}, and the run goes on by itself"
+        else:
+            remedy = f"{start}, and resume the run: {resume}"
+        return "paused", StopReason.SIMULATORS_LOST, f"{why}; {remedy}"
+
+    def without_behaviors(self) -> Ending | None:
+        """Return how to end after simulators have for too long played only behaviors with nothing left to learn.
+
+        A configured behavior that no simulator plays would otherwise keep the run, and its slot, without end. Reports
+        an event when such a wait begins.
+        """
+        attempt, learners = self._attempt, self._attempt.learners
+        unfinished = attempt.unfinished()
+        is_idle = (
+            bool(unfinished)
+            and bool(learners)  # a game with refused behaviors alone plays until it reads so
+            and attempt.config.assessment is None
+            and not attempt.is_inference
+            and attempt.simulators.any_plays
+            and not any(
+                attempt.simulators.is_played(name) or isinstance(learners.get(name), CloneLearner)
+                for name in unfinished
+            )
+        )
+        if not is_idle:
+            self._idle_since = None
+            return None
+        now = time.monotonic()
+        names = ", ".join(unfinished)
+        grace = attempt.config.simulators.startup_grace_seconds
+        if self._idle_since is None:
+            self._idle_since = now
+            then = "without limit" if grace is None else f"for {grace:g} s, and then pauses"
+            attempt.report(
+                "behavior_missing",
+                f"No simulator plays {names}; all else has been learned. The run waits for one that does, {then} "
+                "(simulators.startup_grace_seconds)",
+                level="warning",
+                behaviors=unfinished,
+            )
+        if grace is None or now - self._idle_since < grace:
+            return None
+        run = attempt.job.run_id
+        detail = (
+            f"no simulator has played {names} for {grace:g} s (simulators.startup_grace_seconds), and all else has "
+            f"been learned; resume the run (`ludus run resume {run}`) and start a simulator that plays it, or end it "
+            f"with what it has learned: `ludus run stop {run}`"
+        )
+        return "paused", StopReason.BEHAVIOR_MISSING, detail

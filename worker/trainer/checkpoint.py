@@ -67,7 +67,7 @@ class CheckpointDamaged(RuntimeError):
         self.reason = reason
 
 
-def save(folder: Path, state: dict[str, Any]) -> list[Path]:
+def save(folder: Path, state: Mapping[str, object]) -> list[Path]:
     """Write a state into an existing folder and return its files. Raise `TypeError` for what a state can't hold."""
     tensors: dict[str, Tensor] = {}
     structure = _encode(state, "", tensors)
@@ -89,8 +89,8 @@ def copied(state: Any) -> Any:
     """Return a copy of a state, tensors on the CPU."""
     match state:
         case Tensor():
-            found = state.detach()
-            return found.clone() if found.device.type == "cpu" else found.cpu()
+            detached = state.detach()
+            return detached.clone() if detached.device.type == "cpu" else detached.cpu()
         case np.ndarray():
             return state.copy()
         case dict():
@@ -103,7 +103,7 @@ def copied(state: Any) -> Any:
             return state
 
 
-def bytes_of(state: Any) -> int:
+def bytes_of(state: object) -> int:
     """Return how much memory a copy of a state takes, as far as it is tensors and arrays."""
     match state:
         case Tensor() | np.ndarray():
@@ -145,7 +145,7 @@ def load(folder: Path) -> dict[str, Any]:
 
 def behavior_states(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return the states of behaviors in a training state, without the parts of the run as a whole."""
-    return {name: each for name, each in state.items() if not name.startswith("?")}
+    return {name: behavior for name, behavior in state.items() if not name.startswith("?")}
 
 
 def is_packed(file: Path) -> bool:
@@ -198,9 +198,9 @@ def _write_tensors(file: BinaryIO, tensors: Mapping[str, Tensor]) -> str:
         digest.update(part)
         file.write(part)
     for tensor in tensors.values():
-        whole = tensor.detach().cpu().contiguous()
+        contiguous = tensor.detach().cpu().contiguous()
         # One element counts as contiguous whatever its stride, and a view as bytes does not take every stride.
-        flat = memoryview(whole.as_strided((whole.numel(),), (1,)).view(torch.uint8).numpy().data)
+        flat = memoryview(contiguous.as_strided((contiguous.numel(),), (1,)).view(torch.uint8).numpy().data)
         for start in range(0, len(flat), CHUNK):
             chunk = flat[start : start + CHUNK]
             digest.update(chunk)
@@ -208,7 +208,7 @@ def _write_tensors(file: BinaryIO, tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+def _encode(value: object, path: str, tensors: dict[str, Tensor]) -> object:
     """Return a value as JSON holds it; put its tensors into `tensors` under their paths."""
     match value:
         case None | bool() | int() | str():
@@ -256,6 +256,6 @@ def _decode(value: Any, tensors: dict[str, Tensor]) -> Any:
             return value
 
 
-def _digest(structure: Any) -> str:
+def _digest(structure: object) -> str:
     text = json.dumps(structure, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()

@@ -3,6 +3,10 @@
 The learner copies the state and goes on; a thread with a low priority writes the copy, and exports and checks the
 models. State that is too large to be copied (a replay buffer may fill most of the memory) is written without a copy,
 and the learner waits. Only the last checkpoint waits for the supervisor's acknowledgement.
+
+Before a checkpoint collectors stop answering and hand over snapshots of their sessions. Only in lockstep: with
+`threaded: true` the clock decides which version acts on a step, so that no run can be continued exactly, and in
+self-play opponents are drawn again. There, simulators begin new episodes when a run goes on.
 """
 
 import errno
@@ -10,24 +14,27 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
 from ludus.collector.snapshots.state import State
+from ludus.config.behavior import CloneConfig
+from ludus.config.run import RunConfig
 from ludus.protocol.spec import file_name
 from ludus.protocol.specs import spec_to_message
 from ludus.schemas import OnnxModel
 from ludus.schemas.states import StopReason
+from worker.collectors.events import CollectorDied, CollectorEvent, EdgeCollectorLeft, HandedOver
+from worker.collectors.sessions import EMPTY
 from worker.onnx.export import ExportMismatch
-from worker.trainer.amendments import Amendments
+from worker.trainer import messages
 from worker.trainer.attempt import Attempt
-from worker.trainer.barrier import CheckpointBarrier
 from worker.trainer.checkpoint import (
     AMENDMENTS,
     COLLECTORS,
@@ -39,18 +46,23 @@ from worker.trainer.checkpoint import (
 )
 from worker.trainer.environment_parameters import EnvironmentParameters
 from worker.trainer.learner import BehaviorLearner
-from worker.trainer.messages import (
-    CheckpointCommitted,
-    CheckpointDeclined,
-    CheckpointReason,
-    CheckpointRefused,
-    CheckpointWritten,
-    Finished,
-    Outcome,
-)
 from worker.trainer.selfplay import SelfPlayCoordinator
 
 log = structlog.get_logger()
+
+SIMULATOR_SECONDS: Final = 10.0
+"""How long to wait for simulators that can go back; those that take longer begin new episodes after a resume."""
+ANSWER_SECONDS: Final = 10.0
+"""How long a collector may take beyond that; then the checkpoint is written without any snapshot."""
+
+
+def can_go_on(config: RunConfig, collectors: Sequence[State]) -> bool:
+    """Return whether snapshots can be used: all of their behaviors learn in lockstep in this attempt."""
+    behaviors = {name for state in collectors for name in state["lanes"]}
+    sections = [section for name in behaviors if (section := config.behavior(name)) is not None]
+    return not config.checkpoint_settings.inference and all(
+        isinstance(section, CloneConfig) or not (section.threaded or section.self_play) for section in sections
+    )
 
 
 @dataclass(frozen=True)
@@ -67,7 +79,7 @@ class _Models:
 class _Writing:
     """A checkpoint in the making."""
 
-    message: CheckpointWritten
+    message: messages.CheckpointWritten
     """The report to the supervisor once it is written."""
     written: Future[_Models]
     experiences: dict[str, int]
@@ -82,14 +94,13 @@ class Checkpoints:
         attempt: Attempt,
         parameters: EnvironmentParameters,
         selfplay: SelfPlayCoordinator,
-        amendments: Amendments,
-        barrier: CheckpointBarrier,
+        handle: Callable[[CollectorEvent], None],
     ) -> None:
+        """`handle` takes the events that collectors report before they are at rest."""
         self._attempt = attempt
         self._parameters = parameters
         self._selfplay = selfplay
-        self._amendments = amendments
-        self._barrier = barrier
+        self._handle = handle
         self._scratch = Path(attempt.job.scratch)
         self._is_frozen = attempt.is_inference or attempt.config.assessment is not None
         """Whether nothing is learned, so that there is nothing to save."""
@@ -100,7 +111,7 @@ class Checkpoints:
         self._writing: _Writing | None = None
         self._copied = True
         """Whether the state that is being written is a copy."""
-        self._refused: CheckpointRefused | None = None
+        self._refused: messages.CheckpointRefused | None = None
 
     def request(self, request: int) -> None:
         """Store a user's request for a checkpoint; `write_requested` begins it."""
@@ -113,7 +124,7 @@ class Checkpoints:
         request, self._requested = self._requested, None
         if self._is_frozen:
             why = "the run plays without learning, and has nothing to save"
-            self._attempt.supervisor.post(CheckpointDeclined(request=request, detail=why))
+            self._attempt.supervisor.post(messages.CheckpointDeclined(request=request, detail=why))
             return
         self._finish_writing()
         self._begin("requested", request=request)
@@ -132,24 +143,23 @@ class Checkpoints:
         if self._writing is not None and self._writing.written.done():
             self._finish_writing()
 
-    def write(self, reason: CheckpointReason, *, models_optional: bool = False) -> str | None:
-        """Write a checkpoint of all behaviors to the scratch folder; return the folder.
-
-        Raise `ExportMismatch` where a model does not do what its policy does, unless it may be left out.
-        """
+    def write(self, reason: messages.CheckpointReason, *, models_optional: bool = False) -> str | None:
+        """Write a checkpoint of all behaviors; return its folder. Raise `ExportMismatch` unless models are optional."""
         if not self._attempt.learners or self._is_frozen:
             return None
         self._finish_writing()
         self._begin(reason, models_optional=models_optional)
         return self._finish_writing()
 
-    def _begin(self, reason: CheckpointReason, *, models_optional: bool = False, request: int | None = None) -> None:
+    def _begin(
+        self, reason: messages.CheckpointReason, *, models_optional: bool = False, request: int | None = None
+    ) -> None:
         """Copy the state, and submit it to the writing thread."""
         self._number += 1
         folder = self._scratch / f"checkpoint-{self._number}"
         learners = self._attempt.learners
-        with self._barrier.hold() if reason != "final" else nullcontext(list[State]()) as collectors:
-            state: dict[str, Any] = self.state(collectors)
+        with self._hold() if reason != "final" else nullcontext(list[State]()) as collectors:
+            state = self.state(collectors)
             self._copied = bytes_of(state) * 2 <= available_memory()
             if self._copied:
                 state = copied(state)
@@ -158,14 +168,14 @@ class Checkpoints:
         steps = {name: state["progress"]["step"] for name, state in self._attempt.restored.items()}
         steps |= {name: learner.learned for name, learner in learners.items()}
         measured = {name: learner.recorder.take_checkpoint_return() for name, learner in learners.items()}
-        message = CheckpointWritten(
+        message = messages.CheckpointWritten(
             folder=str(folder),
             step=sum(steps.values()),
             steps=steps,
             reason=reason,
             keep=max(learner.config.keep_checkpoints for learner in learners.values()),
-            metrics={name: found and found[0] for name, found in measured.items()},
-            scored_by={name: found[1] for name, found in measured.items() if found is not None},
+            metrics={name: score and score[0] for name, score in measured.items()},
+            scored_by={name: score[1] for name, score in measured.items() if score is not None},
             request=request,
         )
         for learner in self._attempt.learners.values():
@@ -175,6 +185,30 @@ class Checkpoints:
         experiences = {name: len(replay["steps"][0]) for name, replay in saved.items() if replay is not None}
         self._writing = _Writing(message, written, experiences)
         log.debug("checkpoint_begun", folder=message.folder, reason=reason, step=message.step, copied=self._copied)
+
+    @contextmanager
+    def _hold(self) -> Iterator[list[State]]:
+        """Hold the collectors; yield each one's snapshot by its index, none if nothing can be continued exactly."""
+        pool, states, learners = self._attempt.pool, dict[int, State](), self._attempt.learners.values()
+        sections = [learner.config for learner in learners if isinstance(learner, BehaviorLearner)]
+        if not sections or any(section.threaded or section.self_play for section in sections):
+            yield []
+            return
+        try:
+            awaited = pool.hold(SIMULATOR_SECONDS)
+            deadline = time.monotonic() + SIMULATOR_SECONDS + ANSWER_SECONDS
+            while awaited - states.keys() and (seconds := deadline - time.monotonic()) > 0:
+                for event in pool.poll(seconds):
+                    if isinstance(event, HandedOver):
+                        states[event.collector] = event.state
+                        continue
+                    if isinstance(event, CollectorDied | EdgeCollectorLeft):
+                        awaited.discard(event.index)
+                    self._handle(event)
+            complete = not awaited - states.keys()
+            yield [states.get(index, EMPTY) for index in range(max(states, default=-1) + 1)] if complete else []
+        finally:
+            pool.release()
 
     def _finish_writing(self) -> str | None:
         """Wait for the checkpoint that is being written, and report it; return its folder, None if there is none."""
@@ -191,9 +225,11 @@ class Checkpoints:
             remedy = f"free space where {self._scratch.parent} lies, or lower what a checkpoint holds" if full else ""
             detail = f"The checkpoint could not be written: {error}" + (f"; {remedy}" if remedy else "")
             self._attempt.report("checkpoint_failed", detail, level="error", code=code)
-            self._refused = CheckpointRefused(folder=folder, code=code, detail=detail)
+            self._refused = messages.CheckpointRefused(folder=folder, code=code, detail=detail)
             if writing.message.request is not None:
-                self._attempt.supervisor.post(CheckpointDeclined(request=writing.message.request, detail=detail))
+                self._attempt.supervisor.post(
+                    messages.CheckpointDeclined(request=writing.message.request, detail=detail)
+                )
             return None
         for name, why in models.left_out.items():
             self._attempt.report("model_left_out", f"{name}: {why}", level="warning")
@@ -205,22 +241,21 @@ class Checkpoints:
 
     def state(self, collectors: Sequence[State] = ()) -> dict[str, Any]:
         """Return the state for a checkpoint, with the snapshots of collectors."""
-        learners = {name: learner.state() for name, learner in self._attempt.learners.items()}
+        states: dict[str, Any] = dict(self._attempt.restored)
         for name, learner in self._attempt.learners.items():
-            learners[name]["spec"] = spec_to_message(learner.spec).SerializeToString().hex()
+            states[name] = learner.state() | {"spec": spec_to_message(learner.spec).SerializeToString().hex()}
             if collectors and isinstance(learner, BehaviorLearner) and not learner.done:
                 recorder = learner.recorder.state(learner.learned)
-                learners[name]["collection"] = {**learner.collection(), "recorder": recorder}
-        states: dict[str, object] = {**self._attempt.restored, **learners}
+                states[name]["collection"] = {**learner.collection(), "recorder": recorder}
         if (parameters := self._parameters.state()) is not None:
             states[ENVIRONMENT_PARAMETERS] = parameters
-        if self._amendments.applied:
-            states[AMENDMENTS] = {"made": self._amendments.applied}
+        if self._attempt.amended:
+            states[AMENDMENTS] = {"made": self._attempt.amended}
         if collectors:
             states[COLLECTORS] = list(collectors)
         return states
 
-    def finish(self, outcome: Outcome, reason: StopReason | None, detail: str) -> Finished:
+    def finish(self, outcome: messages.Outcome, reason: StopReason | None, detail: str) -> messages.Finished:
         """Write the final checkpoint, wait for its acknowledgement, and say how the attempt ended.
 
         The wait has no limit: a supervisor answers when the files are copied or have failed, and ends this process when
@@ -241,19 +276,19 @@ class Checkpoints:
         while not committed and self._refused is None:
             for message in self._attempt.supervisor.commands():
                 match message:
-                    case CheckpointCommitted():
+                    case messages.CheckpointCommitted():
                         committed = committed or message.folder == folder
-                    case CheckpointRefused() if message.folder == folder:
+                    case messages.CheckpointRefused() if message.folder == folder:
                         self._refused = message
             time.sleep(0.01)
         if failed:  # for its own reason, whatever became of the checkpoint: another attempt would fail alike
             lost = "" if self._refused is None else f"; its last checkpoint could not be stored: {self._refused.detail}"
-            return Finished(outcome=outcome, reason=reason, detail=detail + lost)
+            return messages.Finished(outcome=outcome, reason=reason, detail=detail + lost)
         if self._refused is not None:
             full = self._refused.code == "storage_full"
             why = StopReason.STORAGE_FULL if full else StopReason.STORAGE_UNAVAILABLE
-            return Finished(outcome="failed", reason=why, detail=self._refused.detail)
-        return Finished(outcome=outcome, reason=reason, detail=detail)
+            return messages.Finished(outcome="failed", reason=why, detail=self._refused.detail)
+        return messages.Finished(outcome=outcome, reason=reason, detail=detail)
 
 
 def _write(

@@ -31,7 +31,7 @@ from worker.experience.demonstrations import DemonstrationBuffer
 from worker.learning.algorithms.bc import Cloning
 from worker.onnx.export import exporter
 from worker.onnx.graph import acting_graph
-from worker.trainer.base_learner import SAMPLE_ROWS, Learner, Rollbacks, next_multiple
+from worker.trainer.learner import SAMPLE_ROWS, BaseLearner, next_multiple
 from worker.trainer.recorder import Recorder
 
 log = structlog.get_logger()
@@ -55,7 +55,7 @@ class Evaluation:
     lengths: list[int] = field(default_factory=list)
 
 
-class CloneLearner(Learner):
+class CloneLearner(BaseLearner):
     """Learns one behavior from demonstrations, in chunks, and has simulators evaluate it."""
 
     def __init__(
@@ -81,7 +81,6 @@ class CloneLearner(Learner):
         self._simulators = simulators
         self._is_played = is_played
         self._report = report
-        self._rollbacks = Rollbacks()
         self._evaluation: Evaluation | None = None
         self._registered = False
         self._seen = False
@@ -108,13 +107,17 @@ class CloneLearner(Learner):
     @property
     def ready(self) -> bool:
         """Whether there is something to learn now, or an evaluation to conclude."""
-        return not self.done and (self._evaluation is None or self._is_over(self._evaluation))
+        evaluation = self._evaluation
+        if evaluation is None:
+            return not self.done
+        now, played = time.monotonic(), self._registered and self._is_played()
+        if played != evaluation.played:
+            evaluation.played, (evaluation.limit, _) = played, self._limit(played)
+            evaluation.ends_at = now + evaluation.limit
+        return len(evaluation.returns) >= self.config.evaluation_episodes or now >= evaluation.ends_at
 
     def register(self, announced: BehaviorSpec, device: str) -> None:
-        """Register the behavior that simulators have announced; its policies act on `device` where they need torch.
-
-        Raise `DemonstrationError` if simulators announce another behavior than that of the demonstrations.
-        """
+        """Register the behavior that simulators have announced. Raise `DemonstrationError` if it is another one."""
         check_fit(self.spec, announced)
         policy = PolicySpec(
             network_settings=self.config.network_settings,
@@ -139,7 +142,10 @@ class CloneLearner(Learner):
                 evaluation.lengths.append(length)
 
     def learn(self) -> str | None:
-        """Conclude an evaluation that is over; else take a chunk of gradient steps, up to the next evaluation."""
+        """Conclude an evaluation that is over; else take a chunk of gradient steps, up to the next evaluation.
+
+        Return why it was rolled back, or None. Raises `Diverged` at the third time in a row.
+        """
         if self._evaluation is not None:
             self._conclude(self._evaluation)
             return None
@@ -150,7 +156,14 @@ class CloneLearner(Learner):
             next_multiple(self.step, self.config.checkpoint_interval),
             self.config.max_steps,
         )
-        taken_back = self._rollbacks.attempt(lambda: self._improve(goal))
+
+        def improve() -> None:
+            measured = self.algorithm.iterate(goal - self.step)
+            log.debug("update_made", behavior=self.name, step=self.step, measured=measured)
+            self.recorder.learned(measured)
+            self.recorder.advance(self.step)
+
+        taken_back = self._attempt(improve)
         due = self.step == goal and (goal % self.config.evaluation_interval == 0 or goal >= self.config.max_steps)
         played = self._registered and self._is_played()
         if due and self.config.evaluation_episodes and (played or not self._was_unplayed):
@@ -180,7 +193,7 @@ class CloneLearner(Learner):
         return {"progress": {"step": self.step}, "algorithm": self.algorithm.state_dict()}
 
     def exporter(self) -> Callable[[Path], OnnxModel]:
-        """As `Learner.exporter`; the model is checked on demonstrated observations."""
+        """As `BehaviorLearner.exporter`; the model is checked on demonstrated observations."""
         rows = torch.arange(
             min(SAMPLE_ROWS, self._demonstrations.steps), device=self._demonstrations.transitions.index.device
         )
@@ -191,20 +204,6 @@ class CloneLearner(Learner):
             [part.cpu() for part in self._demonstrations.observations(rows)],
             None if masks is None else masks[rows].cpu(),
         )
-
-    def _improve(self, goal: int) -> None:
-        measured = self.algorithm.iterate(goal - self.step)
-        log.debug("update_made", behavior=self.name, step=self.step, measured=measured)
-        self.recorder.learned(measured)
-        self.recorder.advance(self.step)
-
-    def _is_over(self, evaluation: Evaluation) -> bool:
-        """Update the time limit if simulators came or went; return whether the evaluation is over."""
-        now, played = time.monotonic(), self._registered and self._is_played()
-        if played != evaluation.played:
-            evaluation.played, (evaluation.limit, _) = played, self._limit(played)
-            evaluation.ends_at = now + evaluation.limit
-        return len(evaluation.returns) >= self.config.evaluation_episodes or now >= evaluation.ends_at
 
     def _limit(self, played: bool) -> tuple[float, str]:
         """Return for how many seconds an evaluation waits, for a simulator or for its episodes, and the setting."""

@@ -17,18 +17,7 @@ from collections import deque
 from collections.abc import Callable
 
 from server.metrics.points import MetricPoint
-from worker.trainer.messages import (
-    Heartbeat,
-    Job,
-    Message,
-    Metrics,
-    Order,
-    ToSupervisor,
-    ToTrainer,
-    decode_for_supervisor,
-    decode_for_trainer,
-    encode,
-)
+from worker.trainer import messages
 
 HEADER = struct.Struct(">I")
 MAX_FRAME_BYTES = 64 << 20
@@ -42,24 +31,22 @@ class ConnectionClosed(Exception):
     """The other end is gone."""
 
 
-def _send(connection: socket.socket, message: Message, timeout: float | None) -> None:
+def _send(connection: socket.socket, message: messages.Message, timeout: float | None) -> None:
     """Send one frame. Raises `ConnectionClosed` if the other end is gone or takes nothing for `timeout` seconds."""
-    payload = encode(message)
-    left = memoryview(HEADER.pack(len(payload)) + payload)
+    payload = messages.encode(message)
+    unsent = memoryview(HEADER.pack(len(payload)) + payload)
     try:
-        while left:
+        while unsent:
             if not _wait(connection, select.POLLOUT, timeout):
                 raise ConnectionClosed(f"the other end has taken nothing for {timeout:g} s")
             with contextlib.suppress(BlockingIOError):
-                left = left[connection.send(left, socket.MSG_DONTWAIT) :]
+                unsent = unsent[connection.send(unsent, socket.MSG_DONTWAIT) :]
     except OSError as error:
         raise ConnectionClosed(str(error)) from error
 
 
 def _wait(connection: socket.socket, event: int, timeout: float | None) -> bool:
-    """Wait until a blocking socket is ready. Time-outs of socket objects won't do: they make the file non-blocking for
-    the other thread, too.
-    """
+    """Wait for a blocking socket. Its own time-outs would make the file non-blocking for the other thread, too."""
     poll = select.poll()
     poll.register(connection, event)
     return bool(poll.poll(None if timeout is None else max(0.0, timeout) * 1000))
@@ -73,10 +60,7 @@ class FrameReader:
         self._buffer = bytearray()
 
     def read(self, timeout: float | None) -> bytes | None:
-        """Return the next frame's content, or None if none is complete within `timeout` seconds.
-
-        Raises `ConnectionClosed` at the end of the stream.
-        """
+        """Return the next frame, None if none is complete within `timeout` seconds. Raises `ConnectionClosed`."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             frame = self._take()
@@ -113,15 +97,15 @@ class SupervisorConnection:
         self._sending = threading.Lock()
         self._reader = FrameReader(connection)
 
-    def send(self, message: ToTrainer) -> None:
+    def send(self, message: messages.ToTrainer) -> None:
         """Send one message. Raises `ConnectionClosed` if the trainer is gone or does not read."""
         with self._sending:
             _send(self._connection, message, SEND_SECONDS)
 
-    def receive(self, timeout: float) -> ToSupervisor | None:
+    def receive(self, timeout: float) -> messages.ToSupervisor | None:
         """Return the next message, or None after `timeout` seconds. Raises `ConnectionClosed`."""
         frame = self._reader.read(timeout)
-        return None if frame is None else decode_for_supervisor(frame)
+        return None if frame is None else messages.decode(frame, messages.TO_SUPERVISOR)
 
     def close(self) -> None:
         """Close this end; the trainer ends itself when it notices."""
@@ -139,20 +123,20 @@ class TrainerConnection:
         self._connection = connection
         self._reader = FrameReader(connection)
         self._on_silence = on_silence
-        self._inbox: deque[Order] = deque()
-        self._outbox: deque[Message] = deque()
+        self._inbox: deque[messages.Order] = deque()
+        self._outbox: deque[messages.Message] = deque()
         self._points: list[MetricPoint] = []
         self._wake = threading.Condition()
         self._closing = False
         self._threads: list[threading.Thread] = []
 
-    def await_job(self) -> Job:
+    def await_job(self) -> messages.Job:
         """Wait without limit for the job. Raises `ConnectionClosed` if the supervisor ends before it sends one."""
         while True:
             frame = self._reader.read(None)
             assert frame is not None, "a read without time-out returns a frame or raises"
-            message = decode_for_trainer(frame)
-            if isinstance(message, Job):
+            message = messages.decode(frame, messages.TO_TRAINER)
+            if isinstance(message, messages.Job):
                 return message
 
     def start(self, lease_seconds: float) -> None:
@@ -164,10 +148,10 @@ class TrainerConnection:
         for thread in self._threads:
             thread.start()
 
-    def post(self, message: Message) -> None:
+    def post(self, message: messages.Message) -> None:
         """Queue a message. Never blocks."""
         with self._wake:
-            if isinstance(message, Metrics):
+            if isinstance(message, messages.Metrics):
                 self._points += message.points
                 if len(self._points) > METRIC_BACKLOG:
                     self._points = self._points[-1::-2][::-1]
@@ -175,7 +159,7 @@ class TrainerConnection:
                 self._outbox.append(message)
             self._wake.notify()
 
-    def commands(self) -> list[Order]:
+    def commands(self) -> list[messages.Order]:
         """Return the messages since the last call."""
         taken = []
         while self._inbox:
@@ -200,8 +184,8 @@ class TrainerConnection:
         reason = f"the supervisor has been silent for {lease_seconds:g} s (LUDUS_WORKER__LEASE_SECONDS)"
         try:
             while (frame := self._reader.read(lease_seconds)) is not None:
-                message = decode_for_trainer(frame)
-                if not isinstance(message, Heartbeat | Job):
+                message = messages.decode(frame, messages.TO_TRAINER)
+                if not isinstance(message, messages.Heartbeat | messages.Job):
                     self._inbox.append(message)
         except ConnectionClosed:
             reason = "the supervisor is gone"
@@ -214,7 +198,7 @@ class TrainerConnection:
                 while not (self._outbox or self._points or self._closing):
                     self._wake.wait()
                 # Points first: those of a checkpoint's steps come before it, and the last ones before `Finished`.
-                batch: list[Message] = [Metrics(points=self._points)] if self._points else []
+                batch: list[messages.Message] = [messages.Metrics(points=self._points)] if self._points else []
                 batch += self._outbox
                 self._points = []
                 self._outbox.clear()

@@ -50,7 +50,7 @@ class Initialized(NamedTuple):
     """Which program wrote the checkpoint: `mlagents` or `ludus`."""
     step: int
     """The behavior's step in it."""
-    fresh: tuple[str, ...]
+    new: tuple[str, ...]
     """The parts that it did not have, and that begin new; for people."""
 
 
@@ -62,20 +62,14 @@ class Sources:
         self._paths = paths
 
     def resumed(self, config: RunConfig) -> Path | None:
-        """Return the folder of the checkpoint of another run that this one goes on from; None where there is none.
-
-        Raise `CheckpointDamaged` if it is missing.
-        """
+        """Return the folder of the checkpoint that the run goes on from, if any. Raise `CheckpointDamaged`."""
         name = config.checkpoint_settings.resume_from
         if name is not None and name not in self._paths:
             raise CheckpointDamaged(Path(name), "it was not handed to this trainer; create the run again")
         return None if name is None else Path(self._paths[name])
 
     def of(self, config: BehaviorConfig) -> tuple[str, Path] | None:
-        """Return the name and path of the checkpoint that a behavior shall begin with; None without one.
-
-        Raise `InitializationError` if it is missing.
-        """
+        """Return name and path of the checkpoint that a behavior begins with, if any. Raise `InitializationError`."""
         name = config.initialize_from
         if name is None:
             return None if config.init_path is None else (config.init_path, Path(config.init_path))
@@ -113,10 +107,7 @@ def initialize(algorithm: Stateful, config: BehaviorConfig, spec: BehaviorSpec, 
 
 
 def resume(algorithm: Stateful, spec: BehaviorSpec, state: dict[str, Any]) -> None:
-    """Load a run's state into a new algorithm: it continues exactly where the state was taken.
-
-    Raise `InitializationError` where the networks are others than the configuration's: the algorithm is then as it was.
-    """
+    """Continue exactly where a state was taken. Raise `InitializationError`: the algorithm is then as it was."""
     problems: list[str] = []
     _fitting(_networks(algorithm.state_dict()), _networks(state), "", problems)
     if problems:
@@ -134,9 +125,7 @@ def _refused(name: str, behavior: str, misfit: Misfit) -> InitializationError:
 
 def _only_file(path: Path) -> Path:
     """Return the file that a path means: itself, or the only one in an uploaded checkpoint's folder."""
-    if not path.is_dir():
-        return path
-    files = sorted(path.glob("*.pt"))
+    files = sorted(path.glob("*.pt")) if path.is_dir() else [path]
     if len(files) != 1:
         raise Unreadable(f"a folder with {MANIFEST_FILE} or with one .pt file is needed, {path} has {len(files)}")
     return files[0]
@@ -149,32 +138,29 @@ def _merged(fresh: Any, loaded: Any) -> Any:
     return loaded
 
 
-# Checkpoints of ours --------------------------------------------------------------------------------------------------
-
-
 def _from_ludus(algorithm: Stateful, config: BehaviorConfig, behavior: str, folder: Path) -> Initialized:
     _, saved = behavior_of(load(folder), behavior)
-    state, fresh = saved["algorithm"], algorithm.state_dict()
+    state, new = saved["algorithm"], algorithm.state_dict()
     problems: list[str] = []
-    is_clone, was_clone = (_is_clone(one) for one in (fresh, state))
+    is_clone, was_clone = "order" in new, "order" in state  # a policy and its place in the demonstrations
     if is_clone == was_clone:
-        loaded = _fitting(_networks(fresh), _networks(state), "", problems)
-        left = []
+        loaded = _fitting(_networks(new), _networks(state), "", problems)
+        left_out = []
     else:
-        policy = fitting_policy(policy_of(fresh), state, problems)
+        policy = fitting_policy(policy_of(new), state, problems)
         prefix = "" if is_clone else POLICY
         loaded = {"model": {f"{prefix}{name}": value for name, value in policy.items()}}
-        if "actor" in fresh:
+        if "actor" in new:
             loaded = {"actor": policy}
-        left = ["everything but the policy"]
+        left_out = ["everything but the policy"]
     if problems:
         raise Misfit(problems)
-    algorithm.load_state_dict(_merged(fresh, loaded))
+    algorithm.load_state_dict(_merged(new, loaded))
     if isinstance(config.hyperparameters, OffPolicyHyperparameters):
-        left.append("the replay buffer")
+        left_out.append("the replay buffer")
     if not isinstance(config, CloneConfig) and config.behavioral_cloning is not None:
-        left.append("the optimizer of behavioral_cloning")
-    return Initialized("ludus", int(saved["progress"]["step"]), tuple(left))
+        left_out.append("the optimizer of behavioral_cloning")
+    return Initialized("ludus", int(saved["progress"]["step"]), tuple(left_out))
 
 
 def _networks(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,10 +168,7 @@ def _networks(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def behavior_of(state: Mapping[str, Any], behavior: str) -> tuple[str, dict[str, Any]]:
-    """Return name and state of the behavior of that name in a training state, or of the only one.
-
-    Raise `Unreadable` where there is none.
-    """
+    """Return name and state of a behavior in a training state, or of the only one. Raise `Unreadable`."""
     states = behavior_states(state)
     name = behavior if behavior in states or len(states) != 1 else next(iter(states))
     if name not in states:
@@ -195,11 +178,6 @@ def behavior_of(state: Mapping[str, Any], behavior: str) -> tuple[str, dict[str,
     return name, states[name]
 
 
-def _is_clone(state: Mapping[str, Any]) -> bool:
-    """Whether a state is that of a clone run: a policy and its place in the demonstrations."""
-    return "order" in state
-
-
 def fitting_policy(needed: Mapping[str, Any], state: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
     """Return the tensors of the policy in an algorithm's state; append the differences from `needed` to `problems`."""
     fitting: dict[str, Any] = _fitting(dict(needed), policy_of(state), "policy", problems)
@@ -207,10 +185,7 @@ def fitting_policy(needed: Mapping[str, Any], state: Mapping[str, Any], problems
 
 
 def load_policy(actor: Actor, behavior: str, folder: Path) -> int:
-    """Give a new actor the policy of a checkpoint of a run; return for how many steps it had learned.
-
-    Raise `InitializationError`; the actor is then as it was.
-    """
+    """Give an actor the policy of a run's checkpoint; return its step. Raise `InitializationError`."""
     try:
         _, saved = behavior_of(load(folder), behavior)
     except (Unreadable, CheckpointDamaged) as error:
@@ -230,7 +205,7 @@ def policy_of(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return the actor's part of an algorithm's state."""
     if "actor" in state:
         return dict(state["actor"])
-    if _is_clone(state):
+    if "order" in state:  # of a clone run
         return dict(state["model"])
     return {name[len(POLICY) :]: value for name, value in state["model"].items() if name.startswith(POLICY)}
 

@@ -19,11 +19,12 @@ have. A behavior that is done goes on answering, without learning, while others 
 """
 
 import time
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import structlog
 from torch import Tensor
@@ -37,15 +38,83 @@ from worker.collectors.events import EpisodesEnded, SegmentsDelivered
 from worker.collectors.pool import CollectorPool
 from worker.experience.rollout import Rollout, gather
 from worker.learning.algorithms.algorithm import Algorithm
+from worker.learning.algorithms.bc import Cloning
+from worker.learning.algorithms.numeric_check import Diverged
 from worker.onnx.export import exporter
 from worker.selfplay.controller import GhostController
-from worker.trainer.base_learner import SAMPLE_ROWS, Learner, Rollbacks
-from worker.trainer.compilation import BackgroundCompilation
+from worker.trainer.compilation import BackgroundCompilation, bf16_pictures
 from worker.trainer.health.monitor import HealthMonitor
-from worker.trainer.precision import bf16_pictures
 from worker.trainer.recorder import POLICY_VERSION, Aggregation, Recorder
 
 log = structlog.get_logger()
+
+SAMPLE_ROWS = 64
+"""Observations on which an exported model is checked."""
+MAX_ROLLBACKS = 3
+"""Updates in a row that may be rolled back before the run has failed."""
+
+
+class BaseLearner(ABC):
+    """What the learners of behaviors share (`worker.trainer.attempt.Learner`)."""
+
+    def __init__(
+        self,
+        config: TrainerConfig,
+        spec: BehaviorSpec,
+        algorithm: Algorithm | Cloning,
+        recorder: Recorder,
+        collectors: CollectorPool,
+    ) -> None:
+        self.config = config
+        """The behavior's section of the configuration."""
+        self.spec = spec
+        self.algorithm = algorithm
+        self.recorder = recorder
+        self._collectors = collectors
+        self._next_checkpoint = 0
+        self._rollbacks = 0
+        """In a row."""
+
+    @property
+    def name(self) -> str:
+        """The behavior's key in the configuration."""
+        return self.spec.behavior
+
+    @property
+    @abstractmethod
+    def learned(self) -> int:
+        """Steps that a checkpoint that is written now contains."""
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether a multiple of `checkpoint_interval` has been crossed since the last checkpoint."""
+        return self.learned >= self._next_checkpoint
+
+    def checkpointed(self) -> None:
+        """Plan the next checkpoint, after one has been written."""
+        self._next_checkpoint = next_multiple(self.learned, self.config.checkpoint_interval)
+
+    def _attempt(self, update: Callable[[], None]) -> str | None:
+        """Run an update; return why it was rolled back, or None. Raises `Diverged` at `MAX_ROLLBACKS` in a row."""
+        try:
+            update()
+        except Diverged as error:
+            self._rollbacks += 1
+            if self._rollbacks >= MAX_ROLLBACKS:
+                raise
+            return str(error)
+        self._rollbacks = 0
+        return None
+
+    def _publish(self) -> None:
+        """Send the collectors the present weights."""
+        self._collectors.publish(self.name, self.algorithm.version, self.algorithm.flat_weights())
+        log.debug("policy_published", behavior=self.name, version=self.algorithm.version)
+
+
+def next_multiple(step: int, interval: int) -> int:
+    """Return the first multiple of `interval` behind `step`."""
+    return (step // interval + 1) * interval
 
 
 @dataclass
@@ -58,37 +127,13 @@ class Progress:
     """The round that is being collected, counted from 1."""
 
 
-@dataclass(frozen=True)
-class Sample:
-    """Some recorded observations, on which an exported model is checked against the policy."""
-
-    observations: list[Tensor]
-    """`(B, *shape)` each; none before the first round."""
-    masks: Tensor | None
-    """`(B, choices)`."""
-
-    @classmethod
-    def of(cls, rollout: Rollout) -> Self:
-        """Copy the first rows of a rollout."""
-        columns = [*rollout.observations, *([] if rollout.action_masks is None else [rollout.action_masks])]
-        if rollout.steps > SAMPLE_ROWS:  # copies: a few rows must not keep a large column alive
-            columns = [column[:SAMPLE_ROWS].clone() for column in columns]
-        masks = None if rollout.action_masks is None else columns.pop()
-        return cls(columns, masks)
-
-
-@dataclass(frozen=True)
-class LearnerOptions:
-    """Options of a learner; by default it only learns from rounds."""
-
-    bf16: bool = False
-    """Whether pictures are encoded in bfloat16 during updates."""
-    compilation: BackgroundCompilation | None = None
-    """Compiles the updates."""
-    team: GhostController | None = None
-    """Of a behavior in self-play: it learns in its turns only, and else waits with its collected steps."""
-    health: HealthMonitor | None = None
-    """Finds out why the policy does not learn, or not as it should."""
+def sample_of(rollout: Rollout) -> tuple[list[Tensor], Tensor | None]:
+    """Copy the first rows of a rollout: observations, `(B, *shape)` each, and action masks, `(B, choices)`."""
+    columns = [*rollout.observations, *([] if rollout.action_masks is None else [rollout.action_masks])]
+    if rollout.steps > SAMPLE_ROWS:  # copies: a few rows must not keep a large column alive
+        columns = [column[:SAMPLE_ROWS].clone() for column in columns]
+    masks = None if rollout.action_masks is None else columns.pop()
+    return columns, masks
 
 
 def arena_steps(config: ReinforcementConfig, round_steps: int) -> int:
@@ -100,7 +145,7 @@ def arena_steps(config: ReinforcementConfig, round_steps: int) -> int:
     return 3 * max(round_steps, config.time_horizon)
 
 
-class BehaviorLearner(Learner):
+class BehaviorLearner(BaseLearner):
     """Collects segments of one behavior, learns from whole rounds, publishes the result."""
 
     def __init__(
@@ -112,14 +157,26 @@ class BehaviorLearner(Learner):
         recorder: Recorder,
         collectors: CollectorPool,
         progress: Progress,
-        options: LearnerOptions | None = None,
+        *,
+        bf16: bool = False,
+        compilation: BackgroundCompilation | None = None,
+        team: GhostController | None = None,
+        health: HealthMonitor | None = None,
     ) -> None:
-        """`progress` is how far the behavior is: that of a checkpoint, or none."""
+        """`progress` is how far the behavior is: that of a checkpoint, or none.
+
+        Args:
+            bf16: Whether pictures are encoded in bfloat16 during updates.
+            compilation: Compiles the updates.
+            team: Of a behavior in self-play: it learns in its turns only, and else waits with its collected steps.
+            health: Finds out why the policy does not learn, or not as it should.
+        """
         super().__init__(config, spec, algorithm, recorder, collectors)
         self.config: ReinforcementConfig = config
         self.algorithm: Algorithm = algorithm
         self.progress = progress
-        self.options = options or LearnerOptions()
+        self.health = health
+        self._bf16, self._compilation, self._team = bf16, compilation, team
         self._arena = arena
         self._segments: defaultdict[int, list[Segments]] = defaultdict(list)
         self._ended: defaultdict[int, list[tuple[int, list[Any]]]] = defaultdict(list)
@@ -136,8 +193,8 @@ class BehaviorLearner(Learner):
         """Steps that a former attempt has collected, by round."""
         self._goes_on = False
         """Whether the round that a former attempt was collecting goes on."""
-        self._rollbacks = Rollbacks()
-        self.sample = Sample([], None)
+        self._sample: tuple[list[Tensor], Tensor | None] = [], None
+        """Some observations and action masks of the last round, on which an exported model is checked."""
 
     @property
     def step(self) -> int:
@@ -205,8 +262,8 @@ class BehaviorLearner(Learner):
 
     def _episode(self, episode_return: float, length: int, group_return: float) -> None:
         self.recorder.episode(episode_return, length, group_return)
-        if self.options.health is not None:
-            self.options.health.episode(episode_return + group_return, length)
+        if self.health is not None:
+            self.health.evidence.episodes.add(episode_return + group_return, length)
 
     def collected(self, round_number: int) -> None:
         """Record that a round is complete."""
@@ -219,12 +276,12 @@ class BehaviorLearner(Learner):
 
     @property
     def _has_turn(self) -> bool:
-        return self.options.team is None or self.options.team.has_turn(self.name)
+        return self._team is None or self._team.has_turn(self.name)
 
     def learn(self) -> str | None:
-        """Improve the policy on the round and publish it (`Learner.learn`).
+        """Improve the policy on the round and publish it; return why the update was rolled back, or None.
 
-        Where the policy is beyond a limit of the configuration (`LimitCrossed`), its weights are those of the update.
+        Raises `Diverged` at the third rollback in a row, and `LimitCrossed`: the weights are then those of the update.
         """
         self._collected.discard(self.progress.round)
         rollout = self._gathered(self.progress.round)
@@ -242,15 +299,14 @@ class BehaviorLearner(Learner):
         self.progress.round += 1
         if self.config.threaded:
             self._grant()
-        self.sample = Sample.of(rollout)
-        health = self.options.health
-        if health is not None:
-            health.experienced(rollout, self.progress.step)
-        diagnosis = self._rollbacks.attempt(lambda: self._update(rollout))
-        if health is not None:
-            health.learned()
-        if self.options.team is not None:
-            self.options.team.learned(self.name, self.progress.step, done=self.done)
+        self._sample = sample_of(rollout)
+        if self.health is not None:
+            self.health.experienced(rollout, self.progress.step)
+        diagnosis = self._attempt(lambda: self._update(rollout))
+        if self.health is not None:
+            self.health.learned()
+        if self._team is not None:
+            self._team.learned(self.name, self.progress.step, done=self.done)
         if self.done:
             self._collectors.grant_unrecorded(self.name)
         elif not self.config.threaded:
@@ -266,8 +322,8 @@ class BehaviorLearner(Learner):
         assert isinstance(config, ReinforcementConfig), "the trainer of a behavior never changes"
         self.config = config
         self.algorithm.reconfigure(config)
-        if self.options.health is not None:
-            self.options.health.reconfigure(config)
+        if self.health is not None:
+            self.health.reconfigure(config)
         self.checkpointed()
         if self.done:
             return self.progress.step >= config.max_steps
@@ -278,10 +334,10 @@ class BehaviorLearner(Learner):
     def state(self) -> dict[str, object]:
         """Return the state for a checkpoint."""
         state: dict[str, object] = {"progress": asdict(self.progress), "algorithm": self.algorithm.state_dict()}
-        if self.options.team is not None:
-            state["self_play"] = self.options.team.state(self.name)
-        if self.options.health is not None:
-            state["health"] = self.options.health.state_dict()
+        if self._team is not None:
+            state["self_play"] = self._team.state(self.name)
+        if self.health is not None:
+            state["health"] = self.health.state_dict()
         return state
 
     def collection(self) -> dict[str, object]:
@@ -299,14 +355,17 @@ class BehaviorLearner(Learner):
         return rollout if former is None else former.followed_by(rollout)
 
     def exporter(self) -> Callable[[Path], OnnxModel]:
-        """As `Learner.exporter`; the model is checked on observations of the last round."""
-        return exporter(self.algorithm.actor, self.spec, self.sample.observations, self.sample.masks)
+        """Copy the policy; return a function that writes it as an ONNX model, on any thread, and describes that.
+
+        The model is checked on observations of the last round.
+        """
+        return exporter(self.algorithm.actor, self.spec, *self._sample)
 
     def _update(self, rollout: Rollout) -> None:
-        if self.options.compilation is not None:
-            self.options.compilation.before_update(rollout, self.progress.step)
+        if self._compilation is not None:
+            self._compilation.before_update(rollout, self.progress.step)
         began = time.monotonic()
-        with bf16_pictures(self.options.bf16):
+        with bf16_pictures(self._bf16):
             measured = self.algorithm.update(rollout, self.progress.step)
         log.debug(
             "update_made",
@@ -319,8 +378,8 @@ class BehaviorLearner(Learner):
         if measured is not None:
             self.recorder.learned(measured)
             self._publish()
-            if self.options.health is not None:
-                self.options.health.updated(measured, rollout)
+            if self.health is not None:
+                self.health.updated(measured, rollout)
 
     def _publish(self) -> None:
         self.recorder.measure(POLICY_VERSION, self.algorithm.version, Aggregation.LAST)
@@ -337,3 +396,65 @@ class BehaviorLearner(Learner):
             self._granted += size
             self._collectors.grant(self.name, self._last_round, size)
             log.debug("round_granted", behavior=self.name, round=self._last_round, steps=size)
+
+
+class InferenceLearner(BaseLearner):
+    """Plays a behavior without learning: `checkpoint_settings.inference`, ML-Agents' `--inference`.
+
+    Its agents are answered with the weights that the run began with, without a limit. Only their episodes are recorded,
+    for summaries as in training. Steps count the answered decisions, also within an episode: agents whose episodes end
+    together would move them by several summaries at once. The state never changes, so that no checkpoint is ever due.
+    The run plays until it is stopped or has no simulators.
+    """
+
+    step = 0
+    learned = 0
+    done = False
+    ready = False
+    checkpoint_due = False
+
+    def __init__(
+        self,
+        config: ReinforcementConfig,
+        spec: BehaviorSpec,
+        algorithm: Algorithm,
+        recorder: Recorder,
+        collectors: CollectorPool,
+        step: int,
+    ) -> None:
+        """`step`: how long the policy had learned for."""
+        super().__init__(config, spec, algorithm, recorder, collectors)
+        self.learned = self.step = step
+
+    def start(self) -> None:
+        """Publish the weights, and answer all agents with them."""
+        self.recorder.measure(POLICY_VERSION, self.algorithm.version, Aggregation.LAST)
+        self._publish()
+        self._collectors.grant_unrecorded(self.name)
+
+    def episodes_ended(self, event: EpisodesEnded) -> None:
+        """Record finished episodes."""
+        for episode_return, length, group_return in event.records[["return", "length", "group_return"]].tolist():
+            self.recorder.episode(episode_return, length, group_return)
+
+    def played(self, steps: int) -> None:
+        """Count answered decisions, and write the summary that becomes due with them."""
+        self.step += steps
+        self.recorder.advance(self.step)
+
+    def learn(self) -> None:
+        """Do nothing."""
+
+    def reconfigure(self, config: TrainerConfig) -> bool:
+        """Take the new section; the keys that can change only concern learning."""
+        assert isinstance(config, ReinforcementConfig), "the trainer of a behavior never changes"
+        self.config = config
+        return True
+
+    def state(self) -> dict[str, object]:
+        """Return the state for a checkpoint."""
+        return {"progress": {"step": self.learned, "round": 0}, "algorithm": self.algorithm.state_dict()}
+
+    def exporter(self) -> Callable[[Path], OnnxModel]:
+        """Return a function that writes the policy as an ONNX model, on any thread, and describes that."""
+        return exporter(self.algorithm.actor, self.spec)

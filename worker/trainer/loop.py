@@ -14,52 +14,22 @@ from typing import assert_never
 import numpy as np
 import structlog
 
-from ludus.collector.messages import (
-    BehaviorAnnounced,
-    CollectorLags,
-    EvaluationEnded,
-    MatchesEnded,
-    SimulatorConnected,
-    SimulatorLeft,
-    SimulatorProblem,
-    SimulatorStarted,
-    StatsReported,
-    StepsPlayed,
-    TimesMeasured,
-)
+from ludus.collector import messages
 from ludus.protocol.codes import CloseCode
 from ludus.schemas.states import StopReason
-from worker.collectors.collector_process import EDGE_READER, WarmCollector
-from worker.collectors.events import (
-    CollectorDied,
-    CollectorEvent,
-    CollectorListening,
-    EdgeCollectorJoined,
-    EdgeCollectorLeft,
-    EdgeReaderFailed,
-    Endpoint,
-    EpisodesEnded,
-    HandedOver,
-    RoundCollected,
-    SegmentsDelivered,
-    TeamAnnounced,
-)
+from worker.collectors import events
 from worker.collectors.pool import CollectorPool
+from worker.collectors.processes import EDGE_READER, WarmCollector
 from worker.learning.algorithms.numeric_check import Diverged
-from worker.trainer.amendments import Amendments
 from worker.trainer.assessment import Assessment
-from worker.trainer.attempt import Attempt, collector_settings
-from worker.trainer.barrier import CheckpointBarrier, can_go_on
-from worker.trainer.base_learner import MAX_ROLLBACKS, Learner
+from worker.trainer.attempt import Attempt, EdgeCollectorReports, Learner, WaitingLimits, collector_settings
 from worker.trainer.checkpoint import AMENDMENTS, COLLECTORS, ENVIRONMENT_PARAMETERS, load
-from worker.trainer.checkpoints import Checkpoints
-from worker.trainer.edge_collectors import EdgeCollectorReports
+from worker.trainer.checkpoints import Checkpoints, can_go_on
 from worker.trainer.environment_parameters import EnvironmentParameters
 from worker.trainer.health.divergence import LimitCrossed
 from worker.trainer.health.reports import HealthReports
-from worker.trainer.inference import InferenceLearner
 from worker.trainer.initialization import Sources
-from worker.trainer.learner import BehaviorLearner
+from worker.trainer.learner import MAX_ROLLBACKS, BehaviorLearner, InferenceLearner
 from worker.trainer.messages import (
     LEARNING_BEGAN,
     Amend,
@@ -74,13 +44,12 @@ from worker.trainer.messages import (
     Outcome,
     Progress,
     SaveCheckpoint,
+    SupervisorPort,
     describe,
 )
 from worker.trainer.registry import BehaviorRegistry
 from worker.trainer.selfplay import SelfPlayCoordinator
-from worker.trainer.supervisor_port import SupervisorPort
 from worker.trainer.time_meter import TimeMeter
-from worker.trainer.waiting import WaitingLimits
 
 log = structlog.get_logger()
 
@@ -114,20 +83,18 @@ class Trainer:
             amended, parameters = 0, None if parameters is None else {**parameters, "edit": 0}
         pool = CollectorPool(collector_settings(job, config), warm)
         pool.restore(collectors if can_go_on(config, collectors) else [])
-        self._attempt = attempt = Attempt(job, config, supervisor, pool, restored)
+        self.attempt = attempt = Attempt(job, config, supervisor, pool, restored, amended=amended)
         self._health = HealthReports(attempt)
         self._selfplay = SelfPlayCoordinator(attempt, self._health)
         self._parameters = EnvironmentParameters(attempt, self._selfplay.ghosts.rating, parameters)
-        self._amendments = Amendments(attempt, amended)
-        self._registry = BehaviorRegistry(attempt, self._parameters, self._selfplay)
+        self.registry = BehaviorRegistry(attempt, self._parameters, self._selfplay)
         self._assessment = None if config.assessment is None else Assessment(attempt, config.assessment)
         """Of a run that evaluates policies instead of training them."""
-        barrier = CheckpointBarrier(attempt, self._handle)
-        self._checkpoints = Checkpoints(attempt, self._parameters, self._selfplay, self._amendments, barrier)
+        self.checkpoints = Checkpoints(attempt, self._parameters, self._selfplay, self._handle)
         self._limits = WaitingLimits(attempt)
         self._time_meter = TimeMeter()
         self._edge_collectors = EdgeCollectorReports(attempt)
-        self._endpoints: dict[int, Endpoint] = {}
+        self._endpoints: dict[int, events.Endpoint] = {}
         self._next_progress = 0.0
         self._learns = False
         """Whether an update was made in this attempt."""
@@ -136,146 +103,135 @@ class Trainer:
 
     def run(self) -> Finished:
         """Train until the end; return how the attempt ended."""
-        attempt, pool = self._attempt, self._attempt.pool
+        attempt, pool = self.attempt, self.attempt.pool
         try:
             self._report_progress(at_once=True)
-            self._amendments.begin()
-            self._registry.report_bf16()
+            attempt.begin_amended()
+            self.registry.report_bf16()
             if self._assessment is None:
-                self._registry.begin_clones()
+                self.registry.begin_clones()
             self._endpoints = {endpoint.index: endpoint for endpoint in pool.start()}
             self._report_endpoints()
-            attempt.simulators.begin()
+            attempt.simulators.absent_since = time.monotonic()
             finished = self._loop()
             self._report(at_once=True)
             code = CLOSE_CODES[finished.outcome]
             pool.close(code, finished.detail or code.sentence, rejoin=code.rejoin)
             for event in pool.poll(0.0):
-                if isinstance(event, SimulatorLeft):
+                if isinstance(event, messages.SimulatorLeft):
                     self._simulator_left(event)
         finally:
             pool.close(CloseCode.COLLECTOR_CLOSING, "the trainer ended; join again", rejoin=True)
-            self._registry.close()
+            self.registry.close()
         return finished
 
     def _loop(self) -> Finished:
         while True:
             # wait for the first event unless a behavior can learn
-            can_learn = any(learner.ready for learner in self._attempt.learners.values())
-            for event in self._attempt.pool.poll(0.0 if can_learn else POLL_SECONDS):
+            can_learn = any(learner.ready for learner in self.attempt.learners.values())
+            for event in self.attempt.pool.poll(0.0 if can_learn else POLL_SECONDS):
                 self._handle(event)
             finished = (
-                self._registry.unusable
-                or self._apply_commands()
+                self.registry.unusable
+                or self.apply_commands()
                 or (self._learn() if self._assessment is None else self._assessment.finished())
             )
             if finished is None and (ending := self._limits.without_simulators() or self._limits.without_behaviors()):
-                finished = self._checkpoints.finish(*ending)
+                finished = self.checkpoints.finish(*ending)
             if finished is not None:
                 return finished
-            with self._time_meter.checkpointing():
-                self._checkpoints.poll()
+            with self._time_meter.counting("checkpoints"):
+                self.checkpoints.poll()
             self._report()
 
-    # events of collectors ---------------------------------------------------------------------------------------
-
-    def _handle(self, event: CollectorEvent) -> None:
-        if self._attempt.config.debug:
+    def _handle(self, event: events.CollectorEvent) -> None:
+        if self.attempt.config.debug:
             log.debug("collector_event", kind=type(event).__name__, **_facts(event))
-        attempt = self._attempt
+        attempt = self.attempt
         match event:
-            case SegmentsDelivered():
+            case events.SegmentsDelivered():
                 self._learner(event.behavior).add(event)
-            case RoundCollected():
+            case events.RoundCollected():
                 self._learner(event.behavior).collected(event.round)
-            case EpisodesEnded():
+            case events.EpisodesEnded():
                 attempt.learners[event.behavior].episodes_ended(event)
-            case StatsReported():
+            case messages.StatsReported():
                 for learner in attempt.learners.values():
                     learner.recorder.reported(event)
-            case TimesMeasured():
+            case messages.TimesMeasured():
                 self._time_meter.collected(event)
-            case StepsPlayed():
+            case messages.StepsPlayed():
                 learner = attempt.learners[event.behavior]
                 if isinstance(learner, InferenceLearner):
                     learner.played(event.steps)
                 else:
                     self._selfplay.opponents_played(event)
-            case MatchesEnded():
+            case messages.MatchesEnded():
                 self._selfplay.ended(event)
-            case BehaviorAnnounced():
-                (self._assessment or self._registry).register(event.spec)
-            case TeamAnnounced():
+            case messages.BehaviorAnnounced():
+                (self._assessment or self.registry).register(event.spec)
+            case events.TeamAnnounced():
                 self._selfplay.team_announced(event)
-            case SimulatorConnected():
+            case messages.SimulatorConnected():
                 attempt.simulators.connected(event.session_id)
                 attempt.supervisor.post(event)
-            case SimulatorStarted():
+            case messages.SimulatorStarted():
                 attempt.simulators.started(event.session_id, event.behaviors)
                 self._selfplay.started(event.session_id, event.behaviors)
                 attempt.supervisor.post(event)
                 if self._assessment is not None:
                     self._assessment.started(event)
-            case SimulatorLeft():
+            case messages.SimulatorLeft():
                 self._simulator_left(event)
-            case EvaluationEnded():
+            case messages.EvaluationEnded():
                 assert self._assessment is not None, "only an assessment gives simulators batches of games"
                 self._assessment.batch_ended(event)
-            case SimulatorProblem():
-                attempt.report(
-                    "simulator_problem",
-                    f"Simulator {event.number}: {event.sentence}",
-                    level="warning",
-                    session_id=event.session_id,
-                    number=event.number,
-                    code=event.code,
-                )
-            case CollectorListening():
-                self._endpoints[event.endpoint.index] = event.endpoint
+            case messages.SimulatorProblem():
+                facts = {"session_id": event.session_id, "number": event.number, "code": event.code}
+                message = f"Simulator {event.number}: {event.sentence}"
+                attempt.report("simulator_problem", message, level="warning", **facts)
+            case events.Endpoint():
+                self._endpoints[event.index] = event
                 self._report_endpoints()
-            case CollectorDied():
-                self._collector_died(event)
-            case EdgeCollectorJoined() | EdgeCollectorLeft() | CollectorLags() | EdgeReaderFailed():
+            case events.CollectorDied():
+                self._endpoints.pop(event.index, None)
+                who = "The edge reader" if event.index == EDGE_READER else f"Collector {event.index}"
+                message = f"{who} died ({event.reason}); {event.lost_steps} steps are lost"
+                attempt.report("collector_died", message, level="warning", **asdict(event))
+            case (
+                events.EdgeCollectorJoined()
+                | events.EdgeCollectorLeft()
+                | messages.CollectorLags()
+                | events.EdgeReaderFailed()
+            ):
                 self._edge_collectors.handle(event)
-            case HandedOver():
-                pass  # too late for its checkpoint (`worker.trainer.barrier`)
+            case events.HandedOver():
+                pass  # too late for its checkpoint (`worker.trainer.checkpoints`)
             case _:
                 assert_never(event)
         self._parameters.handle(event)
 
     def _learner(self, behavior: str) -> BehaviorLearner:
         """Return the learner that asked for experience."""
-        learner = self._attempt.learners[behavior]
+        learner = self.attempt.learners[behavior]
         assert isinstance(learner, BehaviorLearner), "only learners of this class ask for experience"
         return learner
 
-    def _simulator_left(self, event: SimulatorLeft) -> None:
-        if self._attempt.simulators.left(event):
+    def _simulator_left(self, event: messages.SimulatorLeft) -> None:
+        if self.attempt.simulators.left(event):
             self._selfplay.ghosts.left(event.session_id)
             if self._assessment is not None:
                 self._assessment.left(event.session_id)
-        self._attempt.supervisor.post(event)
-
-    def _collector_died(self, event: CollectorDied) -> None:
-        self._endpoints.pop(event.index, None)
-        who = "The edge reader" if event.index == EDGE_READER else f"Collector {event.index}"
-        self._attempt.report(
-            "collector_died",
-            f"{who} died ({event.reason}); {event.lost_steps} steps are lost",
-            level="warning",
-            **asdict(event),
-        )
-
-    # learn ------------------------------------------------------------------------------------------------------
+        self.attempt.supervisor.post(event)
 
     def _learn(self) -> Finished | None:
         """Update every behavior whose round is complete, save where that is due, and finish when all are done."""
-        learners = self._attempt.learners
+        learners = self.attempt.learners
         for learner in learners.values():
             if not learner.ready:
                 continue
             try:
-                with self._time_meter.learning():
+                with self._time_meter.counting("learning"):
                     rolled_back = learner.learn()
             except Diverged as error:  # the weights are those before the update: to look at, or to go on from
                 self._report_rollback(learner, str(error))
@@ -286,71 +242,67 @@ class Trainer:
                 self._report_rollback(learner, rolled_back)
             elif not self._learns:
                 self._learns = True
-                attempt = self._attempt
+                attempt = self.attempt
                 attempt.report(LEARNING_BEGAN, f"{learner.name} made its first update", behavior=learner.name)
             self._parameters.advanced(learner.name)
         self._selfplay.take_turns()
-        if not self._attempt.unfinished():
+        if not self.attempt.unfinished():
             # The attempt before may have ended between its last checkpoint and its last word: nobody need play then.
-            self._registry.register_finished()
+            self.registry.register_finished()
             detail = "every behavior reached its max_steps"
-            return self._registry.unusable or self._ended("succeeded", StopReason.COMPLETED, detail)
+            return self.registry.unusable or self._ended("succeeded", StopReason.COMPLETED, detail)
         if any(learner.checkpoint_due for learner in learners.values()):
-            with self._time_meter.checkpointing():
-                self._checkpoints.begin()
+            with self._time_meter.counting("checkpoints"):
+                self.checkpoints.begin()
         return None
 
     def _report_rollback(self, learner: Learner, reason: str) -> None:
         message = f"{learner.name}: {reason}"
-        self._attempt.report("update_rolled_back", message, level="warning", behavior=learner.name)
+        self.attempt.report("update_rolled_back", message, level="warning", behavior=learner.name)
 
     def _ended(self, outcome: Outcome, reason: StopReason, detail: str) -> Finished:
         """Say what the run's health is at its end, and finish."""
         self._health.conclude()
-        return self._checkpoints.finish(outcome, reason, detail)
+        return self.checkpoints.finish(outcome, reason, detail)
 
-    # commands ---------------------------------------------------------------------------------------------------
-
-    def _apply_commands(self) -> Finished | None:
+    def apply_commands(self) -> Finished | None:
         """Carry out the supervisor's messages; return the end of the attempt where one ends it."""
-        for message in self._attempt.supervisor.commands():
+        for message in self.attempt.supervisor.commands():
             log.debug("command_received", command=describe(message))
             match message:
                 case Command(action="stop"):
                     return self._in_vain() or self._ended("succeeded", StopReason.USER, "stopped on request")
                 case Command(action="pause"):
-                    return self._checkpoints.finish("paused", StopReason.USER, "paused on request")
+                    return self.checkpoints.finish("paused", StopReason.USER, "paused on request")
                 case Command(action="cancel"):
                     return Finished(outcome="cancelled", reason=StopReason.USER, detail="cancelled on request")
                 case Command(action="release"):
-                    return self._checkpoints.finish("released", None, message.detail)
+                    return self.checkpoints.finish("released", None, message.detail)
                 case EditParameters():
                     self._parameters.edit(message)
                 case SaveCheckpoint():
-                    self._checkpoints.request(message.request)
+                    self.checkpoints.request(message.request)
                 case OpenPlaces():
-                    self._attempt.pool.open_places()
+                    self.attempt.pool.open_places()
                 case Amend():
-                    if restart := [name for each in message.amendments for name in self._amendments.apply(each)]:
+                    if restart := [name for amendment in message.amendments for name in self.attempt.amend(amendment)]:
                         detail = f"{' and '.join(restart)} had ended and is to learn on, which takes a new attempt"
-                        return self._checkpoints.finish("released", StopReason.USER, detail)
+                        return self.checkpoints.finish("released", StopReason.USER, detail)
                 case CheckpointCommitted() | CheckpointRefused() | Command():
                     pass
                 case _:
                     assert_never(message)
-        with self._time_meter.checkpointing():
-            self._checkpoints.write_requested()
+        with self._time_meter.counting("checkpoints"):
+            self.checkpoints.write_requested()
         return None
 
     def _in_vain(self) -> Finished | None:
         """Return the end of a run that is stopped and has trained nothing, as all its games were refused; else None."""
-        attempt = self._attempt
+        attempt = self.attempt
         if not attempt.refusals or attempt.learners or attempt.job.resume_from or self._assessment is not None:
             return None
         detail = f"stopped on request before any behavior was trained: {'; '.join(attempt.refusals.values())}"
         return Finished(outcome="failed", reason=StopReason.BEHAVIOR_REFUSED, detail=detail)
-
-    # reports ----------------------------------------------------------------------------------------------------
 
     def _report(self, *, at_once: bool = False) -> None:
         """Send the supervisor all changes since the last report, each kind at its own pace."""
@@ -365,24 +317,24 @@ class Trainer:
         now = time.monotonic()
         if at_once or now >= self._next_progress:
             self._next_progress = now + PROGRESS_SECONDS
-            attempt = self._attempt
+            attempt = self.attempt
             spent = self._time_meter.spent(attempt.step) if self._assessment is None else None
             progress = Progress(step=attempt.step, simulators=len(attempt.simulators), time_spent=spent)
             attempt.supervisor.post(progress)
 
     def _report_endpoints(self) -> None:
-        self._attempt.supervisor.post(Listening(endpoints=list(self._endpoints.values())))
+        self.attempt.supervisor.post(Listening(endpoints=list(self._endpoints.values())))
 
 
-def _facts(event: CollectorEvent) -> dict[str, object]:
+def _facts(event: events.CollectorEvent) -> dict[str, object]:
     """Return the fields of an event for the log: columns of few records as lists, of longer values the length."""
     facts: dict[str, object] = {}
-    for each in fields(event):
-        value = getattr(event, each.name)
+    for field in fields(event):
+        value = getattr(event, field.name)
         if isinstance(value, np.ndarray) and value.dtype.names and len(value) <= LONGEST_COLUMN:
             facts |= {name: value[name].tolist() for name in value.dtype.names}
         elif isinstance(value, Sized) and not isinstance(value, str):
-            facts[each.name] = f"{len(value)} entries"
+            facts[field.name] = f"{len(value)} entries"
         else:
-            facts[each.name] = value
+            facts[field.name] = value
     return facts

@@ -6,7 +6,8 @@ travel on as they are.
 
 import json
 import re
-from typing import Any, Final, Literal, Self, get_args
+from collections.abc import Mapping
+from typing import Any, Final, Literal, Protocol, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
@@ -20,7 +21,7 @@ from server.metrics.points import MetricPoint
 from server.runs.amendments.repository import AmendmentRef
 from server.runs.bottleneck.diagnosis import TimeSpent
 from server.simulators.repository import EdgeCollectorRef
-from worker.collectors.events import Endpoint
+from worker.collectors.events import EdgeReaderFailed, Endpoint
 
 Action = Literal["pause", "stop", "cancel", "release"]
 CheckpointReason = Literal["interval", "final", "requested"]
@@ -32,9 +33,6 @@ LEARNING_BEGAN: Final = "learning_began"
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-# Supervisor to trainer ------------------------------------------------------------------------------------------------
 
 
 class Job(_Frozen):
@@ -125,7 +123,7 @@ class EditParameters(_Frozen):
 
 
 class OpenPlaces(_Frozen):
-    """Open the places for edge collectors, because one has asked. Answered by `Listening` or `PlacesUnavailable`."""
+    """Open the places for edge collectors, because one has asked. Answered by `Listening` or `EdgeReaderFailed`."""
 
 
 class CheckpointCommitted(_Frozen):
@@ -147,9 +145,6 @@ Order = Command | SaveCheckpoint | Amend | EditParameters | OpenPlaces | Checkpo
 ToTrainer = Job | Heartbeat | Order
 
 
-# Trainer to supervisor ------------------------------------------------------------------------------------------------
-
-
 class Listening(_Frozen):
     """The endpoints of the collectors; the whole list each time."""
 
@@ -160,12 +155,6 @@ class EdgeCollectors(_Frozen):
     """The edge collectors that collect now; the whole list each time."""
 
     collectors: list[EdgeCollectorRef]
-
-
-class PlacesUnavailable(_Frozen):
-    """The places for edge collectors can't be opened here."""
-
-    detail: str
 
 
 class Progress(_Frozen):
@@ -292,13 +281,13 @@ Report = (
     | Assessed
     | CheckpointDeclined
     | EdgeCollectors
+    | EdgeReaderFailed
     | EventRecord
     | Findings
     | Listening
     | MatchesPlayed
     | MatchesResumed
     | ParameterStates
-    | PlacesUnavailable
     | SelfPlayStatus
     | SimulatorConnected
     | SimulatorLeft
@@ -308,11 +297,12 @@ Report = (
 ToSupervisor = Report | Metrics | Progress | CheckpointWritten | Finished
 Message = ToTrainer | ToSupervisor
 
-_TO_TRAINER: dict[str, TypeAdapter[ToTrainer]] = {each.__name__: TypeAdapter(each) for each in get_args(ToTrainer)}
-_TO_SUPERVISOR: dict[str, TypeAdapter[ToSupervisor]] = {
-    each.__name__: TypeAdapter(each) for each in get_args(ToSupervisor)
+TO_TRAINER: dict[str, TypeAdapter[ToTrainer]] = {kind.__name__: TypeAdapter(kind) for kind in get_args(ToTrainer)}
+TO_SUPERVISOR: dict[str, TypeAdapter[ToSupervisor]] = {
+    kind.__name__: TypeAdapter(kind) for kind in get_args(ToSupervisor)
 }
-_ADAPTERS: dict[str, TypeAdapter[Any]] = {**_TO_TRAINER, **_TO_SUPERVISOR}
+_ADAPTERS: dict[str, TypeAdapter[Any]] = {**TO_TRAINER, **TO_SUPERVISOR}
+Kind = TypeVar("Kind")
 
 
 def encode(message: Message) -> bytes:
@@ -321,16 +311,10 @@ def encode(message: Message) -> bytes:
     return name.encode() + b"\n" + _ADAPTERS[name].dump_json(message)
 
 
-def decode_for_trainer(frame: bytes) -> ToTrainer:
-    """Return a message of a supervisor. Raises `KeyError` and `ValueError` for anything else."""
+def decode(frame: bytes, kinds: Mapping[str, TypeAdapter[Kind]]) -> Kind:
+    """Return a message of `TO_TRAINER` or `TO_SUPERVISOR`. Raises `KeyError` and `ValueError` for anything else."""
     name, _, fields = frame.partition(b"\n")
-    return _TO_TRAINER[name.decode()].validate_json(fields)
-
-
-def decode_for_supervisor(frame: bytes) -> ToSupervisor:
-    """Return a message of a trainer. Raises `KeyError` and `ValueError` for anything else."""
-    name, _, fields = frame.partition(b"\n")
-    return _TO_SUPERVISOR[name.decode()].validate_json(fields)
+    return kinds[name.decode()].validate_json(fields)
 
 
 def describe(message: Message) -> str:
@@ -338,3 +322,13 @@ def describe(message: Message) -> str:
     name = type(message).__name__
     kind = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name.removesuffix("Record")).lower()
     return json.dumps({"type": kind, **_ADAPTERS[name].dump_python(message, mode="json")})
+
+
+class SupervisorPort(Protocol):
+    """The connection to a supervisor, or the console of a trainer that runs alone."""
+
+    def post(self, message: Message) -> None:
+        """Send a report. Never blocks."""
+
+    def commands(self) -> list[Order]:
+        """Return the messages since the last call."""

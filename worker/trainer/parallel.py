@@ -38,7 +38,7 @@ from worker.learning.algorithms.algorithm import Algorithm
 from worker.learning.algorithms.numeric_check import Diverged
 from worker.learning.build import Demonstrations, build_algorithm
 from worker.learning.data_parallel import all_gather, process_group
-from worker.trainer.precision import bf16_pictures
+from worker.trainer.compilation import bf16_pictures
 
 log = structlog.get_logger()
 
@@ -161,10 +161,7 @@ class Group:
 
 
 def learn_together(algorithm: Algorithm, rollout: Rollout, step: int) -> Mapping[str, float] | None:
-    """Update in this process as the others do in theirs; afterwards all have the same weights.
-
-    Raise `Diverged` in all of them if it was raised in any, `ProcessesDisagree` if weights differ all the same.
-    """
+    """Update as the others do: all have the same weights then, or raise `Diverged`, or else `ProcessesDisagree`."""
     measured: Mapping[str, float] | None = None
     diverged: Diverged | None = None
     try:
@@ -175,10 +172,10 @@ def learn_together(algorithm: Algorithm, rollout: Rollout, step: int) -> Mapping
     flags = all_gather(torch.tensor([diverged is not None]).int()).flatten()
     if flags.any() and not flags.all():
         source = int(flags.nonzero()[0])
-        found = None
+        finding = None
         if diverged is not None and dist.get_rank() == source:
-            found = (diverged.tensor, diverged.minibatch, diverged.grown, algorithm.state_dict())
-        tensor, minibatch, grown, state = _broadcast(found, source)
+            finding = (diverged.tensor, diverged.minibatch, diverged.grown, algorithm.state_dict())
+        tensor, minibatch, grown, state = _broadcast(finding, source)
         if diverged is None:
             algorithm.load_state_dict(state)
             diverged = Diverged(tensor, minibatch, grown=grown, process=source)
@@ -231,8 +228,9 @@ def _send(order: Order) -> None:
 
 def _broadcast(value: Any, source: int) -> Any:
     """Return the `value` of process `source`; tensors of the others are on the CPU."""
-    sends = dist.get_rank() == source
-    data = torch.frombuffer(_pickled(value), dtype=torch.uint8) if sends else torch.empty(0, dtype=torch.uint8)
+    sends, data = dist.get_rank() == source, torch.empty(0, dtype=torch.uint8)
+    if sends:
+        data = torch.frombuffer(pickled(value), dtype=torch.uint8)
     size = torch.tensor(len(data))
     dist.broadcast(size, source)
     if not sends:
@@ -241,7 +239,7 @@ def _broadcast(value: Any, source: int) -> Any:
     return value if sends else pickle.loads(data.numpy().data)  # noqa: S301  (from this group, see above)
 
 
-def _pickled(value: Any) -> memoryview:
+def pickled(value: object) -> memoryview:
     """Pickle, tensors as arrays: a tenth of the time, and of a view only what it shows, not the whole replay buffer."""
     file = io.BytesIO()
     pickler = pickle.Pickler(file, pickle.HIGHEST_PROTOCOL)
@@ -265,9 +263,9 @@ def _environment() -> dict[str, str]:
 def main(arguments: list[str]) -> None:
     """Serve as one of the other processes."""
     file, processes, device, bf16, rank = arguments
-    own = join(Path(file), int(rank), int(processes), torch.device(device))
+    device_here = join(Path(file), int(rank), int(processes), torch.device(device))
     torch.set_num_threads(max(1, torch.get_num_threads() // int(processes)))
     with bf16_pictures(bool(int(bf16))):
-        serve(own)
+        serve(device_here)
     dist.destroy_process_group()
     gc.freeze()  # number 0 waits for the end: what is left, the kernel frees at once

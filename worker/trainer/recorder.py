@@ -29,15 +29,10 @@ EVALUATION_LENGTH = "Evaluation/Episode Length"
 EPISODE_LENGTH = "Environment/Episode Length"
 EXTRINSIC_REWARD = "Policy/Extrinsic Reward"
 POLICY_VERSION = "Policy/Version"
-
-
 MOST_POINTS = 1024
 """Summaries that are remembered, in case a checkpoint has their steps but has not learned from them."""
-
-
 LEAST_SECONDS = 0.01
 """Segments that waited for an update come in one burst: a speed is measured over at least so long."""
-
 LAST_EPISODES = (20, 100)
 """Fewest and most episodes behind a checkpoint's return: those since the newest update, the policy in the file, and
 earlier ones up to the fewest, as the return of a few episodes is mostly luck."""
@@ -63,13 +58,9 @@ class _Series:
     last: float = 0.0
 
     def value(self) -> float:
-        match self.aggregation:
-            case Aggregation.MEAN:
-                return self.total / self.count
-            case Aggregation.LAST:
-                return self.last
-            case Aggregation.SUM:
-                return self.total
+        if self.aggregation is Aggregation.LAST:
+            return self.last
+        return self.total / self.count if self.aggregation is Aggregation.MEAN else self.total
 
 
 class Recorder:
@@ -167,20 +158,17 @@ class Recorder:
         if returns:
             self.measure(CUMULATIVE_REWARD_STD, pstdev(returns))
         series, self._series = self._series, {}
-        self.write(boundary, {**{key: one.value() for key, one in series.items()}, **self._state_metrics()})
+        self.write(boundary, {**{key: measured.value() for key, measured in series.items()}, **self._state_metrics()})
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Write points at once, at their own step."""
-        at = time.time()
+        moment = time.time()
         self._written.append((step, dict(values)))
-        self._post(
-            Metrics(
-                points=[
-                    MetricPoint(behavior=self.behavior, key=key, step=step, at=at, value=value)
-                    for key, value in values.items()
-                ]
-            )
-        )
+        points = [
+            MetricPoint(behavior=self.behavior, key=key, step=step, at=moment, value=value)
+            for key, value in values.items()
+        ]
+        self._post(Metrics(points=points))
 
     def state(self, learned: int) -> dict[str, Any]:
         """Return the measurements that are not written yet, and the points of steps beyond `learned`.
@@ -190,7 +178,8 @@ class Recorder:
         return {
             "boundary": self._boundary,
             "series": {
-                key: [one.aggregation.value, one.total, one.count, one.last] for key, one in self._series.items()
+                key: [measured.aggregation.value, measured.total, measured.count, measured.last]
+                for key, measured in self._series.items()
             },
             "summary_returns": list(self._summary_returns),
             "written": [[step, values] for step, values in self._written if step > learned],
@@ -208,10 +197,7 @@ class Recorder:
             self.write(step, values)
 
     def take_checkpoint_return(self) -> tuple[float, ScoredBy] | None:
-        """Return how good the present policy is, and by what; None if no episode has ended.
-
-        An evaluation since the last call counts, else the last episodes (`LAST_EPISODES`).
-        """
+        """Return how good the present policy is, by an evaluation since the last call or the last episodes, if any."""
         evaluation, self._evaluation = self._evaluation, None
         if evaluation is not None:
             step, returns = evaluation

@@ -1,6 +1,7 @@
 """The registry of behaviors: each that is announced, or needs no simulator, gets its learner or is refused."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,17 +30,14 @@ from worker.learning.build import (
 )
 from worker.onnx.graph import acting_graph
 from worker.selfplay.ghost import Ghost
-from worker.trainer.attempt import Attempt
-from worker.trainer.base_learner import Learner
+from worker.trainer.attempt import Attempt, Learner
 from worker.trainer.checkpoint import behavior_states
 from worker.trainer.clone import CloneLearner
 from worker.trainer.compilation import BackgroundCompilation
 from worker.trainer.environment_parameters import EnvironmentParameters
 from worker.trainer.health.monitor import HealthMonitor, whole_lengths
-from worker.trainer.inference import InferenceLearner
 from worker.trainer.initialization import InitializationError, Sources, Stateful, initialize, resume
-from worker.trainer.learner import BehaviorLearner, LearnerOptions, arena_steps
-from worker.trainer.learner import Progress as LearnerProgress
+from worker.trainer.learner import BehaviorLearner, InferenceLearner, Progress, arena_steps
 from worker.trainer.messages import Finished, Level
 from worker.trainer.parallel import Build, Group
 from worker.trainer.recorder import Recorder
@@ -69,11 +67,8 @@ class BehaviorRegistry:
         config = self._attempt.config.behavior(spec.behavior)
         if config is None:
             names = ", ".join(sorted(self._attempt.config.behaviors))
-            self._attempt.refuse(
-                spec,
-                CloseCode.BEHAVIOR_NOT_CONFIGURED,
-                f"the run's configuration has no behavior {spec.behavior!r}, only: {names}",
-            )
+            reason = f"the run's configuration has no behavior {spec.behavior!r}, only: {names}"
+            self._attempt.refuse(spec, CloseCode.BEHAVIOR_NOT_CONFIGURED, reason)
             return
         try:
             if isinstance(config, CloneConfig):
@@ -91,10 +86,7 @@ class BehaviorRegistry:
                 self.unusable = Finished.invalid_config(reason)
 
     def register_finished(self) -> None:
-        """Give the behaviors that no simulator has announced their learners, by the specs in the checkpoint.
-
-        For the end of a run that has nothing left to learn: its last checkpoint has the models of all behaviors.
-        """
+        """Give the behaviors that nobody has announced their learners, for the last checkpoint: it has all models."""
         for name, state in behavior_states(self._attempt.restored).items():
             if self._attempt.config.behavior(name) is not None:
                 self.register(spec_from_message(pb.BehaviorSpec.FromString(bytes.fromhex(state["spec"]))))
@@ -105,16 +97,16 @@ class BehaviorRegistry:
         algorithm = build_algorithm(config, spec, self._device, attempt.job.seed, self._demonstrations)
         if attempt.config.torch_settings.processes > 1 and not is_inference:
             algorithm = self._shared(algorithm, config, spec)
-        progress = LearnerProgress()
+        progress = Progress()
         saved = attempt.restored.get(spec.behavior)
         if saved is None:
             self._initialize(algorithm, config, spec)
         else:
             resume(algorithm, spec, saved["algorithm"])
-            progress = LearnerProgress(**saved["progress"])
+            progress = Progress(**saved["progress"])
             if isinstance(config.hyperparameters, OffPolicyHyperparameters) and not is_inference:
-                wanted = config.hyperparameters.save_replay_buffer
-                self._report_replay(spec.behavior, saved["algorithm"]["replay"], wanted=wanted)
+                saves = config.hyperparameters.save_replay_buffer
+                self._report_replay(spec.behavior, saved["algorithm"]["replay"], saves=saves)
             del attempt.restored[spec.behavior]
         steps = arena_steps(config, algorithm.round_steps())
         arena = Arena.create(spec, steps, memory_size=algorithm.actor.memory_size)
@@ -146,13 +138,19 @@ class BehaviorRegistry:
         if is_inference:
             learner = InferenceLearner(config, spec, algorithm, recorder, attempt.pool, progress.step)
         else:
-            options = LearnerOptions(
+            learner = BehaviorLearner(
+                config,
+                spec,
+                algorithm,
+                arena,
+                recorder,
+                attempt.pool,
+                progress,
                 bf16=self._bf16,
                 compilation=self._compilation(algorithm, config, spec),
                 team=self._selfplay.ghosts if in_selfplay else None,
                 health=self._health_monitor(config, spec, progress.step, saved),
             )
-            learner = BehaviorLearner(config, spec, algorithm, arena, recorder, attempt.pool, progress, options)
             collection = None if saved is None or config.threaded else saved.get("collection")
             if collection is not None:
                 recorder.restore(collection["recorder"])
@@ -210,15 +208,15 @@ class BehaviorRegistry:
             )
         return spec.actions.continuous_size > 0
 
-    def _report_replay(self, behavior: str, saved: Mapping[str, Any] | None, *, wanted: bool) -> None:
+    def _report_replay(self, behavior: str, saved: Mapping[str, Any] | None, *, saves: bool) -> None:
         """Report whether a resumed behavior has the replay buffer that it was learning from; in ML-Agents' words."""
-        if saved is not None and wanted:
+        if saved is not None and saves:
             count = len(saved["steps"][0])
             message = f"{behavior}: Replay buffer loaded; it has {count:,} experiences"
             self._attempt.report("replay_buffer_loaded", message, behavior=behavior, experiences=count)
             return
         key = f"{self._section(behavior)}.hyperparameters.save_replay_buffer"
-        why = "The checkpoint holds none" if wanted or saved is None else f"{key} is false"
+        why = "The checkpoint holds none" if saves or saved is None else f"{key} is false"
         message = (
             f"{behavior}: Replay buffer was unable to load, starting from scratch. {why}: learning waits until the "
             f"new buffer holds a batch, and knows nothing from before. With {key}: true checkpoints hold it"
@@ -238,13 +236,12 @@ class BehaviorRegistry:
         if not self._attempt.config.torch_settings.compile:
             return None
 
-        def twin() -> Algorithm:
-            return build_algorithm(config, spec, self._device, self._attempt.job.seed, self._demonstrations)
-
         def report(name: str, message: str) -> None:
             level: Level = "info" if name == "compiled" else "warning"
             self._attempt.report(name, f"{spec.behavior}: {message}", level=level, behavior=spec.behavior)
 
+        seed = self._attempt.job.seed
+        twin = partial(build_algorithm, config, spec, self._device, seed, self._demonstrations)
         return BackgroundCompilation(algorithm, twin, report)
 
     def _shared(self, algorithm: Algorithm, config: LearningConfig, spec: BehaviorSpec) -> Algorithm:
@@ -254,17 +251,16 @@ class BehaviorRegistry:
         if self._device.type == "cuda" and torch.cuda.device_count() < needed:
             message = (
                 f"torch_settings.processes is {processes}: on {self._device} and those that follow it {needed} GPUs "
+                f"are needed, this worker has {torch.cuda.device_count()}; {spec.behavior} learns in one process"
             )
-            message += f"are needed, this worker has {torch.cuda.device_count()}; {spec.behavior} learns in one process"
             self._attempt.report("processes_not_used", message, level="warning")
             return algorithm
         if self._group is None:
             scratch = Path(self._attempt.job.scratch)
             scratch.mkdir(parents=True, exist_ok=True)
             self._group = Group(processes, self._device, scratch, bf16=self._bf16)
-        return self._group.share(
-            algorithm, Build(config, spec, self._attempt.job.seed, self._attempt.job.demonstrations)
-        )
+        job = self._attempt.job
+        return self._group.share(algorithm, Build(config, spec, job.seed, job.demonstrations))
 
     def begin_clones(self) -> None:
         """Make the learners that need no simulator."""
@@ -292,25 +288,16 @@ class BehaviorRegistry:
             step = saved["progress"]["step"]
             del attempt.restored[name]
 
-        def report(event: str, message: str) -> None:
-            attempt.report(event, message, level="warning", behavior=name)
-
+        post, metrics = attempt.supervisor.post, lambda: self._parameters.metrics
         learner = CloneLearner(
             spec,
             algorithm,
             demonstrations,
-            Recorder(
-                name,
-                config.summary_freq,
-                attempt.supervisor.post,
-                step,
-                strength=None,
-                state_metrics=lambda: self._parameters.metrics,
-            ),
+            Recorder(name, config.summary_freq, post, step, strength=None, state_metrics=metrics),
             attempt.pool,
             simulators=attempt.config.simulators,
             is_played=lambda: attempt.simulators.is_played(name),
-            report=report,
+            report=partial(attempt.report, level="warning", behavior=name),
         )
         self._attempt.learners[name] = learner
         self._report_registered(learner)
@@ -323,15 +310,15 @@ class BehaviorRegistry:
             return
         name, path = source
         began = initialize(algorithm, config, spec, name, path)
-        fresh = f"; new are {', '.join(began.fresh)}" if began.fresh else ""
+        new = f"; new are {', '.join(began.new)}" if began.new else ""
         self._attempt.report(
             "behavior_initialized",
-            f"Behavior {spec.behavior} begins with checkpoint {name}, which had learned for {began.step} steps{fresh}",
+            f"Behavior {spec.behavior} begins with checkpoint {name}, which had learned for {began.step} steps{new}",
             behavior=spec.behavior,
             checkpoint=name,
             origin=began.origin,
             step=began.step,
-            fresh=list(began.fresh),
+            fresh=list(began.new),
         )
 
     def _report_registered(self, learner: Learner) -> None:

@@ -86,7 +86,7 @@ class SelfPlayCoordinator:
         self._matches += played
         if (monitor := self._health.monitor(event.behavior)) is not None:
             for match in played:
-                monitor.match(match)
+                monitor.evidence.matches.add(match)
 
     def opponents_played(self, event: StepsPlayed) -> None:
         """Count what the teams that do not learn have played; of a behavior without such teams, nothing."""
@@ -94,7 +94,8 @@ class SelfPlayCoordinator:
             return  # it has learned, and plays on
         self.ghosts.played(event.behavior, event.steps)
         if (monitor := self._health.monitor(event.behavior)) is not None:
-            monitor.opponents_ended(event.episodes, event.won)
+            monitor.evidence.matches.opponents += event.episodes
+            monitor.evidence.matches.opponents_won += event.won
 
     def take_turns(self) -> None:
         """Pass the turn on where that is due, and let learners whose turn has come go on."""

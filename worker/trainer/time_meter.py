@@ -5,7 +5,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, Literal
 
 from ludus.collector.messages import TimesMeasured
 from server.runs.bottleneck.diagnosis import TimeSpent
@@ -14,36 +14,27 @@ WINDOW_SECONDS: Final = 30.0
 """What is reported covers so much of the newest time."""
 PERIOD_SECONDS: Final = 2.0
 """Reports change so often."""
+Work = Literal["learning", "checkpoints"]
 
 
 class TimeMeter:
     """Measures one attempt. Only the trainer's main thread uses it."""
 
     def __init__(self) -> None:
-        self._learning = 0.0
-        self._checkpointing = 0.0
+        self._seconds: dict[Work, float] = {"learning": 0.0, "checkpoints": 0.0}
         self._marks: deque[tuple[float, float, float, int]] = deque()
         """Time, seconds of learning and of checkpoints until then, and the run's step."""
         self._reports: deque[tuple[float, TimesMeasured]] = deque()
         self._spent: TimeSpent | None = None
 
     @contextmanager
-    def learning(self) -> Iterator[None]:
-        """Count the time of the block as learning."""
+    def counting(self, work: Work) -> Iterator[None]:
+        """Count the time of the block."""
         begun = time.monotonic()
         try:
             yield
         finally:
-            self._learning += time.monotonic() - begun
-
-    @contextmanager
-    def checkpointing(self) -> Iterator[None]:
-        """Count the time of the block as work on checkpoints."""
-        begun = time.monotonic()
-        try:
-            yield
-        finally:
-            self._checkpointing += time.monotonic() - begun
+            self._seconds[work] += time.monotonic() - begun
 
     def collected(self, report: TimesMeasured) -> None:
         """Take a report of a collector."""
@@ -54,15 +45,15 @@ class TimeMeter:
         now = time.monotonic()
         if self._marks and now < self._marks[-1][0] + PERIOD_SECONDS:
             return self._spent
-        self._marks.append((now, self._learning, self._checkpointing, step))
-        for kept in (self._marks, self._reports):
-            while len(kept) > 1 and kept[1][0] < now - WINDOW_SECONDS:
-                kept.popleft()
+        self._marks.append((now, self._seconds["learning"], self._seconds["checkpoints"], step))
+        for window in (self._marks, self._reports):
+            while len(window) > 1 and window[1][0] < now - WINDOW_SECONDS:
+                window.popleft()
         if len(self._marks) > 1 and self._reports:
-            self._spent = self._sum_up()
+            self._spent = self._summed()
         return self._spent
 
-    def _sum_up(self) -> TimeSpent:
+    def _summed(self) -> TimeSpent:
         (begin, learning, checkpointing, first), (end, *until, newest) = self._marks[0], self._marks[-1]
         seconds = end - begin
         agents: defaultdict[str, float] = defaultdict(float)
@@ -75,15 +66,17 @@ class TimeMeter:
             agents["all"] += count * report.seconds
             for reason in ("learner", "stragglers", "checkpoint", "network"):
                 agents[reason] += count * getattr(report, reason)
-            for one in report.simulators:
-                agents["away"] += one.away
-                agents["steps"] += one.steps
-                if one.game:
-                    agents["told"] += one.away
-                    agents["game"] += one.game
-                if one.quickest_way:
-                    quickest_ways[one.number] = min(one.quickest_way, quickest_ways.get(one.number, math.inf))
-                delays[one.number] += one.delayed
+            for simulator in report.simulators:
+                agents["away"] += simulator.away
+                agents["steps"] += simulator.steps
+                if simulator.game:
+                    agents["told"] += simulator.away
+                    agents["game"] += simulator.game
+                if simulator.quickest_way:
+                    quickest_ways[simulator.number] = min(
+                        simulator.quickest_way, quickest_ways.get(simulator.number, math.inf)
+                    )
+                delays[simulator.number] += simulator.delayed
             busy[report.collector][0] += report.busy
             busy[report.collector][1] += report.seconds
         newest_reports = {report.collector: report for _, report in self._reports}

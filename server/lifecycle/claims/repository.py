@@ -93,7 +93,7 @@ class RunQueue:
         """Claim the best run that waits and that a slot with this offer may run; None when there is none.
 
         Which one is best, `server.runs.scheduling.order` says; `hint` is the run that the wake-up named; `fingerprint`
-        (`worker.host.fingerprint`) is kept with the attempt.
+        (`worker.host.gpus`) is kept with the attempt.
         The race: many workers are woken for one run, and users cancel it meanwhile. Claims happen one after the other,
         so that quotas hold and the last idle slot with GPUs sees that it is; a run that another transaction has locked
         is passed over. Raises DatabaseUnavailable if other claims do not end in time.

@@ -89,7 +89,7 @@ class Learner:
         self.arenas: dict[str, Arena] = {}
         self.pool.restore(kept)
         self.endpoints = self.pool.start()
-        self._heard = threading.Condition()
+        self.heard_one = threading.Condition()
         self._stop = False
         self._thread = threading.Thread(target=self._listen)
         self._thread.start()
@@ -97,10 +97,10 @@ class Learner:
     def _listen(self) -> None:
         while not self._stop:
             for notice in self.pool.poll(0.05):
-                with self._heard:
+                with self.heard_one:
                     self._handle(notice)
                     self.events.append(notice)
-                    self._heard.notify_all()
+                    self.heard_one.notify_all()
 
     def _handle(self, notice: CollectorEvent) -> None:
         match notice:
@@ -157,25 +157,25 @@ class Learner:
         return Actor(spec, self.network, torch.Generator(), head=self.head)
 
     def heard(self, kind: type[NoticeT]) -> list[NoticeT]:
-        with self._heard:
+        with self.heard_one:
             return [notice for notice in self.events if isinstance(notice, kind)]
 
     def wait_for(self, kind: type[NoticeT], such_that: Callable[[NoticeT], bool] = lambda _: True) -> NoticeT:
         """Return the first notice of a kind, past ones included, that satisfies a condition."""
         deadline = time.monotonic() + PATIENCE
-        with self._heard:
+        with self.heard_one:
             while True:
                 for notice in self.events:
                     if isinstance(notice, kind) and such_that(notice):
                         return notice
-                assert self._heard.wait(deadline - time.monotonic()), f"no {kind.__name__} in {self.events}"
+                assert self.heard_one.wait(deadline - time.monotonic()), f"no {kind.__name__} in {self.events}"
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Wait until something is so; looked at with every notice."""
         deadline = time.monotonic() + PATIENCE
-        with self._heard:
+        with self.heard_one:
             while not condition():
-                assert self._heard.wait(deadline - time.monotonic()), f"not so, after {self.events[-3:]}"
+                assert self.heard_one.wait(deadline - time.monotonic()), f"not so, after {self.events[-3:]}"
 
     def close(self) -> None:
         self._stop = True

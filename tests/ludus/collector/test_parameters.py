@@ -16,8 +16,8 @@ from ludus.protocol.environment_parameters import Constant, Gaussian, MultiRange
 from tests.ludus.collector.stack import PATIENCE, SPEC, Learner, Simulator, learner, player
 from tests.waiting import eventually
 from tests.worker.collectors.playing import pids_of
-from worker.collectors.events import CollectorDied, CollectorListening, EpisodesEnded
-from worker.trainer.curriculum import EnvironmentParameterManager
+from worker.collectors.events import CollectorDied, Endpoint, EpisodesEnded
+from worker.trainer.environment_parameters import EnvironmentParameterManager
 
 SAMPLERS: dict[str, ParameterValue] = {
     "wind": Uniform(1.0, 2.0, seed=5),
@@ -85,7 +85,7 @@ def test_a_reset_begins_episodes_with_the_new_parameters() -> None:
         simulator.play([0], 4)
         simulator.step([0])  # held
 
-        trainer.pool.reset({"gravity": Constant(2.0), "wind": SAMPLERS["wind"]}, 7)
+        trainer.pool.send_parameters({"gravity": Constant(2.0), "wind": SAMPLERS["wind"]}, 7, reset=True)
 
         reset = simulator.receive().reset
         assert reset.environment_parameters["gravity"] == 2.0
@@ -124,9 +124,9 @@ def test_a_restarted_collector_tells_the_newest() -> None:
         os.kill(pids_of(trainer.pool)[0], signal.SIGKILL)
         trainer.wait_for(CollectorDied)
         trainer.pool.send_parameters({"gravity": Constant(3.0)}, 2)  # while it starts
-        listening = trainer.wait_for(CollectorListening)
+        listening = trainer.wait_for(Endpoint)
 
-        simulator = Simulator(listening.endpoint.address)
+        simulator = Simulator(listening.address)
 
         told = dict(simulator.hello(SPEC).welcome.environment_parameters)
         if told == {"gravity": 2.0}:  # the collector had its settings already, and hears of the newest any moment
@@ -166,7 +166,7 @@ def test_numbers_that_crossed_a_reset_belong_to_no_present_parameters() -> None:
         simulator = player(trainer.endpoints[0].address)
         simulator.play([0], 4)
         simulator.step([0])
-        trainer.pool.reset({"gravity": Constant(2.0)}, 1)
+        trainer.pool.send_parameters({"gravity": Constant(2.0)}, 1, reset=True)
         simulator.receive()
         crossing = simulator.make_step([0])
         crossing.stats.add(key="late", value=1.0)

@@ -143,7 +143,7 @@ def test_a_killed_collector_is_told_as_what_it_is_and_not_as_a_matter_of_tls(
     async def play(dialer: SimulatorConnection) -> None:
         playing = asyncio.create_task(dialer.play())
         await asyncio.to_thread(collectors.wait_for, SimulatorStarted)
-        for child in collectors.pool._children:
+        for child in collectors.pool.children:
             assert child.process is not None
             os.kill(child.process.pid, signal.SIGKILL)
         await asyncio.wait_for(playing, 20)

@@ -18,7 +18,7 @@ from tests.ludus.collector.unity.players import Participant
 from tests.unity.descriptions import Behavior
 from tests.waiting import eventually
 from tests.worker.collectors.playing import pids_of
-from worker.collectors.events import CollectorListening, RoundCollected, TeamAnnounced
+from worker.collectors.events import Endpoint, RoundCollected, TeamAnnounced
 
 RED, BLUE, GREEN = "Duel?team=0", "Duel?team=1", "Duel?team=2"
 POLICIES = {key: weights_of(key) for key in (-7, 0, 1, 2, 3)}
@@ -147,7 +147,7 @@ def test_another_team_learns_after_the_change_and_what_was_under_way_is_void(tra
         duel.step()
 
     trainer.pool.assign_opponents("Duel", OpponentAssignment(1, {0: [3]}, [3]), POLICIES)
-    trainer.pool.reset({})
+    trainer.pool.send_parameters({}, 0, reset=True)
 
     response = duel.simulator.receive()
     assert response.HasField("reset")
@@ -167,9 +167,9 @@ def test_a_collector_that_is_started_again_knows_the_opponents(trainer: Learner)
     (pid,) = pids_of(trainer.pool)
     psutil.Process(pid).send_signal(signal.SIGKILL)
 
-    again = trainer.wait_for(CollectorListening)
+    again = trainer.wait_for(Endpoint)
 
-    duel = Duel(again.endpoint.address, RED, BLUE, GREEN)
+    duel = Duel(again.address, RED, BLUE, GREEN)
     assert duel.step() == {RED: 2.0, BLUE: pytest.approx(learns(trainer), abs=0.01), GREEN: 3.0}
 
 
@@ -211,7 +211,7 @@ def play_unity(trainer: Learner) -> None:
 
     own = trainer.weights(trainer.arenas["Duel"].layout.spec)
     trainer.pool.assign_opponents("Duel", OpponentAssignment(1, {0: [1]}, [0]), {0: own, 1: own})
-    trainer.pool.reset({})
+    trainer.pool.send_parameters({}, 0, reset=True)
 
     second = trainer.wait_for(MatchesEnded, lambda notice: notice.matches[0].team == 1)
     assert second.matches[0].opponents == (("Duel", 0, 1),)

@@ -36,9 +36,9 @@ from ludus.sdk.session import Session as Client
 from tests.examples import examples
 from tests.segments import rows_of
 from worker.collectors.acting import POLICIES
-from worker.collectors.collector_process import WarmCollector
 from worker.collectors.events import RoundCollected, SegmentsDelivered
 from worker.collectors.pool import CollectorPool
+from worker.collectors.processes import WarmCollector
 
 NETWORK = NetworkSettings(hidden_units=4, num_layers=1)
 NEVER = 1e9
@@ -186,9 +186,9 @@ class Desk:
         self._theirs = [Channel(theirs) for _, theirs in pairs]
         self.links: list[LocalConnection] = []
         self.hubs: list[CollectorServer] = []
-        for child, channel in zip(self._pool._children, self._theirs, strict=True):
-            with self._pool._lock:
-                self._pool._children._launch(child)
+        for child, channel in zip(self._pool.children, self._theirs, strict=True):
+            with self._pool.lock:
+                self._pool.children.launch(child)
             (frame,) = channel.receive()
             self.links.append(LocalConnection(channel))
             self.hubs.append(CollectorServer(self.links[-1], POLICIES, messages.read(frame)))
@@ -203,9 +203,9 @@ class Desk:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, Clock)
         loop.seconds += TURN_SECONDS
-        with self._pool._lock:
-            for child in self._pool._children:
-                self._pool._children._attend(child, selectors.EVENT_READ)
+        with self._pool.lock:
+            for child in self._pool.children:
+                self._pool.children._attend(child, selectors.EVENT_READ)
         for notice in self._pool.poll(0.0):
             match notice:
                 case BehaviorAnnounced():

@@ -17,7 +17,7 @@ from server.kit.settings import Settings, TelemetrySettings
 from server.kit.telemetry import LoopHeartbeat, Probes, serve_metrics
 from tests.clock import Clock
 from tests.server.app.world import World
-from worker.host.alive import FRESH_SECONDS, is_alive, touch
+from worker.host.ending import FRESH_SECONDS, is_alive, touch
 
 SCRIPT = Path(__file__).resolve().parents[3] / "docker" / "health"
 

@@ -43,4 +43,4 @@ class Playing:
 
 
 def pids_of(pool: CollectorPool) -> list[int]:
-    return [child.process.pid for child in pool._children if child.process is not None]
+    return [child.process.pid for child in pool.children if child.process is not None]

@@ -9,14 +9,14 @@ from ludus.collector.commands import CHAMPION_ALONE
 from ludus.collector.messages import EndedGame
 from ludus.config.assessment import MatchSettings
 from ludus.protocol import batches
-from worker.evaluation.episodes import Outcome
+from worker.evaluation.evaluation import Outcome
 from worker.evaluation.match import MatchEvaluator
 
 CANDIDATE, CHAMPION = f"ckpt_{'a' * 26}", f"ckpt_{'b' * 26}"
 
 
 def evaluator(
-    seed_parameter: str | None = "seed", saved: dict[str, object] | None = None, **bounds: float
+    seed_parameter: str | None = "seed", saved: dict[str, object] | None = None, seed: int = 3, **bounds: float
 ) -> MatchEvaluator:
     settings = MatchSettings(
         candidate=CANDIDATE,
@@ -25,7 +25,7 @@ def evaluator(
         seed_parameter=seed_parameter,
         **bounds,  # type: ignore[arg-type]
     )
-    return MatchEvaluator(settings, seed=3, saved=saved)
+    return MatchEvaluator(settings, seed=seed, saved=saved)
 
 
 def play(evaluator: MatchEvaluator, *outcomes: Outcome) -> None:
@@ -45,11 +45,8 @@ def test_each_seed_is_played_twice_with_sides_swapped() -> None:
 
 
 def test_seeds_are_those_of_the_run() -> None:
-    again = MatchEvaluator(evaluator()._settings, seed=3)
-    other = MatchEvaluator(evaluator()._settings, seed=4)
-
-    assert again.batch(6) == evaluator().batch(6)
-    assert other.batch(6).seed != evaluator().batch(6).seed
+    assert evaluator(seed=3).batch(6) == evaluator().batch(6)
+    assert evaluator(seed=4).batch(6).seed != evaluator().batch(6).seed
 
 
 def test_without_seeds_sides_are_balanced_and_games_count_by_themselves() -> None:

@@ -31,8 +31,7 @@ from tests.factories import make_run, read_run
 from tests.ports import free_port
 from tests.server.demonstrations.test_service import add
 from tests.waiting import eventually, never
-from worker.host.ending import Limits, SharedState
-from worker.host.tasks import HostResources, Slot
+from worker.host.tasks import has_lent
 
 pytestmark = pytest.mark.long  # both start a worker with its libraries, and a trainer
 
@@ -162,13 +161,11 @@ def test_a_worker_of_one_run_that_lends_its_slot_executes_the_other_run_before_i
     assert said["run_queued"] == "The run has lent its slot, and waits again, in its former place."
 
 
-def test_a_slot_that_can_not_read_whether_its_run_lent_it_logs_that(tmp_path: Path) -> None:
+def test_a_slot_that_can_not_read_whether_its_run_lent_it_logs_that() -> None:
     away = Database(f"postgresql+psycopg://nobody@127.0.0.1:{free_port()}/none")
-    slot = Slot(Settings(home=tmp_path), HostResources(None, 1), SharedState(1), Limits(once=True))
-    slot._queue = RunQueue(away)
 
     with structlog.testing.capture_logs() as logs:
-        assert not slot._has_lent(Claim("run_1", 1, RunKind.TRAIN, "run", {}, 1, None, "host/1/1"))
+        assert not has_lent(RunQueue(away), Claim("run_1", 1, RunKind.TRAIN, "run", {}, 1, None, "host/1/1"))
     away.close()
 
     assert [log["event"] for log in logs] == ["queue_not_read"]

@@ -15,13 +15,38 @@ from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from server.config.resolution import resolve
 from tests.toys.brawl import Brawl
 from tests.worker.selfplay.match_day import Recorder, train
-from tests.worker.selfplay.test_training import BLUE, RED, section
+from tests.worker.trainer.test_selfplay import BLUE, RED, section
 from worker.collectors.acting import POLICIES
 from worker.learning.build import Demonstrations, build_algorithm
-from worker.selfplay.external import FIRST_KEY, ExternalOpponents
+from worker.selfplay.external import FIRST_KEY, ExternalOpponents, SnapshotPool
 from worker.trainer import checkpoint
 from worker.trainer.initialization import Sources
 from worker.trainer.messages import Finished
+
+
+def filled(window: int, count: int) -> SnapshotPool:
+    pool = SnapshotPool(window)
+    for step in range(count):
+        pool.save(10 * step, np.full(3, step, np.float32))
+    return pool
+
+
+def test_the_newest_are_kept_under_numbers_that_count_on() -> None:
+    pool = filled(3, 5)
+
+    assert [(one.number, one.step, one.weights[0]) for one in pool.snapshots] == [(2, 20, 2), (3, 30, 3), (4, 40, 4)]
+
+
+def test_a_pool_goes_on_from_its_state_and_a_smaller_one_keeps_the_newest() -> None:
+    state = filled(3, 5).state_dict()
+    same, smaller = SnapshotPool(3), SnapshotPool(1)
+    for pool in (same, smaller):
+        pool.load_state_dict(state)
+
+    assert [one.number for one in same.snapshots] == [2, 3, 4]
+    assert [one.number for one in smaller.snapshots] == [4]
+    assert same.save(50, np.zeros(3, np.float32)).number == 5
+
 
 CKPT, OTHER = "ckpt_" + "a" * 26, "ckpt_" + "b" * 26
 

@@ -2,14 +2,18 @@
 
 import re
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from ludus.demonstrations import Demonstration, write
+from ludus.config.behavior import CloneConfig
+from ludus.config.run import SimulatorsConfig
+from ludus.demonstrations import Demonstration, DemonstrationError, write
 from ludus.sdk import (
     Actions,
     ActionSpec,
@@ -21,7 +25,13 @@ from ludus.sdk import (
     StepBuilder,
     connect,
 )
+from server.metrics.points import MetricPoint
+from tests.worker.learners import RecordingCollection, ended_episodes
+from tests.worker.rollouts import make_spec
 from tests.worker.trainer.conftest import StartTrainer, points_of, reports
+from worker.learning.build import Demonstrations, build_clone
+from worker.trainer.clone import CloneLearner
+from worker.trainer.recorder import EVALUATION_REWARD, Recorder
 
 SPEC = BehaviorSpec("Echo", (ObservationSpec((1,)),), ActionSpec(discrete_branches=(2,)))
 STEPS = 5
@@ -190,3 +200,223 @@ def test_a_clone_without_its_demonstration_fails_before_anybody_dials_in(start: 
 
     assert (messages[-1]["outcome"], messages[-1]["reason"]) == ("failed", "invalid_config")
     assert re.match(r"behaviors\.Echo\.demo_path: .*nowhere\.npz: it cannot be read", messages[-1]["detail"])
+
+
+DEMONSTRATION = "dem_" + "0" * 26
+
+
+class World:
+    """A clone's learner with nobody around, at first."""
+
+    def __init__(
+        self, folder: Path, *, grace: float = 60.0, startup_grace: float | None = 60.0, episodes: int = 3
+    ) -> None:
+        self.collection = RecordingCollection()
+        self.points: list[MetricPoint] = []
+        self.told: list[str] = []
+        self.messages: list[str] = []
+        self.played = False
+        config = CloneConfig.model_validate(
+            {
+                "demonstrations": [DEMONSTRATION],
+                "hyperparameters": {"batch_size": 16},
+                "network_settings": {"hidden_units": 4, "num_layers": 1},
+                "max_steps": 25,
+                "checkpoint_interval": 20,
+                "evaluation_interval": 10,
+                "evaluation_episodes": episodes,
+            }
+        )
+        paths = Demonstrations({DEMONSTRATION: show(folder / "shown.npz")})
+        algorithm, spec, shown = build_clone(config, "Echo", torch.device("cpu"), 1, paths)
+        self.learner = CloneLearner(
+            spec,
+            algorithm,
+            shown,
+            Recorder("Echo", 100, lambda metrics: self.points.extend(metrics.points), strength=None),
+            self.collection,
+            simulators=SimulatorsConfig(grace_seconds=grace, startup_grace_seconds=startup_grace),
+            is_played=lambda: self.played,
+            report=self._tell,
+        )
+
+    def _tell(self, event: str, message: str) -> None:
+        self.told.append(event)
+        self.messages.append(message)
+
+    def dial_in(self) -> None:
+        self.learner.register(SPEC, "cpu")
+        self.played = True
+
+    def end(self, *episodes: tuple[int, float]) -> None:
+        """Report finished episodes: the version that answered the first decision, and the return."""
+        versions, returns = (np.array(column) for column in zip(*episodes, strict=True))
+        self.learner.episodes_ended(ended_episodes("Echo", version=versions, **{"return": returns}, length=5))
+
+    @property
+    def evaluations(self) -> dict[int, float]:
+        return {point.step: point.value for point in self.points if point.key == EVALUATION_REWARD}
+
+
+def test_an_evaluation_waits_for_a_simulator_and_says_so(tmp_path: Path) -> None:
+    world = World(tmp_path)
+
+    world.learner.learn()
+
+    assert (world.learner.step, world.learner.ready, world.told) == (10, False, ["evaluation_waits"])
+    world.dial_in()
+    assert ("publish", 10) in world.collection.take(), "the weights of the step that it waits at"
+    world.end((10, 1.0), (10, 2.0), (10, 6.0))
+    assert world.learner.ready
+    world.learner.learn()
+    assert world.evaluations == {10: 3.0}
+
+
+def test_a_clone_that_nobody_plays_waits_once_says_so_and_learns_on(tmp_path: Path) -> None:
+    world = World(tmp_path, startup_grace=0.2)
+
+    deadline = time.monotonic() + 30
+    while not world.learner.done:
+        assert time.monotonic() < deadline
+        if world.learner.ready:
+            world.learner.learn()
+
+    assert world.learner.step == 25
+    assert world.evaluations == {}
+    assert world.told == ["evaluation_waits", "evaluation_abandoned"]
+    assert world.collection.calls == []
+
+
+def test_after_a_wait_in_vain_a_simulator_that_comes_is_used_again(tmp_path: Path) -> None:
+    world = World(tmp_path, startup_grace=1e-9)
+    world.learner.learn()
+    world.learner.learn()
+    world.dial_in()
+
+    world.learner.learn()
+
+    assert (world.learner.step, world.learner.ready) == (20, False)
+    world.end((20, 1.0), (20, 1.0), (20, 1.0))
+    world.learner.learn()
+    world.played = False
+    world.learner.learn()
+    assert (world.learner.step, world.learner.done) == (25, False), "and waited for, should it be away for a moment"
+
+
+def test_a_clone_without_evaluations_waits_for_nobody(tmp_path: Path) -> None:
+    world = World(tmp_path, episodes=0)
+    world.dial_in()
+
+    for _ in range(3):
+        world.learner.learn()
+
+    assert (world.learner.step, world.learner.done, world.told) == (25, True, [])
+
+
+def test_an_evaluation_counts_episodes_of_its_own_weights_from_their_first_decision_on(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.dial_in()
+    assert world.collection.take() == [("admit", "Echo"), ("publish", 0), ("unrecorded",)]
+
+    world.learner.learn()
+
+    assert world.learner.step == 10, "steps end at the evaluation"
+    assert world.collection.take() == [("publish", 10)]
+    assert not world.learner.ready, "learning waits for it"
+    world.end((0, 100.0), (10, 1.0), (0, 100.0), (10, 2.0))
+    assert not world.learner.ready
+    world.end((10, 6.0), (10, 100.0))
+    assert world.learner.ready
+    world.learner.learn()
+    assert world.evaluations == {10: 3.0}, "the first three: (1 + 2 + 6) / 3"
+    world.learner.learn()
+    assert world.learner.step == 20
+
+
+def test_the_end_is_evaluated_before_the_clone_is_done(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.dial_in()
+    for step in (10, 20):
+        world.learner.learn()
+        world.end(*[(step, 1.0)] * 3)
+        world.learner.learn()
+
+    world.learner.learn()
+
+    assert (world.learner.step, world.learner.done) == (25, False)
+    world.end((25, 1.0), (25, 1.0), (25, 1.0))
+    world.learner.learn()
+    assert world.learner.done
+    assert world.evaluations == {10: 1.0, 20: 1.0, 25: 1.0}
+
+
+def test_an_evaluation_whose_simulator_left_waits_for_it_to_come_back(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.dial_in()
+    world.learner.learn()
+    world.end((10, 1.0))
+
+    world.played = False
+
+    assert not world.learner.ready
+    world.played = True
+    world.end((10, 1.0), (10, 4.0))
+    world.learner.learn()
+    assert world.evaluations == {10: 2.0}
+
+
+def test_a_game_without_ends_does_not_stop_the_clone(tmp_path: Path) -> None:
+    world = World(tmp_path, grace=1e-9)
+    world.dial_in()
+
+    for _ in range(10):
+        if world.learner.ready:
+            world.learner.learn()
+
+    assert world.learner.done
+    assert set(world.told) == {"evaluation_abandoned"}
+
+
+def test_a_game_that_is_not_what_was_shown_is_refused_and_the_clone_goes_on(tmp_path: Path) -> None:
+    world = World(tmp_path)
+
+    with pytest.raises(DemonstrationError, match=r"\(1,\).*\(7,\)"):
+        world.learner.register(make_spec(observations=(7,), branches=(2,)), "cpu")
+
+    world.learner.learn()
+    assert world.learner.step == 10
+
+
+def test_a_resumed_clone_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
+    world, resumed = World(tmp_path, episodes=0), World(tmp_path, episodes=0)
+    world.learner.learn()
+    assert not world.learner.checkpoint_due
+
+    resumed.learner.algorithm.load_state_dict(world.learner.algorithm.state_dict())
+    resumed.learner.checkpointed()
+    for one in (world, resumed):
+        one.learner.learn()
+
+    assert resumed.learner.step == world.learner.step == 20
+    assert resumed.learner.checkpoint_due
+    np.testing.assert_array_equal(world.learner.algorithm.flat_weights(), resumed.learner.algorithm.flat_weights())
+
+
+@pytest.mark.parametrize(
+    ("startup_grace", "limit"), [(600.0, "for 600 s"), (None, "without limit")], ids=["limited", "unlimited"]
+)
+def test_the_first_simulator_is_waited_for_as_long_as_in_any_run(
+    tmp_path: Path, startup_grace: float | None, limit: str
+) -> None:
+    world = World(tmp_path, grace=1e-9, startup_grace=startup_grace)
+
+    world.learner.learn()
+
+    assert not world.learner.ready, "it is not over after the grace for simulators that were there"
+    (message,) = world.messages
+    assert message.startswith(
+        f"The evaluation of Echo at step 10 waits for a simulator, {limit} (simulators.startup_grace_seconds); "
+    )
+    world.dial_in()
+    assert not world.learner.ready, "its episodes are waited for"
+    assert world.learner.ready, "but not for longer than the grace"

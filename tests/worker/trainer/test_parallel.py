@@ -22,7 +22,7 @@ from worker.experience.rollout import Rollout
 from worker.learning.algorithms.algorithm import Algorithm
 from worker.learning.algorithms.numeric_check import Diverged
 from worker.learning.build import Demonstrations, build_algorithm
-from worker.trainer.parallel import Build, Group, _pickled
+from worker.trainer.parallel import Build, Group, pickled
 
 pytestmark = pytest.mark.xdist_group("two learners")  # one second process for all
 CPU = torch.device("cpu")
@@ -226,7 +226,7 @@ def test_a_loaded_replay_buffer_is_loaded_in_all_processes(group: Group) -> None
 def test_what_travels_of_a_view_is_what_it_shows() -> None:
     column = torch.arange(100_000)
 
-    data = _pickled({"some": column[:3], "none": torch.empty(0, 4), "one": torch.tensor(2.5)})
+    data = pickled({"some": column[:3], "none": torch.empty(0, 4), "one": torch.tensor(2.5)})
 
     assert len(data) < 2000
     found = pickle.loads(bytes(data))

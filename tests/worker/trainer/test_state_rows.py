@@ -16,7 +16,7 @@ import pytest
 from ludus.config.run import RunConfig
 from tests.worker.trainer.differences import differences
 from tests.worker.trainer.resumed_learning import BEHAVIOR, Job, build
-from tests.worker.trainer.test_exact_resume import document, show, trainers
+from tests.worker.trainer.test_checkpoints import document, show, trainers
 from worker.trainer import checkpoint
 
 pytestmark = pytest.mark.xdist_group("state rows")  # each world is made once

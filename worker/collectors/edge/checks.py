@@ -6,8 +6,8 @@ places notice its end, nothing else.
 
 import io
 import zipfile
-from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Mapping
+from dataclasses import astuple, fields
 from typing import Any, Final, get_type_hints
 
 import numpy as np
@@ -97,10 +97,8 @@ def read_message(frame: Frame) -> Message:
             fits = 0 <= message.steps <= MOST_NUMBER and 0 <= message.won <= message.episodes <= MOST_NUMBER
             _demand(fits, f"a number of steps or episodes is not in 0 to {MOST_NUMBER}, or more were won than ended")
         case messages.TimesMeasured():
-            _demand(
-                all(value >= 0 for each in (message, *message.simulators) for value in _floats(each)),
-                "a measured time is below 0",
-            )
+            values = [*astuple(message), *(value for simulator in message.simulators for value in astuple(simulator))]
+            _demand(all(value >= 0 for value in values if isinstance(value, float)), "a measured time is below 0")
         case _:
             pass
     return message
@@ -108,8 +106,8 @@ def read_message(frame: Frame) -> Message:
 
 def _check_fields(record: Any) -> None:
     hints = get_type_hints(type(record))
-    for each in fields(record):
-        _check_value(getattr(record, each.name), hints[each.name], f"{type(record).__name__}.{each.name}")
+    for field in fields(record):
+        _check_value(getattr(record, field.name), hints[field.name], f"{type(record).__name__}.{field.name}")
 
 
 def _check_value(value: Any, hint: Any, where: str) -> None:
@@ -204,7 +202,7 @@ def check_episodes(payload: memoryview, numbers: frozenset[int] | set[int], newe
     finite = np.isfinite(records["return"]).all() and np.isfinite(records["group_return"]).all()
     _demand(bool(finite), "an episode's return is no finite number")
     _demand(bool((records["length"] >= 1).all()), "an episode has no step")
-    _demand(bool(np.isin(records["outcome"], [0, *(each.value for each in Outcome)]).all()), "an outcome is none")
+    _demand(bool(np.isin(records["outcome"], [0, *(outcome.value for outcome in Outcome)]).all()), "an outcome is none")
     _demand(bool((records["closed"] >= 0).all()), "an episode counts segments below 0")
     _demand({*records["simulator"].tolist()} <= numbers, "an episode is of a simulator that did not connect here")
     versions = records["version"]
@@ -225,10 +223,11 @@ def check_snapshot(payload: bytes) -> None:
     """Check that a snapshot can be read, within its limit, and has what the learner looks at. Raises Violation."""
     try:
         with zipfile.ZipFile(io.BytesIO(payload)) as archive:
-            size = sum(each.file_size for each in archive.infolist())
+            size = sum(member.file_size for member in archive.infolist())
         state = unpack(payload) if size <= MAX_BYTES else {"lanes": None, "sessions": []}
         fits = all(
-            isinstance(each["session_id"], str) and isinstance(each["number"], int) for each in state["sessions"]
+            isinstance(session["session_id"], str) and isinstance(session["number"], int)
+            for session in state["sessions"]
         ) and all(
             isinstance(number, int) and isinstance(steps, int) and steps > 0
             for runner in state["lanes"].values()
@@ -245,10 +244,6 @@ def records_of(payload: memoryview) -> Segments:
     if not len(payload) or len(payload) % SEGMENT_DTYPE.itemsize:
         raise Violation("malformed_message", f"{len(payload):,} bytes are no records of segments")
     return Segments(np.frombuffer(payload, SEGMENT_DTYPE).copy(), np.empty(0, np.int32))
-
-
-def _floats(record: Any) -> Iterator[float]:
-    yield from (value for each in fields(record) if isinstance(value := getattr(record, each.name), float))
 
 
 def _demand(holds: bool, otherwise: str) -> None:

@@ -6,6 +6,7 @@ checked; the rows of its segments are written into blocks that the pool has lent
 
 import asyncio
 import json
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -16,7 +17,7 @@ import numpy as np
 import structlog
 
 from ludus.collector import commands, messages
-from ludus.collector.arena import unfreeze
+from ludus.collector.arena import Arena, unfreeze
 from ludus.collector.carriers.columns import scatter
 from ludus.collector.carriers.frames import BadFrame, FrameAssembler, pack
 from ludus.collector.carriers.neighbor import ChannelOffer
@@ -24,22 +25,54 @@ from ludus.collector.channel import Channel, ChannelClosedError, Frame
 from ludus.collector.messages import Kind, Message, pack_numbered, unpack_numbered
 from ludus.collector.segments import Segments
 from ludus.collector.settings import CollectorSettings
+from ludus.collector.weights import WeightBuffers, WeightsLayout
 from ludus.http2.calls import BROKEN, EOF, StreamCall
-from worker.collectors.collector_process import NUMBERS
-from worker.collectors.edge.checks import (
-    QuotaCheck,
-    Violation,
-    check_columns,
-    check_episodes,
-    check_match,
-    check_records,
-    check_snapshot,
-    read_message,
-    records_of,
-)
-from worker.collectors.edge.memory import AttemptMemory, BehaviorMemory
+from worker.collectors.edge import checks
+from worker.collectors.processes import NUMBERS
 
 log = structlog.get_logger()
+
+
+class BehaviorMemory:
+    """A behavior's arena and weights, mapped once for all places. The descriptors are closed at once, the mapping
+    stays."""
+
+    def __init__(self, message: commands.Admit, descriptors: Sequence[int]) -> None:
+        arena_fd, *weights_fds = descriptors
+        self.arena = Arena(arena_fd, message.arena)
+        self.arena.close()
+        self._weights: WeightBuffers | None = None
+        """None for a behavior that does not learn."""
+        if not message.policy.evaluated:
+            (weights_fd,) = weights_fds
+            layout = WeightsLayout(message.policy.weights_size, message.weight_buffers)
+            self._weights = WeightBuffers(weights_fd, layout)
+            self._weights.close()
+        self._newest = (-1, b"")
+        """The version that was read last, and its bytes."""
+
+    @classmethod
+    def of(
+        cls, mapped: dict[int, "BehaviorMemory"], message: commands.Admit, descriptors: Sequence[int]
+    ) -> "BehaviorMemory":
+        """Return the memory of an admitted behavior: one that is `mapped`, by runner, for as long as the attempt lasts.
+
+        Descriptors of mapped memory are closed; those of the policies of an evaluation are left to the caller.
+        """
+        if message.runner not in mapped:
+            mapped[message.runner] = cls(message, descriptors)
+        else:
+            for fd in descriptors if not message.policy.evaluated else descriptors[:1]:
+                os.close(fd)
+        return mapped[message.runner]
+
+    def weights(self, message: commands.Weights) -> bytes:
+        """Return the bytes of a version that lies in a buffer. Places that send the same one share them."""
+        assert self._weights is not None, "weights are published for behaviors that learn"
+        if self._newest[0] != message.version:
+            self._newest = message.version, self._weights.read(message.index, message.version).tobytes()
+        return self._newest[1]
+
 
 TIMES_SECONDS: Final = 0.5
 """Half the period of an honest collector's `TimesMeasured`."""
@@ -60,9 +93,9 @@ class _Runner:
     blocks: list[int] = field(default_factory=list)
     """Lent by the pool, free to be written."""
     lent: asyncio.Event = field(default_factory=asyncio.Event)
-    asked: bool = False
+    waiting: bool = False
     """Whether the pool was asked for blocks."""
-    quota: QuotaCheck = field(default_factory=QuotaCheck)
+    quota: checks.QuotaCheck = field(default_factory=checks.QuotaCheck)
     sent_version: int = -1
     """Newest version that the edge collector was sent."""
     unread: bool = False
@@ -78,7 +111,7 @@ class Place:
         self,
         message: commands.OpenPlace,
         channel: Channel,
-        memory: AttemptMemory,
+        memory: dict[int, BehaviorMemory],
         port: Callable[[], int],
         closed: Callable[["Place"], None],
     ) -> None:
@@ -122,7 +155,7 @@ class Place:
         writing = asyncio.ensure_future(self._write(context))
         try:
             await self._read(context, frames)
-        except Violation as error:
+        except checks.Violation as error:
             self._tell_pool(messages.Failed(f"{error.code}: {error}"))
             raise
         except BROKEN:
@@ -146,9 +179,9 @@ class Place:
                     return
                 frame = frames.take(message)
             except TimeoutError:
-                raise Violation("collector_silent", f"nothing came for {SILENCE_SECONDS:.0f} s") from None
+                raise checks.Violation("collector_silent", f"nothing came for {SILENCE_SECONDS:.0f} s") from None
             except BadFrame as error:
-                raise Violation("malformed_message", str(error)) from None
+                raise checks.Violation("malformed_message", str(error)) from None
             if frame is not None:
                 await self._handle(frame)
 
@@ -181,8 +214,6 @@ class Place:
             self._serving.cancel()
         self.close()
 
-    # From the pool ----------------------------------------------------------------------------------------------
-
     def _receive(self) -> None:
         try:
             frames = self.channel.receive()
@@ -198,7 +229,7 @@ class Place:
             number, payload = unpack_numbered(frame.payload)
             runner = self._runners[number]
             runner.blocks.extend(np.frombuffer(payload, np.int32).tolist())
-            runner.asked = False
+            runner.waiting = False
             runner.lent.set()
             return
         if frame.kind == Kind.RESTORED:
@@ -209,14 +240,20 @@ class Place:
                 begin = message.first_number // NUMBERS * NUMBERS
                 self._range = range(begin, begin + NUMBERS)
                 assert self._offer is not None, "the settings come for the collector that has the place"
-                own = replace(message, settings=_for_strangers(message.settings))
-                self._put(Kind.MESSAGE, own.pack(), [self._offer.name])
+                passed = replace(message, settings=_for_strangers(message.settings))
+                self._put(Kind.MESSAGE, passed.pack(), [self._offer.name])
                 return
             case commands.Admit():
-                self._put(Kind.MESSAGE, frame.payload, self._admit(message, frame.descriptors))
+                memory = BehaviorMemory.of(self._memory, message, frame.descriptors)
+                self._runners[message.runner] = _Runner(memory, message.policy)
+                evaluated = frame.descriptors[1:] if message.policy.evaluated else ()
+                self._put(Kind.MESSAGE, frame.payload, [unfreeze(fd).tobytes() for fd in evaluated])
                 return
-            case commands.Weights():
-                self._take_weights(message)
+            case commands.Weights():  # sent as soon as the edge collector has read the version before
+                runner = self._runners[message.runner]
+                runner.newer = message, runner.memory.weights(message)
+                self._tell_pool(messages.WeightsRead(message.runner, message.index))
+                self._send_weights(runner)
                 return
             case commands.FrozenPolicy():
                 (fd,) = frame.descriptors
@@ -231,27 +268,12 @@ class Place:
                 pass
         self._put(Kind.MESSAGE, frame.payload)
 
-    def _admit(self, message: commands.Admit, descriptors: Sequence[int]) -> list[bytes]:
-        """Use the memory of a behavior; return the weights of the policies of an evaluation."""
-        memory = self._memory.of(message, descriptors)
-        self._runners[message.runner] = _Runner(memory, message.policy)
-        return [unfreeze(fd).tobytes() for fd in descriptors[1:]] if message.policy.evaluated else []
-
-    def _take_weights(self, message: commands.Weights) -> None:
-        """Read a version, and send it as soon as the edge collector has read the one before."""
-        runner = self._runners[message.runner]
-        runner.newer = message, runner.memory.weights(message)
-        self._tell_pool(messages.WeightsRead(message.runner, message.index))
-        self._send_weights(runner)
-
     def _send_weights(self, runner: _Runner) -> None:
         if runner.newer is None or runner.unread:
             return
         message, data = runner.newer
         runner.newer, runner.unread, runner.sent_version = None, True, message.version
         self._put(Kind.MESSAGE, message.pack(), [data])
-
-    # From the edge collector ------------------------------------------------------------------------------------
 
     async def _handle(self, frame: Frame) -> None:
         """Check a frame, and tell the pool. Raises Violation."""
@@ -261,15 +283,15 @@ class Place:
             case Kind.EPISODES:
                 number, payload = unpack_numbered(frame.payload)
                 runner = self._runner(number)
-                check_episodes(payload, self._numbers, max(runner.sent_version, 0))
+                checks.check_episodes(payload, self._numbers, max(runner.sent_version, 0))
                 self._send_pool(Kind.EPISODES, frame.payload)
             case Kind.SNAPSHOTS:
-                check_snapshot(frame.payload)
+                checks.check_snapshot(frame.payload)
                 self._send_pool(Kind.SNAPSHOTS, frame.payload)
             case Kind.MESSAGE:
-                self._take_message(read_message(frame), frame)
+                self._take_message(checks.read_message(frame), frame)
             case _:
-                raise Violation("unexpected_message", f"a frame of kind {frame.kind} is none of a collector")
+                raise checks.Violation("unexpected_message", f"a frame of kind {frame.kind} is none of a collector")
 
     def _take_message(self, message: Message, frame: Frame) -> None:
         match message:
@@ -285,7 +307,9 @@ class Place:
                 return  # of its own arena, which is as large as it is
             case messages.SimulatorConnected():
                 if message.number not in self._range:
-                    raise Violation("malformed_message", f"{message.number} is the number of another's simulator")
+                    raise checks.Violation(
+                        "malformed_message", f"{message.number} is the number of another's simulator"
+                    )
                 self._numbers.add(message.number)
                 self._tell_pool(replace(message, collector=self.index))
                 return
@@ -295,8 +319,8 @@ class Place:
                     self._tell_pool(replace(message, collector=self.index))
                 return
             case messages.TimesMeasured():
-                if not {each.number for each in message.simulators} <= self._numbers:
-                    raise Violation("malformed_message", "times are of a simulator that did not connect here")
+                if not {simulator.number for simulator in message.simulators} <= self._numbers:
+                    raise checks.Violation("malformed_message", "times are of a simulator that did not connect here")
                 now = self._loop.time()
                 if now >= self._next_times:  # the trainer keeps them for a while: nobody fills its memory with them
                     self._next_times = now + TIMES_SECONDS
@@ -310,11 +334,11 @@ class Place:
             case messages.MatchesEnded():
                 self._in_self_play(message.behavior)
                 for match in message.matches:
-                    known = [key in self._in_self_play(name).opponents for name, _, key in match.opponents]
-                    check_match(match, self._numbers, opponents_known=all(known))
+                    opponents_known = [key in self._in_self_play(name).opponents for name, _, key in match.opponents]
+                    checks.check_match(match, self._numbers, opponents_known=all(opponents_known))
             case messages.EvaluationEnded():
                 if not self._playing(message.behavior).policy.evaluated:
-                    raise Violation("unexpected_message", f"{message.behavior!r} is not evaluated")
+                    raise checks.Violation("unexpected_message", f"{message.behavior!r} is not evaluated")
             case messages.Failed():
                 log.warning("edge_collector_failed", index=self.index, reason=message.reason)
             case _:
@@ -326,15 +350,15 @@ class Place:
         number, payload = unpack_numbered(frame.payload)
         runner = self._runner(number)
         arena = runner.memory.arena
-        segments = records_of(payload)
-        check_records(segments, arena, runner.policy.time_horizon, self._numbers)
+        segments = checks.records_of(payload)
+        checks.check_records(segments, arena, runner.policy.time_horizon, self._numbers)
         runner.quota.deliver(segments)
         needed = int(segments.records["blocks"].sum())
         while len(runner.blocks) < needed:  # the learner holds them all: nothing more is read from this stream
             if self._closed:
                 return
-            if not runner.asked:
-                runner.asked = True
+            if not runner.waiting:
+                runner.waiting = True
                 self._tell_pool(messages.WantBlocks(number))
             runner.lent.clear()
             await runner.lent.wait()
@@ -342,30 +366,28 @@ class Place:
         try:
             scatter(arena, written, frame.contents)
         except ValueError as error:
-            raise Violation("bad_experience", str(error)) from None
-        check_columns(arena, written, runner.sent_version)
+            raise checks.Violation("bad_experience", str(error)) from None
+        checks.check_columns(arena, written, runner.sent_version)
         del runner.blocks[-needed:]
         self._send_pool(Kind.SEGMENTS, pack_numbered(number, written.pack()))
 
     def _runner(self, number: int) -> _Runner:
         runner = self._runners.get(number)
         if runner is None:
-            raise Violation("unexpected_message", f"runner {number} was not admitted")
+            raise checks.Violation("unexpected_message", f"runner {number} was not admitted")
         return runner
 
     def _playing(self, behavior: str) -> _Runner:
         for runner in self._runners.values():
             if runner.memory.arena.layout.spec.behavior == behavior:
                 return runner
-        raise Violation("unexpected_message", f"behavior {behavior!r} was not admitted")
+        raise checks.Violation("unexpected_message", f"behavior {behavior!r} was not admitted")
 
     def _in_self_play(self, behavior: str) -> _Runner:
         runner = self._playing(behavior)
         if not runner.policy.self_play:
-            raise Violation("unexpected_message", f"{behavior!r} is not in self-play")
+            raise checks.Violation("unexpected_message", f"{behavior!r} is not in self-play")
         return runner
-
-    # Sending ----------------------------------------------------------------------------------------------------
 
     def _tell_pool(self, message: Message) -> None:
         self._send_pool(Kind.MESSAGE, message.pack())
@@ -405,7 +427,7 @@ class Place:
 def _for_strangers(text: str) -> str:
     """Return collector settings without what is the worker's own: addresses, keys, and paths."""
     settings = CollectorSettings.from_json(text)
-    own = asdict(CollectorSettings(settings.run_id, settings.attempt, settings.seed))
-    kept = ("bind_host", "advertise_host", "port_range", "ticket_key", "tls_certificate", "tls_key", "tls_client_ca")
-    hidden = {name: own[name] for name in (*kept, "unity_port", "log_path")}
+    default = asdict(CollectorSettings(settings.run_id, settings.attempt, settings.seed))
+    private = ("bind_host", "advertise_host", "port_range", "ticket_key", "tls_certificate", "tls_key", "tls_client_ca")
+    hidden = {name: default[name] for name in (*private, "unity_port", "log_path")}
     return json.dumps({**json.loads(text), **hidden})

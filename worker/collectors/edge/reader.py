@@ -1,4 +1,5 @@
-"""The edge reader: the process of an attempt that edge collectors stream to.
+"""The edge reader (`python -m worker.collectors.edge.reader`): the process of an attempt that edge collectors stream
+to.
 
 Its learner sees a collector for each place, so nothing that the learner does costs it a copy: segments are checked and
 written into the shared arena here. One event loop, no other threads but gRPC's.
@@ -30,8 +31,7 @@ from ludus.logging import bind_process, redirect_output
 from ludus.protocol.options import COLLECTOR_SERVICE, REASON_METADATA, TICKET_METADATA
 from ludus.protocol.tickets import TicketChecker, TicketExpired, TicketInvalid
 from worker.collectors.edge.checks import Violation, read_message
-from worker.collectors.edge.memory import AttemptMemory
-from worker.collectors.edge.place import Place
+from worker.collectors.edge.place import BehaviorMemory, Place
 
 log = structlog.get_logger()
 
@@ -51,7 +51,7 @@ class EdgeReader(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic i
         self.port = 0
         self.done = asyncio.get_running_loop().create_future()
         self._channel = channel
-        self._memory = AttemptMemory()
+        self._memory: dict[int, BehaviorMemory] = {}
         self._places: dict[int, Place] = {}
         self._handler = grpc.stream_stream_rpc_method_handler(self._collect)
 
@@ -136,10 +136,7 @@ class EdgeReader(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic i
             raise Violation("bad_ticket", str(error)) from None
 
     def _place_for(self, identity: str) -> Place:
-        """Return a free place: the collector's own of the former attempt, else one that none had, else any.
-
-        Raises Violation if there is none; the collector tries again later.
-        """
+        """Return a free place: the collector's former one, else one that none had, else any. Raises Violation."""
         for place in list(self._places.values()):
             if place.taken_by == identity:
                 place.end()  # its collector lost the connection, and is back
@@ -196,3 +193,7 @@ async def _say_alive(channel: Channel) -> None:
 def main() -> None:
     """Run the edge reader."""
     run("edge-reader", lambda channel, start, _: serve(channel, start))
+
+
+if __name__ == "__main__":
+    main()

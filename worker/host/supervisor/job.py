@@ -1,6 +1,6 @@
 """The job of a trainer: the claim, and the files that it starts from, copied to its scratch folder."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,17 +15,22 @@ from server.kit.listening import GatewaySettings
 from server.kit.settings import WorkerSettings
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.claims.repository import Claim
-from worker.host.supervisor.attempt_log import NAME as LOG_NAME
-from worker.host.supervisor.transfers import RETRY_SECONDS, ArtifactTransfer
+from worker.host.supervisor.logs import NAME as LOG_NAME
+from worker.host.supervisor.transfers import (
+    RETRY_SECONDS,
+    ArtifactTransfer,
+    CheckpointUnusable,
+    fetch,
+    fetch_demonstrations,
+)
 from worker.trainer.messages import Job
-from worker.trainer.restore import CheckpointUnusable, fetch, fetch_demonstrations
 
 
 class ConfigUnreadable(Exception):
     """This release cannot read the stored configuration of a run: a newer api has stored it."""
 
     def __init__(self, error: ValidationError) -> None:
-        mistakes = "; ".join(f"{'.'.join(map(str, one['loc']))}: {in_words(one)}" for one in error.errors())
+        mistakes = "; ".join(f"{'.'.join(map(str, mistake['loc']))}: {in_words(mistake)}" for mistake in error.errors())
         super().__init__(
             f"this worker cannot read the run's configuration ({mistakes}): its release is older than that of the api "
             "that stored it; upgrade the worker"
@@ -70,7 +75,7 @@ def prepare(
     recorded = ledger.demonstrations()
     demonstrations = scratch / "demonstrations"
     resumed = _fetch_newest_good(claim, ledger, transfer, scratch / "resume")
-    initial = _initial_checkpoints(ledger, transfer, scratch / "initial", _needed(config, resumed))
+    initial = _initial_checkpoints(ledger, transfer, scratch / "initial", config, resumed)
     return Job(
         run_id=claim.run_id,
         attempt=claim.attempt,
@@ -91,22 +96,23 @@ def prepare(
     )
 
 
-def _needed(config: RunConfig, resumed: CheckpointRef | None) -> set[str]:
-    """Return the checkpoints that the configuration names, but for those that only begin what `resumed` continues."""
+def _initial_checkpoints(
+    ledger: AttemptLedger,
+    transfer: ArtifactTransfer,
+    folder: Path,
+    config: RunConfig,
+    resumed: CheckpointRef | None,
+) -> dict[str, str]:
+    """Fetch the checkpoints that the configuration names, but those that only begin what `resumed` continues.
+
+    Return the folder of each, by its id. Raises CheckpointUnusable, once the checkpoint is marked as damaged: no other
+    configuration is to name it.
+    """
     replaced: set[tuple[str | int, ...]] = set()
     if resumed is not None:
         replaced = {("behaviors", behavior, "initialize_from") for behavior in resumed.steps}
         replaced.add(("checkpoint_settings", "resume_from"))
-    return {checkpoint for path, checkpoint in config.initial_checkpoints().items() if path not in replaced}
-
-
-def _initial_checkpoints(
-    ledger: AttemptLedger, transfer: ArtifactTransfer, folder: Path, needed: Collection[str]
-) -> dict[str, str]:
-    """Fetch the checkpoints that the configuration names and the trainer needs; return the folder of each, by its id.
-
-    Raises CheckpointUnusable, once the checkpoint is marked as damaged: no other configuration is to name it.
-    """
+    needed = {checkpoint for path, checkpoint in config.initial_checkpoints().items() if path not in replaced}
     folders = {}
     for checkpoint in ledger.initial_checkpoints():
         if checkpoint.id not in needed:

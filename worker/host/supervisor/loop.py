@@ -18,12 +18,13 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import assert_never
 
 import structlog
 
-from ludus.collector.messages import SimulatorConnected
+from ludus.collector.messages import SimulatorConnected, SimulatorLeft, SimulatorStarted
 from ludus.config.run import RunConfig
 from ludus.schemas.states import RunState, StopReason
 from server.kit.artifacts.store import ArtifactStore
@@ -33,34 +34,146 @@ from server.kit.settings import WorkerSettings
 from server.kit.states import Intent
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.claims.repository import Claim
-from worker.host.memory import OverMemoryLimit, kernel_kills
-from worker.host.ports import PortTaken, hold_port
+from server.metrics.points import MetricPoint
+from worker.collectors.events import EdgeReaderFailed
 from worker.host.process import TrainerProcess, WarmTrainer
-from worker.host.supervisor.checkpoints import CheckpointCommits
+from worker.host.resources import ResourceMeter, kernel_kills
 from worker.host.supervisor.job import ConfigUnreadable, NoGoodCheckpoint, configuration, prepare
-from worker.host.supervisor.lease import Lease
-from worker.host.supervisor.logs import LogPublisher
-from worker.host.supervisor.profiles import Profiles
-from worker.host.supervisor.reports import write
-from worker.host.supervisor.requests import UserRequests
-from worker.host.supervisor.resources import ResourceRecorder
-from worker.host.supervisor.scratch import Scratch
-from worker.host.supervisor.transfers import ArtifactTransfer, Unwanted
-from worker.host.supervisor.writes import Writes
-from worker.trainer.connection import ConnectionClosed
-from worker.trainer.messages import (
-    Action,
-    CheckpointWritten,
-    Command,
-    Finished,
-    Listening,
-    Metrics,
-    Progress,
-    ToSupervisor,
+from worker.host.supervisor.lease import Lease, Writes
+from worker.host.supervisor.logs import LogPublisher, Profiles
+from worker.host.supervisor.scratch import PortTaken, Scratch, hold_port
+from worker.host.supervisor.transfers import (
+    ArtifactTransfer,
+    CheckpointCommits,
+    CheckpointUnusable,
+    DemonstrationUnusable,
+    Unwanted,
 )
-from worker.trainer.restore import CheckpointUnusable, DemonstrationUnusable
+from worker.trainer import messages
+from worker.trainer.connection import ConnectionClosed, SupervisorConnection
 
 log = structlog.get_logger()
+
+
+class UserRequests:
+    """Sends each request once; the trainer leaves out those that its checkpoint knows."""
+
+    def __init__(self, claim: Claim, ledger: AttemptLedger, profiles: Profiles) -> None:
+        self._ledger = ledger
+        self._profiles = profiles
+        self._served: int | None = None
+        """`Renewal.requests` when the requests were read last; None before the first time."""
+        self._edit = self._request = 0
+        """Numbers of the newest edit of environment parameters, and request for a checkpoint, that were sent."""
+        self._amendment = max((amendment.seq for amendment in claim.amendments), default=0)
+        """That of the newest amendment of the configuration."""
+        places = claim.config.get("simulators", {}).get("collectors", {})
+        self._opens_places = bool(places.get("edge")) and places.get("local") != 0
+        """Whether the trainer opens places for edge collectors when it is told to, and has not been told."""
+
+    def serve(self, trainer: TrainerProcess, number: int) -> None:
+        """Read the requests to the trainer if there may be new ones: `number` has moved (`Renewal.requests`)."""
+        if number == self._served:
+            return
+        try:
+            self._send(trainer.connection)
+            self._profiles.begin(trainer.pid)
+        except Unavailable as error:  # the next renewal has them read again
+            log.warning("requests_not_read", error=str(error))
+        else:
+            self._served = number
+
+    def _send(self, connection: SupervisorConnection) -> None:
+        with suppress(ConnectionClosed):  # the next `receive` raises it
+            if amendments := self._ledger.amendments.after(self._amendment):
+                connection.send(messages.Amend(amendments=list(amendments)))
+                self._amendment = amendments[-1].seq
+            request = self._ledger.checkpoints.requested()
+            if request is not None and request > self._request:
+                connection.send(messages.SaveCheckpoint(request=request))
+                self._request = request
+            if self._opens_places and self._ledger.collectors.places_asked():
+                connection.send(messages.OpenPlaces())
+                self._opens_places = False
+            edits = [
+                messages.ParameterEdit(seq=seq, parameter=parameter, **change)
+                for seq, parameter, change in self._ledger.parameters.edits(self._edit)
+            ]
+            if edits:
+                connection.send(messages.EditParameters(edits=edits))
+                self._edit = edits[-1].seq
+
+
+def write(ledger: AttemptLedger, report: messages.Report) -> None:
+    """Write a report. Raises LeaseLost, and Unavailable with nothing written."""
+    match report:
+        case messages.Listening():
+            ledger.listening([asdict(endpoint) for endpoint in report.endpoints])
+        case messages.EdgeCollectors():
+            ledger.collectors.publish(report.collectors)
+        case EdgeReaderFailed():
+            ledger.collectors.unavailable(report.reason)
+        case messages.EventRecord():
+            ledger.event(report.name, report.message, level=report.level, data=report.data)
+        case messages.Amended():
+            ledger.amendments.applied(report.amendment.seq, report.amendment.changes, report.step)
+        case messages.CheckpointDeclined():
+            ledger.checkpoints.decline(report.request, report.detail)
+        case messages.Findings():
+            ledger.health.publish(report.findings)
+        case messages.ParameterStates():
+            ledger.parameters.publish(report.parameters, report.edit)
+        case messages.SelfPlayStatus():
+            ledger.self_play(report.learning_team, report.elo)
+        case SimulatorConnected(session_id, number, collector, peer, client, behaviors):
+            ledger.simulators.connected(
+                session_id, number=number, collector=collector, behaviors=behaviors, peer=peer, client=client
+            )
+        case SimulatorStarted(session_id, behaviors, agents):
+            ledger.simulators.plays(session_id, behaviors, agents)
+        case SimulatorLeft(session_id, _, code, reason, steps, peer):
+            ledger.simulators.left(session_id, code=code, reason=reason, steps=steps, peer=peer)
+        case messages.MatchesResumed():
+            ledger.matches.resume(report.newest)
+        case messages.MatchesPlayed():
+            ledger.matches.append(report.matches)
+        case messages.Assessed():
+            ledger.assessment.store(report.games, report.result, report.state)
+        case _:
+            assert_never(report)
+
+
+class ResourceRecorder:
+    """Writes a point of each metric of resources after a summary of the trainer, at the run's step. One thread uses it.
+
+    So there are about as many points as summaries, fewer where summaries come faster than samples, and none of a run
+    that stands still.
+    """
+
+    def __init__(self, lease: Lease, ledger: AttemptLedger, writes: Writes, gpus: Sequence[str]) -> None:
+        """Points up to the lease's present step are those of earlier attempts: the first one lies beyond it."""
+        self._lease = lease
+        self._ledger = ledger
+        self._writes = writes
+        self.meter = ResourceMeter(gpus)
+        self._recorded = lease.step
+        """Step of the newest point."""
+        self._due = False
+
+    def record(self, *, summary: bool) -> None:
+        """Queue points of the means since the last ones, if they are due.
+
+        That is once after a summary, when the run has made a step and something was measured since then. Call it after
+        each summary (`summary`) and after each report of the run's step: these come in any order.
+        """
+        self._due |= summary
+        step = self._lease.step
+        if not self._due or step <= self._recorded or not (means := self.meter.take()):
+            return
+        self._due, self._recorded, moment = False, step, time.time()
+        points = [MetricPoint(behavior="", key=key, step=step, at=moment, value=value) for key, value in means.items()]
+        self._writes.add_points(self._ledger.metrics.append, points)
+
 
 LOG_SECONDS = 2.0
 """How often a growing log is published."""
@@ -105,9 +218,9 @@ class Supervisor:
         self._requests = UserRequests(claim, ledger, self._profiles)
         self._begun_with: int | None = None
         """The run's step when the trainer began."""
-        self._command: Action | None = None
+        self._command: messages.Action | None = None
         self._deadline = math.inf
-        self._finished: Finished | None = None
+        self._finished: messages.Finished | None = None
         self._listens = False
         self._over_memory: str | None = None
         """Set when the trainer uses more memory than it may: a sentence for the run."""
@@ -119,8 +232,8 @@ class Supervisor:
         try:
             ending = self._executed(warm)
             if self._over_memory is not None and ending.outcome in {"released", "lost"}:
-                over = self._over_memory
-                detail = over if ending.outcome == "released" else f"{over} Then {ending.detail}."
+                then = "" if ending.outcome == "released" else f" Then {ending.detail}."
+                detail = self._over_memory + then
                 ending = ending.model_copy(update={"reason": StopReason.MEMORY_LIMIT, "detail": detail})
             self._conclude(ending)
             self._flush_all()
@@ -131,7 +244,7 @@ class Supervisor:
             self._transfer.close()
             self._scratch.remove()
 
-    def _executed(self, warm: WarmTrainer) -> Finished:
+    def _executed(self, warm: WarmTrainer) -> messages.Finished:
         """Execute the attempt; return how it has ended, or why it can't be executed here. Raises LeaseLost."""
         try:
             config = configuration(self._claim)
@@ -139,26 +252,26 @@ class Supervisor:
             with nullcontext() if port is None else hold_port(port):
                 return self._execute(warm, config)
         except (DemonstrationUnusable, PortTaken) as error:
-            return Finished(outcome="failed", reason=StopReason.TRAINER_ERROR, detail=str(error))
+            return _ended("failed", error, StopReason.TRAINER_ERROR)
         except ConfigUnreadable as error:  # a worker of the api's release may take the run next
-            return _lost(str(error), StopReason.TRAINER_ERROR)
+            return _ended("lost", error, StopReason.TRAINER_ERROR)
         except (CheckpointUnusable, NoGoodCheckpoint) as error:
-            return Finished(outcome="failed", reason=StopReason.CHECKPOINT_DAMAGED, detail=str(error))
+            return _ended("failed", error, StopReason.CHECKPOINT_DAMAGED)
         except StorageFull as error:
-            return Finished(outcome="failed", reason=StopReason.STORAGE_FULL, detail=str(error))
+            return _ended("failed", error, StopReason.STORAGE_FULL)
         except StorageRefused as error:  # counts against the restart budget: waiting does not help
-            return _lost(str(error), StopReason.STORAGE_UNAVAILABLE)
+            return _ended("lost", error, StopReason.STORAGE_UNAVAILABLE)
         except (Unavailable, Unwanted) as error:
-            return Finished(outcome="released", detail=str(error))
+            return _ended("released", error, None)
         except OSError as error:  # no room for a log, no right to the folder, no processes left
             log.exception("host_failed")
             full = error.errno in {errno.ENOSPC, errno.EDQUOT}
             reason = StopReason.STORAGE_FULL if full else StopReason.TRAINER_LOST
-            return _lost(f"the worker's host fails: {error}", reason)
+            return _ended("lost", f"the worker's host fails: {error}", reason)
         except ConnectionClosed as error:
-            return _lost(f"the trainer ended before it had its job: {error}")
+            return _ended("lost", f"the trainer ended before it had its job: {error}")
 
-    def _execute(self, warm: WarmTrainer, config: RunConfig) -> Finished:
+    def _execute(self, warm: WarmTrainer, config: RunConfig) -> messages.Finished:
         if self._claim.attempt > 1:
             self._writes.add(self._ledger.rewind_metrics)  # the first write: before any metric of this attempt
             with self._writing():
@@ -169,7 +282,7 @@ class Supervisor:
         trainer = warm.take(job)
         log.info("trainer_started", pid=trainer.pid, attempt=self._claim.attempt)
         try:
-            with trainer.heartbeat(self._settings.heartbeat_seconds), self._resources.measuring(trainer.pid):
+            with trainer.heartbeat(self._settings.heartbeat_seconds), self._resources.meter.measuring(trainer.pid):
                 ending = self._watch(trainer)
             if self._finished is not None:
                 self._await_exit(trainer)
@@ -179,17 +292,17 @@ class Supervisor:
         self._log.publish(last=True)
         return ending
 
-    def _watch(self, trainer: TrainerProcess) -> Finished:
+    def _watch(self, trainer: TrainerProcess) -> messages.Finished:
         """Serve the trainer until it has finished or has died. Raises `LeaseLost`."""
-        started = last_message = time.monotonic()
-        next_log = 0.0
+        settings, started, next_log = self._settings, time.monotonic(), 0.0
+        last_message = started
         while True:
             now = time.monotonic()
             renewal = self.lease.keep()
             if renewal is not None:
                 self._apply_intent(trainer, renewal.intent)
                 self._requests.serve(trainer, renewal.requests)
-                self._check_memory(trainer, self._settings.trainer_memory_bytes)
+                self._check_memory(trainer, settings.trainer_memory_bytes)
             try:
                 if self._receive(trainer):
                     last_message = now
@@ -207,63 +320,57 @@ class Supervisor:
                 self._deadline = max(self._deadline, now + EXIT_GRACE_SECONDS)
             if now > self._deadline and self._finished is None:
                 if self._command == "cancel":
-                    return Finished(outcome="cancelled", reason=StopReason.USER)
-                seconds = self._settings.stop_seconds
-                why = f"the trainer took more than {seconds:g} s for its last checkpoint"
-                return _lost(f"{why} (LUDUS_WORKER__STOP_SECONDS)")
-            if not self._listens and now - started > self._settings.startup_seconds:
-                seconds = self._settings.startup_seconds
-                return _lost(f"the trainer took more than {seconds:g} s to start (LUDUS_WORKER__STARTUP_SECONDS)")
-            if self._listens and now - last_message > self._settings.silence_seconds:
-                seconds = self._settings.silence_seconds
-                return _lost(f"the trainer reported nothing for {seconds:g} s (LUDUS_WORKER__SILENCE_SECONDS)")
-
-    # intents and requests of users ------------------------------------------------------------------------------------
+                    return _ended("cancelled", None, StopReason.USER)
+                why = f"took more than {settings.stop_seconds:g} s for its last checkpoint (LUDUS_WORKER__STOP_SECONDS)"
+                return _ended("lost", f"the trainer {why}")
+            if not self._listens and now - started > settings.startup_seconds:
+                why = f"took more than {settings.startup_seconds:g} s to start (LUDUS_WORKER__STARTUP_SECONDS)"
+                return _ended("lost", f"the trainer {why}")
+            if self._listens and now - last_message > settings.silence_seconds:
+                why = f"reported nothing for {settings.silence_seconds:g} s (LUDUS_WORKER__SILENCE_SECONDS)"
+                return _ended("lost", f"the trainer {why}")
 
     def _apply_intent(self, trainer: TrainerProcess, intent: Intent) -> None:
         with suppress(ConnectionClosed):  # `receive` raises it next, when all that the trainer has sent is read
             match intent:
-                case Intent.NONE:
-                    if self._stopping() and self._command is None:
-                        self._send_command(trainer, "release", self._settings.stop_seconds)
-                case Intent.RELEASE:
-                    if self._command is None:
-                        why = "it was asked to hand its slot back"
-                        self._send_command(trainer, "release", self._settings.stop_seconds, why)
+                case Intent.STOP if self._command != "stop":
+                    self._move(RunState.STOPPING)
+                    self._send_command(trainer, "stop")
+                case Intent.CANCEL if self._command != "cancel":
+                    self._send_command(trainer, "cancel", CANCEL_GRACE_SECONDS)
+                case _ if self._command is not None:
+                    pass
                 case Intent.PAUSE:
-                    if self._command is None:
-                        self._move(RunState.PAUSING, StopReason.USER, "A user asked to pause the run.")
-                        self._send_command(trainer, "pause", self._settings.stop_seconds)
-                case Intent.STOP:
-                    if self._command != "stop":
-                        self._move(RunState.STOPPING)
-                        self._send_command(trainer, "stop", self._settings.stop_seconds)
-                case Intent.CANCEL:
-                    if self._command != "cancel":
-                        self._send_command(trainer, "cancel", CANCEL_GRACE_SECONDS)
-                case _:
-                    assert_never(intent)
+                    self._move(RunState.PAUSING, StopReason.USER, "A user asked to pause the run.")
+                    self._send_command(trainer, "pause")
+                case Intent.RELEASE:
+                    self._send_command(trainer, "release", why="it was asked to hand its slot back")
+                case Intent.NONE if self._stopping():
+                    self._send_command(trainer, "release")
 
     def _check_memory(self, trainer: TrainerProcess, limit: int | None) -> None:
         """Make a trainer that uses more memory than it may save a checkpoint and hand the run back."""
-        if limit is None or self._resources.memory <= limit or self._command is not None:
+        if limit is None or self._resources.meter.memory <= limit or self._command is not None:
             return
-        excess = OverMemoryLimit(self._resources.memory, limit)
-        self._over_memory = str(excess)
-        message = f"{excess} It saves a checkpoint and is replaced."
-        data = {"bytes": excess.held, "limit_bytes": excess.limit, "step": self.lease.step}
+        used, mebibyte = self._resources.meter.memory, 2**20
+        self._over_memory = f"The trainer holds {used / mebibyte:,.0f} MiB, and may hold {limit / mebibyte:,.0f} MiB."
+        message = f"{self._over_memory} It saves a checkpoint and is replaced."
+        data = {"bytes": used, "limit_bytes": limit, "step": self.lease.step}
         self._writes.add(self._ledger.event, "trainer_over_memory_limit", message, level="warning", data=data)
         log.warning("trainer_over_memory_limit", **data)
         with suppress(ConnectionClosed):  # `receive` raises it next
-            self._send_command(trainer, "release", self._settings.stop_seconds, self._over_memory)
+            self._send_command(trainer, "release", why=self._over_memory)
 
-    def _send_command(self, trainer: TrainerProcess, action: Action, seconds: float, why: str | None = None) -> None:
-        """Send a command that the trainer has `seconds` to carry out; `why` is the reason of a release."""
+    def _send_command(
+        self, trainer: TrainerProcess, action: messages.Action, seconds: float | None = None, why: str | None = None
+    ) -> None:
+        """Send a command that the trainer has `seconds`, by default `stop_seconds`, to carry out; `why` of a
+        release."""
         self._command = action
-        self._deadline = time.monotonic() + seconds
-        trainer.connection.send(Command(action=action) if why is None else Command(action=action, detail=why))
-
-    # reports of the trainer -------------------------------------------------------------------------------------------
+        self._deadline = time.monotonic() + (self._settings.stop_seconds if seconds is None else seconds)
+        trainer.connection.send(
+            messages.Command(action=action) if why is None else messages.Command(action=action, detail=why)
+        )
 
     def _receive(self, trainer: TrainerProcess) -> bool:
         """Handle all messages that the trainer has sent; return whether there was one. Raises `ConnectionClosed`.
@@ -280,23 +387,23 @@ class Supervisor:
             timeout = 0.0
         return True
 
-    def _handle(self, message: ToSupervisor) -> None:
+    def _handle(self, message: messages.ToSupervisor) -> None:
         match message:
-            case Metrics():
+            case messages.Metrics():
                 self._writes.add_points(self._ledger.metrics.append, message.points)
                 self._resources.record(summary=True)
-            case Progress():
+            case messages.Progress():
                 self.lease.step, self.lease.time_spent = message.step, message.time_spent
                 self._begun_with = message.step if self._begun_with is None else self._begun_with
                 if message.step > self._begun_with:
                     self._begin()  # clones learn without a simulator
                 self._resources.record(summary=False)
-            case CheckpointWritten():
+            case messages.CheckpointWritten():
                 self._checkpoints.begin(message)
-            case Finished():
+            case messages.Finished():
                 self._finished = message
             case _:
-                self._listens |= isinstance(message, Listening)
+                self._listens |= isinstance(message, messages.Listening)
                 if isinstance(message, SimulatorConnected):
                     self._begin()
                 self._writes.add(write, self._ledger, message)
@@ -325,9 +432,7 @@ class Supervisor:
             log.warning("write_delayed", error=str(error), waiting=len(self._writes))
             time.sleep(RETRY_SECONDS)
 
-    # the end --------------------------------------------------------------------------------------------------------
-
-    def _trainer_gone(self, trainer: TrainerProcess) -> Finished:
+    def _trainer_gone(self, trainer: TrainerProcess) -> messages.Finished:
         """Return the end of a trainer whose connection has closed: it has finished, or it died."""
         self._flush_all()
         while self._checkpoints:  # that are still being copied
@@ -337,16 +442,16 @@ class Supervisor:
         if self._finished is not None:
             return self._finished
         if self._command == "cancel":
-            return Finished(outcome="cancelled", reason=StopReason.USER)
+            return _ended("cancelled", None, StopReason.USER)
         status = self._await_exit(trainer)
         reason = self._log.log.last_error() or trainer.last_line() or "its log says more"
         if status == f"signal {signal.SIGKILL.name}":
             if kernel_kills() > self._kernel_kills:
                 detail = "the kernel killed the trainer for want of memory (SIGKILL; oom_kill has risen); give its "
                 detail += "worker more memory, or have the run hold less (buffer_size, the models' sizes)"
-                return _lost(detail, StopReason.MEMORY_LIMIT)
+                return _ended("lost", detail, StopReason.MEMORY_LIMIT)
             status += ", not sent by Ludus"
-        return _lost(f"the trainer ended unexpectedly ({status or 'its link closed'}): {reason}")
+        return _ended("lost", f"the trainer ended unexpectedly ({status or 'its link closed'}): {reason}")
 
     def _await_exit(self, trainer: TrainerProcess) -> str | None:
         """Wait a while for the trainer to end, and keep the lease; return how it ended, None if it still lives."""
@@ -356,7 +461,7 @@ class Supervisor:
             time.sleep(0.02)
         return status
 
-    def _conclude(self, finished: Finished) -> None:
+    def _conclude(self, finished: messages.Finished) -> None:
         """Queue the last writes of the attempt."""
         reason = StopReason(finished.reason) if finished.reason else None
         # The lease has to last for the following writes, and the row gets the last step.
@@ -393,6 +498,8 @@ class Supervisor:
                 self._writes.flush(FLUSH_SECONDS)
 
 
-def _lost(detail: str, reason: StopReason = StopReason.TRAINER_LOST) -> Finished:
-    """Return the end of an attempt that another one has to continue."""
-    return Finished(outcome="lost", reason=reason, detail=detail)
+def _ended(
+    outcome: messages.Outcome, detail: object, reason: StopReason | None = StopReason.TRAINER_LOST
+) -> messages.Finished:
+    """Return the end of an attempt; one that is `lost` has to be continued by another one."""
+    return messages.Finished(outcome=outcome, reason=reason, detail=None if detail is None else str(detail))

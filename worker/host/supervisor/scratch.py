@@ -5,11 +5,14 @@ that can be locked is not in use. On a file system without locks no folder is sw
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
 import shutil
+import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -69,3 +72,40 @@ def _sweeping_waits(root: Path) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
+
+
+LOOPBACK = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
+
+
+class PortTaken(Exception):
+    """Another run, or another program, has the port."""
+
+
+@contextmanager
+def hold_port(port: int) -> Iterator[None]:
+    """Keep a TCP port of this host's loopback for the collectors of one attempt. Raises `PortTaken`.
+
+    Collectors share it with SO_REUSEPORT, and with that option a second run would share it, too, and be dealt half of
+    the players. The lock is a name in the kernel's table of sockets: it is gone with its process, however that ends,
+    and it belongs to the same network namespace as the port.
+    """
+    with socket.socket(socket.AF_UNIX) as lock:
+        try:
+            lock.bind(f"\0ludus/unity-port/{port}")
+        except OSError:
+            raise PortTaken(
+                f"port {port} (simulators.unity_port) serves another run on this worker's host; wait for it to end, or "
+                "choose another port"
+            ) from None
+        for family, address in LOOPBACK:  # a program may listen on either that players take for `localhost`
+            try:
+                with socket.socket(family) as probe:
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    probe.bind((address, port))
+            except OSError as error:
+                if error.errno not in {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}:  # those of a host without IPv6
+                    raise PortTaken(
+                        f"port {port} (simulators.unity_port) cannot be had on the worker's host ({error.strerror}); "
+                        "end what listens there, an mlagents-learn perhaps, or choose another port"
+                    ) from None
+        yield

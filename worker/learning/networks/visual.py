@@ -47,7 +47,7 @@ class VisualEncoder(nn.Module):
     in_bfloat16 = False
     """Whether convolutions and products run in bfloat16; weights, derivatives and result stay float32.
 
-    Of the class, all encoders of the process follow it (`worker.trainer.precision`).
+    Of the class, all encoders of the process follow it (`worker.trainer.compilation`).
     """
 
     def __init__(self, encoder: str, shape: tuple[int, ...], units: int, generator: torch.Generator) -> None:

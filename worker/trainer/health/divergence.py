@@ -85,10 +85,7 @@ class Divergence:
     def updated(
         self, config: ReinforcementConfig, measured: Mapping[str, float], masks: Tensor | None, steps: int, step: int
     ) -> None:
-        """Check the measurements of an update; `masks` (N, choices) are those of its round of `steps` steps.
-
-        Raise `LimitCrossed` where a limit of the configuration says so.
-        """
+        """Check the measurements of an update; `masks` (N, choices) are its round's. Raise `LimitCrossed`."""
         self._steps += steps
         sizes = self._spec.actions.discrete_branches
         for branch, (first, last) in enumerate(branch_bounds(sizes)):

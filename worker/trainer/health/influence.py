@@ -75,8 +75,8 @@ def scores(rollout: Rollout, actions: ActionSpec) -> dict[str, float]:
         return {}
     before, after, last = _pairs(rollout)
     varies = np.count_nonzero(after != before, axis=0) + np.count_nonzero(before != before[:1], axis=0)
-    kept = np.sort(np.argsort(-varies, kind="stable")[:MOST_ELEMENTS])
-    before, after = before[:, kept], after[:, kept]
+    elements = np.sort(np.argsort(-varies, kind="stable")[:MOST_ELEMENTS])
+    before, after = before[:, elements], after[:, elements]
     ended = np.zeros(rollout.steps)
     ended[last] = rollout.endings.numpy()
     rewards = (rollout.rewards + rollout.group_rewards).numpy()
@@ -84,10 +84,10 @@ def scores(rollout: Rollout, actions: ActionSpec) -> dict[str, float]:
     target = np.concatenate(targets, 1)
     change = after - before
     first = np.roll(last, 1)
-    seen = [before, np.where(first[:, None], 0.0, np.roll(change, 1, axis=0))]
+    observed = [before, np.where(first[:, None], 0.0, np.roll(change, 1, axis=0))]
     later = np.where(last[:, None], 0.0, np.roll(change, -1, axis=0))  # what an acceleration does to a position
-    target -= _predicted(_expanded(np.column_stack(seen)), target)
-    agreement = target * _predicted(_expanded(np.column_stack([*seen, change, later, rewards, ended])), target)
+    target -= _predicted(_expanded(np.column_stack(observed)), target)
+    agreement = target * _predicted(_expanded(np.column_stack([*observed, change, later, rewards, ended])), target)
     widths = np.cumsum([part.shape[1] for part in targets])[:-1]
     taken = np.exp(rollout.log_probs.numpy()[:, actions.continuous_size :]).mean(0)
     varies_enough = [True] * actions.continuous_size + (1 - taken >= LEAST_CHANCE).tolist()

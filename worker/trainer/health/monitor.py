@@ -15,14 +15,10 @@ from numpy.typing import NDArray
 from ludus.config.behavior import ReinforcementConfig
 from ludus.demonstrations import Demonstration
 from ludus.protocol.spec import BehaviorSpec
-from server.ladders.refs import PlayedMatch
 from worker.experience.rollout import Rollout
 from worker.trainer.health.checks import facts_of
-from worker.trainer.health.divergence import Divergence
-from worker.trainer.health.facts import Evidence, Fact, Updates
+from worker.trainer.health.evidence import Evidence, Fact
 from worker.trainer.health.influence import Score, free_steps, scores
-from worker.trainer.health.observed import Observed
-from worker.trainer.health.played import Played
 
 SAMPLE_STEPS, SHORT_SAMPLE_STEPS = 1024, 512
 """Most steps of a sample, and fewest: rounds that are shorter are collected until they are so many."""
@@ -48,19 +44,10 @@ class HealthMonitor:
         self, config: ReinforcementConfig, spec: BehaviorSpec, step: int = 0, *, has_lessons: bool = False
     ) -> None:
         """`step` is how far the behavior is; `has_lessons`: whether environment parameters change while it learns."""
-        self._evidence = Evidence(
-            spec,
-            config,
-            Played(),
-            Observed(spec),
-            Updates(),
-            Divergence(spec),
-            {},
-            [],
-            step=step,
-            has_lessons=has_lessons,
-        )
-        self._numbers = max(sum(one.size for one in spec.observations), 1)
+        self.evidence = Evidence(spec, config, step, has_lessons)
+        """Takes episodes and matches as they end."""
+        self._most_steps = max(SAMPLE_NUMBERS // max(sum(sensor.size for sensor in spec.observations), 1), 1)
+        """Of a sample."""
         self._sample: list[Rollout] = []
         """Rounds of a sample that is not full yet."""
         self._steps = 0
@@ -81,58 +68,42 @@ class HealthMonitor:
         """The facts that hold, in the order in which they were found."""
         return list(self._facts.values())
 
-    # Evidence ---------------------------------------------------------------------------------------------------
-
     def demonstrated(self, lengths: NDArray[np.int64]) -> None:
         """Take the lengths of episodes that GAIL was shown."""
-        known = [*self._evidence.lengths, *lengths.tolist()]
-        self._evidence.lengths = [min(known), max(known)] if known else []
-
-    def episode(self, episode_return: float, length: int) -> None:
-        """Take an episode that ended: all its rewards, and its decisions."""
-        self._evidence.played.episodes.add(episode_return, length)
-
-    def match(self, match: PlayedMatch) -> None:
-        """Take a match of self-play."""
-        self._evidence.played.matches.add(match)
-
-    def opponents_ended(self, episodes: int, won: int) -> None:
-        """Take the episodes of opponents that ended, and how many of them were won."""
-        self._evidence.played.matches.opponents += episodes
-        self._evidence.played.matches.opponents_won += won
+        lengths = np.append(lengths, self.evidence.lengths)
+        self.evidence.lengths = [int(lengths.min()), int(lengths.max())] if len(lengths) else []
 
     def experienced(self, rollout: Rollout, step: int) -> None:
         """Take a round that is about to be learned from, up to `step`."""
-        self._evidence.step = step
-        episodes = self._evidence.played.episodes
+        self.evidence.step = step
+        episodes = self.evidence.episodes
         if episodes.count > episodes.before:
             episodes.before, episodes.last_end = episodes.count, step
         if self._sampled:
             return
-        most = max(SAMPLE_NUMBERS // self._numbers, 1)
         self._sample.append(rollout)
         self._steps += rollout.steps
-        if self._steps >= min(SHORT_SAMPLE_STEPS, most):
-            self._look_at_sample(min(SAMPLE_STEPS, most))
+        if self._steps >= min(SHORT_SAMPLE_STEPS, self._most_steps):
+            self._look_at_sample(min(SAMPLE_STEPS, self._most_steps))
 
     def _look_at_sample(self, most: int = SAMPLE_STEPS) -> None:
-        first, *others = self._sample
+        first, *later = self._sample
         self._sample, self._steps, self._sampled = [], 0, True
-        whole = first.followed_by(*others) if others else first
-        evidence, sample = self._evidence, whole.beginning(most)
-        agents = np.unique(np.stack([whole.simulators.numpy(), whole.agents.numpy()]), axis=1).shape[1]
+        rounds = first.followed_by(*later) if later else first
+        evidence, sample = self.evidence, rounds.beginning(most)
+        agents = np.unique(np.stack([rounds.simulators.numpy(), rounds.agents.numpy()]), axis=1).shape[1]
         evidence.agents = max(evidence.agents, agents)
         evidence.observed.add(sample)
-        evidence.played.rewards.add(sample)
+        evidence.rewards.add(sample)
         evidence.free += free_steps(sample, evidence.spec.actions)
         if evidence.step >= self._next_scores:
             self._next_scores = evidence.step + evidence.config.max_steps // SCORES
-            for name, found in scores(sample, evidence.spec.actions).items():
-                evidence.influence.setdefault(name, Score()).add(sample.steps, found)
+            for name, score in scores(sample, evidence.spec.actions).items():
+                evidence.influence.setdefault(name, Score()).add(sample.steps, score)
 
     def updated(self, measured: Mapping[str, float], rollout: Rollout) -> None:
         """Take the measurements of an update. Raise `LimitCrossed` where a limit of the configuration says so."""
-        evidence = self._evidence
+        evidence = self.evidence
         evidence.updates.add(measured)
         before = {name for name, sign in evidence.divergence.signs.items() if sign.since is not None}
         try:
@@ -142,58 +113,44 @@ class HealthMonitor:
             if any(sign.since is not None and name not in before for name, sign in signs):
                 self._next_review = 0
 
-    # Reviews ----------------------------------------------------------------------------------------------------
-
     def learned(self) -> None:
         """Review the facts, if that is due: after each round."""
-        if self._evidence.step >= self._next_review:
+        if self.evidence.step >= self._next_review:
             self._review()
             self._sampled = False
 
     def conclude(self) -> None:
         """Review the facts at the end of the run."""
-        self._evidence.ended = True
+        self.evidence.ended = True
         self._review()
 
     def reconfigure(self, config: ReinforcementConfig) -> None:
         """Go on with another section of the configuration."""
-        self._evidence.config = config
+        self.evidence.config = config
         self._next_review = 0
 
     def _review(self) -> None:
-        evidence = self._evidence
+        evidence = self.evidence
         if self._sample:
             self._look_at_sample()
         self.reviews += 1
         self._next_review = (evidence.step // evidence.period + 1) * evidence.period
-        found = facts_of(evidence)
+        present = facts_of(evidence)
         for code in list(self._facts):
-            misses = 0 if code in found else self._misses.pop(code, 0) + 1
+            misses = 0 if code in present else self._misses.pop(code, 0) + 1
             if misses >= MISSES or (misses and evidence.ended):
                 del self._facts[code]
             elif misses:
                 self._misses[code] = misses
             else:
                 self._misses.pop(code, None)
-        for code, fact in found.items():
+        for code, fact in present.items():
             since = self._facts[code].since if code in self._facts else fact.since
             self._facts[code] = fact._replace(since=evidence.step if since is None else since)
 
-    # Checkpoints ------------------------------------------------------------------------------------------------
-
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint, so that nothing is found twice."""
-        evidence = self._evidence
-        return {
-            "played": evidence.played.state_dict(),
-            "observed": evidence.observed.state_dict(),
-            "updates": vars(evidence.updates) | {"means": dict(evidence.updates.means)},
-            "divergence": evidence.divergence.state_dict(),
-            "influence": {name: [one.reviews, one.pairs, one.total] for name, one in evidence.influence.items()},
-            "lengths": list(evidence.lengths),
-            "agents": evidence.agents,
-            "free": evidence.free,
-            "step": evidence.step,
+        return self.evidence.state_dict() | {
             "sample": [part.state_dict() for part in self._sample],
             "sampled": self._sampled,
             "next_review": self._next_review,
@@ -204,14 +161,7 @@ class HealthMonitor:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from the result of `state_dict`."""
-        evidence = self._evidence
-        evidence.played.load_state_dict(state["played"])
-        evidence.observed.load_state_dict(state["observed"])
-        evidence.updates = Updates(**state["updates"])
-        evidence.divergence.load_state_dict(state["divergence"])
-        evidence.influence = {name: Score(*values) for name, values in state["influence"].items()}
-        evidence.lengths, evidence.agents, evidence.step = list(state["lengths"]), state["agents"], state["step"]
-        evidence.free = state.get("free", evidence.played.rewards.steps)  # of a checkpoint that does not know: all
+        self.evidence.load_state_dict(state)
         self._sample = [Rollout(**part) for part in state["sample"]]
         self._steps = sum(part.steps for part in self._sample)
         self._sampled, self._next_review = state["sampled"], state["next_review"]

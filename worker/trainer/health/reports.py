@@ -8,7 +8,7 @@ from worker.trainer.attempt import Attempt
 from worker.trainer.checkpoint import behavior_states
 from worker.trainer.clone import CloneLearner
 from worker.trainer.health.checks import from_configuration
-from worker.trainer.health.facts import Fact
+from worker.trainer.health.evidence import Fact
 from worker.trainer.health.monitor import HealthMonitor
 from worker.trainer.learner import BehaviorLearner
 from worker.trainer.messages import Findings
@@ -27,7 +27,7 @@ class HealthReports:
     def monitor(self, behavior: str) -> HealthMonitor | None:
         """Return the monitor of a behavior; None of one that learns nothing here."""
         learner = self._attempt.learners.get(behavior)
-        return learner.options.health if isinstance(learner, BehaviorLearner) else None
+        return learner.health if isinstance(learner, BehaviorLearner) else None
 
     def conclude(self) -> None:
         """Review all behaviors a last time, and report what holds at the end."""
@@ -48,24 +48,20 @@ class HealthReports:
         if facts == self._reported:
             return
         self._reported, now = facts, datetime.now(UTC)
-        since = {(fact.code, name): self._since.get((fact.code, name), now) for name, fact in facts}
-        self._since = since
-        self._attempt.supervisor.post(
-            Findings(
-                findings=[
-                    Finding(
-                        code=fact.code,
-                        behavior=name,
-                        message=fact.message,
-                        remedy=fact.remedy,
-                        figures=fact.figures,
-                        since_step=fact.since or 0,
-                        since=since[fact.code, name],
-                    )
-                    for name, fact in facts
-                ]
+        self._since = {(fact.code, name): self._since.get((fact.code, name), now) for name, fact in facts}
+        findings = [
+            Finding(
+                code=fact.code,
+                behavior=name,
+                message=fact.message,
+                remedy=fact.remedy,
+                figures=fact.figures,
+                since_step=fact.since or 0,
+                since=self._since[fact.code, name],
             )
-        )
+            for name, fact in facts
+        ]
+        self._attempt.supervisor.post(Findings(findings=findings))
 
     def _facts(self) -> Iterator[tuple[str, Fact]]:
         for name, state in behavior_states(self._attempt.restored).items():  # no simulator has brought them yet

@@ -126,7 +126,9 @@ def test_later_resets_bring_their_parameters_alone() -> None:
         waiting = raw.later(agents(0, behavior="Later?team=0"))
         trainer.wait_for(SimulatorStarted, lambda notice: notice.behaviors == ("Later?team=0",))
 
-        trainer.pool.reset({"load": MultiRangeUniform(((1.0, 2.0), (3.0, 4.0)), seed=3), "size": Constant(1.5)})
+        trainer.pool.send_parameters(
+            {"load": MultiRangeUniform(((1.0, 2.0), (3.0, 4.0)), seed=3), "size": Constant(1.5)}, 0, reset=True
+        )
 
         reply = waiting.reply().unity_input.rl_input
         assert reply.command == unity_pb2.RESET
@@ -144,7 +146,7 @@ def test_a_reset_before_the_second_call_changes_what_that_call_brings() -> None:
         trainer.wait_for(SimulatorStarted, lambda notice: notice.behaviors == ("Witness?team=0",))
         raw.call(introduction())
 
-        trainer.pool.reset({"size": Constant(1.5)})
+        trainer.pool.send_parameters({"size": Constant(1.5)}, 0, reset=True)
         waiting.reply()
 
         assert said(raw.call(SECOND_CALL)) == framed(PARAMETERS, SIZE) + framed(ENGINE, *ENGINE_CONFIGURATION)

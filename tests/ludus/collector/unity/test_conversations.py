@@ -268,7 +268,7 @@ def test_a_reset_is_the_reply_to_the_pending_call_and_voids_what_was_under_way(t
     for number in range(2):
         trainer.pool.grant("Reset", number, 20)
         collected(trainer, "Reset", number)  # the eleventh call waits
-        trainer.pool.reset({"size": Constant(number)})
+        trainer.pool.send_parameters({"size": Constant(number)}, 0, reset=True)
         eventually(lambda number=number: participant.player.summary.resets == number + 1)  # type: ignore[misc]
     trainer.pool.grant_unrecorded("Reset")
     participant.leave()
@@ -287,7 +287,7 @@ def test_a_reset_reaches_a_player_that_computes_with_its_next_reply(trainer: Lea
     answered = thinker.agent_steps
     eventually(lambda: thinker.agent_steps > answered)  # it has just begun to compute
 
-    trainer.pool.reset({})
+    trainer.pool.send_parameters({}, 0, reset=True)
 
     eventually(lambda: witness.player.summary.resets == 1)
     assert thinker.player.summary.resets == 0

@@ -39,7 +39,7 @@ def trainer() -> Iterator[Learner]:
 
 
 def memory_of(trainer: Learner) -> int:
-    (collector,) = trainer.pool._children.of_host
+    (collector,) = trainer.pool.children.of_host
     assert collector.process is not None
     return int(psutil.Process(collector.process.pid).memory_info().rss)
 

@@ -28,9 +28,9 @@ from tests.ludus.collector.test_self_play import BLUE, POLICIES, RED, Duel
 from tests.ludus.collector.test_session_snapshots import resuming
 from tests.worker.collectors.edge.segments import NUMBER, good
 from tests.worker.collectors.edge.world import Edge, Places, edge_collectors, reader_of
-from worker.collectors.collector_process import NUMBERS
 from worker.collectors.edge.reader import METHOD
 from worker.collectors.events import EdgeCollectorJoined, EdgeCollectorLeft, HandedOver, SegmentsDelivered
+from worker.collectors.processes import NUMBERS
 
 OWN_NUMBER = NUMBERS
 """The first number of the first place, where local collectors have the range before."""
@@ -232,9 +232,9 @@ def test_an_edge_collector_that_was_cut_off_takes_its_simulators_back_from_a_str
         simulator = player(edge.address, session_id="player-1")
         simulator.play([1, 2], 3)
         places.address = ""
-        (child,) = [place for place in run.pool._children.places if place.taken is not None]
-        with run.pool._lock:
-            run.pool._children._reap(child)  # its stream breaks
+        (child,) = [place for place in run.pool.children.places if place.taken is not None]
+        with run.pool.lock:
+            run.pool.children.reap(child)  # its stream breaks
         assert simulator.closed().rejoin
         number = stranger.join()
         stranger.tell(messages.SimulatorConnected("player-1", number, 0, "there", "tests/1", (SPEC.name,)))

@@ -95,7 +95,7 @@ class Edge:
 def reader_of(learner: Learner) -> str:
     """Return the address of an attempt's edge reader, which is started where it was not."""
     learner.pool.open_places()
-    children = learner.pool._children
+    children = learner.pool.children
     learner.until(lambda: children.reader is not None and children.reader.endpoint is not None)
     assert children.reader is not None
     assert children.reader.endpoint is not None

@@ -59,7 +59,7 @@ class Separate(WarmTrainer):
             command = [sys.executable, *words]
             process = ChildProcess(command, descriptors=(theirs.fileno(),), own_group=True)
         trainer = TrainerProcess(process, SupervisorConnection(ours))
-        trainer.start(job)
+        trainer.connection.send(job)
         return trainer
 
 
@@ -97,7 +97,7 @@ class Threaded(WarmTrainer):
                 os.kill(process.pid, signal.SIGTERM)
 
         threading.Thread(target=run, daemon=True).start()
-        trainer.start(job)
+        trainer.connection.send(job)
         return trainer
 
 

@@ -18,9 +18,8 @@ from tests.worker.host.supervisor import trainers
 from tests.worker.host.supervisor.supervising import Separate, supervise
 from worker.host import resources
 from worker.host.resources import TRAINER_CPU, TRAINER_MEMORY
-from worker.host.supervisor.lease import Lease
-from worker.host.supervisor.resources import ResourceRecorder
-from worker.host.supervisor.writes import Writes
+from worker.host.supervisor.lease import Lease, Writes
+from worker.host.supervisor.loop import ResourceRecorder
 
 
 @pytest.fixture(autouse=True)
@@ -44,8 +43,8 @@ def test_a_point_is_at_the_runs_step_and_a_run_that_stands_still_gets_no_other(
     writes = Writes()
     recorder = ResourceRecorder(lease, ledger, writes, ())
 
-    with recorder.measuring(os.getpid()):
-        eventually(lambda: recorder.memory > 0)
+    with recorder.meter.measuring(os.getpid()):
+        eventually(lambda: recorder.meter.memory > 0)
         recorder.record(summary=True)
         assert len(writes) == 0, "the run has made no step"
         lease.step = 100
@@ -60,8 +59,8 @@ def test_a_point_is_at_the_runs_step_and_a_run_that_stands_still_gets_no_other(
 def test_there_is_no_point_without_a_new_measurement(database: Database, ledger: AttemptLedger, lease: Lease) -> None:
     writes = Writes()
     recorder = ResourceRecorder(lease, ledger, writes, ())
-    with recorder.measuring(os.getpid()):
-        eventually(lambda: recorder.memory > 0)
+    with recorder.meter.measuring(os.getpid()):
+        eventually(lambda: recorder.meter.memory > 0)
     for step in (100, 200, 300):
         lease.step = step
         recorder.record(summary=True)
@@ -75,8 +74,8 @@ def test_a_report_of_a_step_alone_makes_no_point_but_one_after_a_summary_does(
 ) -> None:
     writes = Writes()
     recorder = ResourceRecorder(lease, ledger, writes, ())
-    with recorder.measuring(os.getpid()):
-        eventually(lambda: recorder.memory > 0)
+    with recorder.meter.measuring(os.getpid()):
+        eventually(lambda: recorder.meter.memory > 0)
     lease.step = 100
     recorder.record(summary=False)
     assert len(writes) == 0
@@ -100,8 +99,8 @@ def test_points_beyond_the_checkpoint_from_which_a_run_resumes_count_no_more(dat
     lease = Lease(claim, ledger, WorkerSettings())
     recorder = ResourceRecorder(lease, ledger, writes, ())
 
-    with recorder.measuring(os.getpid()):
-        eventually(lambda: recorder.memory > 0)
+    with recorder.meter.measuring(os.getpid()):
+        eventually(lambda: recorder.meter.memory > 0)
     recorder.record(summary=True)
     lease.step = 120
     recorder.record(summary=False)

@@ -21,6 +21,7 @@ from ludus.logging import configure_logging, redirect_output
 from server.ladders.refs import PlayedMatch, PlayedParticipant
 from server.metrics.points import MetricPoint
 from server.simulators.repository import EdgeCollectorRef
+from worker.collectors.events import EdgeReaderFailed
 from worker.trainer.connection import TrainerConnection
 from worker.trainer.messages import (
     Amend,
@@ -39,7 +40,6 @@ from worker.trainer.messages import (
     Metrics,
     OpenPlaces,
     ParameterStates,
-    PlacesUnavailable,
     Progress,
     SaveCheckpoint,
 )
@@ -110,7 +110,7 @@ def opens_places(connection: TrainerConnection, job: Job) -> None:
         time.sleep(POLL_SECONDS)  # allow: sleep, because a trainer looks for messages between two updates
     assert told == [OpenPlaces()], told
     connection.post(EdgeCollectors(collectors=[EdgeCollectorRef(1, "desk", "here", 1.0)]))
-    connection.post(PlacesUnavailable(detail="no free port"))
+    connection.post(EdgeReaderFailed("no free port"))
     time.sleep(0.5)  # allow: sleep, because a wish that is passed on twice comes with a later heartbeat
     assert connection.commands() == [], "the wish is passed on once"
     finishes(connection, job)

@@ -73,7 +73,7 @@ class Told:
             self.step += ROUND
             for number in range(20 if returns is not None else 0):
                 assert returns is not None
-                self.monitor.episode(returns(self.step + number), length + number % 3)
+                self.monitor.evidence.episodes.add(returns(self.step + number), length + number % 3)
             rollout = self.rollout(see, reward)
             self.monitor.experienced(rollout, self.step)
             self.monitor.updated({**HEALTHY, **changed}, rollout)
@@ -157,7 +157,7 @@ def test_episodes_that_ended_in_a_round_of_the_whole_run_are_seen() -> None:
     told = Told(hyperparameters={"buffer_size": 50_000})
 
     for number in range(100):
-        told.monitor.episode(rising(number), 50)
+        told.monitor.evidence.episodes.add(rising(number), 50)
     told.monitor.experienced(told.rollout(), 40_000)
     told.monitor.conclude()
 
@@ -177,7 +177,7 @@ def test_a_mask_that_leaves_no_choice_is_to_blame_for_a_policy_that_does_not_cha
             masks=np.tile([True, False], (ROUND, 1)),
             lengths=[50] * 20,
         )
-        told.monitor.episode(told.rng.standard_normal(), 50)
+        told.monitor.evidence.episodes.add(told.rng.standard_normal(), 50)
         told.monitor.experienced(rollout, told.step)
         told.monitor.updated({**HEALTHY, "Policy/Approximate KL": 0.0}, rollout)
         told.monitor.learned()
@@ -393,7 +393,7 @@ def match(outcome: Any, *, truncated: bool = False, rated: bool = True) -> Playe
 def test_matches_that_are_all_drawn_by_a_time_limit_say_why_none_is_rated() -> None:
     told = Told(self_play={})
     for _ in range(60):
-        told.monitor.match(match("draw", truncated=True, rated=False))
+        told.monitor.evidence.matches.add(match("draw", truncated=True, rated=False))
 
     told.play(10, returns=lambda _: 0.0, reward=0.0)
 
@@ -404,10 +404,10 @@ def test_matches_that_are_all_drawn_by_a_time_limit_say_why_none_is_rated() -> N
 def test_matches_that_both_sides_win_are_found() -> None:
     told, fair = Told(self_play={}), Told(self_play={})
     for number in range(100):
-        told.monitor.match(match("win"))
-        fair.monitor.match(match("win" if number % 10 else "loss"))
-    told.monitor.opponents_ended(100, 95)
-    fair.monitor.opponents_ended(100, 10)
+        told.monitor.evidence.matches.add(match("win"))
+        fair.monitor.evidence.matches.add(match("win" if number % 10 else "loss"))
+    told.monitor.evidence.matches.opponents, told.monitor.evidence.matches.opponents_won = 100, 95
+    fair.monitor.evidence.matches.opponents, fair.monitor.evidence.matches.opponents_won = 100, 10
 
     told.play(10, returns=rising)
     fair.play(10, returns=rising)

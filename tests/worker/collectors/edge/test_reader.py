@@ -17,10 +17,10 @@ from tests.worker.collectors.edge.world import edge_collectors
 from worker.collectors import processes
 from worker.collectors.events import (
     CollectorDied,
-    CollectorListening,
     EdgeCollectorJoined,
     EdgeCollectorLeft,
     EdgeReaderFailed,
+    Endpoint,
     RoundCollected,
 )
 from worker.experience.rollout import Rollout
@@ -68,12 +68,12 @@ def test_a_run_without_edge_collectors_has_no_process_for_them_until_the_first_o
     with learner(count=17, edge_places=16) as it:
         local = player(it.endpoints[0].address)
         local.play([1, 2], 3)
-        assert (len(it.endpoints), it.pool._children.reader) == (1, None)
+        assert (len(it.endpoints), it.pool.children.reader) == (1, None)
 
         it.pool.open_places()
         it.pool.open_places()
 
-        assert it.wait_for(CollectorListening).endpoint.edge
+        assert it.wait_for(Endpoint).edge
         with edge_collectors(it) as (edge,):
             joined = it.wait_for(EdgeCollectorJoined)
             assert (joined.index, joined.host) == (1, platform.node())
@@ -95,7 +95,7 @@ def test_without_a_port_for_the_edge_reader_the_run_goes_on_and_says_so_once() -
         local = player(it.endpoints[0].address)
         local.play([1, 2], 20)
         local.leave()
-        assert it.pool._children.reader is None, "it is not tried again"
+        assert it.pool.children.reader is None, "it is not tried again"
         assert not it.heard(CollectorDied)
 
 
@@ -105,7 +105,7 @@ def test_the_reader_maps_the_memory_of_the_learner_once_for_all_places() -> None
         simulators = [player(edge.address) for edge in edges]
         for simulator in simulators:
             simulator.play([1, 2], 2)
-        reader = it.pool._children.reader
+        reader = it.pool.children.reader
         assert reader is not None
         assert reader.process is not None
 
@@ -156,7 +156,7 @@ def test_the_death_of_one_end_costs_its_steps_and_nothing_else(victim: str) -> N
         remote.play([1, 2], 3)
 
         if victim == "edge reader":
-            reader = it.pool._children.reader
+            reader = it.pool.children.reader
             assert reader is not None
             assert reader.process is not None
             reader.process.kill()
@@ -177,12 +177,12 @@ def test_a_collector_in_the_memory_of_its_worker_plays_on_without_the_edge_reade
         it.wait_for(EdgeCollectorJoined)
         simulator = player(edge.address)
         simulator.play([1, 2, 3], 4)
-        reader = it.pool._children.reader
+        reader = it.pool.children.reader
         assert reader is not None
         assert reader.process is not None
 
         reader.process.kill()
-        it.wait_for(CollectorListening)  # the next edge reader
+        it.wait_for(Endpoint)  # the next edge reader
         simulator.play([1, 2, 3], 4)
         assert not it.heard(EdgeCollectorLeft)
 
@@ -195,16 +195,16 @@ def test_a_collector_in_the_memory_of_its_worker_plays_on_without_the_edge_reade
 
 def test_a_place_that_was_opened_to_a_dead_edge_reader_is_opened_to_the_next_one() -> None:
     with learner(count=1, edge_places=1) as it:
-        children = it.pool._children
+        children = it.pool.children
         reader = children.reader
         assert reader is not None
         assert reader.process is not None
-        with it.pool._lock:  # the pool's thread hears of the place's end first, and of the reader's only then
+        with it.pool.lock:  # the pool's thread hears of the place's end first, and of the reader's only then
             reader.process.kill()
             reader.process.end(PATIENCE)
-            children._reap(children[0])
-            children._launch(children[0])
-        it.wait_for(CollectorListening)
+            children.reap(children[0])
+            children.launch(children[0])
+        it.wait_for(Endpoint)
 
         with edge_collectors(it):
             it.wait_for(EdgeCollectorJoined)
@@ -228,8 +228,8 @@ def test_an_edge_reader_without_anything_to_read_is_not_taken_for_frozen(monkeyp
         deadline = time.monotonic() + 5.0
         while time.monotonic() < deadline:
             assert not it.heard(CollectorDied)
-            with it._heard:
-                it._heard.wait(0.5)
+            with it.heard_one:
+                it.heard_one.wait(0.5)
 
 
 def test_the_end_of_the_run_ends_edge_collectors_and_their_simulators() -> None:

@@ -1,6 +1,7 @@
-"""Playing without learning, and going on from a checkpoint of another run: in trainers of their own process."""
+"""Learners are built from checkpoints: to play without learning, and to go on."""
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -12,14 +13,16 @@ import torch
 
 from ludus.protocol.spec import BehaviorSpec
 from ludus.schemas import STEPS_PER_SECOND
+from ludus.schemas.states import StopReason
 from ludus.sdk import Actions, ResetInfo, Simulation, SimulatorError, StepBuilder, connect
 from server.config.resolution import resolve
 from tests.worker.rollouts import make_spec
 from tests.worker.trainer.conftest import StartTrainer, points_of, reports
 from tests.worker.trainer.supervisor_port import Supervisor
+from tests.worker.trainer.test_clone import show
 from worker.trainer import checkpoint
 from worker.trainer.loop import Trainer
-from worker.trainer.messages import Job
+from worker.trainer.messages import CheckpointCommitted, CheckpointWritten, Job, Order, Progress
 
 SECTION = {
     "hyperparameters": {"batch_size": 16, "buffer_size": 32},
@@ -142,14 +145,14 @@ def trainer_of(folder: Path, section: dict[str, Any], **settings: Any) -> Iterat
     )
     trainer = Trainer(job, Supervisor(), [])
     yield trainer
-    trainer._attempt.pool.close("collector_closing", "the test is over", rejoin=False)
+    trainer.attempt.pool.close("collector_closing", "the test is over", rejoin=False)
 
 
 def write_checkpoint(folder: Path, spec: BehaviorSpec) -> dict[str, Any]:
     """Write the checkpoint of another run, at step 32; return the state in it."""
     with trainer_of(folder, SECTION) as trainer:
-        trainer._registry.register(spec)
-        state: dict[str, Any] = dict(trainer._attempt.learners["A"].state())
+        trainer.registry.register(spec)
+        state: dict[str, Any] = dict(trainer.attempt.learners["A"].state())
     state["progress"] = {"step": 32, "round": 1}
     for weights in state["algorithm"]["model"].values():
         weights.add_(0.25)
@@ -165,8 +168,8 @@ def test_a_run_goes_on_at_the_step_and_with_the_weights_of_another_ones_checkpoi
     state = write_checkpoint(tmp_path, spec)
 
     with trainer_of(tmp_path, SECTION, resume_from=CHECKPOINT, inference=inference) as trainer:
-        trainer._registry.register(spec)
-        learner = trainer._attempt.learners["A"]
+        trainer.registry.register(spec)
+        learner = trainer.attempt.learners["A"]
         found: Any = learner.state()
 
     assert learner.learned == 32
@@ -180,11 +183,89 @@ def test_a_checkpoint_of_other_networks_fails_the_run_with_both_sizes(tmp_path: 
     other = SECTION | {"network_settings": {"hidden_units": 8}}
 
     with trainer_of(tmp_path, other, resume_from=CHECKPOINT) as trainer:
-        trainer._registry.register(spec)
-        finished = trainer._registry.unusable
+        trainer.registry.register(spec)
+        finished = trainer.registry.unusable
 
     assert finished is not None
     assert (finished.outcome, finished.reason) == ("failed", "invalid_config")
     assert finished.detail is not None
     assert "the checkpoint to go on from does not fit behavior 'A'" in finished.detail
     assert "is 16x3, needed is 8x3" in finished.detail
+
+
+STATE: dict[str, Any] = {"progress": {"step": 700, "round": 7}, "algorithm": {"weights": torch.arange(3.0)}}
+"""Of a behavior that learns from whoever plays it."""
+
+
+@contextmanager
+def resumed(folder: Path, supervisor: Supervisor) -> Iterator[Trainer]:
+    """An attempt that goes on with a behavior that nobody plays, beside one that needs nobody."""
+    (folder / "old").mkdir()
+    checkpoint.save(folder / "old", {"Runner": STATE})
+    behaviors = {"Echo": {"trainer_type": "clone", "demo_path": show(folder / "shown.npz")}, "Runner": {}}
+    job = Job(
+        run_id="run",
+        attempt=2,
+        config={"behaviors": behaviors},
+        seed=1,
+        scratch=str(folder / "scratch"),
+        resume_from=str(folder / "old"),
+    )
+    trainer = Trainer(job, supervisor, [])
+    yield trainer
+    trainer.attempt.pool.close("collector_closing", "the test is over", rejoin=False)
+
+
+def test_a_behavior_that_nobody_has_announced_again_is_in_the_next_checkpoint_as_it_was(tmp_path: Path) -> None:
+    supervisor = Supervisor()
+    with resumed(tmp_path, supervisor) as trainer:
+        trainer.registry.begin_clones()
+
+        folder = trainer.checkpoints.write("interval")
+
+    assert folder is not None
+    saved = checkpoint.load(Path(folder))
+    assert set(saved) == {"Echo", "Runner"}
+    assert saved["Runner"]["progress"] == STATE["progress"]
+    assert torch.equal(saved["Runner"]["algorithm"]["weights"], torch.arange(3.0))
+    (written,) = [message for message in supervisor.told if isinstance(message, CheckpointWritten)]
+    assert written.steps == {"Runner": 700, "Echo": 0}
+
+
+def test_a_run_that_goes_on_is_as_far_as_its_checkpoint_before_anybody_plays(tmp_path: Path) -> None:
+    """What it reports becomes the run's step: lists, `--require step>=...` and the last word of a stopped run."""
+    supervisor = Supervisor(cancels=True)
+    with resumed(tmp_path, supervisor) as trainer:
+        trainer.run()
+
+    steps = [message.step for message in supervisor.told if isinstance(message, Progress)]
+    assert steps
+    assert min(steps) >= 700
+
+
+class Slow(Supervisor):
+    """A supervisor that takes ten minutes, on a clock that it winds, to acknowledge a checkpoint."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        self.now = self.begun = time.monotonic()
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+
+    def commands(self) -> list[Order]:
+        """Answer the last question."""
+        self.now += 60
+        folders = [message.folder for message in self.told if isinstance(message, CheckpointWritten)]
+        return [CheckpointCommitted(folder=folders[-1])] if folders and self.now > self.begun + 600 else []
+
+
+def test_a_last_checkpoint_is_waited_for_however_long_it_takes_to_be_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trainer that gave up would be released, begin where it ended, and give up again, for ever."""
+    supervisor = Slow(monkeypatch)
+    with resumed(tmp_path, supervisor) as trainer:
+        trainer.registry.begin_clones()
+
+        finished = trainer.checkpoints.finish("succeeded", StopReason.COMPLETED, "all is learned")
+
+    assert (finished.outcome, finished.reason) == ("succeeded", "completed")
