@@ -61,7 +61,7 @@ STARTED: dict[str, Counter[str]] = {
     "server/kit/token_watcher.py": Counter(Thread=1),
     "server/kit/tracing.py": Counter(Thread=1),
     "server/runs/events/tailer.py": Counter(Thread=1),
-    "server/webhooks/deliveries/sender.py": Counter(Thread=1),
+    "server/webhooks/sender.py": Counter(Thread=1),
     "worker/collectors/processes.py": Counter(Thread=1),
     "worker/host/process.py": Counter(Thread=1, Timer=1),
     "worker/host/resources.py": Counter(Thread=1),
