@@ -75,7 +75,7 @@ def ends_with(run: FakeRun, code: CloseCode) -> None:
         if run.steps >= 10:
             raise SessionEnds(code, "the run is over")
 
-    run._on_step = on_step
+    run.on_step = on_step
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_engine_settings_that_were_typed_reach_the_game(run: FakeRun, tmp_path: 
 
 
 def test_engine_settings_are_the_runs_where_nothing_was_typed(run: FakeRun, tmp_path: Path) -> None:
-    run._side_channel = b"the run's frames, whatever they are"
+    run.side_channel = b"the run's frames, whatever they are"
     ends_with(run, CloseCode.RUN_FINISHED)
     process = start(run, tmp_path, "balls", "--editor-port", str(port := free_port()))
 
