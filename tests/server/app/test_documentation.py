@@ -13,8 +13,10 @@ FROM_THE_FRAMEWORK = {
     ("422", "invalid_request"),
     ("500", "internal"),
 }
-OWN = re.compile(r"server\.(?!gateway\.).*")
-"""Modules whose errors the API answers with: those of the gateway answer simulators (proto/README.md)."""
+OWN = re.compile(r"server\.(?!gateway\.|access\.bootstrap$).*")
+"""Modules whose errors the API answers with: those of the gateway answer simulators (proto/README.md), that of the
+first token the command line.
+"""
 
 
 def leaves(error: type[LudusError]) -> set[type[LudusError]]:
