@@ -264,5 +264,5 @@ def download_log(
         runs = RunRepository(session)
         path = runs.log(runs.id_of(run), attempt, name).path
     with services.artifacts.open(path) as file:
-        data = file.read()  # a few MiB (`worker.host.supervisor.attempt_log`), which are published again while it grows
+        data = file.read()  # a few MiB (`worker.host.supervisor.logs`), which are published again while it grows
     return send(Content(name, len(data), sha256(data).hexdigest(), lambda start: BytesIO(data[start:])), wanted)

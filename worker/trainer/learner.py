@@ -145,6 +145,20 @@ def arena_steps(config: ReinforcementConfig, round_steps: int) -> int:
     return 3 * max(round_steps, config.time_horizon)
 
 
+@dataclass(frozen=True)
+class LearnerOptions:
+    """Options of a learner; by default it only learns from rounds."""
+
+    bf16: bool = False
+    """Whether pictures are encoded in bfloat16 during updates."""
+    compilation: BackgroundCompilation | None = None
+    """Compiles the updates."""
+    team: GhostController | None = None
+    """Of a behavior in self-play: it learns in its turns only, and else waits with its collected steps."""
+    health: HealthMonitor | None = None
+    """Finds out why the policy does not learn, or not as it should."""
+
+
 class BehaviorLearner(BaseLearner):
     """Collects segments of one behavior, learns from whole rounds, publishes the result."""
 
@@ -157,26 +171,16 @@ class BehaviorLearner(BaseLearner):
         recorder: Recorder,
         collectors: CollectorPool,
         progress: Progress,
-        *,
-        bf16: bool = False,
-        compilation: BackgroundCompilation | None = None,
-        team: GhostController | None = None,
-        health: HealthMonitor | None = None,
+        options: LearnerOptions | None = None,
     ) -> None:
-        """`progress` is how far the behavior is: that of a checkpoint, or none.
-
-        Args:
-            bf16: Whether pictures are encoded in bfloat16 during updates.
-            compilation: Compiles the updates.
-            team: Of a behavior in self-play: it learns in its turns only, and else waits with its collected steps.
-            health: Finds out why the policy does not learn, or not as it should.
-        """
+        """`progress` is how far the behavior is: that of a checkpoint, or none."""
         super().__init__(config, spec, algorithm, recorder, collectors)
         self.config: ReinforcementConfig = config
         self.algorithm: Algorithm = algorithm
         self.progress = progress
-        self.health = health
-        self._bf16, self._compilation, self._team = bf16, compilation, team
+        options = options or LearnerOptions()
+        self.health = options.health
+        self._bf16, self._compilation, self._team = options.bf16, options.compilation, options.team
         self._arena = arena
         self._segments: defaultdict[int, list[Segments]] = defaultdict(list)
         self._ended: defaultdict[int, list[tuple[int, list[Any]]]] = defaultdict(list)

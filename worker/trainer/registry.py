@@ -37,7 +37,7 @@ from worker.trainer.compilation import BackgroundCompilation
 from worker.trainer.environment_parameters import EnvironmentParameters
 from worker.trainer.health.monitor import HealthMonitor, whole_lengths
 from worker.trainer.initialization import InitializationError, Sources, Stateful, initialize, resume
-from worker.trainer.learner import BehaviorLearner, InferenceLearner, Progress, arena_steps
+from worker.trainer.learner import BehaviorLearner, InferenceLearner, LearnerOptions, Progress, arena_steps
 from worker.trainer.messages import Finished, Level
 from worker.trainer.parallel import Build, Group
 from worker.trainer.recorder import Recorder
@@ -146,10 +146,12 @@ class BehaviorRegistry:
                 recorder,
                 attempt.pool,
                 progress,
-                bf16=self._bf16,
-                compilation=self._compilation(algorithm, config, spec),
-                team=self._selfplay.ghosts if in_selfplay else None,
-                health=self._health_monitor(config, spec, progress.step, saved),
+                LearnerOptions(
+                    bf16=self._bf16,
+                    compilation=self._compilation(algorithm, config, spec),
+                    team=self._selfplay.ghosts if in_selfplay else None,
+                    health=self._health_monitor(config, spec, progress.step, saved),
+                ),
             )
             collection = None if saved is None or config.threaded else saved.get("collection")
             if collection is not None:

@@ -66,8 +66,8 @@ class AttemptLog:
             self._size = size
             return
         if not self._beginning_published:
-            notice = {"event": "log_goes_on", "level": "warning", "process": "supervisor", "name": END_NAME}
-            yield NAME, self._file(NAME, self._begun + json.dumps(notice).encode() + b"\n")
+            event = {"event": "log_goes_on", "level": "warning", "process": "supervisor", "name": END_NAME}
+            yield NAME, self._file(NAME, self._begun + json.dumps(event).encode() + b"\n")
             self._beginning_published = True
         if self.path.stat().st_size > self._limit:
             self._carried = self._cut()
