@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 import numpy as np
 
 from ludus.demonstrations.recorded import EpisodeLog
+from ludus.play.intervals import mean_interval
 from ludus.play.players import Player, answer
 from ludus.protocol.batches import BehaviorBatch, DecisionBatch, Outcome, TerminalBatch, rows_of
 from ludus.protocol.spec import BehaviorSpec
@@ -16,33 +17,6 @@ from ludus.protocol.specs import BehaviorLayout
 from ludus.sdk.seeds import environment_seed
 from ludus.sdk.simulation import GameSimulation, NonActingPlayer, ResetInfo, Simulation
 from ludus.sdk.steps import Actions, StepBuilder
-
-_DRAWS_AT_ONCE: Final = 1_000_000
-
-
-def mean_interval(
-    values: Sequence[float], *, confidence: float = 0.95, resamples: int = 10_000, seed: int = 0
-) -> tuple[float, float] | None:
-    """Return the percentile interval of the mean of `values`, of which there must be one; None if there is only one.
-
-    The values are drawn again, with replacement, `resamples` times; the interval holds the middle `confidence` of the
-    means. Values that are all alike give an interval without width: the sample has shown no spread. One value cannot
-    show any.
-    """
-    sample = np.asarray(values, np.float64)
-    if not sample.size:
-        raise ValueError("no values, no interval")
-    if sample.size == 1:
-        return None
-    random = np.random.default_rng(seed)
-    rows = max(_DRAWS_AT_ONCE // sample.size, 1)
-    means = [
-        sample[random.integers(sample.size, size=(min(rows, resamples - done), sample.size))].mean(axis=1)
-        for done in range(0, resamples, rows)
-    ]
-    low, high = np.quantile(np.concatenate(means), [(1 - confidence) / 2, (1 + confidence) / 2])
-    return float(low), float(high)
-
 
 SEED_PARAMETER: Final = "seed"
 """The environment parameter that has to seed the episodes of a simulation that is played here."""

@@ -9,7 +9,8 @@ from server.runs.attempts.repository import AttemptFence, SimulatorChanged
 from server.runs.events.repository import Note
 from server.runs.models import Attempt
 from server.simulators.models import Simulator
-from server.simulators.repository import DISCONNECTED, ENDS_OF_GAMES, LEFT, EdgeCollectorRef, SimulatorRepository
+from server.simulators.refs import EdgeCollectorRef
+from server.simulators.repository import DISCONNECTED, ENDS_OF_GAMES, LEFT, SimulatorRepository
 
 ORDERLY: Final = frozenset({"left", "run_finished", "run_cancelled", "run_failed", "run_paused", "run_moved"})
 """Codes of sessions that the simulator or the run ended; all others are a warning."""

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from ludus.adapters.pettingzoo import make_simulation
-from ludus.play.episodes import SEED_PARAMETER, mean_interval, play_episodes
+from ludus.play.episodes import SEED_PARAMETER, play_episodes
+from ludus.play.intervals import mean_interval
 from ludus.play.model import ModelPlayer
 from ludus.play.players import Player, RandomPlayer
 from ludus.protocol.batches import Outcome

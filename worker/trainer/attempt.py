@@ -15,8 +15,8 @@ from ludus.protocol.side_channels import EngineConfiguration
 from ludus.protocol.spec import BehaviorSpec
 from ludus.schemas.states import StopReason
 from server.config.amendment import apply_changes
-from server.runs.amendments.repository import AmendmentRef
-from server.simulators.repository import EdgeCollectorRef
+from server.runs.amendments.refs import AmendmentRef
+from server.simulators.refs import EdgeCollectorRef
 from worker.collectors.events import EdgeCollectorJoined, EdgeCollectorLeft, EdgeReaderFailed
 from worker.collectors.pool import CollectorPool
 from worker.trainer.checkpoint import behavior_states

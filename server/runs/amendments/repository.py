@@ -1,7 +1,6 @@
 """Amendments of runs in the database, and the writes of a trainer that applies them."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import ForeignKey, Integer, func, select, update
@@ -12,6 +11,7 @@ from ludus.config.run import RunConfig
 from server.kit.db.base import CLUSTERED, Base, Json, Timestamp
 from server.kit.db.clock import now
 from server.kit.db.repository import Repository
+from server.runs.amendments.refs import AmendmentRef
 from server.runs.attempts.repository import AttemptFence
 from server.runs.events.repository import Note
 from server.runs.models import Run
@@ -43,15 +43,6 @@ class AmendedRun(Base):
     applied: Mapped[int] = mapped_column(Integer)
     """Number of the newest amendment that a trainer has carried out; those behind it are pending."""
     updated_at: Mapped[float] = mapped_column(Timestamp)
-
-
-@dataclass(frozen=True)
-class AmendmentRef:
-    """One numbered change of a run's configuration."""
-
-    seq: int
-    changes: tuple[Mapping[str, Any], ...]
-    """`path`, `old` and `new` of each key."""
 
 
 class AmendmentRepository(Repository):

@@ -22,7 +22,7 @@ from ludus.schemas.states import RunState, StopReason
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.claims.repository import RunQueue
 from server.metrics.points import MetricPoint
-from server.simulators.repository import EdgeCollectorRef
+from server.simulators.refs import EdgeCollectorRef
 from tests.factories import make_checkpoint, pack_metrics
 from tests.ludus.cli.conftest import Invoke, as_json, printed
 from tests.server.app.world import CARTPOLE, Trainer, World

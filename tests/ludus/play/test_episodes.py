@@ -12,7 +12,8 @@ from ludus.adapters.assignment import Lineup
 from ludus.adapters.gymnasium import make_simulation as make_gymnasium
 from ludus.adapters.pettingzoo import PettingZooSimulation
 from ludus.adapters.pettingzoo import make_simulation as make_pettingzoo
-from ludus.play.episodes import SEED_PARAMETER, Episode, mean_interval, play_episode, play_episodes, summarize, team_of
+from ludus.play.episodes import SEED_PARAMETER, Episode, play_episode, play_episodes, summarize, team_of
+from ludus.play.intervals import mean_interval
 from ludus.play.players import Player, RandomPlayer
 from ludus.protocol.batches import DecisionBatch, Floats, Ints, Outcome
 from ludus.protocol.spec import ActionSpec, BehaviorSpec

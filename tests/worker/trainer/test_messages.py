@@ -1,6 +1,8 @@
 """The pipe between supervisor and trainer: nothing blocks the learner, silence ends it."""
 
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -159,3 +161,12 @@ def test_a_warm_trainer_notices_that_its_supervisor_went_before_giving_a_job(end
 
     with pytest.raises(ConnectionClosed):
         ends.trainer.await_job()
+
+
+def test_a_trainer_process_starts_without_the_database_and_the_sdk() -> None:
+    """They would cost each start of a run half a second."""
+    check = (
+        "import sys, worker.trainer.__main__; "
+        "assert not {'sqlalchemy', 'psycopg', 'grpc', 'fastapi', 'ludus.sdk'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", check], check=True)

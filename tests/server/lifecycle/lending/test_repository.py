@@ -17,7 +17,8 @@ from server.lifecycle.service import RunService
 from server.runs.events.repository import EventRepository
 from server.runs.models import Attempt, Run
 from server.runs.repository import RunRepository
-from server.simulators.repository import EdgeCollectorRef, NotReady, Placement
+from server.simulators.refs import EdgeCollectorRef
+from server.simulators.repository import NotReady, Placement
 from server.workers.repository import WorkerInfo, WorkerRegistry
 from server.workers.service import WorkerService
 from tests.factories import RecordingWakeUp, make_checkpoint, make_run, read_run

@@ -19,7 +19,8 @@ from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.claims.repository import Claim
 from server.lifecycle.leases.repository import Renewal
 from server.lifecycle.service import RunService
-from server.runs.amendments.repository import AmendmentRef, AmendmentRepository
+from server.runs.amendments.refs import AmendmentRef
+from server.runs.amendments.repository import AmendmentRepository
 from server.runs.amendments.service import AmendmentService, RunChanges
 from server.runs.bottleneck.diagnosis import TimeSpent
 from server.runs.environment_parameters.repository import ParameterRepository
