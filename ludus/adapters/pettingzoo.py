@@ -41,7 +41,7 @@ from ludus.sdk.steps import Actions, AgentRows, StepBuilder
 from ludus.sdk.values import described, entry, flag, info_of, number
 
 STEP: Final = ("observations", "rewards", "terminations", "truncations", "infos")
-"""What a parallel game returns from `step`: a dictionary of players each."""
+"""Result of a parallel game's `step`: five dictionaries, each with one entry per player."""
 Facts: TypeAlias = Mapping[PlayerId, Any]
 """A dictionary of players: one of these, or their actions."""
 Made = TypeVar("Made")

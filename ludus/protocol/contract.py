@@ -60,7 +60,7 @@ class CallRefused(Exception):
 
 
 def read_join(data: bytes) -> pb.JoinRequest:
-    """Return a well-formed JoinRequest of this version, whoever answers it. Raises CallRefused."""
+    """Return a JoinRequest that is well-formed and of this version. Raises CallRefused."""
     request = _read(pb.JoinRequest, data, MAX_JOIN_BYTES)
     if request.protocol_version != PROTOCOL_VERSION:
         spoken = f"protocol_version is {request.protocol_version}, this server speaks {PROTOCOL_VERSION}"

@@ -1,4 +1,4 @@
-"""What browsers send: the cookie of a session, and the origin of a request, which is the page that has made it."""
+"""Headers that only browsers send: the session's cookie, and the origin of the page that made the request."""
 
 from typing import Final
 from urllib.parse import urlsplit

@@ -399,11 +399,11 @@ def compare_runs(
     with services.database.read() as session:
         repository = RunRepository(session)
         ids = repository.ids_of(runs)
-        found = repository.named(ids)
+        runs_by_id = repository.named(ids)
         configs = {run_id: dict(_leaves(config)) for run_id, config in repository.configs(ids).items()}
         return RunComparison(
-            runs=tuple(listed(session, services, [found[each] for each in ids], metrics.wanted)),
-            differing=tuple(_differing([configs[each] for each in ids])),
+            runs=tuple(listed(session, services, [runs_by_id[run_id] for run_id in ids], metrics.wanted)),
+            differing=tuple(_differing([configs[run_id] for run_id in ids])),
             metric_keys=tuple(MetricRepository(session).keys(ids)),
         )
 

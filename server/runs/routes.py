@@ -111,7 +111,7 @@ def get_bottleneck(run: RunKey, database: DatabaseDep) -> schemas.Bottleneck:
 
 
 class ProfileWrite(Write):
-    """What to profile."""
+    """Settings of a profile."""
 
     seconds: int = Field(default=10, ge=1, le=300)
     """How long stacks are sampled: whole seconds."""

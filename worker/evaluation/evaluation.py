@@ -51,7 +51,7 @@ def seed_of(run_seed: int, number: int) -> int:
 
 @dataclass
 class _Episodes:
-    """What is counted: the state with which another attempt continues."""
+    """Counts so far: another attempt continues with them."""
 
     next_episode_batch: int = 0
     returns: list[float] = field(default_factory=list)

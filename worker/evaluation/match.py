@@ -29,7 +29,7 @@ REPORTED = {"behavior", "candidate", "champion", "elo0", "elo1", "alpha", "beta"
 
 @dataclass
 class _Games:
-    """What is counted: the state with which another attempt continues."""
+    """Counts so far: another attempt continues with them."""
 
     next_episode_batch: int = 0
     games: list[int] = field(default_factory=lambda: [0] * 3)

@@ -1,4 +1,4 @@
-"""What is told of a worker host's attempts: operational metrics, and spans for OpenTelemetry where traces are on.
+"""Observers of a worker host's attempts: operational metrics, and spans for OpenTelemetry where traces are on.
 
 Observers of attempts count and send; the supervisor, the trainer and its collectors know nothing of this. The slots are
 processes; they count together in files.

@@ -46,7 +46,7 @@ class RunUpdate(RunChanges):
     tags: list[Tag] | None = Field(default=None, max_length=50)
     """All tags, in place of those that it has; null: none."""
     add_tags: list[Tag] = Field(default=[], max_length=50)
-    """Tags that the run shall have, too, whoever changes others meanwhile."""
+    """Tags to add. Tags that other requests add meanwhile stay."""
     remove_tags: list[Tag] = Field(default=[], max_length=50)
     """Tags that it shall not have."""
 
