@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 import click
 import yaml
 
-from ludus.collector.spec_checks import DEFAULT_ENCODER, MINIMUM_SIZES
+from ludus.collector.visual_encoders import DEFAULT_ENCODER, MINIMUM_SIZES
 from ludus.metric_keys import full_key
 from ludus.protocol.credentials import CLIENT_TOKEN, SIMULATOR_TOKEN
 from ludus.protocol.options import DEFAULT_SERVER, GATEWAY_VARIABLE

@@ -5,16 +5,12 @@ with the properties (VARIABLE_SIZE, NONE) a table of up to so many entities. Any
 entity, may have no numbers: they are inputs all the same, so that the others keep their places.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import Enum
 
 from ludus.collector.heads import HEADS
+from ludus.collector.visual_encoders import MINIMUM_SIZES
 from ludus.protocol.spec import BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
-
-MINIMUM_SIZES: Mapping[str, int] = {"fully_connected": 1, "match3": 5, "resnet": 15, "simple": 20, "nature_cnn": 36}
-"""Visual encoders (`network_settings.vis_encode_type`), and the least height and width of a picture for each."""
-DEFAULT_ENCODER = "simple"
-"""The encoder of test servers, which have no configuration: the one that runs have by default."""
 
 
 class UnsupportedSpec(ValueError):

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from ludus.collector.settings import CollectorSettings
-from ludus.collector.spec_checks import MINIMUM_SIZES
+from ludus.collector.visual_encoders import MINIMUM_SIZES
 from ludus.protocol import contract, options, specs
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codec import decode_actions, decode_step

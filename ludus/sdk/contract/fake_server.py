@@ -18,7 +18,7 @@ import grpc
 import grpc.aio
 import numpy as np
 
-from ludus.collector.spec_checks import DEFAULT_ENCODER
+from ludus.collector.visual_encoders import DEFAULT_ENCODER
 from ludus.http2.calls import BROKEN, EOF, StreamCall, UnaryCall
 from ludus.play.players import RandomPlayer
 from ludus.protocol import simulation_pb2 as pb

@@ -16,7 +16,7 @@ from typing import Final
 import grpc
 
 from ludus.child_process import ChildProcess, describe_exit, last_lines
-from ludus.collector.spec_checks import DEFAULT_ENCODER
+from ludus.collector.visual_encoders import DEFAULT_ENCODER
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codec import PROTOCOL_VERSION
 from ludus.protocol.codes import CloseCode

@@ -13,7 +13,7 @@ from typing import Final, NoReturn, Self
 import grpc
 import numpy as np
 
-from ludus.collector.spec_checks import DEFAULT_ENCODER
+from ludus.collector.visual_encoders import DEFAULT_ENCODER
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol import simulation_pb2_grpc as rpc
 from ludus.protocol.batches import ActionBatch, BehaviorBatch, StatValue

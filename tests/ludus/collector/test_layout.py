@@ -5,7 +5,8 @@ from itertools import product
 import pytest
 
 from ludus.collector.layout import ActorLayout, BodyLayout
-from ludus.collector.spec_checks import MINIMUM_SIZES, ObservationKind, UnsupportedSpec
+from ludus.collector.spec_checks import ObservationKind, UnsupportedSpec
+from ludus.collector.visual_encoders import MINIMUM_SIZES
 from ludus.config.network import MemorySettings, NetworkSettings
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 from tests.worker.rollouts import make_spec

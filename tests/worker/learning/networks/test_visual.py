@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ludus.collector.spec_checks import MINIMUM_SIZES
+from ludus.collector.visual_encoders import MINIMUM_SIZES
 from worker.learning.networks.visual import VisualEncoder, scaled
 
 # For pictures of 3 x 84 x 84: the elements of one picture before the last, dense layer.
