@@ -46,7 +46,7 @@ class LatestMetric(Base):
     """Of all points that count; None where none is a finite number."""
     lowest: Mapped[float | None] = mapped_column(Double)
     extremes_step: Mapped[int | None] = mapped_column(BigInteger)
-    """Always `step`. The release before `0035` reads it; a later migration drops it."""
+    """Always `step`. The release before `0034` reads it; a later migration drops it."""
 
     @staticmethod
     def columns(newest: NewestValue) -> dict[str, object]:

@@ -5,14 +5,14 @@ to find and read such metrics again. Here it is done once for what is left; noth
 
 Rolling upgrades: the previous release writes both, and goes on without the index. `extremes_step` stays for it.
 
-Revision: 0035, after 0033
+Revision: 0034, after 0033
 """
 
 import numpy as np
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0035"
+revision = "0034"
 down_revision = "0033"
 branch_labels = None
 depends_on = None
