@@ -29,8 +29,11 @@ THERE: Final = "actions are computed by the worker: %s"
 
 
 def can_collect_here() -> bool:
-    """Return whether this installation can compute actions: it has the extra `collect`."""
-    return find_spec("structlog") is not None
+    """Return whether this installation can compute the actions of any game: it has the extras `collect` and `play`.
+
+    Without `play` it can where no behavior sees pictures, entities or goals, which is not known before the game is here.
+    """
+    return find_spec("structlog") is not None and find_spec("onnxruntime") is not None
 
 
 async def collects_here(target: Target, client: str, wanted: Collect | None, *, bridged: bool) -> bool:
@@ -48,7 +51,7 @@ async def collects_here(target: Target, client: str, wanted: Collect | None, *, 
         logger.info(THERE, "the server is on this machine, so its collectors are as near (`--collect here`: apart)")
         return False
     if not can_collect_here():
-        logger.info(THERE, "this installation lacks what computing them here needs (the extra `collect`)")
+        logger.info(THERE, "this installation lacks what computing them here needs (the extras `collect` and `play`)")
         return False
     async with JoinClient(target, logger.log, client_name(client), COLLECTOR_SERVICE) as join_client:
         try:

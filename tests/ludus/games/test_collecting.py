@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -92,3 +93,12 @@ def test_games_fall_back_only_where_nothing_else_was_asked_for_and_the_run_takes
     assert not falls_back(refused, "here")
     assert not falls_back(CannotConnect("unauthenticated", "no token"), None)
     assert not falls_back(None, None)
+
+
+@pytest.mark.parametrize("missing", ["structlog", "onnxruntime"])
+def test_an_installation_that_cannot_act_for_every_game_leaves_the_actions_to_the_worker(
+    missing: str, monkeypatch: pytest.MonkeyPatch, said: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)  # as if it were not installed
+    assert not asyncio.run(collects_here(Target(NOWHERE, "run", ""), "tests", None, bridged=True))
+    assert "the extras `collect` and `play`" in said.text
