@@ -31,7 +31,7 @@ THERE: Final = "actions are computed by the worker: %s"
 def can_collect_here() -> bool:
     """Return whether this installation can compute the actions of any game: it has the extras `collect` and `play`.
 
-    Without `play` it can where no behavior sees pictures, entities or goals, which is not known before the game is here.
+    Without `play` it can where no behavior sees pictures, entities or goals: known only when the game is here.
     """
     return find_spec("structlog") is not None and find_spec("onnxruntime") is not None
 
