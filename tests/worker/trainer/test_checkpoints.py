@@ -215,11 +215,14 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Stage"]:
 
     def stands() -> bool:
         standing = game.stood.is_set()
-        game.go.set() if standing else None
+        if standing:
+            game.pace = 0.1  # the round has 9 more turns: they take longer than the release
+            game.go.set()
         return standing
 
     with playing(game, run):
         first = run.attempt(release_when=stands)
+        game.pace = 0.0
         yield Stage(run, first.folders[-1])
         run.attempt(first.folders[-1])
 
