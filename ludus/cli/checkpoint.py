@@ -10,19 +10,7 @@ import click
 from ludus.cli.client import Failure, answering, connected, writing
 from ludus.cli.exits import Exit
 from ludus.cli.options import DURATION, EXISTING_FILE, FOLDER, json_option, limit_option
-from ludus.cli.render import (
-    LINES,
-    ago,
-    echo,
-    fields,
-    id_of,
-    number,
-    print_answer,
-    print_facts,
-    print_ids,
-    size,
-    table,
-)
+from ludus.cli.render import LINES, ago, echo, fields, id_of, number, print_answer, print_facts, print_ids, size, table
 from ludus.client import Client, ProblemAnswer
 from ludus.names import to_name
 from ludus.schemas import Alias, AliasMove, Checkpoint, CheckpointFile, CheckpointVerified, Pruned, UploadedCheckpoint
@@ -133,13 +121,7 @@ def delete(client: Client, *, checkpoints: tuple[str, ...]) -> None:
 @click.argument("run")
 @click.argument("checkpoint_id", metavar="[CHECKPOINT]", default="latest")
 @click.option("--file", "patterns", multiple=True, help=f"Files to download, as in 'CartPole.onnx' or '*'. [{MODELS}]")
-@click.option(
-    "--output",
-    "-o",
-    type=FOLDER,
-    default=Path(),
-    help="Folder to put them in. [the present one]",
-)
+@click.option("--output", "-o", type=FOLDER, default=Path(), help="Folder to put them in. [the present one]")
 @json_option
 @connected
 def download(

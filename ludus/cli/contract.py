@@ -135,12 +135,7 @@ def _read_script(file: str) -> tuple[tuple[tuple[float, ...], tuple[int, ...]], 
 @click.option(
     "--steps", type=click.IntRange(min=1), help="End each stream after this number of answered steps. [never]"
 )
-@option(
-    "--ending",
-    type=click.Choice(list(ENDINGS)),
-    default="finished",
-    help="How streams end after --steps.",
-)
+@option("--ending", type=click.Choice(list(ENDINGS)), default="finished", help="How streams end after --steps.")
 @click.option("--reset-every", metavar="N", type=click.IntRange(min=1), help="Reset in place of every n-th answer.")
 @click.option("--save-every", metavar="N", type=click.IntRange(min=1), help="Save before every n-th answer.")
 @click.option(
@@ -173,13 +168,7 @@ def _read_script(file: str) -> tuple[tuple[tuple[float, ...], tuple[int, ...]], 
     default=MAX_MESSAGE_BYTES,
     help="Maximum size of a client's message.",
 )
-@option(
-    "--step-timeout",
-    "step_timeout_seconds",
-    type=click.FloatRange(min=0.1),
-    default=60.0,
-    help="In seconds.",
-)
+@option("--step-timeout", "step_timeout_seconds", type=click.FloatRange(min=0.1), default=60.0, help="In seconds.")
 @click.option("--streams", type=click.IntRange(min=1), help="Exit after this number of streams. [at Ctrl-C]")
 @click.option("--quiet", is_flag=True, help="Print only violations.")
 def fake_server(

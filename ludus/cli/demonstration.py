@@ -155,12 +155,7 @@ def subsample(
 
 @demonstration.command()
 @click.argument("demonstration_id", metavar="DEMONSTRATION")
-@click.option(
-    "--output",
-    "-o",
-    type=FILE,
-    help="File to write. [the demonstration's id, with .demo or .npz]",
-)
+@click.option("--output", "-o", type=FILE, help="File to write. [the demonstration's id, with .demo or .npz]")
 @connected
 def download(client: Client, *, demonstration_id: str, output: Path | None) -> None:
     """Download the file of DEMONSTRATION; its checksum is verified."""

@@ -45,11 +45,7 @@ class Exit(IntEnum):
     """The run succeeded with findings about its learning, and the command was told to fail then."""
 
 
-OUTCOMES: Mapping[str, Exit] = {
-    "SUCCEEDED": Exit.OK,
-    "FAILED": Exit.RUN_FAILED,
-    "CANCELLED": Exit.RUN_CANCELLED,
-}
+OUTCOMES: Mapping[str, Exit] = {"SUCCEEDED": Exit.OK, "FAILED": Exit.RUN_FAILED, "CANCELLED": Exit.RUN_CANCELLED}
 """Final state of a run -> exit code."""
 
 VERDICTS: Mapping[str, Exit] = {"pass": Exit.OK, "fail": Exit.FAILED_GATE, "undecided": Exit.UNDECIDED}

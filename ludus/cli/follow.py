@@ -100,12 +100,7 @@ class NoMetric(Exception):
 
 
 def await_end(
-    client: Client,
-    run: str,
-    waiting: Waiting,
-    *,
-    as_json: bool = False,
-    report: Report | None = None,
+    client: Client, run: str, waiting: Waiting, *, as_json: bool = False, report: Report | None = None
 ) -> int:
     """Wait for a run's end, print it and return the exit code; the report gets all of it."""
     timeout, requirements = waiting.timeout, waiting.requirements

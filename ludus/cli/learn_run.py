@@ -14,14 +14,7 @@ from typing import Any, Final, Self
 
 from ludus.cli.ending import end_run
 from ludus.cli.learn_options import EngineSettings, EnvironmentSettings, LearnError, LearnSettings
-from ludus.client import (
-    TERMINAL_STATES,
-    Busy,
-    Client,
-    NotFound,
-    RunStalled,
-    ServerUnreachable,
-)
+from ludus.client import TERMINAL_STATES, Busy, Client, NotFound, RunStalled, ServerUnreachable
 from ludus.client.backoff import OUTAGE_FACTOR, ServerBackoff
 from ludus.demonstrations import FOLDER_SUFFIXES
 from ludus.event_loop import run

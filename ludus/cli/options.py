@@ -242,9 +242,7 @@ token_option = click.option(
     "--token", help=f"The gateway's bearer token; better given as {SIMULATOR_TOKEN}, else {CLIENT_TOKEN} is taken."
 )
 ca_file_option = click.option(
-    "--ca-file",
-    type=EXISTING_FILE,
-    help="Certificate authority (PEM) of a gateway that speaks TLS.",
+    "--ca-file", type=EXISTING_FILE, help="Certificate authority (PEM) of a gateway that speaks TLS."
 )
 connect_timeout_option = option(
     "--connect-timeout",

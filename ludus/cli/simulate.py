@@ -124,9 +124,7 @@ class Plan:
 )
 @click.option("--seed", type=SEED, help="Seed of the games, in place of the run's.")
 @click.option(
-    "--seed-parameter",
-    metavar="NAME",
-    help="Environment parameter of the run that is the seed of the episodes.",
+    "--seed-parameter", metavar="NAME", help="Environment parameter of the run that is the seed of the episodes."
 )
 @click.option("--label", help="Label in the list of simulators. [game and host]")
 @option(
@@ -282,13 +280,7 @@ class Simulator:
     """One simulating process, and its exit code once it is not restarted any more."""
 
     def __init__(
-        self,
-        index: int,
-        plan: Plan,
-        token: str | None,
-        output: "MergedOutput",
-        reporter: Reporter,
-        restarts: int,
+        self, index: int, plan: Plan, token: str | None, output: "MergedOutput", reporter: Reporter, restarts: int
     ) -> None:
         self.outcome: int | None = None
         self._reporter = reporter

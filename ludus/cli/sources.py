@@ -27,10 +27,7 @@ EXAMPLES: Final[Mapping[Library, str]] = {
     "pettingzoo": "pettingzoo:classic.tictactoe_v3",
     "python": "python:maze.py:Maze",
 }
-PACKAGES: Final[Mapping[Library, str]] = {
-    "gymnasium": "gymnasium",
-    "pettingzoo": "pettingzoo gymnasium pygame-ce",
-}
+PACKAGES: Final[Mapping[Library, str]] = {"gymnasium": "gymnasium", "pettingzoo": "pettingzoo gymnasium pygame-ce"}
 """Packages that the games of each library need. The extras of `ludus` name the same packages."""
 GAME_METAVAR: Final = "GAME"
 GAME_FORMS: Final = "gymnasium:ID, pettingzoo:MODULE, python:FILE.py[:CLASS] or MODULE:CLASS"

@@ -51,12 +51,7 @@ class _TakesTheRest(click.Command):
     default=BASE_PORT,
     help="Port of the first copy; the others take the next ones.",
 )
-@option(
-    "--editor-port",
-    type=click.IntRange(1, LAST_PORT),
-    default=EDITOR_PORT,
-    help="The Editor's port.",
-)
+@option("--editor-port", type=click.IntRange(1, LAST_PORT), default=EDITOR_PORT, help="The Editor's port.")
 @click.option("--no-graphics", is_flag=True, help="Start without graphics; cameras then show nothing.")
 @click.option("--no-graphics-monitor", is_flag=True, help="Start all but the first copy without graphics.")
 @click.option("--width", type=_PIXELS, help="Pixels of the window. [the run's engine settings]")
@@ -79,10 +74,7 @@ class _TakesTheRest(click.Command):
     help=f"How often each copy is started again if it ends before the run. {_ANY_NUMBER}",
 )
 @option(
-    "--restarts-rate-limit-n",
-    type=click.IntRange(-1),
-    default=1,
-    help=f"How often within the period. {_ANY_NUMBER}",
+    "--restarts-rate-limit-n", type=click.IntRange(-1), default=1, help=f"How often within the period. {_ANY_NUMBER}"
 )
 @option(
     "--restarts-rate-limit-period-s",
@@ -91,11 +83,7 @@ class _TakesTheRest(click.Command):
     default=60.0,
     help="The period, in seconds.",
 )
-@click.option(
-    "--logs",
-    type=FOLDER,
-    help="Folder of the player logs. [default: results/RUN/run_logs]",
-)
+@click.option("--logs", type=FOLDER, help="Folder of the player logs. [default: results/RUN/run_logs]")
 @click.option(
     "--collect",
     type=click.Choice(["here", "there"]),

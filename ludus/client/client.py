@@ -309,12 +309,7 @@ class Ladders(Resource):
     """Requests about ladders. `ladder` is an id or a name, or the id or name of a run that plays on it."""
 
     def create(
-        self,
-        name: str,
-        *,
-        description: str = "",
-        initial_elo: float | None = None,
-        idempotency_key: str | None = None,
+        self, name: str, *, description: str = "", initial_elo: float | None = None, idempotency_key: str | None = None
     ) -> schemas.Ladder:
         """Create a ladder that runs can share: they name it in `self_play.ladder`."""
         body = without_none(name=name, description=description, initial_elo=initial_elo)

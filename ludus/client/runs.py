@@ -149,12 +149,7 @@ class Runs(Resource):
         """Add and remove tags of a run, in any state."""
         return self._transport.patch(Run, route("runs", run), {"add_tags": texts(add), "remove_tags": texts(remove)})
 
-    def change(
-        self,
-        run: str,
-        behaviors: Changes | None = None,
-        environment_parameters: Changes | None = None,
-    ) -> Run:
+    def change(self, run: str, behaviors: Changes | None = None, environment_parameters: Changes | None = None) -> Run:
         """Change hyperparameters, `max_steps` or environment parameters of a run that has not ended.
 
         `behaviors` has parts of their sections. Returns the run with its present configuration; the event
@@ -175,12 +170,7 @@ class Runs(Resource):
         """Ask a run to write a checkpoint and free its worker. `wait(run, ["PAUSED"])` waits for it."""
         return self._post(Run, route("runs", run) + ":pause")
 
-    def resume(
-        self,
-        run: str,
-        behaviors: Changes | None = None,
-        environment_parameters: Changes | None = None,
-    ) -> Run:
+    def resume(self, run: str, behaviors: Changes | None = None, environment_parameters: Changes | None = None) -> Run:
         """Continue a paused run from its newest checkpoint, with changes as `change` makes them."""
         changes = without_none(behaviors=behaviors, environment_parameters=environment_parameters)
         return self._post(Run, route("runs", run) + ":resume", changes or None)

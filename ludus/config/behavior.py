@@ -233,7 +233,6 @@ def _named(value: Any) -> Any:
 
 
 BehaviorConfig: TypeAlias = Annotated[
-    Annotated[LearningConfig | CloneConfig, Field(discriminator="trainer_type")],
-    BeforeValidator(_named),
+    Annotated[LearningConfig | CloneConfig, Field(discriminator="trainer_type")], BeforeValidator(_named)
 ]
 """The union of all trainers' sections, discriminated by `trainer_type`."""

@@ -70,23 +70,21 @@ KEYS: Final[Mapping[type[Section], Mapping[str, MLAgentsKey]]] = {
         "parameter_randomization": MLAgentsKey("old_format", UPGRADE),
         "curriculum": MLAgentsKey("old_format", UPGRADE),
     },
-    TrainerConfig: {
-        "output_path": MLAgentsKey("unknown_key", "remove it; ML-Agents 1.1.0 refuses it, too"),
-    },
+    TrainerConfig: {"output_path": MLAgentsKey("unknown_key", "remove it; ML-Agents 1.1.0 refuses it, too")},
     SACHyperparameters: {
         "shared_critic": MLAgentsKey(
             "unknown_key",
             "remove it; the Q networks of SAC also see the actions, and have bodies of their own",
             (False,),
-        ),
+        )
     },
     POCAHyperparameters: {
         "shared_critic": MLAgentsKey(
             "unknown_key", "remove it; the critic of POCA sees the whole group, and has a body of its own", (False,)
-        ),
+        )
     },
     ExtrinsicConfig: {
-        "network_settings": MLAgentsKey("unsupported", "remove it; extrinsic rewards need no network", inert=True),
+        "network_settings": MLAgentsKey("unsupported", "remove it; extrinsic rewards need no network", inert=True)
     },
 }
 """Keys that sections of Ludus, and those derived from them, don't have."""
@@ -109,7 +107,7 @@ PATHS: Final[Mapping[type[Section], Mapping[str, MLAgentsKey]]] = {
             "path_refused",
             "upload the file with `ludus checkpoint upload FILE`, and name its id, or that of a run's checkpoint, in "
             "`initialize_from` here",
-        ),
+        )
     },
     FromDemonstrations: {
         "demo_path": MLAgentsKey(

@@ -25,20 +25,8 @@ from server.runs.stored_configs.service import ConfigService, PresetNotFound, fi
 router = APIRouter(prefix="/v1/configs", tags=["configs"])
 presets = APIRouter(prefix="/v1/presets", tags=["configs"])
 
-NAMES = ListForm(
-    "configs",
-    schemas.ConfigSummary,
-    LIST_FIELDS,
-    orders=("name", "created_at"),
-    ascending=True,
-)
-VERSIONS = replace(
-    NAMES,
-    name="config-versions",
-    orders=("version", "created_at"),
-    ascending=False,
-    items="versions",
-)
+NAMES = ListForm("configs", schemas.ConfigSummary, LIST_FIELDS, orders=("name", "created_at"), ascending=True)
+VERSIONS = replace(NAMES, name="config-versions", orders=("version", "created_at"), ascending=False, items="versions")
 
 OLD_EXAMPLE = """\
 default:
@@ -162,10 +150,7 @@ def list_config_versions(name: ConfigName, listing: ListingDep) -> dict[str, Any
     return listing.answer(VERSIONS, lambda session, query: ConfigRepository(session).list_versions(name, query))
 
 
-@router.get(
-    "/{name:name}/versions/{version}",
-    responses=problems(ConfigNotFound, NameAmbiguous),
-)
+@router.get("/{name:name}/versions/{version}", responses=problems(ConfigNotFound, NameAmbiguous))
 def get_config_version(name: ConfigName, version: VersionKey, database: DatabaseDep) -> schemas.ConfigVersion:
     """Return one version: as it was sent, parsed, and with every default filled in."""
     number = None if version == "latest" else int(version)

@@ -94,9 +94,7 @@ class ConfigService:
 
 
 def _prepared(
-    document: Document,
-    overrides: Mapping[str, Any] | None,
-    complete: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+    document: Document, overrides: Mapping[str, Any] | None, complete: Callable[[Mapping[str, Any]], Mapping[str, Any]]
 ) -> Prepared:
     config, warnings = review(complete(apply_overrides(parse_document(document), overrides or {})))
     refuse_unsupported(config)

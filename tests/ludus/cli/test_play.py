@@ -292,8 +292,7 @@ class TestRecording:
         assert shown.pieces == 3 * 2
 
     @pytest.mark.parametrize(
-        ("name", "problem"),
-        [("shown.demo", "recordings are .npz files"), ("no/such/shown.npz", "there is no folder")],
+        ("name", "problem"), [("shown.demo", "recordings are .npz files"), ("no/such/shown.npz", "there is no folder")]
     )
     def test_a_recording_that_cannot_be_written_is_refused_before_anything_is_played(
         self, tmp_path: Path, name: str, problem: str

@@ -225,9 +225,7 @@ class Exiting(crashing.Crashing):
     )
     with ScriptedServer(forever, finish_after(10)) as server:
         code, errors = run(
-            f"python:{game}",
-            *("--run", "exiting", "--server", server.address),
-            LUDUS_TEST_CRASHES=str(exits),
+            f"python:{game}", *("--run", "exiting", "--server", server.address), LUDUS_TEST_CRASHES=str(exits)
         )
 
     assert code == 0, errors
@@ -681,8 +679,7 @@ class TestPythonGames:
         (tmp_path / "old.py").write_text(f"from tests.toys.mazes import Maze\nclass Old(Maze):\n    {method}")
         with ScriptedServer(forever) as server:
             code, errors = run(
-                *(f"python:{tmp_path / 'old.py'}", "--run", "m", "--server", server.address),
-                PYTHONPATH=str(Path.cwd()),
+                *(f"python:{tmp_path / 'old.py'}", "--run", "m", "--server", server.address), PYTHONPATH=str(Path.cwd())
             )
 
         assert code == 1

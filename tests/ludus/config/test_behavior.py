@@ -15,12 +15,7 @@ from ludus.config.behavior import (
 )
 from ludus.config.network import NetworkSettings
 from ludus.config.problems import WARNINGS
-from ludus.config.rewards import (
-    ExtrinsicConfig,
-    GAILConfig,
-    RewardSignals,
-    SignalConfig,
-)
+from ludus.config.rewards import ExtrinsicConfig, GAILConfig, RewardSignals, SignalConfig
 from server.config.resolution import resolve, review
 from tests.server.config.checks import DEMONSTRATION, behavior, codes_of, config_of, ppo_of, problem_of
 
@@ -173,9 +168,7 @@ def test_defaults_of_memory_are_those_of_ml_agents() -> None:
 @pytest.mark.parametrize("trainer", ["ppo", "sac", "poca"])
 def test_a_sequence_longer_than_a_batch_is_refused(trainer: str) -> None:
     document = behavior(
-        trainer_type=trainer,
-        hyperparameters={"batch_size": 32},
-        network_settings={"memory": {"sequence_length": 33}},
+        trainer_type=trainer, hyperparameters={"batch_size": 32}, network_settings={"memory": {"sequence_length": 33}}
     )
 
     problem = problem_of(document)

@@ -188,7 +188,7 @@ def test_criteria_of_the_last_lesson_are_warned_of() -> None:
     _, warnings = review(parameters(p={"curriculum": [lesson(1, threshold=0), lesson(2, threshold=1)]}))
 
     assert [(warning.path, warning.code) for warning in warnings] == [
-        ("environment_parameters.p.curriculum[1].completion_criteria", "no_effect"),
+        ("environment_parameters.p.curriculum[1].completion_criteria", "no_effect")
     ]
 
 

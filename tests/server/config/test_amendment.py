@@ -115,10 +115,7 @@ def test_what_cannot_change_is_refused_by_name_with_the_reason_and_the_way_out(c
 
 def test_a_critic_gets_no_rate_of_its_own_on_the_way(config: RunConfig) -> None:
     (problem,) = refused(config, {"Walker": {"hyperparameters": {"critic_learning_rate": 1e-3}}})
-    assert (problem.path, problem.code) == (
-        "behaviors.Walker.hyperparameters.critic_learning_rate",
-        "immutable",
-    )
+    assert (problem.path, problem.code) == ("behaviors.Walker.hyperparameters.critic_learning_rate", "immutable")
 
     own = resolve({"behaviors": {"Walker": {"hyperparameters": {"critic_learning_rate": 1e-3}}}})
     amended, _ = amend(own, {"Walker": {"hyperparameters": {"critic_learning_rate": 1e-4}}})

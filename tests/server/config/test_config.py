@@ -173,10 +173,7 @@ def test_configurations_cannot_be_changed() -> None:
         ({}, ("linear", "linear", "linear")),
         ({"learning_rate_schedule": "constant"}, ("constant", "constant", "constant")),
         ({"beta_schedule": "constant"}, ("linear", "constant", "linear")),
-        (
-            {"learning_rate_schedule": "constant", "epsilon_schedule": "linear"},
-            ("constant", "constant", "linear"),
-        ),
+        ({"learning_rate_schedule": "constant", "epsilon_schedule": "linear"}, ("constant", "constant", "linear")),
     ],
 )
 def test_a_schedule_that_is_not_given_copies_the_learning_rates(

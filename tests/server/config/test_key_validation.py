@@ -6,9 +6,7 @@ from typing import Any
 import pytest
 
 from ludus.config.behavior import PPOConfig
-from ludus.config.rewards import (
-    GAILConfig,
-)
+from ludus.config.rewards import GAILConfig
 from ludus.protocol.environment_parameters import Constant
 from server.config.document import parse_document
 from server.config.key_validation import KEYS, PATHS
@@ -55,11 +53,7 @@ def test_an_unknown_key_without_a_relative_is_refused_with_all_legal_ones() -> N
         (behavior(memory={}), "behaviors.A.memory", "network_settings"),
         (behavior(extrinsic={}), "behaviors.A.extrinsic", "reward_signals"),
         (behavior(demo_path="x"), "behaviors.A.demo_path", "behavioral_cloning"),
-        (
-            behavior(network_settings={"memory_size": 8}),
-            "behaviors.A.network_settings.memory_size",
-            "memory",
-        ),
+        (behavior(network_settings={"memory_size": 8}), "behaviors.A.network_settings.memory_size", "memory"),
         (behavior() | {"max_steps": 5}, "max_steps", "behaviors.NAME"),
         (behavior(hyperparameters={"gamma": 0.9}), "behaviors.A.hyperparameters.gamma", "reward_signals.extrinsic"),
         (behavior(network_settings={"max_steps": 5}), "behaviors.A.network_settings.max_steps", "behaviors.NAME"),
@@ -147,8 +141,7 @@ def test_paths_are_refused_by_key(document: dict[str, Any], path: str) -> None:
 
 def test_paths_of_demonstrations_are_refused_with_what_to_do_instead() -> None:
     document = behavior(
-        reward_signals={"gail": [{"demo_path": "x.demo"}, {"demo_path": 5}]},
-        behavioral_cloning={"demo_path": "x.demo"},
+        reward_signals={"gail": [{"demo_path": "x.demo"}, {"demo_path": 5}]}, behavioral_cloning={"demo_path": "x.demo"}
     )
 
     problems = problems_of(document)

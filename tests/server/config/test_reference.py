@@ -16,12 +16,7 @@ from ludus.config.hyperparameters import (
 from ludus.config.imitation import BehavioralCloningConfig
 from ludus.config.network import MemorySettings
 from ludus.config.problems import CODES
-from ludus.config.rewards import (
-    CuriosityConfig,
-    ExtrinsicConfig,
-    GAILConfig,
-    RNDConfig,
-)
+from ludus.config.rewards import CuriosityConfig, ExtrinsicConfig, GAILConfig, RNDConfig
 from ludus.config.run import RunConfig
 from ludus.config.values import Section
 from server.config.reference import TITLES, render

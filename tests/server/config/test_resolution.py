@@ -87,11 +87,7 @@ def test_mistakes_in_keys_do_not_hide_behind_mistakes_in_values() -> None:
             "environment_parameters.höhe",
             "invalid_value",
         ),
-        (
-            {"default_settings": {"trainer_type": "clone", "demonstrations": [DEMO]}},
-            "behaviors",
-            "contradiction",
-        ),
+        ({"default_settings": {"trainer_type": "clone", "demonstrations": [DEMO]}}, "behaviors", "contradiction"),
         ({"behaviors": {f"A{n}": {} for n in range(257)}}, "behaviors", "out_of_range"),
     ],
 )

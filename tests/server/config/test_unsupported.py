@@ -9,10 +9,7 @@ from server.config.rules import refuse_unsupported, unsupported
 from server.kit.errors import InvalidConfig
 from tests.server.config.checks import behavior
 
-LESSONS = [
-    {"name": "low", "value": 1, "completion_criteria": {"behavior": "A"}},
-    {"name": "high", "value": 2},
-]
+LESSONS = [{"name": "low", "value": 1, "completion_criteria": {"behavior": "A"}}, {"name": "high", "value": 2}]
 
 
 @pytest.mark.parametrize(

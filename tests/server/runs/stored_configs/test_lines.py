@@ -18,10 +18,7 @@ behaviors:
   other:
     hyperparameters: {learning_rate: 1.0}
 """
-MISTAKES = {
-    'behaviors."my.bot".max_steps': (4, 5),
-    'behaviors."my.bot".hyperparameters.batch_sizes': (6, 7),
-}
+MISTAKES = {'behaviors."my.bot".max_steps': (4, 5), 'behaviors."my.bot".hyperparameters.batch_sizes': (6, 7)}
 DOUBTED = TEXT.replace("-5", "5").replace("batch_sizes", "batch_size")
 YAML = {"Content-Type": "application/yaml"}
 

@@ -146,10 +146,7 @@ def test_the_digest_does_not_depend_on_the_order_of_keys() -> None:
 
 
 def test_what_no_run_can_do_yet_is_stored_with_its_values_but_not_prepared(configs: ConfigService) -> None:
-    document = {
-        "behaviors": {"A": {"self_play": {"save_steps": 10}}},
-        "checkpoint_settings": {"resume": True},
-    }
+    document = {"behaviors": {"A": {"self_play": {"save_steps": 10}}}, "checkpoint_settings": {"resume": True}}
 
     stored, _ = configs.store("frozen", document)
 
